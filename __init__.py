@@ -1,0 +1,39 @@
+"""snapshard turns raw files into a training-ready snapshot, once.
+
+A recipe (a Python object in a Python file) declares the source, the prepare steps, the splits and
+the shards; a build reads the raw files with Apache Beam, runs the deterministic preprocessing a
+single time, and publishes a directory of balanced TFRecord shards together with the `reader.py`
+that builds the matching `tf.data` input pipeline.
+
+The names below load on first use, so that `import snapshard` is quick and loads neither
+TensorFlow nor Apache Beam.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "__version__",
+]
+
+# Public name -> the module that defines it, relative to this package. A module is its own value:
+# `images` gives `snapshard.transforms.prepare.images`.
+_EXPORTS: dict[str, str] = {}
+_MODULES: dict[str, str] = {}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        value = getattr(importlib.import_module(_EXPORTS[name], __name__), name)
+    elif name in _MODULES:
+        value = importlib.import_module(_MODULES[name], __name__)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))
