@@ -15,13 +15,43 @@ from typing import Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "ClassLabel",
+    "Csv",
+    "Image",
+    "ImageFolder",
+    "Recipe",
+    "Scalar",
+    "Shards",
+    "SnapshardError",
+    "Snapshot",
+    "Splits",
+    "Tensor",
     "__version__",
+    "build",
+    "encode_example",
+    "images",
+    "parse_example",
 ]
 
 # Public name -> the module that defines it, relative to this package. A module is its own value:
 # `images` gives `snapshard.transforms.prepare.images`.
-_EXPORTS: dict[str, str] = {}
-_MODULES: dict[str, str] = {}
+_EXPORTS: dict[str, str] = {
+    "ClassLabel": ".schemas.features",
+    "Csv": ".transforms.sources.csv",
+    "Image": ".schemas.features",
+    "ImageFolder": ".transforms.sources.image_folder",
+    "Recipe": ".schemas.recipe",
+    "Scalar": ".schemas.features",
+    "Shards": ".schemas.shards",
+    "SnapshardError": ".schemas.errors",
+    "Snapshot": ".pipelines.snapshot",
+    "Splits": ".schemas.splits",
+    "Tensor": ".schemas.features",
+    "build": ".pipelines.build",
+    "encode_example": ".transforms.rows",
+    "parse_example": ".transforms.rows",
+}
+_MODULES: dict[str, str] = {"images": ".transforms.prepare.images"}
 
 
 def __getattr__(name: str) -> Any:

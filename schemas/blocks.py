@@ -1,0 +1,196 @@
+"""What passes between the steps: files, blocks, batches, runs and shards, as plain data.
+
+``*Info`` is a fact about something written; ``*Plan`` is computed from facts. All of it is
+small: records themselves never travel in these types, but for :class:`RawBatch`, which stays
+inside one process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .errors import Reject
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """One file of the source, as listed; with its content's hash once inventory knows it."""
+
+    path: str
+    """Relative to the source's root, parts joined by '/'."""
+    num_bytes: int
+    stamp: str
+    """The store's etag, or the modification time in ns: what the memo goes by."""
+    sha256: str = ""
+    """Of the content, hex; empty until known, or where ``problem`` says why not."""
+    problem: str = ""
+    """Why the file cannot be read (dangling symlink, no permission …); it becomes a reject."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which listed files are records' files, and how many were skipped, by reason."""
+
+    files: tuple[SourceFile, ...]
+    num_skipped: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileRange:
+    """Bytes [start, stop) of one file; the whole file in most formats."""
+
+    path: str
+    sha256: str
+    start: int
+    stop: int
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A deterministic unit of input work: some files, or a range of one file."""
+
+    ranges: tuple[FileRange, ...]
+
+    @property
+    def block_id(self) -> str:
+        """Hash of what the block reads: 32 hex digits."""
+        text = json.dumps([dataclasses.astuple(part) for part in self.ranges])
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of input that the block reads."""
+        return sum(part.stop - part.start for part in self.ranges)
+
+    def to_json(self) -> list[list[object]]:
+        """The block as plain JSON; :meth:`from_json` is its dual."""
+        return [list(dataclasses.astuple(part)) for part in self.ranges]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Sequence[Any]]) -> Block:
+        """Reads what :meth:`to_json` wrote."""
+        names = [field.name for field in dataclasses.fields(FileRange)]
+        return cls(tuple(FileRange(**dict(zip(names, part, strict=True))) for part in value))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawBatch:
+    """Records of one block on their way through prepare, in one process.
+
+    ``ids[i]`` is the record id of row i of ``columns``: the wire columns of the features at
+    this stage. Rejects are records that never became rows.
+    """
+
+    ids: list[str]
+    columns: pa.RecordBatch
+    rejects: tuple[Reject, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchInfo:
+    """Where one record batch of a run lies in its file, and the smallest key in it."""
+
+    offset: int
+    """Byte offset of the batch's IPC message in the run."""
+    num_bytes: int
+    num_records: int
+    partition: int
+    """Partition of the first record."""
+    key: int
+    """Key of the first record."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """One run: the prepared records of one block, sorted by (partition, key, id)."""
+
+    run_id: str
+    """Hash of the block, the prepare code, its settings and libraries: 32 hex digits."""
+    num_records: int
+    num_bytes: int
+    """Length of the run's file."""
+    num_rejects: int
+    sha256: str
+    """Of the run's file."""
+    schema_bytes: int
+    """The IPC schema message is bytes [0, schema_bytes) of the file."""
+    batches: tuple[BatchInfo, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """The facts as plain JSON; :meth:`from_json` is its dual."""
+        value = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        value["batches"] = [list(dataclasses.astuple(batch)) for batch in self.batches]
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RunInfo:
+        """Reads what :meth:`to_json` wrote."""
+        names = [field.name for field in dataclasses.fields(BatchInfo)]
+        batches = tuple(
+            BatchInfo(**dict(zip(names, batch, strict=True))) for batch in value["batches"]
+        )
+        return cls(**{**value, "batches": batches})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardPlan:
+    """One shard to come: the records of a key range of a partition.
+
+    A record belongs to it where ``start_key <= key < stop_key`` in ``partition`` and, in a
+    stratified split, where its stratum's own range holds the key too: see ``SplitPlan``.
+    """
+
+    split: str
+    index: int
+    num_shards: int
+    partition: int
+    start_key: int
+    stop_key: int
+    num_examples: int
+    """Exact."""
+    num_bytes: int
+    """Encoded, uncompressed bytes: exact without a ``preprocessing_fn``."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitPlan:
+    """One split to come, cut into shards."""
+
+    name: str
+    shards: tuple[ShardPlan, ...]
+    strata: Mapping[str, tuple[int, int]] | None = None
+    """Stratum -> its keys' [start, stop) in this split; None unless stratified."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardInfo:
+    """One shard that lies in place, verified."""
+
+    file: str
+    num_examples: int
+    num_bytes: int
+    """Length of the file."""
+    sha256: str
+    label_counts: Mapping[str, int]
+    start_key: int
+    stop_key: int
+    index_files: Mapping[str, tuple[int, str]]
+    """Name relative to the snapshot -> (bytes, sha256) of the shard's index files."""
+
+    def to_json(self) -> dict[str, object]:
+        """The facts as plain JSON; :meth:`from_json` is its dual."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ShardInfo:
+        """Reads what :meth:`to_json` wrote."""
+        index_files = {name: (pair[0], pair[1]) for name, pair in value["index_files"].items()}
+        return cls(**{**value, "index_files": index_files})

@@ -1,0 +1,55 @@
+"""The decorator of every class that a user writes in a recipe: frozen, validated, plain errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, dataclass_transform
+
+import pydantic
+from pydantic.dataclasses import dataclass
+
+from .errors import RecipeError
+
+_T = TypeVar("_T")
+
+
+def describe_validation_error(error: pydantic.ValidationError, *, subject: str) -> str:
+    """Puts pydantic's findings into one sentence a finding, without its links and types."""
+    findings = []
+    for detail in error.errors(include_url=False):
+        where = ".".join(str(part) for part in detail["loc"])
+        message = detail["msg"].removeprefix("Value error, ")
+        if where:
+            message = f"{where}: {message}"
+            if detail["type"] != "missing_argument":
+                message += f" (found {detail['input']!r})"
+        findings.append(message)
+    return f"{subject}: " + "; ".join(findings)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=False)
+def config_class(cls: type[_T]) -> type[_T]:
+    """Makes a frozen pydantic dataclass whose constructor raises RecipeError.
+
+    Fields are checked and coerced as pydantic does (lists become tuples where a tuple is
+    declared); unknown arguments are refused.
+
+    Raises:
+        RecipeError: from the constructor, when an argument is missing, unknown or unfit.
+    """
+    made: Any = dataclass(
+        frozen=True,
+        config=pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True),
+    )(cls)
+    validate: Callable[..., None] = made.__init__
+
+    def init(self: _T, *args: object, **kwargs: object) -> None:
+        try:
+            validate(self, *args, **kwargs)
+        except pydantic.ValidationError as error:
+            message = describe_validation_error(error, subject=cls.__name__)
+            raise RecipeError(message) from None
+
+    init.__wrapped__ = validate  # type: ignore[attr-defined]
+    made.__init__ = init
+    return made  # type: ignore[no-any-return]

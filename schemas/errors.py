@@ -1,0 +1,69 @@
+"""What can go wrong, by whose hand it can be mended, and the exit code of each.
+
+A message says what, where, what was expected, what was found, and how to fix it. The command
+line prints the message alone for every :class:`SnapshardError`; a traceback means a defect.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+class SnapshardError(Exception):
+    """Base of all errors that snapshard raises on purpose. Exit code 1."""
+
+    exit_code = 1
+
+
+class RecipeError(SnapshardError):
+    """The recipe or the command line asks for what cannot be done. Exit code 2."""
+
+    exit_code = 2
+
+
+class DataError(SnapshardError):
+    """The data is refused: empty, against its schema, too many rejects. Exit code 3."""
+
+    exit_code = 3
+
+
+class SchemaError(DataError):
+    """The data does not have the declared features."""
+
+
+class RejectsError(DataError):
+    """More records were rejected than the recipe allows."""
+
+
+class DamagedSnapshotError(SnapshardError):
+    """A published snapshot is not what its manifest says. Exit code 4."""
+
+    exit_code = 4
+
+
+class StorageError(SnapshardError):
+    """A file or store could not be read or written. Exit code 1; starting again goes on."""
+
+
+class RunnerError(SnapshardError):
+    """An engine or one of its workers ended. Exit code 1; starting again goes on."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reject:
+    """A record that could not be read, validated or prepared, kept with its reason."""
+
+    record_id: str
+    """``relative/path`` or ``relative/path#position``, as the record's id would be."""
+    stage: str
+    """Where it failed: ``inventory``, ``read``, ``validate`` or ``prepare``."""
+    reason: str
+    """A short, stable class of failure (``not an image``), to group by."""
+    message: str
+    """What was expected and found, for a person."""
+    source: str
+    """Relative path of the source file."""
+    position: int | None = None
+    """Byte offset or row inside the source file; None where the file is the record."""
+    payload: bytes | None = None
+    """The raw bytes, where they are small enough to keep."""

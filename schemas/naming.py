@@ -1,0 +1,152 @@
+"""All names on disk: the snapshot's files, the output root's, the workspace's.
+
+Paths are joined with '/', so they serve local folders and object stores alike. One class both
+formats and parses shard file names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+MANIFEST = "manifest.json"
+READER = "reader.py"
+SCHEMA = "schema.pbtxt"
+REJECTS = "rejects.parquet"
+BUILD = "build.json"
+TRANSFORM = "transform_fn"
+LATEST = "latest.json"
+WORKSPACE = ".work"
+
+UNLISTED = frozenset({MANIFEST, BUILD})
+"""Files of a snapshot that the manifest does not list: itself, and what varies."""
+
+_SHARD = re.compile(
+    r"(?P<split>[A-Za-z][A-Za-z0-9_]*)-(?P<index>\d{5,})-of-(?P<num>\d{5,})\.tfrecord(?P<gz>\.gz)?"
+)
+
+
+def join(*parts: str) -> str:
+    """Joins path or URL parts with '/'.
+
+    >>> join("gs://bucket/out/", "name")
+    'gs://bucket/out/name'
+    """
+    head, *rest = parts
+    return "/".join([head.rstrip("/") if head != "/" else "", *rest])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardName:
+    """The name of one shard's file: ``train-00000-of-00016.tfrecord``.
+
+    >>> str(ShardName(split="train", index=0, num_shards=16, compression="none"))
+    'train-00000-of-00016.tfrecord'
+    """
+
+    split: str
+    index: int
+    num_shards: int
+    compression: str
+
+    def __str__(self) -> str:
+        """The file name."""
+        suffix = ".gz" if self.compression == "gzip" else ""
+        return f"{self.split}-{self.index:05d}-of-{self.num_shards:05d}.tfrecord{suffix}"
+
+    @classmethod
+    def parse(cls, name: str) -> ShardName | None:
+        """Reads a file name; None where it is not a shard's."""
+        match = _SHARD.fullmatch(name)
+        if match is None:
+            return None
+        return cls(
+            split=match["split"],
+            index=int(match["index"]),
+            num_shards=int(match["num"]),
+            compression="gzip" if match["gz"] else "none",
+        )
+
+    @property
+    def index_files(self) -> tuple[str, str]:
+        """Names of the shard's two index files, relative to the snapshot: offsets, and ids."""
+        return f"index/{self}.idx", f"index/{self}.parquet"
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputPaths:
+    """Where the snapshots of one recipe name lie under an output root."""
+
+    out: str
+    name: str
+
+    @property
+    def folder(self) -> str:
+        """``<out>/<name>``."""
+        return join(self.out, self.name)
+
+    @property
+    def latest(self) -> str:
+        """The pointer to the last build's snapshot."""
+        return join(self.folder, LATEST)
+
+    @property
+    def workspace(self) -> str:
+        """The default workspace."""
+        return join(self.folder, WORKSPACE)
+
+    def snapshot(self, fingerprint: str) -> str:
+        """The folder of one snapshot."""
+        return join(self.folder, fingerprint)
+
+
+@dataclasses.dataclass(frozen=True)
+class Workspace:
+    """Paths of runs, descriptors, summaries and plans of unfinished and past builds."""
+
+    root: str
+
+    @property
+    def memo(self) -> str:
+        """Which contents are known: (path, size, stamp) -> sha256."""
+        return join(self.root, "memo.json")
+
+    def blocks(self, digest: str) -> str:
+        """A descriptor file: blocks, one JSON line each."""
+        return join(self.root, "blocks", f"{digest}.jsonl")
+
+    def run(self, run_id: str) -> str:
+        """An Arrow IPC file of prepared records."""
+        return join(self.root, "runs", run_id[:2], f"{run_id}.arrow")
+
+    def run_info(self, run_id: str) -> str:
+        """What is known of a run; its arrival is the run's commit."""
+        return join(self.root, "runs", run_id[:2], f"{run_id}.json")
+
+    def run_keys(self, run_id: str, suffix: str) -> str:
+        """The run's key column apart, with sizes and strata, for planning."""
+        return join(self.root, "runs", run_id[:2], f"{run_id}.{suffix}.keys")
+
+    def run_rejects(self, run_id: str) -> str:
+        """The rejects of a run's block."""
+        return join(self.root, "runs", run_id[:2], f"{run_id}.rejects")
+
+    def summary(self, digest: str) -> str:
+        """The combined summary of a set of runs."""
+        return join(self.root, "summaries", f"{digest}.arrow")
+
+    def graph(self, digest: str) -> str:
+        """A transform graph, by what its analysis read and ran."""
+        return join(self.root, "graphs", digest)
+
+    def plan(self, fingerprint: str) -> str:
+        """The plan of one snapshot's shards."""
+        return join(self.root, "plans", f"{fingerprint}.json")
+
+    def shard_info(self, fingerprint: str, shard: str) -> str:
+        """What is known of a shard in place."""
+        return join(self.root, "shards", fingerprint, f"{shard}.json")
+
+    def staged(self, digest: str) -> str:
+        """An archive of recipe code."""
+        return join(self.root, "staged", f"{digest}.zip")

@@ -1,0 +1,212 @@
+"""The recipe: what the user declares, and the protocols its parts fulfil."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from .blocks import Block, RawBatch, Selection, SourceFile
+from .errors import RecipeError
+from .features import Features, wire_columns
+from .shards import Shards
+from .splits import Splits
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class OpenSource(Protocol):
+    """Read access to a source's root, given to a Source by the steps."""
+
+    @property
+    def filesystem(self) -> AbstractFileSystem:
+        """The fsspec filesystem that the source's root lies on."""
+
+    def full_path(self, path: str) -> str:
+        """The filesystem's own path of a file relative to the root."""
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Reads bytes [start, stop) of a file; to its end without a stop."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Raw files of one format: which files are records, and how they become columns.
+
+    Implementations are frozen, hold only what the user wrote, and read nothing until asked.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where the files lie: a path or any fsspec URL, a glob where the format allows."""
+
+    @property
+    def label(self) -> str | None:
+        """Name of the feature to predict, if there is one."""
+
+    @property
+    def media(self) -> bool:
+        """Whether records are media files: then 1 % may be rejected by default, else none."""
+
+    @property
+    def numbered(self) -> bool:
+        """Whether ids are ``path#position``: several records a file."""
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records, as plain JSON, for the fingerprint. Without the url."""
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Tells records' files from the ones to skip. Pure."""
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """Offsets, ascending, at which a large file may be cut into blocks; () for none."""
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the records as they are read, from names and contents."""
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads a block in batches of bounded size, its ranges in the order of ``ordered``.
+
+        A record that cannot be read or does not fit ``features`` becomes a reject; nothing
+        that the data holds makes this raise.
+        """
+
+
+@runtime_checkable
+class PrepareStep(Protocol):
+    """One deterministic step on single records, in TensorFlow operations.
+
+    Steps are compiled together and run on whole batches; a batch that fails is run again
+    record by record to find the culprit.
+    """
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if the step cannot work on these features.
+        """
+
+    def apply(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Maps one record, name -> tensor, in TensorFlow operations."""
+
+
+PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
+RecordFn = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What to make a snapshot of, and how.
+
+    Attributes:
+        name: Names the snapshot's folder. ASCII letters, digits, '_', '.', '-'.
+        source: Where the records come from; a relative path counts from the recipe's file.
+        prepare: Steps on single records, in order: built-in ones (``ss.images.resize``) or
+            functions of your own, ``dict of tensors -> dict of tensors``, in TensorFlow.
+        preprocessing_fn: A tensorflow-transform ``preprocessing_fn``; its analyzers see the
+            split called ``train`` alone. With it the examples hold exactly its outputs.
+        splits: Names and fractions.
+        shards: Sizes, numbers, compression.
+        features: The prepared records' features. None infers them; declared ones are enforced.
+        seed: Enters every record's key: another seed is another order and other splits.
+        max_rejects: How many records may be rejected: a fraction (below 1) or a count. None
+            means 0 for tables and 1 % for media.
+    """
+
+    name: str
+    source: Source
+    prepare: Sequence[PrepareStep | RecordFn] = ()
+    preprocessing_fn: PreprocessingFn | None = None
+    splits: Splits = dataclasses.field(
+        default_factory=lambda: Splits(train=0.8, validation=0.1, test=0.1)
+    )
+    shards: Shards = dataclasses.field(default_factory=Shards)
+    features: Features | None = None
+    seed: int = 0
+    max_rejects: float | int | None = None
+    folder: str = dataclasses.field(init=False, compare=False, repr=False, default="")
+    """Folder of the file that the recipe was made in; relative sources count from it."""
+
+    def __post_init__(self) -> None:
+        """Checks what can be checked without reading anything.
+
+        Raises:
+            RecipeError: naming the argument, what was found and what is expected.
+        """
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise RecipeError(
+                f"Recipe: name={self.name!r} cannot name a folder. Use up to 100 ASCII letters, "
+                "digits, '_', '.', '-', a letter or digit first."
+            )
+        if not isinstance(self.source, Source):
+            raise RecipeError(
+                f"Recipe: source={self.source!r} is no source. Write for example "
+                'ss.ImageFolder("folder") or ss.Csv("table.csv").'
+            )
+        object.__setattr__(self, "prepare", tuple(self.prepare))
+        for step in self.prepare:
+            if not isinstance(step, PrepareStep) and not callable(step):
+                raise RecipeError(
+                    f"Recipe: prepare holds {step!r}, expected a step such as "
+                    'ss.images.decode("image"), or a function of a record.'
+                )
+        for argument, kind in (("splits", Splits), ("shards", Shards)):
+            if not isinstance(getattr(self, argument), kind):
+                raise RecipeError(
+                    f"Recipe: {argument}={getattr(self, argument)!r} is no ss.{kind.__name__}(…)."
+                )
+        if self.preprocessing_fn is not None:
+            if not callable(self.preprocessing_fn):
+                raise RecipeError(
+                    f"Recipe: preprocessing_fn={self.preprocessing_fn!r} is not a function."
+                )
+            if "train" not in self.splits.names:
+                raise RecipeError(
+                    "Recipe: preprocessing_fn is analysed on the split called 'train', and there "
+                    f"is none in {', '.join(self.splits.names)}. Name one split train."
+                )
+        if self.features is not None:
+            wire_columns(self.features)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise RecipeError(f"Recipe: seed={self.seed!r} is not an integer.")
+        allowed = self.max_rejects
+        if allowed is not None and (isinstance(allowed, bool) or not allowed >= 0):
+            raise RecipeError(
+                f"Recipe: max_rejects={allowed!r}, expected a fraction below 1 or a count."
+            )
+        object.__setattr__(self, "folder", _calling_folder())
+
+    def reject_budget(self, num_records: int) -> int:
+        """How many of so many records may be rejected."""
+        allowed = self.max_rejects
+        if allowed is None:
+            allowed = 0.01 if self.source.media else 0
+        return int(allowed * num_records) if 0 < allowed < 1 else int(allowed)
+
+
+def _calling_folder() -> str:
+    """Folder of the innermost file on the stack outside this package."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        path = frame.f_code.co_filename
+        inside = os.path.abspath(path).startswith(_PACKAGE_FOLDER + os.sep)
+        if path.startswith("<"):
+            inside = "<string>" in path and "__create_fn__" in frame.f_code.co_name
+            inside = inside or frame.f_code.co_name in ("__init__",)
+        if not inside:
+            return os.path.dirname(os.path.abspath(path)) if os.path.exists(path) else os.getcwd()
+        frame = frame.f_back
+    return os.getcwd()

@@ -1,0 +1,116 @@
+"""Shard settings, and the rule that turns a split's size into a number of shards."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from .config import config_class
+from .errors import RecipeError
+
+Compression = Literal["none", "gzip"]
+
+MIN_SHARDS = 16
+"""Below the target size, still so many shards that 8 readers interleave two each …"""
+MIN_SHARD_BYTES = 8_000_000
+"""… while shards stay over this size."""
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_size(value: str | int) -> int:
+    """Reads a size in bytes: 1000, "150MB", "1.5 GiB".
+
+    Raises:
+        ValueError: if it is none.
+
+    >>> parse_size("150MB")
+    150000000
+    >>> parse_size("1 KiB")
+    1024
+    """
+    match = _SIZE.fullmatch(str(value))
+    unit = (_UNITS | {"GIB": 2**30}).get(match[2].upper()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"{value!r} is not a size; write a number of bytes or '150MB'")
+    size = round(float(match[1]) * unit)
+    if size < 1:
+        raise ValueError(f"{value!r} is not a positive size")
+    return size
+
+
+@config_class
+class Shards:
+    """How each split is cut into shards; the default rule serves most.
+
+    ``target_bytes`` is the size to aim at (100 to 200 MB reads well from disk and from object
+    stores). ``num_shards`` fixes the number (for every split, or per split), ``min_shards``
+    bounds it below, ``num_examples`` puts that many into each shard. ``compression="auto"``
+    takes GZIP where reading at ``read_mb_per_s`` (the throughput, MB/s, of the storage that
+    training reads from) would be faster with it, by the ratio measured on a sample.
+    """
+
+    target_bytes: str | int = "150MB"
+    compression: Literal["auto", "none", "gzip"] = "auto"
+    min_shards: int | None = None
+    num_shards: int | Mapping[str, int] | None = None
+    num_examples: int | None = None
+    read_mb_per_s: float = 200.0
+
+    def __post_init__(self) -> None:
+        """Checks that the settings are positive and do not exclude each other."""
+        parse_size(self.target_bytes)
+        if self.read_mb_per_s <= 0:
+            raise ValueError("read_mb_per_s must be positive")
+        numbers = self.num_shards
+        counts = list(numbers.values()) if isinstance(numbers, Mapping) else [numbers]
+        if any(n is not None and n < 1 for n in (*counts, self.min_shards, self.num_examples)):
+            raise ValueError("numbers of shards and examples must be at least 1")
+        given = [
+            name
+            for name in ("min_shards", "num_shards", "num_examples")
+            if getattr(self, name) is not None
+        ]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other; keep one")
+
+    def num_shards_of(self, split: str, *, num_examples: int, num_bytes: int) -> int:
+        """Number of shards of a split with so many examples and encoded bytes.
+
+        Never more than there are examples, so no shard is empty; 0 for an empty split.
+
+        Raises:
+            RecipeError: if ``num_shards`` names no number for this split.
+        """
+        if num_examples == 0:
+            return 0
+        if isinstance(self.num_shards, Mapping):
+            if split not in self.num_shards:
+                raise RecipeError(
+                    f"Shards: num_shards has no number for split {split!r}. Add {split!r}: N."
+                )
+            wanted = self.num_shards[split]
+        elif self.num_shards is not None:
+            wanted = self.num_shards
+        elif self.num_examples is not None:
+            wanted = math.ceil(num_examples / self.num_examples)
+        else:
+            by_size = math.ceil(num_bytes / parse_size(self.target_bytes))
+            while_large = min(MIN_SHARDS, num_bytes // MIN_SHARD_BYTES)
+            wanted = max(by_size, while_large, self.min_shards or 1)
+        return max(1, min(wanted, num_examples))
+
+    def to_json(self) -> dict[str, object]:
+        """The settings as plain JSON, for the fingerprint and for people."""
+        numbers = self.num_shards
+        return {
+            "compression": self.compression,
+            "min_shards": self.min_shards,
+            "num_examples": self.num_examples,
+            "num_shards": dict(numbers) if isinstance(numbers, Mapping) else numbers,
+            "read_mb_per_s": self.read_mb_per_s,
+            "target_bytes": parse_size(self.target_bytes),
+        }
