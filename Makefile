@@ -1,0 +1,77 @@
+# Needs Python 3.11, 3.12 or 3.13 and make. Uses uv instead of pip where it is on the PATH.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PYTHON ?= python3.11 python3.12 python3.13 python3
+
+.PHONY: help
+help: ## Says what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(VENV)/.run ## Builds the snapshot of the shipped images and trains a model from it
+	@$(PY) examples/demo.py
+
+.PHONY: test
+test: $(VENV)/.dev ## Runs the tests that are quick and need nothing beside Python
+	$(PY) -m pytest -m "not slow and not engine"
+
+.PHONY: test-all
+test-all: test ## Runs the quick tests, then the slow ones and those on real engines
+	$(PY) -m pytest -m "slow or engine" || test $$? -eq 5 # 5: no test bears either mark
+
+.PHONY: lint
+lint: $(VENV)/.dev .mypy_path/snapshard ## Checks style, format and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy -p snapshard
+
+.PHONY: format
+format: $(VENV)/.dev ## Formats the code and mends what ruff can mend
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+.PHONY: venv
+venv: $(VENV)/.dev .mypy_path/snapshard ## Sets up .venv with snapshard and all that develops it
+
+.PHONY: clean
+clean: ## Removes .venv, the caches and the demo's output
+	rm -rf $(VENV) out build dist *.egg-info .mypy_path .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# A stamp lies in the environment that it speaks of; it is stale when a dependency may have changed.
+define install
+@if uv --version >/dev/null 2>&1; \
+	then uv pip install --python $(PY) --constraint constraints.txt --editable '$(1)'; \
+	else $(PY) -m pip install --disable-pip-version-check --quiet \
+		--constraint constraints.txt --editable '$(1)'; \
+fi
+@touch $@
+endef
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(PY)
+	$(call install,.)
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(PY)
+	$(call install,.[dev])
+	@touch $(VENV)/.run
+
+$(PY):
+	@for python in $(PYTHON); do \
+		"$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+			2>/dev/null || continue; \
+		echo "Setting up $(VENV) with $$("$$python" --version)"; \
+		if uv --version >/dev/null 2>&1; \
+			then uv venv --quiet --allow-existing --python "$$("$$python" -c 'import sys; print(sys.executable)')" $(VENV); \
+			else "$$python" -m venv $(VENV); \
+		fi; \
+		exit $$?; \
+	done; \
+	echo "snapshard needs Python 3.11, 3.12 or 3.13; none of these is one: $(PYTHON)." \
+		"Name it: make PYTHON=/path/to/python3.11" >&2; exit 1
+
+# mypy checks the package by its name, which the checkout's folder need not bear.
+.mypy_path/snapshard:
+	@mkdir -p $(@D) && ln -sfn .. $@

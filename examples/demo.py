@@ -1,0 +1,106 @@
+"""Builds the snapshot of the shipped images and trains a small Keras model from it (`make demo`).
+
+Two halves that share nothing but a folder: the command line builds the snapshot, and the trainer
+below it imports the emitted `reader.py`, which needs TensorFlow and not snapshard.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+EXAMPLES = Path(__file__).resolve().parent
+
+
+def build_snapshot(out: Path) -> Path:
+    """Runs `snapshard build` on the recipe beside this file; returns the snapshot's folder."""
+    command = ["-m", "snapshard", "build", str(EXAMPLES / "sign_digits.py"), "--out", str(out)]
+    print(f"$ snapshard {' '.join(command[2:])}", flush=True)
+    done = subprocess.run(
+        [sys.executable, *command, "--json"], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(done.returncode)
+    report = json.loads(done.stdout.splitlines()[-1])
+    return Path(report["path"])
+
+
+def print_files(snapshot: Path) -> None:
+    """Prints what lies in the snapshot: its files by name, with their sizes."""
+    print(f"\nThe snapshot lies in {snapshot}")
+    for path in sorted(snapshot.iterdir()):
+        if path.is_dir():
+            num_files = sum(1 for inner in path.rglob("*") if inner.is_file())
+            print(f"  {path.name + '/':<36} {num_files:>9,} files")
+        else:
+            print(f"  {path.name:<36} {path.stat().st_size:>9,} bytes")
+
+
+def load_reader(snapshot: Path) -> Any:
+    """Imports the `reader.py` that the build wrote into the snapshot."""
+    spec = importlib.util.spec_from_file_location("reader", snapshot / "reader.py")
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{snapshot / 'reader.py'} cannot be imported")
+    reader = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reader)
+    return reader
+
+
+def train(reader: Any, *, epochs: int) -> float:
+    """Trains a small convolutional network; returns its accuracy on the test split."""
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            layers.Input((64, 64, 3), dtype="uint8"),
+            layers.Rescaling(1 / 255),
+            layers.Conv2D(16, 5, strides=2, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(64, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dropout(0.3),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(len(reader.CLASS_NAMES)),
+        ]
+    )
+    model.compile(
+        optimizer=keras.optimizers.Adam(2e-3),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    model.fit(
+        reader.dataset("train", 16, seed=0, as_supervised=True),
+        validation_data=reader.dataset("validation", 32, as_supervised=True),
+        epochs=epochs,
+        verbose=2,
+    )
+    _, accuracy = model.evaluate(reader.dataset("test", 32, as_supervised=True), verbose=0)
+    return float(accuracy)
+
+
+def main() -> None:
+    """Builds, shows, trains."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=EXAMPLES.parent / "out")
+    parser.add_argument("--epochs", type=int, default=12)
+    arguments = parser.parse_args()
+
+    snapshot = build_snapshot(arguments.out)
+    print_files(snapshot)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    reader = load_reader(snapshot)
+    print(f"\nTraining on {reader.NUM_EXAMPLES['train']} images of {len(reader.CLASS_NAMES)} classes")
+    accuracy = train(reader, epochs=arguments.epochs)
+    print(f"\nTest accuracy: {accuracy:.1%} of {reader.NUM_EXAMPLES['test']} images")
+
+
+if __name__ == "__main__":
+    main()
