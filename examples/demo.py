@@ -97,7 +97,9 @@ def main() -> None:
     print_files(snapshot)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     reader = load_reader(snapshot)
-    print(f"\nTraining on {reader.NUM_EXAMPLES['train']} images of {len(reader.CLASS_NAMES)} classes")
+    print(
+        f"\nTraining on {reader.NUM_EXAMPLES['train']} images of {len(reader.CLASS_NAMES)} classes"
+    )
     accuracy = train(reader, epochs=arguments.epochs)
     print(f"\nTest accuracy: {accuracy:.1%} of {reader.NUM_EXAMPLES['test']} images")
 
