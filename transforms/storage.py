@@ -1,0 +1,362 @@
+"""Reading and writing by URL: a local path or any fsspec URL, chained ones included.
+
+A put is one atomic, durable step: a reader finds the whole file or none. Every failure becomes
+an error that names the place, what was tried and what helps; credentials that a URL carries
+never appear in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+from fsspec.registry import known_implementations
+
+from ..schemas.errors import RecipeError, SnapshardError, StorageError
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_LOCAL_SCHEME = re.compile(r"(?:file|local)://")
+_USERINFO = re.compile(r"(://)(?:[^\s/:@]*:(?!\d+/)[^\s@]*|[^\s/?#]*)@")
+_QUERY_VALUE = re.compile(r"([?&][^\s=&:/]+=)[^\s&#:'\"]+")
+_DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
+
+TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
+"""Names of files on their way to being put: what a killed process may leave behind."""
+
+
+def is_chained(url: str) -> bool:
+    """Whether the URL goes through another filesystem: ``zip://*::s3://bucket/a.zip``."""
+    head, separator, _ = url.partition("::")
+    return bool(separator) and (_SCHEME.match(head) is not None or head in known_implementations)
+
+
+def is_local(url: str) -> bool:
+    """Whether the URL is a path on this machine.
+
+    >>> is_local("data/train"), is_local("file:///data"), is_local("gs://bucket/data")
+    (True, True, False)
+    """
+    if is_chained(url):
+        return False
+    return _SCHEME.match(url) is None or _LOCAL_SCHEME.match(url) is not None
+
+
+def local_path(url: str) -> str:
+    """The path that a local URL stands for.
+
+    Raises:
+        ValueError: if the URL is not local.
+    """
+    if not is_local(url):
+        raise ValueError(f"{redact(url)} is not a local path")
+    return os.path.expanduser(_LOCAL_SCHEME.sub("", url, count=1))
+
+
+def redact(text: str) -> str:
+    """Hides what a URL may carry of credentials: user names, passwords, values of its query.
+
+    >>> redact("https://ann:secret@host/a.csv?sig=abc")
+    'https://***@host/a.csv?sig=***'
+    """
+    text = _USERINFO.sub(r"\1***@", text)
+    return _QUERY_VALUE.sub(r"\1***", text) if "://" in text else text
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The fsspec filesystem of a URL, and the filesystem's own path in it.
+
+    Raises:
+        RecipeError: if no filesystem of this protocol is known or installed.
+    """
+    try:
+        # A cached listing would not show what other workers have written since.
+        found, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        raise RecipeError(f"{redact(url)} cannot be opened: {error}.") from None
+    except ValueError as error:
+        raise RecipeError(
+            f"{redact(url)} cannot be opened: {redact(str(error))}. Give a local path, or a URL of "
+            "a protocol that fsspec knows, such as gs://, s3://, https://."
+        ) from None
+    return found, path
+
+
+def read_bytes(url: str, start: int = 0, stop: int | None = None) -> bytes:
+    """Reads bytes [start, stop) of a file, to its end without a stop: one request remotely.
+
+    Raises:
+        StorageError: if it cannot be read.
+    """
+    with failing_as_storage_error("read", url):
+        if is_local(url):
+            return read_local(local_path(url), start, stop)
+        return read_remote(*filesystem(url), start, stop)
+
+
+def read_local(path: str, start: int = 0, stop: int | None = None) -> bytes:
+    """Reads bytes [start, stop) of a local file.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    with open(path, "rb", buffering=0) as file:
+        if start:
+            file.seek(start)
+        if stop is None:
+            return file.read()
+        parts = []
+        missing = stop - start
+        while missing > 0 and (part := file.read(missing)):
+            parts.append(part)
+            missing -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_remote(found: Any, path: str, start: int = 0, stop: int | None = None) -> bytes:
+    """Reads bytes [start, stop) of a file of an fsspec filesystem, in one request."""
+    if stop is not None and stop <= start:
+        return b""
+    if start == 0 and stop is None:
+        return bytes(found.cat_file(path))
+    return bytes(found.cat_file(path, start=start, end=stop))
+
+
+def exists(url: str) -> bool:
+    """Whether a file or folder lies there.
+
+    Raises:
+        StorageError: if that cannot be found out.
+    """
+    with failing_as_storage_error("look for", url):
+        if is_local(url):
+            try:
+                os.stat(local_path(url))
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return True
+        found, path = filesystem(url)
+        try:
+            # Not `found.exists`, which takes a refused request for an absent file.
+            found.info(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+
+def num_bytes(url: str) -> int:
+    """Length of a file.
+
+    Raises:
+        StorageError: if it does not exist or cannot be looked at.
+    """
+    with failing_as_storage_error("read", url):
+        if is_local(url):
+            return os.stat(local_path(url)).st_size
+        found, path = filesystem(url)
+        return int(found.info(path)["size"])
+
+
+def list_names(url: str) -> list[str]:
+    """Names directly in a folder, sorted; [] where there is no such folder.
+
+    Raises:
+        StorageError: if it cannot be listed.
+    """
+    with failing_as_storage_error("list", url):
+        try:
+            if is_local(url):
+                return sorted(os.listdir(local_path(url)))
+            found, path = filesystem(url)
+            inside = path.rstrip("/") + "/"
+            listed = (name.rstrip("/") for name in found.ls(path, detail=False))
+            return sorted({n.rsplit("/", 1)[-1] for n in listed if n.startswith(inside)})
+        except FileNotFoundError:
+            return []
+
+
+def put_bytes(url: str, content: bytes) -> None:
+    """Puts a file in place, replacing what lies there, in one atomic durable step.
+
+    Raises:
+        StorageError: if it cannot be written; then what lay there is untouched.
+    """
+    with failing_as_storage_error("write", url):
+        if not is_local(url):
+            found, path = filesystem(url)
+            found.pipe_file(path, content)
+            return
+        path = local_path(url)
+        with _temporary_beside(path) as temporary:
+            with open(temporary, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        fsync_folder(os.path.dirname(path))
+
+
+def put_file(local: str, url: str) -> None:
+    """Moves a finished local file to its place, in one atomic durable step.
+
+    On the same filesystem it is renamed; else it is copied, and the local file removed.
+
+    Raises:
+        StorageError: if it cannot be written; then what lay there is untouched.
+    """
+    with failing_as_storage_error("write", url):
+        if not is_local(url):
+            found, path = filesystem(url)
+            found.put_file(local, path)
+            os.unlink(local)
+            return
+        path = local_path(url)
+        _make_folders(os.path.dirname(path))
+        _fsync_file(local)
+        try:
+            os.replace(local, path)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            with _temporary_beside(path) as temporary:
+                shutil.copyfile(local, temporary)
+                _fsync_file(temporary)
+                os.replace(temporary, path)
+            os.unlink(local)
+        fsync_folder(os.path.dirname(path))
+
+
+def remove_tree(url: str) -> None:
+    """Removes a file, or a folder and all in it; nothing where there is none.
+
+    Raises:
+        StorageError: if it cannot be removed.
+    """
+    with failing_as_storage_error("remove", url), contextlib.suppress(FileNotFoundError):
+        if not is_local(url):
+            found, path = filesystem(url)
+            found.rm(path, recursive=True)
+            return
+        path = local_path(url)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+
+def free_bytes(url: str) -> int | None:
+    """Bytes that can still be written there, the folder existing or not; None on remote stores.
+
+    Raises:
+        StorageError: if that cannot be found out.
+    """
+    if not is_local(url):
+        return None
+    with failing_as_storage_error("look at", url):
+        folder = os.path.abspath(local_path(url))
+        while not os.path.exists(folder):
+            folder = os.path.dirname(folder)
+        return shutil.disk_usage(folder).free
+
+
+def fsync_folder(folder: str) -> None:
+    """Makes the names in a local folder durable: without it a rename may not survive a crash."""
+    descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network filesystems cannot sync a folder.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def failing_as_storage_error(action: str, url: str) -> Iterator[None]:
+    """Turns what a filesystem raises within into a StorageError on ``url``.
+
+    Args:
+        action: What is tried, as in "Cannot <action> <url>": read, write, list …
+        url: The place; its credentials are left out of the message.
+    """
+    try:
+        yield
+    except SnapshardError:
+        raise
+    except _DEFECTS:
+        raise
+    except Exception as error:
+        what, fix = _explain(error)
+        raise StorageError(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip()) from None
+
+
+def _explain(error: Exception) -> tuple[str, str]:
+    """What went wrong, and what helps."""
+    number = error.errno if isinstance(error, OSError) else None
+    origin = f"{type(error).__module__}.{type(error).__name__}"
+    if "redential" in origin or origin.startswith("google.auth"):
+        return (
+            f"no valid credentials ({redact(str(error))})",
+            "Log in first (gcloud auth application-default login, aws configure), or name the "
+            "credentials in the environment.",
+        )
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            "no space is left there",
+            "Free some, or choose another place; starting again goes on from what is done.",
+        )
+    if isinstance(error, PermissionError):
+        return "permission denied", "Check who may read and write it, or choose another place."
+    if number == errno.EROFS:
+        return "the filesystem is read-only", "Choose another place."
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return "a part of the path is a file, expected a folder", "Choose another place."
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder, expected a file", ""
+    if isinstance(error, FileNotFoundError):
+        return "it does not exist", "It was removed or the path is mistyped."
+    detail = redact(error.strerror or str(error)) if number else redact(str(error))
+    return f"{detail} ({type(error).__name__})" if detail else type(error).__name__, ""
+
+
+@contextlib.contextmanager
+def _temporary_beside(path: str) -> Iterator[str]:
+    """A free name in the folder of ``path``, which is made; nothing is left on failure."""
+    folder = os.path.dirname(path)
+    _make_folders(folder)
+    temporary = os.path.join(folder, f".{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _make_folders(folder: str) -> None:
+    """Makes a folder and its parents, durably."""
+    if not folder or os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    _make_folders(parent)
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+    fsync_folder(parent)
+
+
+def _fsync_file(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
