@@ -108,6 +108,25 @@ class BatchInfo:
     """Key of the first record."""
 
 
+@dataclasses.dataclass(frozen=True)
+class ImageFacts:
+    """What a set of stored images has in common; merging is exact and order-independent."""
+
+    height: int | None
+    """Every image's height; None where they differ."""
+    width: int | None
+    rotated: bool
+    """Whether any has an EXIF orientation other than 1."""
+
+    def merge(self, other: ImageFacts) -> ImageFacts:
+        """The facts of both sets together."""
+        return ImageFacts(
+            self.height if self.height == other.height else None,
+            self.width if self.width == other.width else None,
+            self.rotated or other.rotated,
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunInfo:
     """One run: the prepared records of one block, sorted by (partition, key, id)."""
@@ -120,14 +139,17 @@ class RunInfo:
     num_rejects: int
     sha256: str
     """Of the run's file."""
-    schema_bytes: int
-    """The IPC schema message is bytes [0, schema_bytes) of the file."""
     batches: tuple[BatchInfo, ...]
+    image_facts: Mapping[str, ImageFacts] = dataclasses.field(default_factory=dict)
+    """What the records' images have in common, by feature."""
 
     def to_json(self) -> dict[str, object]:
         """The facts as plain JSON; :meth:`from_json` is its dual."""
         value = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         value["batches"] = [list(dataclasses.astuple(batch)) for batch in self.batches]
+        value["image_facts"] = {
+            name: list(dataclasses.astuple(facts)) for name, facts in self.image_facts.items()
+        }
         return value
 
     @classmethod
@@ -137,7 +159,8 @@ class RunInfo:
         batches = tuple(
             BatchInfo(**dict(zip(names, batch, strict=True))) for batch in value["batches"]
         )
-        return cls(**{**value, "batches": batches})
+        facts = {name: ImageFacts(*item) for name, item in value["image_facts"].items()}
+        return cls(**{**value, "batches": batches, "image_facts": facts})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -132,8 +132,12 @@ class Workspace:
         return join(self.root, "runs", run_id[:2], f"{run_id}.rejects")
 
     def summary(self, digest: str) -> str:
-        """The combined summary of a set of runs."""
+        """The key histogram of a set of runs; its arrival is the summary's commit."""
         return join(self.root, "summaries", f"{digest}.arrow")
+
+    def summary_runs(self, digest: str) -> str:
+        """The runs of a summary and where their batches lie, one JSON line each."""
+        return join(self.root, "summaries", f"{digest}.jsonl")
 
     def graph(self, digest: str) -> str:
         """A transform graph, by what its analysis read and ran."""

@@ -1,0 +1,58 @@
+"""Write, Beam job 3: every planned shard is merged from the runs, encoded, verified, put in place.
+
+``Create(shards) | Reshuffle | WriteShard``. What crosses Beam is the plan of a shard and the
+name of a file; records are read from the runs by key range and never leave the worker.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+
+from ..schemas.blocks import ShardPlan, SplitPlan
+from ..transforms.shards import ShardSettings, ShardWriter
+from .prepare import read_summary
+
+
+class _WriteShardFn(beam.DoFn):
+    """Writes one shard."""
+
+    def __init__(
+        self, settings: ShardSettings, splits: Sequence[SplitPlan], summary_digest: str
+    ) -> None:
+        self._settings = settings
+        # Of a split, a writer needs what says which records belong to it, not all its shards.
+        self._splits = {split.name: dataclasses.replace(split, shards=()) for split in splits}
+        self._summary_digest = summary_digest
+
+    def setup(self) -> None:
+        entries = read_summary(self._settings.workspace, self._summary_digest).entries
+        self._writer = ShardWriter(self._settings, entries)
+
+    def process(self, shard: ShardPlan) -> Iterator[str]:
+        yield self._writer.write(self._splits[shard.split], shard).file
+
+
+@dataclasses.dataclass(eq=False)
+class WriteShards(beam.PTransform):
+    """Writes the shards of a plan.
+
+    Input:  the pipeline. Output: the name of each shard's file. Idempotent: a shard in place
+    is reported, not written again.
+    """
+
+    settings: ShardSettings
+    splits: Sequence[SplitPlan]
+    summary_digest: str
+
+    def expand(self, pbegin: Any) -> Any:
+        """Wires the steps."""
+        shards = [shard for split in self.splits for shard in split.shards]
+        write = _WriteShardFn(self.settings, self.splits, self.summary_digest)
+        return (
+            pbegin
+            | "PlannedShards" >> beam.Create(shards)  # ShardPlan
+            | "SpreadShards" >> beam.Reshuffle()
+            | "WriteShard" >> beam.ParDo(write)  # file name
+        )

@@ -1,0 +1,113 @@
+"""Rejects: records that could not be used, kept with their reason, never lost."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..schemas.blocks import RawBatch
+from ..schemas.errors import Reject
+from ..schemas.features import Features, Image
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.large_string(), nullable=False),
+        pa.field("stage", pa.large_string(), nullable=False),
+        pa.field("reason", pa.large_string(), nullable=False),
+        pa.field("message", pa.large_string(), nullable=False),
+        pa.field("source", pa.large_string(), nullable=False),
+        pa.field("position", pa.int64()),
+        pa.field("payload", pa.large_binary()),
+    ]
+)
+
+
+def printable(text: str) -> str:
+    r"""Text that is valid UTF-8: bytes of a name that are not are written as ``\xNN``.
+
+    >>> printable("caf\udce9.jpg")
+    'caf\\xe9.jpg'
+    """
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def rejects_to_bytes(rejects: Iterable[Reject]) -> bytes:
+    """Rejects as a Parquet file, sorted by id: the same rejects give the same bytes.
+
+    Columns: id, stage, reason, message, source (strings), position (int64), payload (bytes).
+    """
+    ordered = sorted(rejects, key=lambda reject: (printable(reject.record_id), reject.stage))
+    rows = [
+        {
+            "id": printable(reject.record_id),
+            "stage": reject.stage,
+            "reason": reject.reason,
+            "message": printable(reject.message),
+            "source": printable(reject.source),
+            "position": reject.position,
+            "payload": reject.payload,
+        }
+        for reject in ordered
+    ]
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def rejects_from_bytes(content: bytes) -> list[Reject]:
+    """Reads what :func:`rejects_to_bytes` wrote."""
+    rows = pq.read_table(io.BytesIO(content)).to_pylist()
+    return [Reject(record_id=row.pop("id"), **row) for row in rows]
+
+
+def describe_rejects(rejects: Sequence[Reject]) -> str:
+    """Counts per reason, most frequent first, with the first three records of each."""
+    by_reason: dict[str, list[Reject]] = {}
+    for reject in rejects:
+        by_reason.setdefault(f"{reject.stage}: {reject.reason}", []).append(reject)
+    lines = []
+    for reason, found in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+        lines.append(f"  {len(found):,} × {reason}")
+        lines.extend(f"      {printable(r.record_id)}: {printable(r.message)}" for r in found[:3])
+        if len(found) > 3:
+            lines.append(f"      … and {len(found) - 3:,} more")
+    return "\n".join(lines)
+
+
+def reject_wrong_sizes(batch: RawBatch, features: Features) -> RawBatch:
+    """Rejects stored images whose size is not the one that the recipe declares.
+
+    A size of None is not declared. Decoded images need no check: their steps fix the size.
+    """
+    columns = batch.columns
+    fits = np.ones(columns.num_rows, bool)
+    rejects = list(batch.rejects)
+    for name, feature in features.items():
+        if not isinstance(feature, Image) or feature.storage != "encoded":
+            continue
+        for axis in ("height", "width"):
+            expected = getattr(feature, axis)
+            if expected is None:
+                continue
+            found = columns.column(f"{name}/{axis}").to_numpy()
+            for row in np.flatnonzero(fits & (found != expected)):
+                path = batch.ids[row]
+                rejects.append(
+                    Reject(
+                        record_id=path,
+                        stage="validate",
+                        reason="wrong size",
+                        message=f"feature {name!r} has {axis} {found[row]}, expected {expected}. "
+                        "Resize it in prepare=, or do not declare the size.",
+                        source=path,
+                    )
+                )
+            fits &= found == expected
+    if fits.all():
+        return batch
+    kept = [batch.ids[row] for row in np.flatnonzero(fits)]
+    return RawBatch(ids=kept, columns=columns.filter(pa.array(fits)), rejects=tuple(rejects))

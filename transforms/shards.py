@@ -1,0 +1,223 @@
+"""Writing one shard: merge its key range from all runs, encode, write, verify, put in place."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from ..schemas.blocks import ShardInfo, ShardPlan, SplitPlan
+from ..schemas.errors import StorageError
+from ..schemas.features import Features
+from ..schemas.naming import ShardName, Workspace, join
+from . import storage
+from .encode import encode_examples
+from .graph import TransformGraph
+from .index import index_bytes, write_index_table
+from .membership import select_rows
+from .runs import (
+    ID,
+    KEY,
+    PARTITION,
+    KeyRange,
+    RunReader,
+    merge_range,
+    run_schema,
+    wire_schema,
+)
+from .strata import count_labels, is_countable, label_texts, most_frequent
+from .summary import RunEntry
+from .tfrecord import verify_tfrecord, write_tfrecord
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardSettings:
+    """What all shards of a snapshot have in common, as plain data that reaches every worker."""
+
+    workspace: Workspace
+    snapshot: str
+    """The snapshot's folder, in which finished shards are put."""
+    fingerprint: str
+    prepared: Features
+    """What the runs hold."""
+    final: Features
+    """What the examples hold."""
+    label: str | None
+    compression: str
+    numbered: bool
+    """Whether record ids are ``path#position``."""
+    stratify_by: str | None
+    graph: str | None
+    """The transform graph's folder; None without a ``preprocessing_fn``."""
+
+
+def run_readers(
+    entries: Sequence[RunEntry], workspace: Workspace, prepared: Features
+) -> list[RunReader]:
+    """Readers of the runs of a summary."""
+    schema = run_schema(prepared)
+    return [RunReader(workspace.run(e.run.run_id), e.run.batches, schema) for e in entries]
+
+
+def records_of(
+    readers: Sequence[RunReader],
+    *,
+    split: SplitPlan,
+    shard: ShardPlan,
+    prepared: Features,
+    stratify_by: str | None,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a shard in their final order, in batches of bounded size."""
+    for records in merge_range(readers, KeyRange(shard.partition, shard.start_key, shard.stop_key)):
+        strata = None
+        if split.strata is not None and stratify_by is not None:
+            texts = label_texts(records.column(stratify_by), prepared[stratify_by])
+            strata = texts.fill_null("")
+        mask = select_rows(
+            split,
+            shard,
+            partitions=records.column(PARTITION).to_numpy(),
+            keys=records.column(KEY).to_numpy(),
+            strata=strata,
+        )
+        kept = records if mask.all() else records.filter(pa.array(mask))
+        if kept.num_rows:
+            yield kept
+
+
+class ShardWriter:
+    """Writes shards of one snapshot, one after the other; holds what is costly to set up."""
+
+    def __init__(self, settings: ShardSettings, entries: Sequence[RunEntry]) -> None:
+        """Loads the transform graph."""
+        self._settings = settings
+        self._readers = run_readers(entries, settings.workspace, settings.prepared)
+        self._graph = TransformGraph(settings.graph) if settings.graph else None
+        self._columns = wire_schema(settings.prepared).names
+
+    def write(self, split: SplitPlan, shard: ShardPlan) -> ShardInfo:
+        """Makes sure that a shard and its index lie in the snapshot's folder.
+
+        Idempotent: a shard that is in place with the length it was written with is reported.
+
+        Raises:
+            StorageError: if what was written does not read back as planned.
+        """
+        settings = self._settings
+        name = ShardName(
+            split=shard.split,
+            index=shard.index,
+            num_shards=shard.num_shards,
+            compression=settings.compression,
+        )
+        done = read_shard_info(settings, name)
+        if done is not None:
+            return done
+        with tempfile.TemporaryDirectory(prefix="snapshard-") as scratch:
+            return self._write(name, split, shard, scratch)
+
+    def _write(
+        self, name: ShardName, split: SplitPlan, shard: ShardPlan, scratch: str
+    ) -> ShardInfo:
+        settings = self._settings
+        path = os.path.join(scratch, str(name))
+        labels: Counter[str] = Counter()
+        ids: list[pa.Array] = []
+        written = write_tfrecord(
+            path,
+            self._examples(split, shard, labels=labels, ids=ids),
+            compression=settings.compression,
+        )
+        num_read = verify_tfrecord(path, settings.compression)
+        if not num_read == written.num_examples == shard.num_examples:
+            raise StorageError(
+                f"{name}: planned {shard.num_examples:,} examples, wrote "
+                f"{written.num_examples:,}, read back {num_read:,}. The workspace "
+                f"{settings.workspace.root} may be damaged: remove it and build again."
+            )
+        offsets_file, table_file = name.index_files
+        offsets = index_bytes(written.offsets, written.lengths)
+        table_path = os.path.join(scratch, "index.parquet")
+        write_index_table(table_path, ids, numbered=settings.numbered)
+        info = ShardInfo(
+            file=str(name),
+            num_examples=written.num_examples,
+            num_bytes=os.path.getsize(path),
+            sha256=_sha256(path),
+            label_counts=most_frequent(labels),
+            start_key=shard.start_key,
+            stop_key=shard.stop_key,
+            index_files={
+                offsets_file: (len(offsets), hashlib.sha256(offsets).hexdigest()),
+                table_file: (os.path.getsize(table_path), _sha256(table_path)),
+            },
+        )
+        storage.put_bytes(join(settings.snapshot, offsets_file), offsets)
+        storage.put_file(table_path, join(settings.snapshot, table_file))
+        storage.put_file(path, join(settings.snapshot, str(name)))
+        # The shard exists from here on.
+        url = settings.workspace.shard_info(settings.fingerprint, str(name))
+        storage.put_bytes(url, json.dumps(info.to_json(), sort_keys=True).encode())
+        return info
+
+    def _examples(
+        self, split: SplitPlan, shard: ShardPlan, *, labels: Counter[str], ids: list[pa.Array]
+    ) -> Iterator[pa.LargeBinaryArray]:
+        """The shard's serialized examples; counts labels and collects ids on the way."""
+        settings = self._settings
+        label = settings.final.get(settings.label) if settings.label else None
+        batches = records_of(
+            self._readers,
+            split=split,
+            shard=shard,
+            prepared=settings.prepared,
+            stratify_by=settings.stratify_by,
+        )
+        for records in batches:
+            ids.append(records.column(ID))
+            columns = records.select(self._columns)
+            if self._graph is not None:
+                columns = self._graph.apply(columns)
+            if label is not None and is_countable(label):
+                labels.update(count_labels(columns.column(settings.label), label))
+            yield encode_examples(columns)
+
+
+def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
+    """What is known of a shard in place; None if it has yet to be written."""
+    url = settings.workspace.shard_info(settings.fingerprint, str(name))
+    if not storage.exists(url):
+        return None
+    info = ShardInfo.from_json(json.loads(storage.read_bytes(url)))
+    sizes = {info.file: info.num_bytes} | {k: v[0] for k, v in info.index_files.items()}
+    for file, num_bytes in sizes.items():
+        target = join(settings.snapshot, file)
+        if not storage.exists(target) or storage.num_bytes(target) != num_bytes:
+            return None
+    return info
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sample_records(
+    readers: Sequence[RunReader], *, partition: int, stop_key: int, num_records: int
+) -> pa.RecordBatch | None:
+    """The records with the lowest keys of a partition: a uniform sample without randomness."""
+    held: list[pa.RecordBatch] = []
+    wanted = num_records
+    for records in merge_range(readers, KeyRange(partition, 0, stop_key)):
+        held.append(records.slice(0, wanted))
+        wanted -= len(held[-1])
+        if wanted <= 0:
+            break
+    return pa.concat_batches(held) if held else None
+

@@ -1,0 +1,50 @@
+"""Labels as text: the values of a feature, as strata to divide by and as labels to count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..schemas.features import ClassLabel, Feature, Scalar
+from ..schemas.manifest import MAX_LABELS
+
+
+def is_countable(feature: Feature | None) -> bool:
+    """Whether a feature has labels: a class, an integer, a bool or a string."""
+    if isinstance(feature, Scalar):
+        return feature.dtype != "float32"
+    return isinstance(feature, ClassLabel)
+
+
+def label_texts(column: pa.Array, feature: Feature) -> pa.Array:
+    """The values of a wire column as text: class names, numbers, strings; null where missing.
+
+    Bytes that are not UTF-8 are written as ``\\xNN``.
+    """
+    if isinstance(feature, ClassLabel):
+        return pa.array(feature.names, pa.large_string()).take(column)
+    if isinstance(feature, Scalar) and feature.dtype == "string":
+        try:
+            return column.cast(pa.large_string())
+        except pa.ArrowInvalid:
+            texts = [v and v.decode(errors="backslashreplace") for v in column.to_pylist()]
+            return pa.array(texts, pa.large_string())
+    return column.cast(pa.large_string())
+
+
+def count_labels(column: pa.Array, feature: Feature) -> Counter[str]:
+    """Counts the labels of a wire column; missing ones are left out."""
+    if len(column) == 0:
+        return Counter()
+    counts = pc.value_counts(column.drop_null())
+    texts = label_texts(counts.field("values"), feature)
+    return Counter(dict(zip(texts.to_pylist(), counts.field("counts").to_pylist(), strict=True)))
+
+
+def most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
+    """The 1,000 most frequent labels, by name; ties go to the first in the order of names."""
+    kept = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_LABELS]
+    return dict(sorted(kept))

@@ -1,0 +1,75 @@
+"""What planning knows of a set of runs: key histogram, where batches lie, what images share.
+
+Summaries of single runs are combined on the runner by :class:`CombineSummaries`; merging is
+exact and order-independent, so the result depends on nothing but the runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..schemas.blocks import BatchInfo, ImageFacts, RunInfo
+from .key_histogram import KeyHistogram
+
+
+@dataclasses.dataclass(frozen=True)
+class RunEntry:
+    """One run and its key file."""
+
+    run: RunInfo
+    keys: tuple[BatchInfo, ...]
+    """Where the batches of the run's key file lie."""
+
+    def to_line(self) -> str:
+        """One JSON line; :meth:`from_line` is its dual."""
+        keys = [list(dataclasses.astuple(batch)) for batch in self.keys]
+        return json.dumps({"run": self.run.to_json(), "keys": keys}, sort_keys=True)
+
+    @classmethod
+    def from_line(cls, line: str | bytes) -> RunEntry:
+        """Reads what :meth:`to_line` wrote."""
+        value = json.loads(line)
+        return cls(RunInfo.from_json(value["run"]), batches_from_json(value["keys"]))
+
+
+def batches_from_json(value: Iterable[Sequence[Any]]) -> tuple[BatchInfo, ...]:
+    """Reads a list of batches, each a list of its fields in order."""
+    names = [field.name for field in dataclasses.fields(BatchInfo)]
+    return tuple(BatchInfo(**dict(zip(names, batch, strict=True))) for batch in value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Facts of a set of runs, sorted by run id."""
+
+    histogram: KeyHistogram
+    entries: tuple[RunEntry, ...]
+
+    @property
+    def num_records(self) -> int:
+        """Records in all runs."""
+        return sum(entry.run.num_records for entry in self.entries)
+
+    @property
+    def num_rejects(self) -> int:
+        """Rejects of all runs' blocks."""
+        return sum(entry.run.num_rejects for entry in self.entries)
+
+    def image_facts(self) -> dict[str, ImageFacts]:
+        """What all images have in common, by feature."""
+        merged: dict[str, ImageFacts] = {}
+        for entry in self.entries:
+            for name, facts in entry.run.image_facts.items():
+                merged[name] = merged[name].merge(facts) if name in merged else facts
+        return merged
+
+    def merge(self, other: Summary) -> Summary:
+        """The facts of both sets. A run that a retry reported twice counts once.
+
+        The histograms of both are added, so the caller keeps the sets of runs disjoint.
+        """
+        entries = sorted((*self.entries, *other.entries), key=lambda entry: entry.run.run_id)
+        return Summary(self.histogram.merge(other.histogram), tuple(entries))
