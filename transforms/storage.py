@@ -322,7 +322,7 @@ def _explain(error: Exception) -> tuple[str, str]:
         return "it is a folder, expected a file", ""
     if isinstance(error, FileNotFoundError):
         return "it does not exist", "It was removed or the path is mistyped."
-    detail = redact(error.strerror or str(error)) if number else redact(str(error))
+    detail = redact((isinstance(error, OSError) and error.strerror) or str(error))
     return f"{detail} ({type(error).__name__})" if detail else type(error).__name__, ""
 
 
