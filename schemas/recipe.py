@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = __name__.split(".")[0]
 
 
 class OpenSource(Protocol):
@@ -198,15 +198,15 @@ class Recipe:
 
 
 def _calling_folder() -> str:
-    """Folder of the innermost file on the stack outside this package."""
+    """Folder of the innermost file on the stack outside this package.
+
+    Told by the frames' module names: in an editable install the package's folder also holds
+    the examples and tests.
+    """
     frame = inspect.currentframe()
     while frame is not None:
-        path = frame.f_code.co_filename
-        inside = os.path.abspath(path).startswith(_PACKAGE_FOLDER + os.sep)
-        if path.startswith("<"):
-            inside = "<string>" in path and "__create_fn__" in frame.f_code.co_name
-            inside = inside or frame.f_code.co_name in ("__init__",)
-        if not inside:
+        if frame.f_globals.get("__name__", "").split(".")[0] != _PACKAGE:
+            path = frame.f_code.co_filename
             return os.path.dirname(os.path.abspath(path)) if os.path.exists(path) else os.getcwd()
         frame = frame.f_back
     return os.getcwd()
