@@ -236,3 +236,10 @@ def test_constraints_are_exact() -> None:
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         if not line.startswith("#"):
             assert re.fullmatch(r"[a-z0-9.-]+==[\w.]+( ; [^/]+)?", line), line
+
+
+def test_make_help_tells_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^\.PHONY: (.+)$", makefile, flags=re.MULTILINE)
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [line.split()[1] for line in shown.stdout.splitlines()] == targets
