@@ -1,0 +1,227 @@
+"""How many records, and how many bytes of them, lie where in the space of keys.
+
+A histogram over 4,096 equal bins of the key, kept apart by partition and stratum. Runs make
+them, they add up exactly in any order, and the plan is computed from the sum: it never needs
+the records, and their keys only in the few bins that a cut falls into.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .keys import Keys
+
+NUM_KEY_BINS = 4096
+"""A bin is the top 12 bits of the key."""
+BIN_SHIFT = 64 - 12
+
+_SCHEMA = pa.schema(
+    [
+        ("partition", pa.int16()),
+        ("stratum", pa.int32()),
+        ("bin", pa.int16()),
+        ("num_records", pa.int64()),
+        ("num_bytes", pa.int64()),
+        ("max_bytes", pa.int64()),
+    ]
+)
+_STRATA = b"strata"
+# Entries that wait to be added up, at the most, before merging goes on (about 40 B each).
+_PENDING = 1 << 20
+
+Ints = npt.NDArray[np.int64]
+
+
+def key_bins(keys: Keys) -> npt.NDArray[np.int16]:
+    """The bin of each key: int16[n] for uint64[n]."""
+    return (keys >> np.uint64(BIN_SHIFT)).astype(np.int16)
+
+
+def stratum_codes(strata: pa.Array, names: Sequence[str]) -> npt.NDArray[np.int32]:
+    """Index into ``names`` of each row's stratum: int32[n], -1 where it is not among them.
+
+    A null belongs to the stratum of the empty text.
+    """
+    if pa.types.is_dictionary(strata.type):
+        of_entry = stratum_codes(strata.dictionary, names)
+        empty = names.index("") if "" in names else -1
+        lookup = np.append(of_entry, np.int32(empty))
+        return lookup[strata.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+    texts = strata.cast(pa.large_binary()).fill_null(b"")
+    known = pa.array([_encoded(name) for name in names], pa.large_binary())
+    codes = pc.index_in(texts, value_set=known).fill_null(-1)
+    return codes.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+
+
+def _encoded(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeyHistogram:
+    """Records and encoded bytes by partition, stratum and key bin. Only what is there is kept.
+
+    The columns hold an entry for each non-empty (partition, stratum, bin), in that order, so
+    equal contents are equal columns. Make one with :meth:`from_arrays` or :meth:`merge`.
+    """
+
+    strata: tuple[str, ...]
+    """Names of the strata, in the order of their UTF-8; ``("",)`` where there are none."""
+    partition: npt.NDArray[np.int16]
+    stratum: npt.NDArray[np.int32]
+    """Indices into ``strata``."""
+    bin: npt.NDArray[np.int16]
+    num_records: Ints
+    num_bytes: Ints
+    max_bytes: Ints
+    """Size of the largest record."""
+
+    @classmethod
+    def empty(cls) -> KeyHistogram:
+        """The histogram of no records."""
+        return _add_up((), *(np.empty(0, np.int64) for _ in range(6)))
+
+    @classmethod
+    def from_arrays(
+        cls,
+        partitions: npt.NDArray[np.int16],
+        keys: Keys,
+        *,
+        num_bytes: npt.NDArray[np.int64],
+        strata: pa.Array | None = None,
+    ) -> KeyHistogram:
+        """Counts records.
+
+        Args:
+            partitions: int16[n], at least 0.
+            keys: uint64[n].
+            num_bytes: int64[n], encoded size of each record.
+            strata: string or binary[n], or a dictionary of them: the stratum of each record. A
+                null counts as the empty text. None puts all into the one stratum ``""``.
+        """
+        if strata is None:
+            names: tuple[str, ...] = ("",)
+            codes = np.zeros(len(keys), np.int32)
+        else:
+            distinct = strata.unique()
+            if pa.types.is_dictionary(distinct.type):
+                distinct = distinct.dictionary.take(distinct.indices)
+            texts = distinct.cast(pa.large_binary()).fill_null(b"").to_pylist()
+            names = tuple(t.decode("utf-8", "surrogateescape") for t in sorted(set(texts)))
+            codes = stratum_codes(strata, names)
+        ones = np.ones(len(keys), np.int64)
+        sizes = np.asarray(num_bytes, np.int64)
+        return _add_up(names, partitions, codes, key_bins(keys), ones, sizes, sizes)
+
+    @classmethod
+    def merge(cls, histograms: Iterable[KeyHistogram]) -> KeyHistogram:
+        """Adds histograms up. All is integers, so the order of merging leaves no trace."""
+        merged = cls.empty()
+        pending: list[KeyHistogram] = []
+        num_pending = 0
+        for histogram in histograms:
+            pending.append(histogram)
+            num_pending += len(histogram.bin)
+            if num_pending > max(_PENDING, len(merged.bin)):
+                merged, pending, num_pending = _concatenate([merged, *pending]), [], 0
+        return _concatenate([merged, *pending]) if pending else merged
+
+    @property
+    def total_records(self) -> int:
+        """Number of records."""
+        return int(self.num_records.sum())
+
+    @property
+    def total_bytes(self) -> int:
+        """Encoded bytes of all records."""
+        return int(self.num_bytes.sum())
+
+    def records_by_stratum(self) -> dict[str, int]:
+        """Number of records of each stratum."""
+        sums = np.zeros(len(self.strata), np.int64)
+        np.add.at(sums, self.stratum, self.num_records)
+        return dict(zip(self.strata, sums.tolist(), strict=True))
+
+    def to_bytes(self) -> bytes:
+        """The histogram as an Arrow IPC stream; equal histograms give equal bytes."""
+        names = pa.array([_encoded(name) for name in self.strata], pa.large_binary())
+        # Names travel as a column of a batch of their own length, and not as metadata, which
+        # must be text.
+        name_batch = pa.record_batch([names], schema=pa.schema([("strata", pa.large_binary())]))
+        columns = [
+            self.partition, self.stratum, self.bin,
+            self.num_records, self.num_bytes, self.max_bytes,
+        ]
+        batch = pa.record_batch([pa.array(column) for column in columns], schema=_SCHEMA)
+        sink = pa.BufferOutputStream()
+        for part in (name_batch, batch):
+            with pa.ipc.new_stream(sink, part.schema) as writer:
+                writer.write_batch(part)
+        return sink.getvalue().to_pybytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> KeyHistogram:
+        """Reads what :meth:`to_bytes` wrote."""
+        source = pa.BufferReader(data)
+        names, entries = (pa.ipc.open_stream(source).read_all() for _ in range(2))
+        texts = names.column("strata").to_pylist()
+        columns = [entries.column(name).to_numpy() for name in _SCHEMA.names]
+        return cls(tuple(t.decode("utf-8", "surrogateescape") for t in texts), *columns)
+
+
+def _concatenate(histograms: Sequence[KeyHistogram]) -> KeyHistogram:
+    names = sorted({name for part in histograms for name in part.strata}, key=_encoded)
+    place = {name: index for index, name in enumerate(names)}
+    codes = [
+        np.array([place[name] for name in part.strata], np.int32)[part.stratum]
+        for part in histograms
+    ]
+    return _add_up(
+        tuple(names),
+        np.concatenate([part.partition for part in histograms]),
+        np.concatenate(codes),
+        np.concatenate([part.bin for part in histograms]),
+        np.concatenate([part.num_records for part in histograms]),
+        np.concatenate([part.num_bytes for part in histograms]),
+        np.concatenate([part.max_bytes for part in histograms]),
+    )
+
+
+def _add_up(
+    names: tuple[str, ...],
+    partitions: npt.NDArray[np.integer],
+    strata: npt.NDArray[np.integer],
+    bins: npt.NDArray[np.integer],
+    num_records: Ints,
+    num_bytes: Ints,
+    max_bytes: Ints,
+) -> KeyHistogram:
+    cell = (partitions.astype(np.int64) * len(names) + strata) * NUM_KEY_BINS + bins
+    order = np.argsort(cell, kind="stable")
+    cell = cell[order]
+    starts = np.flatnonzero(np.diff(cell, prepend=-1))
+    cell = cell[starts]
+
+    def combined(ufunc: np.ufunc, values: Ints) -> Ints:
+        if not len(starts):
+            return np.empty(0, np.int64)
+        sums: Ints = ufunc.reduceat(values[order], starts)
+        return sums
+
+    group, bin_ = np.divmod(cell, NUM_KEY_BINS)
+    partition, stratum = np.divmod(group, max(len(names), 1))
+    return KeyHistogram(
+        names,
+        partition.astype(np.int16),
+        stratum.astype(np.int32),
+        bin_.astype(np.int16),
+        combined(np.add, num_records),
+        combined(np.add, num_bytes),
+        combined(np.maximum, max_bytes),
+    )
