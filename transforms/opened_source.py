@@ -27,6 +27,8 @@ from . import storage
 _MAGIC = re.compile(r"[*?\[]")
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
+NO_PERMISSION = "no permission to read"
+
 _LOOP = "symbolic link loop"
 _SPECIAL = (
     (stat.S_ISFIFO, "named pipe"),
@@ -73,6 +75,11 @@ class OpenedSource:
         return storage.is_local(self.url)
 
     @property
+    def archived(self) -> bool:
+        """Whether the files lie in an archive."""
+        return not self.local and isinstance(self.filesystem, AbstractArchiveFileSystem)
+
+    @property
     def filesystem(self) -> Any:
         """The fsspec filesystem that the root lies on."""
         return storage.filesystem(self.url)[0]
@@ -87,8 +94,8 @@ class OpenedSource:
         Raises:
             StorageError: if it cannot be read.
         """
-        full = self.full_path(path)
-        with storage.failing_as_storage_error("read", full if self.local else self._place(path)):
+        with storage.failing_as_storage_error("read", self._place(path)):
+            full = self.full_path(path)
             if self.local:
                 return storage.read_local(full, start, stop)
             return storage.read_remote(self.filesystem, full, start, stop)
@@ -99,8 +106,8 @@ class OpenedSource:
         Raises:
             StorageError: if it cannot be read.
         """
-        full = self.full_path(path)
-        with storage.failing_as_storage_error("read", full if self.local else self._place(path)):
+        with storage.failing_as_storage_error("read", self._place(path)):
+            full = self.full_path(path)
             if self.local:
                 opened: Any = open(full, "rb", buffering=0)  # noqa: SIM115
             else:
@@ -122,7 +129,7 @@ class OpenedSource:
             return tuple(sorted(files, key=lambda file: path_bytes(file.path)))
 
     def _place(self, path: str) -> str:
-        return f"{path} of {self.url}"
+        return self.full_path(path) if self.local else f"{path} of {self.url}"
 
     def _walk(self) -> Iterator[SourceFile]:
         if self.single:
@@ -192,32 +199,47 @@ def open_source(url: str, folder: str) -> OpenedSource:
     """
     absolute = _absolute(url, folder)
     with storage.failing_as_storage_error("open", absolute):
-        if storage.is_local(absolute):
-            filesystem, path = None, os.path.normpath(storage.local_path(absolute))
-        else:
-            filesystem, path = storage.filesystem(absolute)
-            if isinstance(filesystem, AbstractArchiveFileSystem):
-                # The instance holds the archive's table of contents as it once was.
-                type(filesystem).clear_instance_cache()
-                filesystem, path = storage.filesystem(absolute)
-            path = path.rstrip("/")
-        kind = _kind(filesystem, path)
-        if kind == "folder":
-            return OpenedSource(url=absolute, root=path)
-        if kind == "file":
-            # A signature in a web address must not become part of the file's name.
-            path, mark, query = path.partition("?") if "://" in path else (path, "", "")
-            root, _, name = path.rpartition("/")
-            root = root or path[: -len(name)]
-            return OpenedSource(url=absolute, root=root, query=mark + query, single=name)
-        root, pattern = _split_glob(path)
-        if pattern and _kind(filesystem, root) == "folder":
-            return OpenedSource(url=absolute, root=root, pattern=pattern)
+        opened = _open(absolute)
+    if opened is not None:
+        return opened
     looked_for = "" if absolute == url else f" (looked for {storage.redact(absolute)})"
     raise RecipeError(
         f"The source {storage.redact(url)} does not exist{looked_for}. Correct the path; in a "
         "recipe a relative one counts from the recipe's folder."
     )
+
+
+def _open(url: str) -> OpenedSource | None:
+    """Opens an absolute URL; None where nothing lies there."""
+    try:
+        filesystem, path = _fresh_filesystem(url)
+    except FileNotFoundError:
+        return None
+    kind = _kind(filesystem, path)
+    if kind == "folder":
+        return OpenedSource(url=url, root=path)
+    if kind == "file":
+        # A signature in a web address must not become part of the file's name.
+        path, mark, query = path.partition("?") if "://" in path else (path, "", "")
+        root, _, name = path.rpartition("/")
+        root = root or path[: -len(name)]
+        return OpenedSource(url=url, root=root, query=mark + query, single=name)
+    root, pattern = _split_glob(path)
+    if pattern and _kind(filesystem, root) == "folder":
+        return OpenedSource(url=url, root=root, pattern=pattern)
+    return None
+
+
+def _fresh_filesystem(url: str) -> tuple[Any, str]:
+    """The filesystem of a URL, None for this machine's own, and the path in it."""
+    if storage.is_local(url):
+        return None, os.path.normpath(storage.local_path(url))
+    filesystem, path = storage.filesystem(url)
+    if isinstance(filesystem, AbstractArchiveFileSystem):
+        # The instance holds the archive's table of contents as it once was.
+        type(filesystem).clear_instance_cache()
+        filesystem, path = storage.filesystem(url)
+    return filesystem, path.rstrip("/")
 
 
 def _absolute(url: str, folder: str) -> str:
@@ -291,7 +313,7 @@ def _inspect(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | None]:
         kind = next(name for test, name in _SPECIAL if test(found.st_mode))
         return _unreadable(path, f"{kind}, expected a file"), None
     if not os.access(full, os.R_OK, effective_ids=_EFFECTIVE_IDS):
-        return _unreadable(path, "no permission to read"), None
+        return _unreadable(path, NO_PERMISSION), None
     # The time of the last change to the inode tells a file put in place with its old mtime.
     stamp = f"time:{found.st_mtime_ns},{found.st_ctime_ns}"
     return SourceFile(path=path, num_bytes=found.st_size, stamp=stamp), None

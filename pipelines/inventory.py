@@ -1,0 +1,266 @@
+"""The first step: which files there are, what they contain, and the blocks they make.
+
+No Beam. A memo in the workspace says which contents are known, so that only files that changed
+are read. Blocks go into a few descriptor files; jobs carry their paths alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+
+from ..schemas.blocks import Block, SourceFile
+from ..schemas.errors import DataError, StorageError
+from ..schemas.naming import Workspace
+from ..schemas.progress import Progress
+from ..schemas.recipe import Source
+from ..transforms import storage
+from ..transforms.blocks import BLOCK_BYTES, group_blocks
+from ..transforms.opened_source import NO_PERMISSION, OpenedSource
+from .memo import Known, read_memo
+
+CHUNK_BYTES = 4 * 2**20
+"""Files are hashed in chunks of this size: memory is bounded by it times the threads."""
+
+STEP = "inventory"
+
+_BATCH_BYTES = 16 * 2**20
+_BATCH_FILES = 256
+_DESCRIPTOR_BLOCKS = 1_000
+_DESCRIPTOR_RANGES = 50_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """What a source holds.
+
+    Attributes:
+        files: The records' files, by path, each with its content's sha256 or its problem.
+        num_skipped: How many files are no records' files, by reason.
+        num_bytes: Of all files together.
+        blocks: The units of work that the files make.
+        input_digest: Hash of all paths, contents and problems, hex.
+        num_hashed: How many files had to be read to know their contents.
+    """
+
+    files: tuple[SourceFile, ...]
+    num_skipped: Mapping[str, int]
+    num_bytes: int
+    blocks: tuple[Block, ...]
+    input_digest: str
+    num_hashed: int
+
+
+def take_inventory(
+    source: Source,
+    opened: OpenedSource,
+    *,
+    workspace: Workspace,
+    progress: Progress,
+    write: bool = True,
+) -> Inventory:
+    """Lists a source's files, learns their contents and groups them into blocks.
+
+    Args:
+        source: Selects the records' files, and tells where large ones may be cut.
+        opened: The source's root.
+        workspace: Where the memo lies. It is rewritten only if it changed.
+        progress: Told how many files are known.
+        write: False writes nothing at all: a dry run.
+
+    Raises:
+        DataError: if there are no records' files.
+        StorageError: if the source cannot be listed, or changes while it is read.
+    """
+    listed_ns = time.time_ns()
+    listed = opened.list()
+    selection = source.select(listed)
+    if not selection.files:
+        raise DataError(_say_none(source, opened, listed, num_skipped=selection.num_skipped))
+    memo = read_memo(workspace.memo, source=opened.url, cuts_by=_cuts_by(source))
+    readable = [file for file in selection.files if not file.problem]
+    known: dict[str, Known | str] = {
+        file.path: found for file in readable if (found := memo.find(file)) is not None
+    }
+    unknown = [file for file in readable if file.path not in known]
+    progress.start(STEP, total=len(selection.files), unit="files")
+    num_done = len(selection.files) - len(unknown)
+    with contextlib.closing(_learn(source, opened, unknown)) as batches:
+        for batch in batches:
+            known.update(batch)
+            num_done += len(batch)
+            progress.advance(STEP, done=num_done)
+    files = tuple(_complete(file, known.get(file.path)) for file in selection.files)
+    contents = {path: found for path, found in known.items() if isinstance(found, Known)}
+    if write:
+        memo.write(contents, listed_ns=listed_ns)
+    progress.finish(STEP, reused=not unknown)
+    return Inventory(
+        files=files,
+        num_skipped=dict(selection.num_skipped),
+        num_bytes=sum(file.num_bytes for file in files),
+        blocks=group_blocks(files, {path: found.cuts for path, found in contents.items()}),
+        input_digest=_digest(files),
+        num_hashed=len(unknown),
+    )
+
+
+def write_descriptors(blocks: Sequence[Block], workspace: Workspace) -> list[str]:
+    """Writes blocks to descriptor files, unless they lie there: JSON Lines, named by content.
+
+    Returns:
+        The files' URLs, in the order of the blocks: about 1,000 blocks each.
+
+    Raises:
+        StorageError: if one cannot be written.
+    """
+    urls = []
+    for group in _descriptor_groups(blocks):
+        lines = (json.dumps(block.to_json(), separators=(",", ":")) + "\n" for block in group)
+        content = "".join(lines).encode("ascii")
+        url = workspace.blocks(hashlib.sha256(content).hexdigest()[:32])
+        if not storage.exists(url):
+            storage.put_bytes(url, content)
+        urls.append(url)
+    return urls
+
+
+def read_descriptors(url: str) -> Iterator[Block]:
+    """Reads the blocks of one descriptor file.
+
+    Raises:
+        StorageError: if it cannot be read.
+    """
+    for line in storage.read_bytes(url).splitlines():
+        yield Block.from_json(json.loads(line))
+
+
+def _descriptor_groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    group: list[Block] = []
+    num_ranges = 0
+    for block in blocks:
+        group.append(block)
+        num_ranges += len(block.ranges)
+        if len(group) == _DESCRIPTOR_BLOCKS or num_ranges >= _DESCRIPTOR_RANGES:
+            yield group
+            group, num_ranges = [], 0
+    if group:
+        yield group
+
+
+def _learn(
+    source: Source, opened: OpenedSource, files: Sequence[SourceFile]
+) -> Generator[dict[str, Known | str]]:
+    """Reads files on several threads; gives what is known of each, or its problem, by path."""
+    if not files:
+        return
+    # A store answers slowly and many at once; a disk's files cost processor time.
+    num_threads = min(8, os.cpu_count() or 1) if opened.local else 16
+    stopped = threading.Event()
+
+    def learn(batch: list[SourceFile]) -> dict[str, Known | str]:
+        return {file.path: _learn_file(source, opened, file, stopped=stopped) for file in batch}
+
+    with concurrent.futures.ThreadPoolExecutor(num_threads, "inventory") as pool:
+        try:
+            pending = [pool.submit(learn, batch) for batch in _batches(files)]
+            for future in concurrent.futures.as_completed(pending):
+                yield future.result()
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _batches(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
+    batch: list[SourceFile] = []
+    num_bytes = 0
+    for file in files:
+        batch.append(file)
+        num_bytes += file.num_bytes
+        if len(batch) == _BATCH_FILES or num_bytes >= _BATCH_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+    if batch:
+        yield batch
+
+
+def _learn_file(
+    source: Source, opened: OpenedSource, file: SourceFile, *, stopped: threading.Event
+) -> Known | str:
+    digest = hashlib.sha256()
+    num_bytes = 0
+    try:
+        # One byte more than listed: then a small file is read whole in two calls.
+        chunk_bytes = min(CHUNK_BYTES, file.num_bytes + 1)
+        for chunk in opened.chunks(file.path, chunk_bytes=chunk_bytes):
+            if stopped.is_set():
+                return "not read"
+            digest.update(chunk)
+            num_bytes += len(chunk)
+    except StorageError as error:
+        if isinstance(error.__context__, PermissionError):
+            return NO_PERMISSION
+        if not opened.archived:
+            raise
+        return "damaged or encrypted in its archive"
+    if num_bytes != file.num_bytes:
+        raise StorageError(
+            f"{opened.shown}: {file.path} was {file.num_bytes:,} bytes when listed and "
+            f"{num_bytes:,} when read. Wait until nothing writes there, then start again: it goes "
+            "on from what is done."
+        )
+    cuts = source.cuts(file, opened) if file.num_bytes > BLOCK_BYTES else ()
+    return Known(
+        num_bytes=file.num_bytes, stamp=file.stamp, sha256=digest.hexdigest(), cuts=tuple(cuts)
+    )
+
+
+def _complete(file: SourceFile, found: Known | str | None) -> SourceFile:
+    if isinstance(found, Known):
+        return dataclasses.replace(file, sha256=found.sha256)
+    problem = file.problem or found or "not read"
+    return dataclasses.replace(file, num_bytes=0, problem=problem)
+
+
+def _cuts_by(source: Source) -> str:
+    """Names what decides where files are cut."""
+    described = json.dumps([type(source).__qualname__, source.settings()], sort_keys=True)
+    return hashlib.sha256(described.encode()).hexdigest()[:32]
+
+
+def _digest(files: Sequence[SourceFile]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        line = json.dumps([file.path, file.sha256, file.problem]) + "\n"
+        digest.update(line.encode("ascii"))
+    return digest.hexdigest()
+
+
+def _say_none(
+    source: Source,
+    opened: OpenedSource,
+    listed: Sequence[SourceFile],
+    *,
+    num_skipped: Mapping[str, int],
+) -> str:
+    kind = type(source).__name__
+    if not listed:
+        return (
+            f"{kind}: {opened.shown} holds no files. Put the data there, or correct the source "
+            "in the recipe."
+        )
+    reasons = collections.Counter(dict(num_skipped)).most_common()
+    skipped = "; ".join(f"{reason}: {number:,}" for reason, number in reasons)
+    return (
+        f"{kind}: none of the {len(listed):,} files in {opened.shown} holds records "
+        f"(first: {listed[0].path!r}). Skipped by reason: {skipped or 'none'}. Correct the "
+        "source in the recipe, or lay the files out as it expects."
+    )

@@ -1,0 +1,113 @@
+"""The memo of known contents: what a file's path, size and stamp say about its sha256.
+
+It saves reading, nothing else: without it, or with a damaged one, files are read again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..schemas.blocks import SourceFile
+from ..schemas.errors import StorageError
+from ..transforms import storage
+
+GRANULARITY_NS = 2_000_000_000
+"""Of the coarsest clock that filesystems stamp files by (FAT: 2 s)."""
+
+_FORMAT = 1
+_NUM_SOURCES = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known of a file of this size and stamp."""
+
+    num_bytes: int
+    stamp: str
+    sha256: str
+    cuts: tuple[int, ...] = ()
+
+
+class Memo:
+    """Known contents of one source's files, as they were when last written."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        source: str,
+        cuts_by: str,
+        content: Mapping[str, Any],
+    ) -> None:
+        """Takes what the memo's file holds; see :func:`read_memo`."""
+        self._url = url
+        self._source = source
+        self._cuts_by = cuts_by
+        self._sources: dict[str, Any] = dict(content)
+        found = self._sources.get(source, {})
+        self._listed_ns = int(found.get("listed_ns", 0))
+        self._files = {
+            path: Known(num_bytes=size, stamp=stamp, sha256=sha256, cuts=tuple(cuts))
+            for path, (size, stamp, sha256, cuts) in found.get("files", {}).items()
+            if found["cuts_by"] == cuts_by
+        }
+
+    def find(self, file: SourceFile) -> Known | None:
+        """What is known of a listed file; None where it has to be read.
+
+        A file whose time lies less than a clock's tick before the listing that the memo was
+        made from may have changed after it was read without its stamp telling: as with git's
+        index, it is read again.
+        """
+        known = self._files.get(file.path)
+        if known is None or (known.num_bytes, known.stamp) != (file.num_bytes, file.stamp):
+            return None
+        if file.stamp.startswith("time:"):
+            latest = max(int(part) for part in file.stamp.removeprefix("time:").split(","))
+            if latest > self._listed_ns - GRANULARITY_NS:
+                return None
+        return known
+
+    def write(self, known: Mapping[str, Known], *, listed_ns: int) -> None:
+        """Writes what is known now, if that is not what the memo holds already.
+
+        Args:
+            known: By path. Files without a stamp are left out.
+            listed_ns: When the files were listed, in ns since 1970.
+
+        Raises:
+            StorageError: if it cannot be written.
+        """
+        kept = {path: facts for path, facts in known.items() if facts.stamp}
+        if kept == self._files:
+            return
+        files = {
+            path: [facts.num_bytes, facts.stamp, facts.sha256, list(facts.cuts)]
+            for path, facts in kept.items()
+        }
+        entry = {"listed_ns": listed_ns, "cuts_by": self._cuts_by, "files": files}
+        others = [item for item in self._sources.items() if item[0] != self._source]
+        sources = dict([*others[1 - _NUM_SOURCES :], (self._source, entry)])
+        text = json.dumps({"format": _FORMAT, "sources": sources}, separators=(",", ":"))
+        storage.put_bytes(self._url, text.encode("ascii"))
+
+
+def read_memo(url: str, *, source: str, cuts_by: str) -> Memo:
+    """Reads the memo of a workspace; a missing or damaged one is empty.
+
+    Args:
+        url: Where it lies.
+        source: Names the source; only its hash is kept, since a URL may hold credentials.
+        cuts_by: Names how files are cut; cuts made otherwise are not known.
+    """
+    key = hashlib.sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    try:
+        content = json.loads(storage.read_bytes(url)) if storage.exists(url) else {}
+        sources = content["sources"] if content.get("format") == _FORMAT else {}
+        return Memo(url, source=key, cuts_by=cuts_by, content=sources)
+    except (StorageError, ValueError, TypeError, KeyError, AttributeError):
+        return Memo(url, source=key, cuts_by=cuts_by, content={})
