@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -179,6 +180,49 @@ def list_names(url: str) -> list[str]:
             return sorted({n.rsplit("/", 1)[-1] for n in listed if n.startswith(inside)})
         except FileNotFoundError:
             return []
+
+
+def absolute(url: str) -> str:
+    """The URL with a relative local path made absolute; others as they are."""
+    return os.path.abspath(local_path(url)) if is_local(url) else url
+
+
+def walk(url: str) -> list[str]:
+    """Names of all files below a folder, relative to it, sorted; [] where there is none.
+
+    Raises:
+        StorageError: if it cannot be listed.
+    """
+    with failing_as_storage_error("list", url):
+        try:
+            if is_local(url):
+                root = local_path(url)
+                return sorted(
+                    os.path.relpath(os.path.join(folder, name), root)
+                    for folder, _, names in os.walk(root)
+                    for name in names
+                )
+            found, path = filesystem(url)
+            inside = path.rstrip("/") + "/"
+            return sorted(name.removeprefix(inside) for name in found.find(path))
+        except FileNotFoundError:
+            return []
+
+
+@contextlib.contextmanager
+def scratch_folder(near: str) -> Iterator[str]:
+    """A local folder for work in progress, removed in the end.
+
+    Inside ``near`` where that is local, so that a finished file is renamed and not copied, and
+    so that a large one does not fill a memory-backed temporary folder.
+    """
+    parent = None
+    if is_local(near):
+        parent = os.path.join(local_path(near), "scratch")
+        with failing_as_storage_error("write", near):
+            os.makedirs(parent, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="snapshard-", dir=parent) as folder:
+        yield folder
 
 
 def put_bytes(url: str, content: bytes) -> None:
