@@ -1,0 +1,110 @@
+"""The direct runner: Beam's embedded engine, in this process or in several worker processes.
+
+``--runner=DirectRunner`` names a switching runner that may download another engine, so the
+embedded one is named outright (docs/decisions/0003-direct-runner.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..schemas.errors import RecipeError, SnapshardError
+
+_NOISY = ("apache_beam", "grpc")
+
+
+@dataclasses.dataclass(frozen=True)
+class DirectRunner:
+    """Runs jobs on this machine: in this process, or with ``num_workers`` worker processes.
+
+    It fulfils :class:`snapshard.schemas.runner.JobRunner`. The engine keeps shuffled data in
+    memory and does not recover: a worker process that dies ends the job within seconds.
+    """
+
+    num_workers: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks the number.
+
+        Raises:
+            RecipeError: if it is not a positive integer.
+        """
+        if isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int):
+            raise RecipeError(f"workers={self.num_workers!r} is not an integer.")
+        if self.num_workers < 1:
+            raise RecipeError(f"workers={self.num_workers}, expected at least 1.")
+
+    @property
+    def name(self) -> str:
+        """What the user calls the engine."""
+        return "direct"
+
+    def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
+        """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
+
+        A :class:`SnapshardError` raised by a DoFn comes out as itself, with its own message.
+
+        Raises:
+            RunnerError: if a worker process ended before the job did.
+        """
+        with _quiet():
+            if self.num_workers == 1:
+                self._run_here(construct, job_name=job_name)
+            else:
+                from .worker_processes import WorkerProcesses
+
+                with WorkerProcesses(job_name=job_name) as workers:
+                    self._run(construct, job_name=job_name, environment=workers.environment)
+
+    def _run_here(self, construct: Callable[[Any], object], *, job_name: str) -> None:
+        try:
+            self._run(construct, job_name=job_name, environment=None)
+        except BaseException as error:
+            own = without_step(error)
+            # Neither an error of ours nor Ctrl-C is a defect of the step that was running.
+            if isinstance(own, SnapshardError) or not isinstance(own, Exception):
+                raise own from own.__cause__
+            raise
+
+    def _run(self, construct: Callable[[Any], object], *, job_name: str, environment: Any) -> None:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+        options = PipelineOptions(
+            [], job_name=job_name, direct_num_workers=self.num_workers, pickle_library="cloudpickle"
+        )
+        pipeline = beam.Pipeline(FnApiRunner(default_environment=environment), options=options)
+        construct(pipeline)
+        pipeline.run().wait_until_finish()
+
+
+def without_step(error: BaseException) -> BaseException:
+    """The error as it was raised, where Beam raised a copy of it that names the step.
+
+    Beam's copy appends "[while running …]" to the message, or is a RuntimeError where the
+    class cannot be copied; the error itself is then its context.
+    """
+    while getattr(error, "_tagged_with_step", False) and error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the engine's logs off the terminal, unless somebody has set their level."""
+    silenced = []
+    for name in _NOISY:
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.CRITICAL + 1)
+            silenced.append(logger)
+    try:
+        yield
+    finally:
+        for logger in silenced:
+            logger.setLevel(logging.NOTSET)

@@ -1,0 +1,271 @@
+"""Worker processes of the embedded engine: started, watched, and ended with their job.
+
+Beam's own multi-processing mode waits for ever for a worker that was killed, wraps every error
+in text, and starts workers through a shell. Here the engine is given an environment of our own:
+its worker processes are direct children, a thread watches them, and the first one that dies or
+fails ends the job.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from types import TracebackType
+from typing import Any
+
+from apache_beam.portability.api import beam_fn_api_pb2, endpoints_pb2
+from apache_beam.runners.portability.fn_api_runner.worker_handlers import (
+    GrpcWorkerHandler,
+    WorkerHandler,
+)
+from apache_beam.transforms import environments
+from google.protobuf import json_format, text_format
+
+from ..schemas import errors
+from .worker_main import FAILURES, PARENT
+
+_WATCH_SECONDS = 0.1
+_GRACE_SECONDS = 10.0
+_LAST_WORDS = 2000
+
+
+class WorkerFailedError(Exception):
+    """Something unexpected was raised in a worker process; its traceback is the message."""
+
+
+class WorkerProcesses:
+    """The worker processes of one job; a context manager around the job's run.
+
+    On leaving, the first failure of a worker is raised in place of what the engine made of it:
+    a SnapshardError as itself, a death as RunnerError, anything else as WorkerFailedError.
+    """
+
+    def __init__(self, *, job_name: str) -> None:
+        self._job_name = job_name
+        self._urn = f"snapshard:env:process:{uuid.uuid4().hex}"
+        self._workers: list[_ProcessWorker] = []
+        self._failure: Exception | None = None
+        self._ended = threading.Event()
+
+    @property
+    def environment(self) -> environments.Environment:
+        """What the engine starts workers by."""
+        return _ProcessEnvironment(self._urn)
+
+    def __enter__(self) -> "WorkerProcesses":
+        """Makes the scratch folder and begins to watch."""
+        self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-workers-")
+        WorkerHandler.register_environment(self._urn, None)(self._create)
+        self._watcher = threading.Thread(target=self._watch, name="watch_workers", daemon=True)
+        self._watcher.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ends what still runs, and raises what went wrong."""
+        failure = self._failure or self._recorded_failure() if kind is not None else None
+        self._ended.set()
+        self._watcher.join()
+        for worker in self._workers:
+            worker.end(grace=0)
+        WorkerHandler._registered_environments.pop(self._urn, None)
+        self._scratch.cleanup()
+        if failure is not None and kind is not None and issubclass(kind, Exception):
+            raise failure from None
+
+    def _create(
+        self, payload: object, state: Any, provision_info: Any, grpc_server: Any
+    ) -> "_ProcessWorker":
+        worker = _ProcessWorker(state, provision_info, grpc_server, scratch=self._scratch.name)
+        self._workers.append(worker)
+        return worker
+
+    def _watch(self) -> None:
+        """Looks after the workers until the job ends.
+
+        After a failure all that the engine still waits for is answered with an error, again and
+        again: the engine may be about to ask for more.
+        """
+        while not self._ended.wait(_WATCH_SECONDS):
+            if self._failure is None:
+                self._failure = self._look()
+            if self._failure is not None:
+                for worker in list(self._workers):
+                    worker.abort(str(self._failure))
+
+    def _look(self) -> Exception | None:
+        dead = next((worker for worker in list(self._workers) if worker.died), None)
+        recorded = self._recorded_failure()
+        if recorded is not None or dead is None:
+            return recorded
+        return errors.RunnerError(
+            f"The job {self._job_name!r} cannot go on: a worker process "
+            f"{_end_of(dead.exit_code)}. Start the same build again: it goes on from what is "
+            "finished. Fewer workers (--workers) need less memory." + _indented(dead.last_words())
+        )
+
+    def _recorded_failure(self) -> Exception | None:
+        """The earliest failure that a worker wrote down."""
+        names = [n for n in os.listdir(self._scratch.name) if n.endswith(".failure.json")]
+        if not names:
+            return None
+        with open(os.path.join(self._scratch.name, min(names)), encoding="utf-8") as file:
+            record = json.load(file)
+        known = {
+            cls.__name__: cls
+            for cls in vars(errors).values()
+            if isinstance(cls, type) and issubclass(cls, errors.SnapshardError)
+        }
+        if record["class"] in known:
+            return known[record["class"]](record["message"])
+        return WorkerFailedError(
+            f"a worker process of the job {self._job_name!r} failed:\n{record['traceback']}"
+        )
+
+
+class _ProcessEnvironment(environments.Environment):  # type: ignore[misc]
+    """Names, in a job's graph, the worker processes of that job."""
+
+    def __init__(self, urn: str) -> None:
+        super().__init__(capabilities=environments.python_sdk_capabilities())
+        self._urn = urn
+
+    def to_runner_api_parameter(self, context: object) -> tuple[str, None]:
+        return self._urn, None
+
+
+class _ProcessWorker(GrpcWorkerHandler):  # type: ignore[misc]
+    """One worker process, and the engine's connections to it."""
+
+    def __init__(self, state: Any, provision_info: Any, grpc_server: Any, *, scratch: str) -> None:
+        super().__init__(state, provision_info, grpc_server)
+        self._scratch = scratch
+        self._log_path = os.path.join(scratch, f"{self.worker_id}.log")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closing = False
+        self._aborted = False
+        for connection, method in (
+            (self.control_conn, "set_input"),
+            (self.data_conn, "set_inputs"),
+        ):
+            take = getattr(connection, method)
+            setattr(connection, method, lambda stream, take=take: take(_until_broken(stream)))
+
+    @property
+    def died(self) -> bool:
+        """Whether the process ended without having been asked to."""
+        return self._process is not None and not self._closing and self._process.poll() is not None
+
+    @property
+    def exit_code(self) -> int:
+        """As subprocess gives it: negative for a signal."""
+        return self._process.returncode if self._process is not None else 0
+
+    def start_worker(self) -> None:
+        """Starts the process: with this one's module search path, in a session of its own.
+
+        A session of its own, so that Ctrl-C on the terminal reaches only the driver, which then
+        ends its workers.
+        """
+        control = endpoints_pb2.ApiServiceDescriptor(url=self.control_address)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+            "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(control),
+            "PIPELINE_OPTIONS": json_format.MessageToJson(
+                self.provision_info.provision_info.pipeline_options
+            ),
+            "WORKER_ID": self.worker_id,
+            PARENT: str(os.getpid()),
+            FAILURES: self._scratch,
+        }
+        with open(self._log_path, "wb") as log:
+            self._process = subprocess.Popen(
+                # -P: the current folder must not shadow modules.
+                [sys.executable, "-P", "-m", f"{__package__}.worker_main"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def stop_worker(self) -> None:
+        """Waits for the process, which its closed connection ends."""
+        self.end(grace=_GRACE_SECONDS)
+
+    def close(self) -> None:
+        """Ends the process; one that is still at work, because the job failed, is killed."""
+        self._closing = True
+        if any(not future.is_done() for future in list(self.control_conn._futures_by_id.values())):
+            self.end(grace=0)
+        super().close()
+
+    def abort(self, message: str) -> None:
+        """Answers whatever the engine waits for with an error, and kills the process."""
+        for future in list(self.control_conn._futures_by_id.values()):
+            if not future.is_done():
+                future.set(
+                    beam_fn_api_pb2.InstructionResponse(
+                        instruction_id=future.instruction_id, error=message
+                    )
+                )
+        if not self._aborted:
+            self._aborted = True
+            self.end(grace=0)
+
+    def end(self, *, grace: float) -> None:
+        """Waits so many seconds for the process to end, then kills it and all it started."""
+        process = self._process
+        if process is None:
+            return
+        self._closing = True
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if grace:
+                process.wait(grace)
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def last_words(self) -> str:
+        """The end of what the process wrote."""
+        with contextlib.suppress(OSError), open(self._log_path, "rb") as log:
+            log.seek(max(0, os.path.getsize(self._log_path) - _LAST_WORDS))
+            return log.read().decode(errors="replace").strip()
+        return ""
+
+
+def _until_broken(stream: Any) -> Any:
+    """Passes a worker's messages on; a connection that breaks ends them.
+
+    The engine's reading threads have nobody to raise to: the watcher tells why it broke.
+    """
+    import grpc
+
+    with contextlib.suppress(grpc.RpcError):
+        yield from stream
+
+
+def _end_of(exit_code: int) -> str:
+    if exit_code == -signal.SIGKILL:
+        return "was killed (signal 9), by a person or because memory ran out"
+    if exit_code < 0:
+        with contextlib.suppress(ValueError):
+            return f"crashed ({signal.Signals(-exit_code).name})"
+    return f"ended with exit code {exit_code}"
+
+
+def _indented(text: str) -> str:
+    if not text:
+        return ""
+    return " Its last words:\n" + "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,0 +1,194 @@
+"""The direct runner: in this process and with worker processes; errors, deaths, interruptions."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import psutil
+import pytest
+
+from snapshard.runners.direct import DirectRunner
+from snapshard.schemas.errors import DataError, RecipeError, RunnerError
+
+
+class _Touch(beam.DoFn):
+    """Writes a file for each element; fails, dies or sleeps on request."""
+
+    def __init__(self, folder: Path, *, on_seven: str = "", on_eight: str = "") -> None:
+        self.folder, self.on = folder, {7: on_seven, 8: on_eight}
+
+    def process(self, element: int) -> Any:
+        action = self.on.get(element, "")
+        if action == "refuse":
+            raise DataError("table.csv row 7: refused\nsecond line: {'a': 1}")
+        if action == "bug":
+            raise KeyError("a bug")
+        if action == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == "sleep":
+            time.sleep(120)
+        (self.folder / f"{element}").write_text(f"{os.getpid()}")
+        yield element
+
+
+def _job(folder: Path, **actions: str) -> Callable[[Any], object]:
+    def sum_up(pair: tuple[int, Any]) -> None:
+        (folder / f"sum-{pair[0]}").write_text(str(sum(pair[1])))
+
+    return lambda pipeline: (
+        pipeline
+        | beam.Create(range(20))
+        | beam.Reshuffle()
+        | beam.ParDo(_Touch(folder, **actions))
+        | "Pair" >> beam.Map(lambda element: (element % 2, element))
+        | beam.GroupByKey()
+        | "Sum" >> beam.Map(sum_up)
+    )
+
+
+def _children() -> list[psutil.Process]:
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "worker_main" in " ".join(child.cmdline())
+    ]
+
+
+def _processes_used(folder: Path) -> set[int]:
+    return {int((folder / f"{element}").read_text()) for element in range(20)}
+
+
+def test_one_worker_is_this_process(tmp_path: Path) -> None:
+    DirectRunner().run(_job(tmp_path), job_name="test")
+    assert _processes_used(tmp_path) == {os.getpid()}
+    assert (tmp_path / "sum-0").read_text() == "90"
+    assert (tmp_path / "sum-1").read_text() == "100"
+
+
+def test_two_workers_are_two_processes_that_end_with_the_job(tmp_path: Path) -> None:
+    DirectRunner(num_workers=2).run(_job(tmp_path), job_name="test")
+    used = _processes_used(tmp_path)
+    assert len(used) == 2
+    assert os.getpid() not in used
+    assert (tmp_path / "sum-0").read_text() == "90"
+    assert not _children()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_error_of_ours_comes_back_as_itself(tmp_path: Path, num_workers: int) -> None:
+    runner = DirectRunner(num_workers=num_workers)
+    with pytest.raises(DataError) as caught:
+        runner.run(_job(tmp_path, on_seven="refuse"), job_name="test")
+    assert str(caught.value) == "table.csv row 7: refused\nsecond line: {'a': 1}"
+    assert type(caught.value) is DataError
+    assert not _children()
+
+
+def test_an_error_of_one_worker_does_not_wait_for_the_others(tmp_path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(DataError):
+        DirectRunner(num_workers=2).run(
+            _job(tmp_path, on_seven="refuse", on_eight="sleep"), job_name="test"
+        )
+    assert time.monotonic() - start < 60
+    assert not _children()
+
+
+def test_a_defect_keeps_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="a bug"):
+        DirectRunner().run(_job(tmp_path, on_seven="bug"), job_name="test")
+    with pytest.raises(Exception, match="(?s)Traceback.*in process.*KeyError: 'a bug'"):
+        DirectRunner(num_workers=2).run(_job(tmp_path, on_seven="bug"), job_name="test")
+
+
+def test_a_killed_worker_ends_the_job_within_seconds(tmp_path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(RunnerError, match="killed.*Start the same build again"):
+        DirectRunner(num_workers=2).run(
+            _job(tmp_path, on_seven="die", on_eight="sleep"), job_name="test"
+        )
+    assert time.monotonic() - start < 60
+    assert not _children()
+
+
+def test_a_worker_killed_from_outside_ends_the_job(tmp_path: Path) -> None:
+    killed = []
+
+    def kill_one() -> None:
+        while not (tmp_path / "0").exists():
+            time.sleep(0.05)
+        killed.append(_children()[0].pid)
+        os.kill(killed[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    with pytest.raises(RunnerError, match="killed"):
+        DirectRunner(num_workers=2).run(
+            _job(tmp_path, on_seven="sleep", on_eight="sleep"), job_name="test"
+        )
+    killer.join()
+    assert killed
+    assert not _children()
+
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+from snapshard.runners.direct import DirectRunner
+sys.path.insert(0, {tests!r})
+import test_direct
+try:
+    DirectRunner(num_workers={num_workers}).run(
+        test_direct._job(Path({folder!r}), on_seven="sleep", on_eight="sleep"), job_name="test"
+    )
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def _start_sleeping_job(folder: Path, num_workers: int) -> "subprocess.Popen[str]":
+    script = _SCRIPT.format(
+        tests=str(Path(__file__).parent), folder=str(folder), num_workers=num_workers
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for _ in range(1200):
+        if (folder / "0").exists():
+            return process
+        time.sleep(0.05)
+    process.kill()
+    raise AssertionError(process.communicate())
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_ctrl_c_ends_the_job_quietly(tmp_path: Path, num_workers: int) -> None:
+    process = _start_sleeping_job(tmp_path, num_workers)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) == (0 if num_workers == 1 else 2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "interrupted\n", "")
+    assert not [worker for worker in workers if worker.is_running()]
+
+
+def test_workers_do_not_outlive_a_killed_driver(tmp_path: Path) -> None:
+    process = _start_sleeping_job(tmp_path, 2)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert not alive
+
+
+@pytest.mark.parametrize("num_workers", [0, -1, True, "2", 1.5])
+def test_a_wrong_number_of_workers_is_a_usage_error(num_workers: Any) -> None:
+    with pytest.raises(RecipeError, match="workers="):
+        DirectRunner(num_workers=num_workers)
