@@ -12,6 +12,7 @@ import dataclasses
 import datetime
 import errno
 import fnmatch
+import functools
 import os
 import re
 import stat
@@ -69,7 +70,7 @@ class OpenedSource:
         """The URL without credentials."""
         return storage.redact(self.url)
 
-    @property
+    @functools.cached_property
     def local(self) -> bool:
         """Whether the files lie on this machine, not in an archive."""
         return storage.is_local(self.url)

@@ -24,7 +24,7 @@ from ..schemas.errors import RecipeError, SnapshardError, StorageError
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL_SCHEME = re.compile(r"(?:file|local)://")
-_USERINFO = re.compile(r"(://)(?:[^\s/:@]*:(?!\d+/)[^\s@]*|[^\s/?#]*)@")
+_USERINFO = re.compile(r"(://)(?:[^\s/:@]*:(?!:|\d+/)(?:(?!::)\S)*|[^\s/?#]*)@")
 _QUERY_VALUE = re.compile(r"([?&][^\s=&:/]+=)[^\s&#:'\"]+")
 _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 

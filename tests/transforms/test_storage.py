@@ -1,0 +1,293 @@
+"""Storage: atomic durable puts, ranges, and errors that tell what helps and no secret."""
+
+from __future__ import annotations
+
+import doctest
+import errno
+import os
+import pathlib
+import stat
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from snapshard.schemas.errors import RecipeError, SnapshardError, StorageError
+from snapshard.transforms import storage
+
+
+@pytest.fixture(params=["local", "memory"])
+def root(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]:
+    """A folder to write to, on each kind of store."""
+    if request.param == "local":
+        yield str(tmp_path)
+        return
+    url = f"memory://test_storage/{tmp_path.name}"
+    yield url
+    storage.remove_tree(url)
+
+
+def _raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("data/train", True),
+        ("/data/what::ever", True),
+        ("file:///data", True),
+        ("gs://bucket/data", False),
+        ("memory://data", False),
+        ("zip://*::/data/a.zip", False),
+        ("simplecache::/data/a.zip", False),
+    ],
+)
+def test_tells_local_urls(url: str, local: bool) -> None:
+    assert storage.is_local(url) is local
+
+
+def test_local_path_refuses_remote_urls() -> None:
+    assert storage.local_path("file:///data/a") == "/data/a"
+    with pytest.raises(ValueError, match="not a local path"):
+        storage.local_path("gs://bucket/a")
+
+
+def test_puts_and_reads(root: str) -> None:
+    url = f"{root}/new/folders/a.bin"
+    assert not storage.exists(url)
+    storage.put_bytes(url, b"0123456789")
+    storage.put_bytes(url, b"abcdefghij")
+    assert storage.exists(url)
+    assert storage.exists(f"{root}/new/folders")
+    assert storage.num_bytes(url) == 10
+    assert storage.read_bytes(url) == b"abcdefghij"
+    assert storage.read_bytes(url, 3) == b"defghij"
+    assert storage.read_bytes(url, 3, 5) == b"de"
+    assert storage.read_bytes(url, 3, 3) == b""
+    assert storage.read_bytes(url, 8, 99) == b"ij"
+    assert storage.list_names(f"{root}/new/folders") == ["a.bin"]
+    assert storage.list_names(f"{root}/new") == ["folders"]
+    assert storage.list_names(f"{root}/absent") == []
+
+
+def test_put_file_moves(root: str, tmp_path: pathlib.Path) -> None:
+    scratch = tmp_path / "scratch.bin"
+    scratch.write_bytes(b"content")
+    storage.put_file(str(scratch), f"{root}/to/a.bin")
+    assert storage.read_bytes(f"{root}/to/a.bin") == b"content"
+    assert not scratch.exists()
+
+
+def test_put_file_renames_on_one_filesystem(tmp_path: pathlib.Path) -> None:
+    scratch = tmp_path / "scratch.bin"
+    scratch.write_bytes(b"content")
+    inode = scratch.stat().st_ino
+    storage.put_file(str(scratch), str(tmp_path / "to" / "a.bin"))
+    assert (tmp_path / "to" / "a.bin").stat().st_ino == inode
+
+
+def test_put_file_copies_between_filesystems(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch.bin"
+    scratch.write_bytes(b"content")
+    replace = os.replace
+
+    def replace_within(source: str, target: str) -> None:
+        if source == str(scratch):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_within)
+    storage.put_file(str(scratch), str(tmp_path / "to" / "a.bin"))
+    assert (tmp_path / "to" / "a.bin").read_bytes() == b"content"
+    assert os.listdir(tmp_path) == ["to"]
+    assert os.listdir(tmp_path / "to") == ["a.bin"]
+
+
+def test_a_put_is_synced_before_it_is_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def recording_fsync(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        done.append("sync folder" if is_folder else "sync file")
+        fsync(descriptor)
+
+    def recording_replace(source: str, target: str) -> None:
+        done.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", recording_fsync)
+    monkeypatch.setattr(os, "replace", recording_replace)
+    storage.put_bytes(str(tmp_path / "a"), b"x")
+    assert done == ["sync file", "rename", "sync folder"]
+    done.clear()
+    storage.put_file(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert done == ["sync file", "rename", "sync folder"]
+
+
+def test_a_put_file_has_the_usual_permissions(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "usual").write_bytes(b"")
+    storage.put_bytes(str(tmp_path / "put"), b"")
+    assert (tmp_path / "put").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space"), KeyboardInterrupt()])
+@pytest.mark.parametrize("function", ["replace", "fsync"])
+def test_a_failed_put_leaves_all_as_it_was(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    function: str,
+) -> None:
+    storage.put_bytes(str(tmp_path / "a"), b"before")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, function, _raising(error))
+        with pytest.raises((StorageError, KeyboardInterrupt)) as raised:
+            storage.put_bytes(str(tmp_path / "a"), b"after")
+    if isinstance(error, OSError):
+        assert "no space is left there" in str(raised.value)
+    assert os.listdir(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"before"
+
+
+def test_temporary_names_are_known(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def look(source: str, _: str) -> None:
+        seen.append(os.path.basename(source))
+
+    monkeypatch.setattr(os, "replace", look)
+    storage.put_bytes(str(tmp_path / "a"), b"x")
+    assert len(seen) == 1
+    assert storage.TEMPORARY.fullmatch(seen[0])
+
+
+def test_remove_tree(root: str) -> None:
+    storage.put_bytes(f"{root}/tree/a", b"x")
+    storage.put_bytes(f"{root}/tree/b/c", b"x")
+    storage.remove_tree(f"{root}/tree/b/c")
+    assert not storage.exists(f"{root}/tree/b/c")
+    storage.remove_tree(f"{root}/tree")
+    assert not storage.exists(f"{root}/tree/a")
+    storage.remove_tree(f"{root}/tree")
+
+
+def test_remove_tree_does_not_follow_links(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "a").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("kept")
+    storage.remove_tree(str(tmp_path / "link"))
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "kept" / "a").exists()
+
+
+def test_free_bytes(tmp_path: pathlib.Path) -> None:
+    free = storage.free_bytes(str(tmp_path / "not" / "yet"))
+    assert free is not None
+    assert free > 0
+    assert storage.free_bytes("memory://anywhere") is None
+
+
+def test_reads_from_archives(tmp_path: pathlib.Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("folder/a.txt", b"0123456789" * 1000)
+    url = f"zip://folder/a.txt::{tmp_path}/a.zip"
+    assert storage.num_bytes(url) == 10_000
+    assert storage.read_bytes(url, 5_003, 5_006) == b"345"
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda folder: storage.read_bytes(f"{folder}/absent"), "absent: it does not exist"),
+        (lambda folder: storage.read_bytes(folder), "it is a folder, expected a file"),
+        (lambda folder: storage.num_bytes("memory://absent/a"), "it does not exist"),
+        (lambda folder: storage.put_bytes(f"{folder}/file/a", b""), "is a file, expected a folder"),
+        (lambda folder: storage.put_bytes(f"{folder}/folder", b""), "it is a folder"),
+        (lambda folder: storage.list_names(f"{folder}/file"), "is a file, expected a folder"),
+        (lambda folder: storage.put_file(f"{folder}/no", f"{folder}/b"), "it does not exist"),
+    ],
+    ids=["absent", "read-folder", "absent-remote", "under-file", "over-folder", "list", "put"],
+)
+def test_failures_are_told(tmp_path: pathlib.Path, act: Callable[[str], Any], said: str) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError, match=said):
+        act(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+@pytest.mark.parametrize("url", ["foo://ann:secret@host/a", "foo://host/a?key=secret"])
+def test_an_unknown_protocol_is_the_recipes_fault(url: str) -> None:
+    with pytest.raises(RecipeError, match="Protocol not known: foo") as raised:
+        storage.exists(url)
+    assert "secret" not in str(raised.value)
+
+
+class _NoCredentialsError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied"), "permission denied"),
+        (OSError(errno.EDQUOT, "Quota"), "no space is left there"),
+        (OSError(errno.EROFS, "Read-only"), "read-only"),
+        (_NoCredentialsError("see https://a:secret@b/?sig=secret"), "no valid credentials"),
+        (RuntimeError("GET https://host/a?X-Amz-Signature=secret&b=secret: 503"), "503"),
+        (RuntimeError("memory://ann:se/cr@et@host refused"), "refused"),
+    ],
+)
+def test_failing_stores_are_told_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    found, _ = storage.filesystem("memory://a")
+    monkeypatch.setattr(type(found), "info", _raising(error))
+    with pytest.raises(StorageError, match=said) as raised:
+        storage.exists("memory://ann:secret@host/a?token=secret")
+    assert "secret" not in str(raised.value)
+    assert "et@host" not in str(raised.value)
+    assert raised.value.__suppress_context__
+
+
+def test_defects_are_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = storage.filesystem("memory://a")
+    monkeypatch.setattr(type(found), "info", _raising(TypeError("a defect")))
+    with pytest.raises(TypeError, match="a defect"):
+        storage.exists("memory://a")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/data/what@ever?a=b.csv", "/data/what@ever?a=b.csv"),
+        ("s3://bucket/img?.jpg", "s3://bucket/img?.jpg"),
+        ("sftp://ann@host/a", "sftp://***@host/a"),
+        ("https://host:8080/a", "https://host:8080/a"),
+        ("zip://*::https://a:b@h/x.zip?se=1&sig=2", "zip://*::https://***@h/x.zip?se=***&sig=***"),
+    ],
+)
+def test_redacts(text: str, shown: str) -> None:
+    assert storage.redact(text) == shown
+
+
+def test_errors_on_purpose_pass_unchanged() -> None:
+    with (
+        pytest.raises(SnapshardError, match=r"^mine$"),
+        storage.failing_as_storage_error("read", "a"),
+    ):
+        raise SnapshardError("mine")
+
+
+def test_doctests() -> None:
+    assert doctest.testmod(storage).failed == 0
