@@ -48,7 +48,9 @@ def resolve_features(
     return ResolvedFeatures(raw=raw, prepared=prepared)
 
 
-def _with_declared(inferred: Features, declared: Features, *, has_steps: bool) -> dict[str, Feature]:
+def _with_declared(
+    inferred: Features, declared: Features, *, has_steps: bool
+) -> dict[str, Feature]:
     """Raw features with the declared types in place of the inferred ones.
 
     Where steps follow, a declared type speaks of their output: only what no step may change,
@@ -92,7 +94,9 @@ def _hold_against(prepared: Features, declared: Features) -> dict[str, Feature]:
             and isinstance(wanted, Image)
             and found.storage == wanted.storage
             and found.channels == wanted.channels
-            and (not found.fixed_size or (found.height, found.width) == (wanted.height, wanted.width))
+            and (
+                not found.fixed_size or (found.height, found.width) == (wanted.height, wanted.width)
+            )
         )
         if not fits and found != wanted:
             raise RecipeError(

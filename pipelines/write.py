@@ -12,7 +12,7 @@ import apache_beam as beam
 
 from ..schemas.blocks import ShardPlan, SplitPlan
 from ..transforms.shards import ShardSettings, ShardWriter
-from .prepare import read_summary
+from ..transforms.summary import read_summary
 
 
 class _WriteShardFn(beam.DoFn):

@@ -33,10 +33,11 @@ BATCH_BYTES = 1 << 20
 MERGE_BYTES = 24 << 20
 """About so many bytes of all runs together are merged at once."""
 
+_MAGIC_BYTES = 8
 _META = (
     pa.field(PARTITION, pa.int16(), nullable=False),
     pa.field(KEY, pa.uint64(), nullable=False),
-    pa.field(ID, pa.large_string(), nullable=False),
+    pa.field(ID, pa.large_binary(), nullable=False),
     pa.field(NUM_BYTES, pa.int64(), nullable=False),
 )
 _VALUES = {"bytes": pa.large_binary(), "int64": pa.int64(), "float32": pa.float32()}
@@ -104,6 +105,8 @@ class RunWriter:
         self._path = path
         self._sink = pa.OSFile(path, "wb")
         self._writer = pa.ipc.new_file(self._sink, schema)
+        # Arrow writes the head, magic bytes and schema, together with the first batch.
+        self._end = _MAGIC_BYTES + schema.serialize().size
         self._last: tuple[int, int] | None = None
         self.batches: list[BatchInfo] = []
         self.num_records = 0
@@ -127,12 +130,13 @@ class RunWriter:
             raise ValueError(f"records out of order in {self._path}: {first} after {self._last}")
         last = batch.num_rows - 1
         self._last = (batch.column(PARTITION)[last].as_py(), batch.column(KEY)[last].as_py())
-        offset = self._sink.tell()
+        offset = self._end
         self._writer.write_batch(batch)
+        self._end = self._sink.tell()
         self.batches.append(
             BatchInfo(
                 offset=offset,
-                num_bytes=self._sink.tell() - offset,
+                num_bytes=self._end - offset,
                 num_records=batch.num_rows,
                 partition=first[0],
                 key=first[1],

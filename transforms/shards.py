@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -31,7 +30,7 @@ from .runs import (
     run_schema,
     wire_schema,
 )
-from .strata import count_labels, is_countable, label_texts, most_frequent
+from .strata import bytes_texts, count_labels, is_countable, label_texts, most_frequent
 from .summary import RunEntry
 from .tfrecord import verify_tfrecord, write_tfrecord
 
@@ -110,16 +109,11 @@ class ShardWriter:
             StorageError: if what was written does not read back as planned.
         """
         settings = self._settings
-        name = ShardName(
-            split=shard.split,
-            index=shard.index,
-            num_shards=shard.num_shards,
-            compression=settings.compression,
-        )
+        name = shard_name(shard, settings)
         done = read_shard_info(settings, name)
         if done is not None:
             return done
-        with tempfile.TemporaryDirectory(prefix="snapshard-") as scratch:
+        with storage.scratch_folder(settings.workspace.root) as scratch:
             return self._write(name, split, shard, scratch)
 
     def _write(
@@ -180,13 +174,23 @@ class ShardWriter:
             stratify_by=settings.stratify_by,
         )
         for records in batches:
-            ids.append(records.column(ID))
+            ids.append(bytes_texts(records.column(ID)))
             columns = records.select(self._columns)
             if self._graph is not None:
                 columns = self._graph.apply(columns)
             if label is not None and is_countable(label):
                 labels.update(count_labels(columns.column(settings.label), label))
             yield encode_examples(columns)
+
+
+def shard_name(shard: ShardPlan, settings: ShardSettings) -> ShardName:
+    """The name of a planned shard's file."""
+    return ShardName(
+        split=shard.split,
+        index=shard.index,
+        num_shards=shard.num_shards,
+        compression=settings.compression,
+    )
 
 
 def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
@@ -206,18 +210,3 @@ def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | Non
 def _sha256(path: str) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sample_records(
-    readers: Sequence[RunReader], *, partition: int, stop_key: int, num_records: int
-) -> pa.RecordBatch | None:
-    """The records with the lowest keys of a partition: a uniform sample without randomness."""
-    held: list[pa.RecordBatch] = []
-    wanted = num_records
-    for records in merge_range(readers, KeyRange(partition, 0, stop_key)):
-        held.append(records.slice(0, wanted))
-        wanted -= len(held[-1])
-        if wanted <= 0:
-            break
-    return pa.concat_batches(held) if held else None
-

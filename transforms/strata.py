@@ -19,19 +19,22 @@ def is_countable(feature: Feature | None) -> bool:
     return isinstance(feature, ClassLabel)
 
 
-def label_texts(column: pa.Array, feature: Feature) -> pa.Array:
-    """The values of a wire column as text: class names, numbers, strings; null where missing.
+def bytes_texts(column: pa.Array) -> pa.Array:
+    r"""Bytes as text; those that are not UTF-8 are written as ``\xNN``."""
+    try:
+        return column.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        values = column.to_pylist()
+        texts = [v if v is None else v.decode(errors="backslashreplace") for v in values]
+        return pa.array(texts, pa.large_string())
 
-    Bytes that are not UTF-8 are written as ``\\xNN``.
-    """
+
+def label_texts(column: pa.Array, feature: Feature) -> pa.Array:
+    """The values of a wire column as text: class names, numbers, strings; null where missing."""
     if isinstance(feature, ClassLabel):
         return pa.array(feature.names, pa.large_string()).take(column)
     if isinstance(feature, Scalar) and feature.dtype == "string":
-        try:
-            return column.cast(pa.large_string())
-        except pa.ArrowInvalid:
-            texts = [v and v.decode(errors="backslashreplace") for v in column.to_pylist()]
-            return pa.array(texts, pa.large_string())
+        return bytes_texts(column)
     return column.cast(pa.large_string())
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..schemas.blocks import BatchInfo, ImageFacts, RunInfo
+from ..schemas.naming import Workspace
+from . import storage
 from .key_histogram import KeyHistogram
 
 
@@ -66,10 +68,26 @@ class Summary:
                 merged[name] = merged[name].merge(facts) if name in merged else facts
         return merged
 
-    def merge(self, other: Summary) -> Summary:
-        """The facts of both sets. A run that a retry reported twice counts once.
+    @classmethod
+    def merge(cls, summaries: Iterable[Summary]) -> Summary:
+        """Adds up the summaries of disjoint sets of runs."""
+        parts = list(summaries)
+        entries = [entry for part in parts for entry in part.entries]
+        return cls(
+            KeyHistogram.merge(part.histogram for part in parts),
+            tuple(sorted(entries, key=lambda entry: entry.run.run_id)),
+        )
 
-        The histograms of both are added, so the caller keeps the sets of runs disjoint.
-        """
-        entries = sorted((*self.entries, *other.entries), key=lambda entry: entry.run.run_id)
-        return Summary(self.histogram.merge(other.histogram), tuple(entries))
+
+def write_summary(summary: Summary, workspace: Workspace, digest: str) -> None:
+    """Puts a summary into the workspace; the histogram is last and commits it."""
+    lines = "".join(entry.to_line() + "\n" for entry in summary.entries)
+    storage.put_bytes(workspace.summary_runs(digest), lines.encode())
+    storage.put_bytes(workspace.summary(digest), summary.histogram.to_bytes())
+
+
+def read_summary(workspace: Workspace, digest: str) -> Summary:
+    """Reads a summary from the workspace."""
+    content = storage.read_bytes(workspace.summary_runs(digest))
+    entries = tuple(RunEntry.from_line(line) for line in content.splitlines())
+    return Summary(KeyHistogram.from_bytes(storage.read_bytes(workspace.summary(digest))), entries)

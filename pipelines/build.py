@@ -1,0 +1,229 @@
+"""Build: the steps in their order, each with durable output, so a build goes on where it was.
+
+inventory → prepare → analyze → plan → write → publish. A step that finds its output done does
+nothing. This module alone picks a runner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..runners.direct import DirectRunner
+from ..schemas.errors import DataError, RejectsError
+from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
+from ..schemas.progress import Progress, Silent
+from ..schemas.recipe import Recipe
+from ..schemas.runner import JobRunner
+from ..transforms import storage
+from ..transforms.rejects import describe_rejects
+from ..transforms.shards import ShardSettings, read_shard_info, shard_name
+from ..transforms.summary import Summary, read_summary
+from .block_runs import PrepareConfig, summary_digest
+from .inventory import write_descriptors
+from .layout import Layout, lay_out, plan_with, train_split
+from .publish import point_latest, publish, read_rejects
+from .resolve import with_image_facts
+from .snapshot import Snapshot
+from .staging import StagedRecipe, stage
+from .survey import Survey, survey
+from .watch import watched
+
+
+def build(
+    recipe: Recipe,
+    out: str | os.PathLike[str],
+    *,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Snapshot:
+    """Builds the snapshot of a recipe, or finds it built.
+
+    Args:
+        recipe: What to build.
+        out: The output root, a folder or URL: the snapshot lies in
+            ``<out>/<recipe.name>/<fingerprint>``.
+        workers: Worker processes of the embedded engine.
+        progress: Told how far each step is.
+
+    Returns:
+        The published snapshot; ``cached`` where it had been published before.
+
+    Raises:
+        RecipeError: if the recipe cannot work.
+        DataError: if the data is refused; nothing is published.
+        StorageError: if a file or store fails; building again goes on.
+        RunnerError: if a worker dies; building again goes on.
+    """
+    runner = DirectRunner(num_workers=workers)
+    return Build(recipe, os.fspath(out), runner=runner, progress=progress or Silent()).run()
+
+
+class Build:
+    """One build under way."""
+
+    def __init__(self, recipe: Recipe, out: str, *, runner: JobRunner, progress: Progress) -> None:
+        """Takes what to build, where to, on what; does nothing yet."""
+        self._recipe = recipe
+        self._out = OutputPaths(storage.absolute(out), recipe.name)
+        self._workspace = Workspace(self._out.workspace)
+        self._runner = runner
+        self._progress = progress
+        self._seconds: dict[str, float] = {}
+
+    def run(self) -> Snapshot:
+        """Runs what is not done yet."""
+        started = time.time()
+        with self._timed("inventory"):
+            found = survey(self._recipe, workspace=self._workspace, progress=self._progress)
+        folder = self._out.snapshot(found.fingerprint)
+        if storage.exists(join(folder, MANIFEST)):
+            point_latest(self._out, found.fingerprint)
+            return dataclasses.replace(Snapshot.open(folder), cached=True)
+        config = self._config(found, stage(self._recipe, self._workspace))
+        with self._timed("prepare"):
+            summary, num_prepared = self._prepare(found, config)
+        self._check_rejects(summary)
+        with self._timed("analyze"):
+            graph = self._analyze(found, config, summary)
+        with self._timed("plan"):
+            layout = self._plan(found, summary, graph)
+        settings = self._settings(found, summary, layout, graph)
+        with self._timed("write"):
+            num_written = self._write(found, config, layout, settings)
+        facts = {
+            "blocks": {"total": len(found.inventory.blocks), "prepared": num_prepared},
+            "fingerprint_parts": found.parts.to_json(),
+            "host": platform.node(),
+            "input": {"files": len(found.inventory.files), "bytes": found.inventory.num_bytes},
+            "runner": self._runner.name,
+            "seconds": {name: round(value, 3) for name, value in self._seconds.items()},
+            "shards": {
+                "total": sum(len(plan.shards) for plan in layout.splits),
+                "written": num_written,
+            },
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+            "work": {
+                "graph": graph,
+                "runs": [entry.run.run_id for entry in summary.entries],
+                "summary": self._summary_digest(found, config),
+            },
+        }
+        snapshot = publish(found, settings, plans=layout.splits, summary=summary, build_facts=facts)
+        point_latest(self._out, found.fingerprint)
+        return snapshot
+
+    def _config(self, found: Survey, staged: StagedRecipe) -> PrepareConfig:
+        return PrepareConfig(
+            staged=staged,
+            folder=self._recipe.folder,
+            workspace=self._workspace,
+            raw=found.features.raw,
+            prepared=found.features.prepared,
+            prepare_digest=found.prepare_digest,
+        )
+
+    def _summary_digest(self, found: Survey, config: PrepareConfig) -> str:
+        return summary_digest(config, found.inventory.blocks, self._recipe.splits)
+
+    def _prepare(self, found: Survey, config: PrepareConfig) -> tuple[Summary, int]:
+        """Makes sure that every block has its run: the summary, and how many were made."""
+        workspace, blocks = self._workspace, found.inventory.blocks
+        name = self._summary_digest(found, config)
+        outputs = [workspace.run_info(config.run_id(block)) for block in blocks]
+        missing = [url for url in outputs if not storage.exists(url)]
+        if missing or not storage.exists(workspace.summary(name)):
+            from .prepare import PrepareRuns
+
+            descriptors = write_descriptors(blocks, workspace)
+            job = PrepareRuns(config, descriptors, name)
+            with watched(self._progress, "prepare", outputs=outputs, unit="blocks"):
+                self._runner.run(lambda pipeline: pipeline | job, job_name="prepare")
+        else:
+            self._progress.start("prepare", total=len(outputs), unit="blocks")
+        summary = read_summary(workspace, name)
+        self._progress.finish(
+            "prepare", reused=not missing, note=f"{summary.num_records:,} records"
+        )
+        return summary, len(missing)
+
+    def _check_rejects(self, summary: Summary) -> None:
+        num_records = summary.num_records + summary.num_rejects
+        budget = self._recipe.reject_budget(num_records)
+        if summary.num_rejects > budget:
+            found = describe_rejects(read_rejects(summary, self._workspace))
+            raise RejectsError(
+                f"{summary.num_rejects:,} of {num_records:,} records were rejected, and "
+                f"{budget:,} are allowed; nothing was published.\n{found}\n"
+                "Mend the files, or allow more with max_rejects= in the recipe (a fraction or a "
+                "count)."
+            )
+        if summary.num_records == 0:
+            raise DataError("The source holds no records. Nothing was published.")
+
+    def _analyze(self, found: Survey, config: PrepareConfig, summary: Summary) -> str | None:
+        """Makes sure that the transform graph is in the workspace; gives its folder."""
+        if self._recipe.preprocessing_fn is None:
+            return None
+        from .analyze import graph_digest
+
+        plans = plan_with(self._recipe, summary, workspace=self._workspace, size_ratio=1.0)
+        train = train_split(plans)
+        digest = graph_digest(found.parts, summary_name=self._summary_digest(found, config))
+        ...
+
+    def _plan(self, found: Survey, summary: Summary, graph: str | None) -> Layout:
+        self._progress.start("plan", total=None, unit="shards")
+        layout, reused = lay_out(found, summary, workspace=self._workspace, graph=graph)
+        num_shards = sum(len(plan.shards) for plan in layout.splits)
+        self._progress.finish("plan", reused=reused, note=f"{num_shards:,} shards")
+        return layout
+
+    def _settings(
+        self, found: Survey, summary: Summary, layout: Layout, graph: str | None
+    ) -> ShardSettings:
+        if graph is None:
+            final = with_image_facts(found.features.prepared, summary.image_facts())
+        else:
+            final = ...
+        label = self._recipe.source.label
+        return ShardSettings(
+            workspace=self._workspace,
+            snapshot=self._out.snapshot(found.fingerprint),
+            fingerprint=found.fingerprint,
+            prepared=found.features.prepared,
+            final=final,
+            label=label if label in final else None,
+            compression=layout.compression,
+            numbered=self._recipe.source.numbered,
+            stratify_by=self._recipe.splits.stratify_by,
+            graph=graph,
+        )
+
+    def _write(
+        self, found: Survey, config: PrepareConfig, layout: Layout, settings: ShardSettings
+    ) -> int:
+        """Makes sure that all shards are in place; gives how many were written."""
+        names = [shard_name(shard, settings) for plan in layout.splits for shard in plan.shards]
+        outputs = [self._workspace.shard_info(found.fingerprint, str(name)) for name in names]
+        missing = [name for name in names if read_shard_info(settings, name) is None]
+        if missing:
+            from .write import WriteShards
+
+            job = WriteShards(settings, layout.splits, self._summary_digest(found, config))
+            with watched(self._progress, "write", outputs=outputs, unit="shards"):
+                self._runner.run(lambda pipeline: pipeline | job, job_name="write")
+        else:
+            self._progress.start("write", total=len(outputs), unit="shards")
+        self._progress.finish("write", reused=not missing)
+        return len(missing)
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._seconds[step] = time.perf_counter() - started

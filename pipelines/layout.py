@@ -1,0 +1,81 @@
+"""Layout: the plan step with what it measures: sizes, compression, shards. Durable, so resumed.
+
+Pure planning is in ``plan``; here the workspace is read for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from ..schemas.blocks import SplitPlan
+from ..schemas.naming import Workspace
+from ..schemas.recipe import Recipe
+from ..schemas.shards import Compression
+from ..transforms import storage
+from ..transforms.graph import TransformGraph
+from ..transforms.shards import run_readers
+from ..transforms.sizing import measure_sample
+from ..transforms.summary import Summary
+from .block_runs import keys_suffix
+from .key_columns import key_columns_reader
+from .plan import choose_compression, plan_from_json, plan_splits, plan_to_json
+from .survey import Survey
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The splits and shards to come, and how they are compressed."""
+
+    splits: tuple[SplitPlan, ...]
+    compression: Compression
+
+
+def plan_with(
+    recipe: Recipe, summary: Summary, *, workspace: Workspace, size_ratio: float
+) -> tuple[SplitPlan, ...]:
+    """Plans splits and shards; ``size_ratio`` is stored by prepared bytes."""
+    reader = key_columns_reader(
+        summary.entries, workspace=workspace, suffix=keys_suffix(recipe.splits)
+    )
+    return plan_splits(
+        summary.histogram,
+        splits=recipe.splits,
+        shards=recipe.shards,
+        size_ratio=size_ratio,
+        read_keys=reader,
+    )
+
+
+def lay_out(
+    found: Survey, summary: Summary, *, workspace: Workspace, graph: str | None
+) -> tuple[Layout, bool]:
+    """The layout of a snapshot, and whether the workspace had it already."""
+    url = workspace.plan(found.fingerprint)
+    if storage.exists(url):
+        value = json.loads(storage.read_bytes(url))
+        return Layout(plan_from_json(value["splits"]), value["compression"]), True
+    recipe = found.recipe
+    sizes = measure_sample(
+        run_readers(summary.entries, workspace, found.features.prepared),
+        partitions=range(len(recipe.splits.names)),
+        prepared=found.features.prepared,
+        graph=TransformGraph(graph) if graph else None,
+    )
+    compression = choose_compression(
+        recipe.shards.compression,
+        ratio=sizes.gzip_ratio,
+        read_mb_per_s=recipe.shards.read_mb_per_s,
+    )
+    size_ratio = sizes.graph_ratio * (sizes.gzip_ratio if compression == "gzip" else 1.0)
+    plans = plan_with(recipe, summary, workspace=workspace, size_ratio=size_ratio)
+    layout = Layout(plans, compression)
+    value = {"compression": compression, "splits": plan_to_json(plans)}
+    storage.put_bytes(url, json.dumps(value, sort_keys=True).encode())
+    return layout, False
+
+
+def train_split(plans: Sequence[SplitPlan]) -> SplitPlan:
+    """The split that analysis sees."""
+    return next(plan for plan in plans if plan.name == "train")

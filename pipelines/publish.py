@@ -1,0 +1,158 @@
+"""Publish: reader, schema, rejects, graph, and the manifest last, which is the commit.
+
+A directory without a manifest is not a snapshot. ``latest.json`` points to the last build's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+from ..schemas.blocks import SplitPlan
+from ..schemas.errors import DamagedSnapshotError, Reject, StorageError
+from ..schemas.manifest import FORMAT_VERSION, FileEntry, Manifest, ShardEntry, SplitEntry
+from ..schemas.naming import (
+    BUILD,
+    MANIFEST,
+    READER,
+    REJECTS,
+    SCHEMA,
+    TRANSFORM,
+    OutputPaths,
+    Workspace,
+    join,
+)
+from ..transforms import storage
+from ..transforms.metadata import schema_text
+from ..transforms.rejects import rejects_from_bytes, rejects_to_bytes
+from ..transforms.shards import ShardSettings, read_shard_info, shard_name
+from ..transforms.summary import Summary
+from .emit import emit_reader
+from .snapshot import Snapshot, read_latest
+from .survey import Survey
+
+
+class Publisher:
+    """Puts the files of one snapshot in place and keeps account of them."""
+
+    def __init__(self, folder: str) -> None:
+        """Takes the snapshot's folder, in which the shards lie already."""
+        self._folder = folder
+        self.files: dict[str, FileEntry] = {}
+
+    def put(self, name: str, content: bytes) -> None:
+        """Puts a file and notes its length and hash."""
+        storage.put_bytes(join(self._folder, name), content)
+        self.note(name, num_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+    def note(self, name: str, *, num_bytes: int, sha256: str) -> None:
+        """Notes a file that lies in place."""
+        self.files[name] = FileEntry(bytes=num_bytes, sha256=sha256)
+
+
+def publish(
+    survey: Survey,
+    settings: ShardSettings,
+    *,
+    plans: Sequence[SplitPlan],
+    summary: Summary,
+    build_facts: Mapping[str, object],
+) -> Snapshot:
+    """Completes a snapshot whose shards are in place.
+
+    Raises:
+        StorageError: if a shard is not in place, or a file cannot be put.
+    """
+    publisher = Publisher(settings.snapshot)
+    splits = {plan.name: _split_entry(plan, settings, publisher) for plan in plans}
+    if settings.graph is not None:
+        for name in storage.walk(settings.graph):
+            publisher.put(join(TRANSFORM, name), storage.read_bytes(join(settings.graph, name)))
+    rejects = read_rejects(summary, settings.workspace)
+    publisher.put(REJECTS, rejects_to_bytes(rejects))
+    publisher.put(SCHEMA, schema_text(settings.final).encode())
+    num_examples = {name: entry.num_examples for name, entry in splits.items()}
+    total = sum(num_examples.values())
+    encoded_bytes = sum(shard.num_bytes for plan in plans for shard in plan.shards)
+    reader = emit_reader(
+        name=survey.recipe.name,
+        fingerprint=survey.fingerprint,
+        features=settings.final,
+        label=settings.label,
+        compression=settings.compression,
+        num_examples=num_examples,
+        record_bytes=encoded_bytes // total if total else 0,
+        rotated_images=frozenset(
+            name for name, facts in summary.image_facts().items() if facts.rotated
+        ),
+        version=survey.parts.versions["snapshard"],
+    )
+    publisher.put(READER, reader.encode())
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        name=survey.recipe.name,
+        fingerprint=survey.fingerprint,
+        features=settings.final,
+        label=settings.label,
+        compression=settings.compression,
+        num_rejects=len(rejects),
+        num_skipped=dict(survey.inventory.num_skipped),
+        seed=survey.recipe.seed,
+        versions=survey.parts.versions,
+        splits=splits,
+        files=publisher.files,
+    )
+    facts = json.dumps(build_facts, indent=1, sort_keys=True)
+    storage.put_bytes(join(settings.snapshot, BUILD), facts.encode())
+    storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
+    return Snapshot(settings.snapshot, manifest)
+
+
+def _split_entry(plan: SplitPlan, settings: ShardSettings, publisher: Publisher) -> SplitEntry:
+    shards = []
+    for shard in plan.shards:
+        info = read_shard_info(settings, shard_name(shard, settings))
+        if info is None:
+            raise StorageError(
+                f"{shard_name(shard, settings)} was written and is gone from {settings.snapshot}. "
+                "Build again: it goes on from there."
+            )
+        publisher.note(info.file, num_bytes=info.num_bytes, sha256=info.sha256)
+        for name, (num_bytes, sha256) in info.index_files.items():
+            publisher.note(name, num_bytes=num_bytes, sha256=sha256)
+        shards.append(
+            ShardEntry(
+                file=info.file,
+                num_examples=info.num_examples,
+                num_bytes=info.num_bytes,
+                sha256=info.sha256,
+                label_counts=dict(info.label_counts),
+            )
+        )
+    return SplitEntry(
+        num_examples=sum(shard.num_examples for shard in shards),
+        num_bytes=sum(shard.num_bytes for shard in shards),
+        shards=shards,
+    )
+
+
+def read_rejects(summary: Summary, workspace: Workspace) -> list[Reject]:
+    """The rejects of all runs' blocks."""
+    found: list[Reject] = []
+    for entry in summary.entries:
+        if entry.run.num_rejects:
+            content = storage.read_bytes(workspace.run_rejects(entry.run.run_id))
+            found.extend(rejects_from_bytes(content))
+    return found
+
+
+def point_latest(out: OutputPaths, fingerprint: str) -> None:
+    """Makes ``latest.json`` name a snapshot; writes nothing where it does already."""
+    try:
+        if storage.exists(out.latest) and read_latest(out.latest) == fingerprint:
+            return
+    except DamagedSnapshotError:
+        # What is damaged here is replaced here.
+        pass
+    storage.put_bytes(out.latest, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")

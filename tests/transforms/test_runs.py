@@ -1,0 +1,145 @@
+"""Runs: what is written comes back by key range, merged in order, whatever the batches."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from snapshard.schemas.features import ClassLabel, Features, Scalar, Tensor
+from snapshard.transforms import runs, storage
+from snapshard.transforms.runs import KeyRange, RunReader, RunWriter
+
+FEATURES: Features = {"x": Scalar("int64"), "y": Tensor("float32", (2,))}
+SCHEMA = runs.run_schema(FEATURES)
+KEYS = st.one_of(st.sampled_from([0, 1, 7, 2**63, 2**64 - 1]), st.integers(0, 2**64 - 1))
+Row = tuple[int, int, bytes]
+ROWS = st.lists(st.tuples(st.integers(0, 2), KEYS, st.binary(max_size=3)), max_size=40)
+
+
+def records(rows: list[Row]) -> pa.RecordBatch:
+    n = len(rows)
+    pairs = np.arange(2 * n, dtype=np.float32)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([row[0] for row in rows], pa.int16()),
+            pa.array([row[1] for row in rows], pa.uint64()),
+            pa.array([row[2] for row in rows], pa.large_binary()),
+            pa.array([1] * n, pa.int64()),
+            pa.array(range(n), pa.int64()),
+            pa.FixedSizeListArray.from_arrays(pa.array(pairs), 2),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def rows_of(batches: list[pa.RecordBatch]) -> list[Row]:
+    columns = (runs.PARTITION, runs.KEY, runs.ID)
+    return [
+        row
+        for batch in batches
+        for row in zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def write_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Row], int], RunReader]:
+    folder = tmp_path_factory.mktemp("runs")
+    count = iter(range(10**9))
+
+    def write(rows: list[Row], batch_rows: int) -> RunReader:
+        path = str(folder / f"{next(count)}.arrow")
+        ordered = runs.sort_records(records(rows))
+        with RunWriter(path, SCHEMA) as writer:
+            for start in range(0, ordered.num_rows, batch_rows):
+                writer.write(ordered.slice(start, batch_rows))
+        assert writer.num_bytes == Path(path).stat().st_size
+        assert sum(batch.num_records for batch in writer.batches) == len(rows)
+        return RunReader(path, writer.batches, SCHEMA)
+
+    return write
+
+
+@given(rows=ROWS)
+def test_sorting_is_by_partition_key_id(rows: list[Row]) -> None:
+    assert rows_of([runs.sort_records(records(rows))]) == sorted(rows)
+
+
+@settings(deadline=None)
+@given(
+    blocks=st.lists(ROWS, min_size=1, max_size=4),
+    batch_rows=st.integers(1, 9),
+    partition=st.integers(0, 2),
+    ends=st.tuples(KEYS, KEYS | st.just(2**64)),
+    max_bytes=st.sampled_from([1, 200, 10**9]),
+)
+def test_merging_a_key_range_gives_all_its_records_in_order(
+    write_run: Callable[[list[Row], int], RunReader],
+    blocks: list[list[Row]],
+    batch_rows: int,
+    partition: int,
+    ends: tuple[int, int],
+    max_bytes: int,
+) -> None:
+    readers = [write_run(rows, batch_rows) for rows in blocks]
+    start, stop = min(ends), max(ends)
+    keys = KeyRange(partition, start, stop)
+    merged = rows_of(list(runs.merge_range(readers, keys, max_bytes=max_bytes)))
+    expected = sorted(
+        row for rows in blocks for row in rows if row[0] == partition and start <= row[1] < stop
+    )
+    assert merged == expected
+
+
+def test_scanning_gives_the_whole_run(
+    write_run: Callable[[list[Row], int], RunReader],
+) -> None:
+    rows = [(0, key, b"") for key in range(10)]
+    assert rows_of(list(write_run(rows, 3).scan())) == rows
+
+
+def test_a_run_that_is_not_sorted_is_refused(tmp_path: Path) -> None:
+    with (
+        RunWriter(str(tmp_path / "run.arrow"), SCHEMA) as writer,
+        pytest.raises(ValueError, match="out of order"),
+    ):
+        writer.write(records([(0, 5, b"")]))
+        writer.write(records([(0, 4, b"")]))
+
+
+def test_batches_are_of_about_a_mebibyte_and_a_slice_is_one_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = {"image": Tensor("string", (1,)), "label": ClassLabel(("a", "b"))}
+    schema = runs.run_schema(features)
+    rows = 1_000
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(np.zeros(rows, np.int16)),
+            pa.array(np.arange(rows, dtype=np.uint64)),
+            pa.array([b"id"] * rows, pa.large_binary()),
+            pa.array(np.zeros(rows, np.int64)),
+            pa.array([bytes(10_000)] * rows, pa.large_binary()),
+            pa.array(np.zeros(rows, np.int64)),
+        ],
+        schema=schema,
+    )
+    path = str(tmp_path / "run.arrow")
+    with RunWriter(path, schema) as writer:
+        writer.write(batch)
+    assert all(info.num_bytes < 1.1 * runs.BATCH_BYTES for info in writer.batches)
+    assert len(writer.batches) == 10
+    requests = []
+
+    def read_bytes(url: str, start: int, stop: int) -> bytes:
+        requests.append((start, stop))
+        return Path(url).read_bytes()[start:stop]
+
+    monkeypatch.setattr(storage, "read_bytes", read_bytes)
+    found = RunReader(path, writer.batches, schema).read(KeyRange(0, 350, 420))
+    assert sum(part.num_rows for part in found) == 70
+    assert len(requests) == 1
+    assert requests[0][1] - requests[0][0] < 2.2 * runs.BATCH_BYTES
