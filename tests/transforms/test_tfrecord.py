@@ -1,0 +1,218 @@
+"""TFRecord files: what is written reads back, and no damage stays unseen."""
+
+import contextlib
+import gzip
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from snapshard.schemas.errors import DamagedSnapshotError, StorageError
+from snapshard.schemas.shards import Compression
+from snapshard.transforms import tfrecord
+from snapshard.transforms.tfrecord import scan_tfrecord, verify_tfrecord, write_tfrecord
+
+RECORDS = [bytes([number]) * (number * 7 % 20) for number in range(6)]
+COMPRESSIONS: list[Compression] = ["none", "gzip"]
+
+
+def chunks(records: list[bytes], size: int = 4) -> list[pa.LargeBinaryArray]:
+    return [
+        pa.array(records[start : start + size], pa.large_binary())
+        for start in range(0, len(records), size)
+    ]
+
+
+def scan(path: Path, compression: Compression) -> int:
+    return sum(1 for _ in scan_tfrecord(str(path), compression))
+
+
+def verify(path: Path, compression: Compression) -> int:
+    return verify_tfrecord(str(path), compression)
+
+
+def count_or_none(
+    check: Callable[[Path, Compression], int], path: Path, compression: Compression
+) -> int | None:
+    """The number of records; None where damage was found."""
+    try:
+        return check(path, compression)
+    except DamagedSnapshotError:
+        return None
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("num_records", [0, 1, 6, 2500])
+def test_what_is_written_reads_back(
+    tmp_path: Path, compression: Compression, num_records: int
+) -> None:
+    path = tmp_path / "shard"
+    records = [bytes([number % 251]) * (number * 7 % 50) for number in range(num_records)]
+    written = write_tfrecord(str(path), chunks(records, 1500), compression=compression)
+    read = tf.data.TFRecordDataset(str(path), "GZIP" if compression == "gzip" else "")
+    assert list(read.as_numpy_iterator()) == records
+    assert written.num_examples == num_records == verify(path, compression)
+    assert written.num_bytes == path.stat().st_size
+    assert written.offsets.dtype == written.lengths.dtype == np.uint64
+    frames = list(zip(written.offsets.tolist(), written.lengths.tolist(), strict=True))
+    assert list(scan_tfrecord(str(path), compression)) == frames
+    plain = gzip.decompress(path.read_bytes()) if compression == "gzip" else path.read_bytes()
+    assert [plain[offset + 12 : offset + length - 4] for offset, length in frames] == records
+    assert sum(written.lengths.tolist()) == len(plain)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_equal_examples_give_equal_bytes(tmp_path: Path, compression: Compression) -> None:
+    first, second = tmp_path / "first", tmp_path / "folder" / "second"
+    second.parent.mkdir()
+    write_tfrecord(str(first), chunks(RECORDS, 1), compression=compression)
+    write_tfrecord(str(second), chunks(RECORDS, 5), compression=compression)
+    assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("check", [verify, scan], ids=["verify", "scan"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_truncation_at_any_byte_is_detected(
+    tmp_path: Path, compression: Compression, check: Callable[[Path, Compression], int]
+) -> None:
+    path = tmp_path / "shard"
+    written = write_tfrecord(str(path), chunks(RECORDS), compression=compression)
+    content = path.read_bytes()
+    ends = [0, *(written.offsets + written.lengths).tolist()] if compression == "none" else []
+    for size in range(len(content)):
+        path.write_bytes(content[:size])
+        found = count_or_none(check, path, compression)
+        # Between two records an uncompressed file is whole: only the number tells.
+        assert found == (ends.index(size) if size in ends else None), size
+    path.write_bytes(content)
+    assert check(path, compression) == len(RECORDS)
+
+
+@pytest.mark.parametrize("check", [verify, scan], ids=["verify", "scan"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_flipped_bit_in_any_byte_is_detected(
+    tmp_path: Path, compression: Compression, check: Callable[[Path, Compression], int]
+) -> None:
+    path = tmp_path / "shard"
+    write_tfrecord(str(path), chunks(RECORDS), compression=compression)
+    content = path.read_bytes()
+    # A GZIP header's time, flags of the compressor and system say nothing about the content.
+    harmless = range(4, 10) if compression == "gzip" else range(0)
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        found = count_or_none(check, path, compression)
+        assert found == (len(RECORDS) if place in harmless else None), place
+
+
+@pytest.mark.parametrize("check", [verify, scan], ids=["verify", "scan"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("extra", [b"\0", b"garbage", b"\0" * 12, b"x" * 100])
+def test_bytes_after_the_last_record_are_detected(
+    tmp_path: Path,
+    compression: Compression,
+    check: Callable[[Path, Compression], int],
+    extra: bytes,
+) -> None:
+    path = tmp_path / "shard"
+    write_tfrecord(str(path), chunks(RECORDS), compression=compression)
+    path.write_bytes(path.read_bytes() + extra)
+    assert count_or_none(check, path, compression) is None
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_the_scan_never_yields_a_changed_record(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    compression = data.draw(st.sampled_from(COMPRESSIONS))
+    path = tmp_path_factory.mktemp("fuzz") / "shard"
+    written = write_tfrecord(str(path), chunks(RECORDS), compression=compression)
+    frames = list(zip(written.offsets.tolist(), written.lengths.tolist(), strict=True))
+    content = bytearray(path.read_bytes())
+    # Less than a frame, which could go or come unseen.
+    start = data.draw(st.integers(0, len(content)))
+    stop = data.draw(st.integers(start, min(len(content), start + 15)))
+    content[start:stop] = data.draw(st.binary(max_size=15))
+    path.write_bytes(content)
+    found = []
+    with contextlib.suppress(DamagedSnapshotError):
+        for frame in scan_tfrecord(str(path), compression):
+            found.append(frame)
+    assert found == frames[: len(found)]
+
+
+def test_damage_is_reported_with_its_record_and_byte(tmp_path: Path) -> None:
+    path = tmp_path / "train-00000-of-00001.tfrecord"
+    written = write_tfrecord(str(path), chunks(RECORDS), compression="none")
+    content = bytearray(path.read_bytes())
+    offset = int(written.offsets[3])
+    content[offset + 12] ^= 1
+    path.write_bytes(content)
+    for check in (verify, scan):
+        with pytest.raises(
+            DamagedSnapshotError,
+            match=rf"train-00000-of-00001.tfrecord is damaged at record 3, byte {offset}: the "
+            r"checksum of the record is 0x[0-9a-f]{8}, expected 0x[0-9a-f]{8}",
+        ):
+            check(path, "none")
+    content[offset] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedSnapshotError, match=rf"record 3, byte {offset}: .* its length"):
+        verify(path, "none")
+
+
+def test_records_longer_than_a_read_are_scanned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "shard"
+    records = [bytes(range(256)) * 3, b"", b"x", bytes(1000), b"y" * 77]
+    for compression in COMPRESSIONS:
+        written = write_tfrecord(str(path), chunks(records), compression=compression)
+        for read_bytes in (1, 7, 64, 1000):
+            monkeypatch.setattr(tfrecord, "_READ_BYTES", read_bytes)
+            assert [length for _, length in scan_tfrecord(str(path), compression)] == [
+                len(record) + 16 for record in records
+            ]
+            assert verify(path, compression) == written.num_examples
+
+
+def test_a_gzip_file_too_large_to_read_twice_is_checked_by_its_own_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "shard"
+    write_tfrecord(str(path), chunks(RECORDS), compression="gzip")
+    content = path.read_bytes()
+    monkeypatch.setattr(tfrecord, "_READ_BYTES", 16)
+    assert verify(path, "gzip") == len(RECORDS)
+    for size in range(17, len(content)):
+        path.write_bytes(content[:size])
+        assert count_or_none(verify, path, "gzip") is None
+
+
+def test_the_checksum_is_that_of_the_format(tmp_path: Path) -> None:
+    # The test vector of RFC 3720, B.4: 32 bytes of zeros; masked as TensorFlow does.
+    crc = 0x8A9136AA
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    path = tmp_path / "shard"
+    write_tfrecord(str(path), chunks([bytes(32)]), compression="none")
+    assert path.read_bytes()[-4:] == struct.pack("<I", masked)
+    assert scan(path, "none") == 1
+
+
+def test_what_cannot_be_written_or_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="could not be written"):
+        write_tfrecord(str(tmp_path / "missing" / "shard"), chunks(RECORDS), compression="none")
+    with pytest.raises(StorageError, match="No space left"):
+        write_tfrecord("/dev/full", chunks([bytes(10_000)]), compression="none")
+    with pytest.raises(StorageError):
+        verify(tmp_path / "missing", "none")
+    with pytest.raises(StorageError):
+        scan(tmp_path / "missing", "none")

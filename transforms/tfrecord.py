@@ -1,0 +1,284 @@
+"""TFRecord files: writing and verifying with TensorFlow's C++, scanning without TensorFlow.
+
+A TFRecord file is a row of frames, each ``uint64 length | uint32 checksum of the length | the
+record | uint32 checksum of the record``, little-endian; the checksums are CRC32C, rotated and
+shifted ("masked"). With GZIP the whole row is one GZIP member. Offsets and lengths are those of
+whole frames in the uncompressed row.
+
+Source: tensorflow/core/lib/io/record_writer.h.
+"""
+
+import dataclasses
+import itertools
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..schemas.errors import DamagedSnapshotError, StorageError
+from ..schemas.shards import Compression
+from . import storage
+
+FRAME_BYTES = 16
+"""What a frame adds to its record."""
+
+_HEAD = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<I")
+_WRITE_ROWS = 1024
+_READ_BYTES = 4 << 20
+_VERIFY_RECORDS = 256
+_VERIFY_BYTES = 16 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TFRecordFile:
+    """A TFRecord file that was written."""
+
+    num_examples: int
+    num_bytes: int
+    """Length of the file as it lies there, compressed or not."""
+    offsets: npt.NDArray[np.uint64]
+    """uint64[num_examples]: where each record's frame begins in the uncompressed bytes."""
+    lengths: npt.NDArray[np.uint64]
+    """uint64[num_examples]: bytes of each frame, its 16 bytes of framing included."""
+
+
+def write_tfrecord(
+    path: str, chunks_of_serialized: Iterable[pa.LargeBinaryArray], *, compression: Compression
+) -> TFRecordFile:
+    """Writes serialized examples as one TFRecord file; the same bytes for the same examples.
+
+    Args:
+        path: A local path; an existing file is overwritten.
+        chunks_of_serialized: Examples in order, as from ``encode_examples``; one chunk is held
+            at a time.
+        compression: ``"none"`` or ``"gzip"``.
+
+    Returns:
+        What was written, and where each record lies.
+
+    Raises:
+        StorageError: if the file cannot be written.
+    """
+    import tensorflow as tf
+
+    sizes: list[npt.NDArray[np.int64]] = []
+    try:
+        with tf.io.TFRecordWriter(path, _tensorflow_name(compression)) as writer:
+            for chunk in chunks_of_serialized:
+                sizes.append(pc.binary_length(chunk).to_numpy())
+                for start in range(0, len(chunk), _WRITE_ROWS):
+                    for serialized in chunk.slice(start, _WRITE_ROWS).to_pylist():
+                        writer.write(serialized)
+        num_bytes = tf.io.gfile.stat(path).length
+    except tf.errors.OpError as error:
+        raise StorageError(
+            f"{path} could not be written: {error.message}. Free the space or choose another "
+            "scratch folder (TMPDIR), and start again."
+        ) from None
+    lengths = np.concatenate([np.empty(0, np.int64), *sizes]) + FRAME_BYTES
+    return TFRecordFile(
+        num_examples=len(lengths),
+        num_bytes=num_bytes,
+        offsets=(np.cumsum(lengths) - lengths).astype(np.uint64),
+        lengths=lengths.astype(np.uint64),
+    )
+
+
+def verify_tfrecord(path: str, compression: Compression) -> int:
+    """Reads a whole file with TensorFlow, which checks every checksum, and counts its records.
+
+    TensorFlow's reader takes a file that ends inside the head of a frame, and a GZIP stream that
+    breaks off, for the end of the file: so the bytes that were read are counted too. A file that
+    was cut between two records reads well: compare the number.
+
+    Args:
+        path: A local path.
+        compression: ``"none"`` or ``"gzip"``.
+
+    Returns:
+        The number of records.
+
+    Raises:
+        DamagedSnapshotError: if the file is damaged; says at which record and byte.
+        StorageError: if it cannot be read.
+    """
+    import tensorflow as tf
+
+    try:
+        dataset = tf.data.TFRecordDataset(
+            path, compression_type=_tensorflow_name(compression), buffer_size=_READ_BYTES
+        )
+
+        def add(totals: tuple[Any, Any], records: Any) -> tuple[Any, Any]:
+            lengths = tf.cast(tf.strings.length(records), tf.int64)
+            return totals[0] + tf.size(records, tf.int64), totals[1] + tf.reduce_sum(lengths)
+
+        batches = dataset.batch(_batch_size(path, compression))
+        totals = batches.reduce((np.int64(0), np.int64(0)), add)
+        num_records, num_bytes = (int(total) for total in totals)
+        if _is_whole(path, compression, num_bytes + FRAME_BYTES * num_records):
+            return num_records
+        found = f"{num_records:,} records read well, but they do not fill the file"
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        found = error.message
+    except tf.errors.OpError as error:
+        raise StorageError(f"{path} could not be read: {error.message}. Try again.") from None
+    # The scan knows the record and the byte.
+    for _ in scan_tfrecord(path, compression):
+        pass
+    raise DamagedSnapshotError(f"{path} is damaged: {found}. Restore it, or build again.")
+
+
+def scan_tfrecord(url: str, compression: Compression) -> Iterator[tuple[int, int]]:
+    """Reads a TFRecord file without TensorFlow and checks every checksum.
+
+    Args:
+        url: A local path or any fsspec URL.
+        compression: ``"none"`` or ``"gzip"``.
+
+    Yields:
+        Offset and length of each frame, in uncompressed bytes.
+
+    Raises:
+        DamagedSnapshotError: at the first record that is damaged; says which, at which byte.
+        StorageError: if the file cannot be read.
+    """
+    source = _Source(url, compression)
+    offset = 0
+    for number in itertools.count():
+        try:
+            length = _take_frame(source)
+        except (_BrokenFrameError, zlib.error) as error:
+            where = f"record {number:,}, byte {offset:,}"
+            if compression == "gzip":
+                # A broken stream may show before the records that it still gave are taken.
+                where = f"or after {where} of the uncompressed bytes"
+            raise DamagedSnapshotError(
+                f"{storage.redact(url)} is damaged at {where}: {error}. Restore the file, or build "
+                "again."
+            ) from None
+        if not length:
+            return
+        yield offset, length
+        offset += length
+
+
+def _take_frame(source: "_Source") -> int:
+    """Takes and checks one frame, and gives its length; 0 at the end of the file."""
+    head = source.take(_HEAD.size)
+    if not head:
+        return 0
+    if len(head) < _HEAD.size:
+        raise _BrokenFrameError(f"the file ends {len(head)} bytes into a frame's head")
+    length, checksum = _HEAD.unpack(head)
+    _check(head[:8], checksum, "its length")
+    record = source.take(length + _CHECKSUM.size)
+    missing = length + _CHECKSUM.size - len(record)
+    if missing:
+        raise _BrokenFrameError(f"the file ends {missing:,} bytes before the frame does")
+    _check(record[:length], _CHECKSUM.unpack_from(record, length)[0], "the record")
+    return int(length) + FRAME_BYTES
+
+
+class _BrokenFrameError(Exception):
+    """What is wrong with a frame; the scan adds where it is."""
+
+
+def _check(content: bytes, stored: int, what: str) -> None:
+    """Compares a masked CRC32C."""
+    crc = google_crc32c.value(content)
+    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    if masked != stored:
+        raise _BrokenFrameError(
+            f"the checksum of {what} is {stored:#010x}, expected {masked:#010x} for what is there"
+        )
+
+
+class _Source:
+    """The uncompressed bytes of a file, taken piece by piece."""
+
+    def __init__(self, url: str, compression: Compression) -> None:
+        self._chunks = _inflated(url) if compression == "gzip" else _chunks(url)
+        self._held = b""
+        self._at = 0
+
+    def take(self, num_bytes: int) -> bytes:
+        """The next bytes; fewer only where the file ends."""
+        end = self._at + num_bytes
+        if end > len(self._held):
+            self._fill(num_bytes)
+            end = num_bytes
+        taken = self._held[self._at : end]
+        self._at = min(end, len(self._held))
+        return taken
+
+    def _fill(self, num_bytes: int) -> None:
+        """Holds that many bytes from where reading stands, or all that are left."""
+        parts = [self._held[self._at :]]
+        missing = num_bytes - len(parts[0])
+        while missing > 0 and (chunk := next(self._chunks, b"")):
+            parts.append(chunk)
+            missing -= len(chunk)
+        self._held, self._at = b"".join(parts), 0
+
+
+def _chunks(url: str) -> Iterator[bytes]:
+    num_bytes = storage.num_bytes(url)
+    for start in range(0, num_bytes, _READ_BYTES):
+        yield storage.read_bytes(url, start, min(num_bytes, start + _READ_BYTES))
+
+
+def _inflated(url: str) -> Iterator[bytes]:
+    """The content of one GZIP member."""
+    stream = zlib.decompressobj(wbits=31)
+    for chunk in _chunks(url):
+        rest = chunk
+        while not stream.eof:
+            plain = stream.decompress(rest, _READ_BYTES)
+            rest = stream.unconsumed_tail
+            if plain:
+                yield plain
+            elif not rest:
+                break
+        else:
+            rest = stream.unused_data or rest
+            if rest:
+                raise _BrokenFrameError("bytes follow after the end of the GZIP stream")
+    if not stream.eof:
+        raise _BrokenFrameError("the GZIP stream breaks off")
+
+
+def _batch_size(path: str, compression: Compression) -> int:
+    """How many records to read at once, by the length of the first."""
+    try:
+        head = _Source(path, compression).take(_HEAD.size)
+    except (_BrokenFrameError, zlib.error):
+        head = b""
+    length = _HEAD.unpack(head)[0] if len(head) == _HEAD.size else 0
+    return max(1, min(_VERIFY_RECORDS, _VERIFY_BYTES // (length + FRAME_BYTES)))
+
+
+def _is_whole(path: str, compression: Compression, num_bytes: int) -> bool:
+    """Whether a file holds so many uncompressed bytes and no more."""
+    size = storage.num_bytes(path)
+    if compression == "none":
+        return size == num_bytes
+    if size > _READ_BYTES:
+        # A GZIP member ends with its length, modulo 2 ** 32.
+        end = storage.read_bytes(path, size - 4, size)
+        return int.from_bytes(end, "little") == num_bytes % 2**32
+    try:
+        return sum(map(len, _inflated(path))) == num_bytes
+    except (_BrokenFrameError, zlib.error):
+        return False
+
+
+def _tensorflow_name(compression: Compression) -> str:
+    return {"none": "", "gzip": "GZIP"}[compression]
