@@ -66,7 +66,7 @@ def main() -> None:
 
     from apache_beam.runners.worker import sdk_worker_main
 
-    class Harness(sdk_worker_main.SdkHarness):  # type: ignore[misc]
+    class Harness(sdk_worker_main.SdkHarness):
         """Beam's harness; writes down what a task raises before Beam turns it into text."""
 
         def _execute(self, task: Callable[[], Any], request: Any) -> None:

@@ -132,7 +132,7 @@ class WorkerProcesses:
         )
 
 
-class _ProcessEnvironment(environments.Environment):  # type: ignore[misc]
+class _ProcessEnvironment(environments.Environment):
     """Names, in a job's graph, the worker processes of that job."""
 
     def __init__(self, urn: str) -> None:
@@ -143,7 +143,7 @@ class _ProcessEnvironment(environments.Environment):  # type: ignore[misc]
         return self._urn, None
 
 
-class _ProcessWorker(GrpcWorkerHandler):  # type: ignore[misc]
+class _ProcessWorker(GrpcWorkerHandler):
     """One worker process, and the engine's connections to it."""
 
     def __init__(self, state: Any, provision_info: Any, grpc_server: Any, *, scratch: str) -> None:
@@ -250,7 +250,7 @@ def _until_broken(stream: Any) -> Any:
 
     The engine's reading threads have nobody to raise to: the watcher tells why it broke.
     """
-    import grpc
+    import grpc  # type: ignore[import-untyped]
 
     with contextlib.suppress(grpc.RpcError):
         yield from stream

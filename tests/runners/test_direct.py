@@ -104,13 +104,13 @@ def test_an_error_of_one_worker_does_not_wait_for_the_others(tmp_path: Path) -> 
 def test_a_defect_keeps_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="a bug"):
         DirectRunner().run(_job(tmp_path, on_seven="bug"), job_name="test")
-    with pytest.raises(Exception, match="(?s)Traceback.*in process.*KeyError: 'a bug'"):
+    with pytest.raises(Exception, match=r"(?s)Traceback.*in process.*KeyError: 'a bug'"):
         DirectRunner(num_workers=2).run(_job(tmp_path, on_seven="bug"), job_name="test")
 
 
 def test_a_killed_worker_ends_the_job_within_seconds(tmp_path: Path) -> None:
     start = time.monotonic()
-    with pytest.raises(RunnerError, match="killed.*Start the same build again"):
+    with pytest.raises(RunnerError, match=r"killed.*Start the same build again"):
         DirectRunner(num_workers=2).run(
             _job(tmp_path, on_seven="die", on_eight="sleep"), job_name="test"
         )

@@ -1,0 +1,140 @@
+"""The fingerprint: the content address of a snapshot, from all that shapes its bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import sys
+from collections.abc import Mapping
+
+from .manifest import FORMAT_VERSION
+
+_LIBRARIES = (
+    "apache-beam",
+    "numpy",
+    "pillow",
+    "protobuf",
+    "pyarrow",
+    "snapshard",
+    "tensorflow",
+    "tensorflow-metadata",
+    "tensorflow-transform",
+    "tfx-bsl",
+)
+
+
+def canonical_json(value: object) -> bytes:
+    """One byte string for each plain JSON value: keys sorted, no spaces, UTF-8.
+
+    Lone surrogates, as undecodable file names have, are encoded as if they were characters.
+
+    Raises:
+        TypeError: if the value is not plain JSON: a key is no string, say.
+        ValueError: if a number is NaN or infinite, which JSON cannot say.
+
+    >>> canonical_json({"b": [1, 2.5, None], "a": "é"}).decode()
+    '{"a":"é","b":[1,2.5,null]}'
+    """
+    _check_keys(value)
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return text.encode(errors="surrogatepass")
+
+
+def _check_keys(value: object) -> None:
+    """Refuses keys that json would turn into strings: 1 and "1" must not be the same key."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"key {key!r} is not a string")
+            _check_keys(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_keys(item)
+
+
+def digest(value: object) -> str:
+    """The sha256, in hex, of a plain JSON value.
+
+    Raises:
+        TypeError: if it is not plain JSON.
+        ValueError: if it holds NaN or infinity.
+
+    >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    True
+    """
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FingerprintParts:
+    """What shapes a snapshot's bytes, each part plain JSON.
+
+    Large parts (the contents of a million files) come as a digest of themselves.
+    """
+
+    name: str
+    """The recipe's name: it stands in the manifest."""
+    inputs: object
+    """Relative paths and contents of the source's files, side files included."""
+    prepare: object
+    """What shapes the runs: the source's settings, features, seed, each step's code."""
+    splits: object
+    shards: object
+    preprocessing: object = None
+    """Code of the ``preprocessing_fn``; None without one."""
+    analysis: object = None
+    """How the analysis ran: batch size, where; None without one."""
+    versions: Mapping[str, str] = dataclasses.field(default_factory=lambda: library_versions())
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> dict[str, object]:
+        """The parts by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def fingerprint(parts: FingerprintParts) -> str:
+    """The fingerprint: the first 16 hex digits of the digest of all parts."""
+    return digest(parts.to_json())[:16]
+
+
+def differences(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
+    """Names of the parts that differ, in the order of ``a``, then what only ``b`` has.
+
+    ``a`` and ``b`` are parts as :meth:`FingerprintParts.to_json` gives them, perhaps read back
+    from a ``build.json`` of another version. A part that is a mapping on both sides is named
+    by its keys: ``versions.numpy``.
+
+    >>> differences({"seed": 0, "versions": {"numpy": "2.3"}}, {"seed": 0, "versions": {}})
+    ['versions.numpy']
+    """
+    found = []
+    for name in dict.fromkeys((*a, *b)):
+        if name in a and name in b:
+            left, right = a[name], b[name]
+            if isinstance(left, Mapping) and isinstance(right, Mapping):
+                found += [f"{name}.{inner}" for inner in differences(left, right)]
+            elif canonical_json(left) != canonical_json(right):
+                found.append(name)
+        else:
+            found.append(name)
+    return found
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of Python (``3.11``) and of the libraries that shape bytes, by name.
+
+    Read from the installed packages' metadata: nothing is imported. Python counts with its
+    minor version: a bug-fix release changes neither its parser nor its arithmetic. A library
+    that is not installed is ``absent``.
+    """
+    versions = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "absent"
+    return dict(sorted(versions.items()))
