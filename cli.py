@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .pipelines.snapshot import Snapshot
     from .schemas.recipe import Recipe
 
+_INTERRUPTED = 130
+"""The shell's code for a program that SIGINT ended."""
+
 app = typer.Typer(
     name="snapshard",
     help="Turns raw files into a training-ready snapshot, once: TFRecord shards and their reader.",
@@ -210,8 +213,6 @@ def _show_rejects(snapshot: Snapshot) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
-    import click
-
     from . import terminal
     from .schemas.errors import SnapshardError
 
@@ -223,15 +224,15 @@ def main(arguments: list[str] | None = None) -> None:
     except SnapshardError as error:
         terminal.show_error(str(error))
         code = error.exit_code
-    except click.exceptions.Abort:
-        code = 130
-    except click.ClickException as error:
-        error.show()
+    except typer.TyperException as error:
+        if message := error.format_message():  # none where the help was shown instead
+            terminal.show_error(f"{message} Try 'snapshard --help'.")
         code = 2
-    except KeyboardInterrupt:
-        terminal.show_error("interrupted. What is done is kept: the same command goes on.")
-        code = 130
+    except typer.Abort:
+        code = _INTERRUPTED
     except BrokenPipeError:
         code = 1
+    if code == _INTERRUPTED:  # typer makes it of a KeyboardInterrupt
+        terminal.show_error("interrupted. What is done is kept: the same command goes on.")
     terminal.flush()
     sys.exit(code if isinstance(code, int) else 0)
