@@ -162,8 +162,9 @@ def _learn(
     """Reads files on several threads; gives what is known of each, or its problem, by path."""
     if not files:
         return
-    # A store answers slowly and many at once; a disk's files cost processor time.
-    num_threads = min(8, os.cpu_count() or 1) if opened.local else 16
+    # A store answers slowly and many at once; a disk's files cost processor time; an archive is
+    # one file, read at one place at a time.
+    num_threads = min(8, os.cpu_count() or 1) if opened.local else 1 if opened.archived else 16
     stopped = threading.Event()
 
     def learn(batch: list[SourceFile]) -> dict[str, Known | str]:

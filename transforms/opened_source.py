@@ -57,6 +57,7 @@ class OpenedSource:
         query: What follows a single file's name in a web address, '?' included.
         pattern: Parts of the glob below the root; () for every file.
         single: Name of the one file, where the source is a file.
+        archived: Whether the files lie in an archive, such as ``zip://*::photos.zip``.
     """
 
     url: str = dataclasses.field(repr=False)
@@ -64,6 +65,7 @@ class OpenedSource:
     query: str = dataclasses.field(default="", repr=False)
     pattern: tuple[str, ...] = ()
     single: str = ""
+    archived: bool = False
 
     @property
     def shown(self) -> str:
@@ -76,14 +78,21 @@ class OpenedSource:
         return storage.is_local(self.url)
 
     @property
-    def archived(self) -> bool:
-        """Whether the files lie in an archive."""
-        return not self.local and isinstance(self.filesystem, AbstractArchiveFileSystem)
-
-    @property
     def filesystem(self) -> Any:
         """The fsspec filesystem that the root lies on."""
-        return storage.filesystem(self.url)[0]
+        if not self.archived:
+            return storage.filesystem(self.url)[0]
+        # fsspec keeps no archive open: each would read its table of contents once more. A forked
+        # process must open its own: a shared one would share the position in the file.
+        process, filesystem = self.__dict__.get("_archive", (0, None))
+        if process != os.getpid():
+            filesystem = storage.filesystem(self.url)[0]
+            self.__dict__["_archive"] = (os.getpid(), filesystem)
+        return filesystem
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to workers: an open archive does not."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def full_path(self, path: str) -> str:
         """The filesystem's own path of a file relative to the root."""
@@ -168,6 +177,7 @@ class OpenedSource:
         return not self.pattern or _matches(parts, self.pattern)
 
     def _find(self) -> Iterator[SourceFile]:
+        self.__dict__.pop("_archive", None)
         filesystem = self.filesystem
         if self.single:
             full = self.full_path(self.single)
@@ -212,35 +222,31 @@ def open_source(url: str, folder: str) -> OpenedSource:
 
 def _open(url: str) -> OpenedSource | None:
     """Opens an absolute URL; None where nothing lies there."""
-    try:
-        filesystem, path = _fresh_filesystem(url)
-    except FileNotFoundError:
-        return None
+    filesystem, path = None, ""
+    if storage.is_local(url):
+        path = os.path.normpath(storage.local_path(url))
+    else:
+        try:
+            filesystem, path = storage.filesystem(url)
+        except FileNotFoundError:
+            return None
+        path = path.rstrip("/")
+    opened = OpenedSource(
+        url=url, root=path, archived=isinstance(filesystem, AbstractArchiveFileSystem)
+    )
     kind = _kind(filesystem, path)
     if kind == "folder":
-        return OpenedSource(url=url, root=path)
+        return opened
     if kind == "file":
         # A signature in a web address must not become part of the file's name.
         path, mark, query = path.partition("?") if "://" in path else (path, "", "")
         root, _, name = path.rpartition("/")
         root = root or path[: -len(name)]
-        return OpenedSource(url=url, root=root, query=mark + query, single=name)
+        return dataclasses.replace(opened, root=root, query=mark + query, single=name)
     root, pattern = _split_glob(path)
     if pattern and _kind(filesystem, root) == "folder":
-        return OpenedSource(url=url, root=root, pattern=pattern)
+        return dataclasses.replace(opened, root=root, pattern=pattern)
     return None
-
-
-def _fresh_filesystem(url: str) -> tuple[Any, str]:
-    """The filesystem of a URL, None for this machine's own, and the path in it."""
-    if storage.is_local(url):
-        return None, os.path.normpath(storage.local_path(url))
-    filesystem, path = storage.filesystem(url)
-    if isinstance(filesystem, AbstractArchiveFileSystem):
-        # The instance holds the archive's table of contents as it once was.
-        type(filesystem).clear_instance_cache()
-        filesystem, path = storage.filesystem(url)
-    return filesystem, path.rstrip("/")
 
 
 def _absolute(url: str, folder: str) -> str:

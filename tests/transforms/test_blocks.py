@@ -1,0 +1,166 @@
+"""Grouping files into blocks: every byte once, bounded sizes, and changes that stay local."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshard.schemas.blocks import Block, SourceFile
+from snapshard.transforms.blocks import BLOCK_BYTES, FILE_COST_BYTES, group_blocks
+
+SMALL_BLOCK = 32 * FILE_COST_BYTES
+"""Small enough for a few hundred files to make many blocks."""
+
+
+def _file(name: str, size: int, *, problem: str = "", content: str = "a") -> SourceFile:
+    sha256 = "" if problem else content * 64
+    return SourceFile(path=name, num_bytes=size, stamp="", sha256=sha256, problem=problem)
+
+
+def _sorted(files: list[SourceFile]) -> list[SourceFile]:
+    return sorted(files, key=lambda file: file.path.encode())
+
+
+def _weight(block: Block) -> int:
+    return block.num_bytes + FILE_COST_BYTES * len(block.ranges)
+
+
+sizes = st.one_of(
+    st.integers(0, FILE_COST_BYTES),
+    st.integers(0, SMALL_BLOCK // 2),
+    st.integers(0, 5 * SMALL_BLOCK),
+)
+file_lists = st.dictionaries(
+    st.text("abc/", min_size=1, max_size=6),
+    st.tuples(sizes, st.sampled_from(["", "", "", "", "dangling symbolic link"])),
+    max_size=120,
+).map(
+    lambda found: _sorted(
+        [_file(name, 0 if bad else size, problem=bad) for name, (size, bad) in found.items()]
+    )
+)
+
+
+@given(file_lists)
+def test_every_file_lies_in_one_block_in_order(files: list[SourceFile]) -> None:
+    blocks = group_blocks(files, {}, block_bytes=SMALL_BLOCK)
+    assert all(block.ranges for block in blocks)
+    assert [
+        (part.path, part.sha256, part.start, part.stop, part.problem)
+        for block in blocks
+        for part in block.ranges
+    ] == [(file.path, file.sha256, 0, file.num_bytes, file.problem) for file in files]
+
+
+@given(file_lists)
+def test_blocks_are_of_bounded_size(files: list[SourceFile]) -> None:
+    blocks = group_blocks(files, {}, block_bytes=SMALL_BLOCK)
+    for block in blocks:
+        largest = max(part.stop - part.start for part in block.ranges) + FILE_COST_BYTES
+        assert _weight(block) <= max(2 * SMALL_BLOCK, largest + SMALL_BLOCK // 2)
+        if len(blocks) > 1:
+            assert _weight(block) >= SMALL_BLOCK // 4
+
+
+@given(file_lists.filter(len), st.data())
+def test_a_changed_content_changes_one_block(files: list[SourceFile], data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(files) - 1))
+    before = group_blocks(files, {}, block_bytes=SMALL_BLOCK)
+    files[index] = dataclasses.replace(files[index], sha256="b" * 64, problem="")
+    after = group_blocks(files, {}, block_bytes=SMALL_BLOCK)
+    assert sum(a != b for a, b in zip(before, after, strict=True)) == 1
+
+
+@given(file_lists, st.text("abc/", min_size=1, max_size=6), sizes)
+def test_an_added_or_removed_file_changes_what_lies_near_it(
+    files: list[SourceFile], name: str, size: int
+) -> None:
+    without = [file for file in files if file.path != name]
+    added = _file(name, size)
+    blocks = group_blocks(without, {}, block_bytes=SMALL_BLOCK)
+    changed = group_blocks(_sorted([*without, added]), {}, block_bytes=SMALL_BLOCK)
+    kept = set(blocks) & set(changed)
+    # What is computed anew lies within a few blocks' size of the file, whatever the rest.
+    new = [block for block in changed if block not in kept]
+    others = sum(_weight(block) for block in new) - size
+    largest = max((file.num_bytes for file in files), default=0)
+    assert others <= 12 * SMALL_BLOCK + 4 * largest
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_adding_a_file_changes_one_or_two_blocks(seed: int) -> None:
+    draw = random.Random(seed)
+    files = [
+        _file(f"class_{draw.randrange(10)}/{index:05}.jpg", draw.randrange(2 * FILE_COST_BYTES))
+        for index in range(3_000)
+    ]
+    before = group_blocks(_sorted(files), {}, block_bytes=SMALL_BLOCK)
+    assert len(before) > 100
+    num_new = []
+    for trial in range(100):
+        added = _file(f"class_{draw.randrange(10)}/{draw.randrange(3_000):05}+{trial}.jpg", 5_000)
+        after = group_blocks(_sorted([*files, added]), {}, block_bytes=SMALL_BLOCK)
+        num_new.append(len(set(after) - set(before)))
+    assert max(num_new) <= 4
+    assert sum(num_new) / len(num_new) < 1.5
+
+
+def test_equal_files_make_blocks_of_about_the_aim() -> None:
+    files = _sorted([_file(f"{index:06}", FILE_COST_BYTES) for index in range(20_000)])
+    blocks = group_blocks(files, {}, block_bytes=SMALL_BLOCK)
+    mean = sum(map(_weight, blocks)) / len(blocks)
+    assert 0.7 * SMALL_BLOCK <= mean <= 1.4 * SMALL_BLOCK
+
+
+def test_the_number_of_empty_files_in_a_block_is_bounded() -> None:
+    files = [_file(f"{index:06}", 0) for index in range(100_000)]
+    blocks = group_blocks(files, {})
+    assert max(len(block.ranges) for block in blocks) <= 2 * BLOCK_BYTES // FILE_COST_BYTES
+    assert len(blocks) >= 4
+
+
+def test_large_files_without_cuts_stand_alone() -> None:
+    files = [_file(f"{index}.tar", 3 * SMALL_BLOCK) for index in range(5)]
+    blocks = group_blocks(files, {}, block_bytes=SMALL_BLOCK)
+    assert [len(block.ranges) for block in blocks] == [1] * 5
+
+
+def test_no_files_make_no_blocks() -> None:
+    assert group_blocks([], {}) == ()
+
+
+@given(
+    st.integers(1, 20 * SMALL_BLOCK),
+    st.lists(st.integers(-5, 21 * SMALL_BLOCK), min_size=1, max_size=50),
+)
+def test_cut_files_are_covered_by_ranges(num_bytes: int, cuts: list[int]) -> None:
+    files = [_file("a.csv", 10), _file("b.csv", num_bytes), _file("c.csv", 20)]
+    blocks = group_blocks(files, {"b.csv": cuts}, block_bytes=SMALL_BLOCK)
+    assert [part.path for part in blocks[0].ranges] == ["a.csv"]
+    assert [part.path for part in blocks[-1].ranges] == ["c.csv"]
+    ranges = [block.ranges[0] for block in blocks[1:-1]]
+    assert all(len(block.ranges) == 1 for block in blocks[1:-1])
+    assert {part.path for part in ranges} == {"b.csv"}
+    assert ranges[0].start == 0
+    assert ranges[-1].stop == num_bytes
+    for one, two in itertools.pairwise(ranges):
+        assert one.stop == two.start
+        assert one.stop in cuts
+        assert one.start < one.stop
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "step", "num_blocks"),
+    [(10_000_000, 1_000, 77), (SMALL_BLOCK, 100, 1), (SMALL_BLOCK + 1, 100, 2)],
+)
+def test_cuts_are_chosen_even(num_bytes: int, step: int, num_blocks: int) -> None:
+    cuts = range(step, num_bytes, step)
+    blocks = group_blocks([_file("a", num_bytes)], {"a": cuts}, block_bytes=SMALL_BLOCK)
+    assert len(blocks) == num_blocks
+    lengths = [block.num_bytes for block in blocks]
+    assert max(lengths) - min(lengths) <= 2 * step
