@@ -1,0 +1,335 @@
+"""From rows of CSV text to the wire columns of features; what does not fit becomes a reject.
+
+Rows are parsed by pyarrow straight into the features' types, a window at a time. Only where that
+fails, or a value does not fit, is the culprit looked for: with the same parser on fewer rows,
+never with a cast from strings, which accepts other texts.
+
+What a cell may hold, blanks at its ends left out in numbers:
+
+=========== =======================================================================================
+dtype       texts
+=========== =======================================================================================
+int8 … 64,  decimal digits with a ``-``, or ``0x`` and hexadecimal ones, within the dtype's range;
+uint8 … 32  ``1.0``, ``+1`` and ``1e3`` are no integers
+float32     a decimal number, rounded to the nearest float32; ``inf`` and ``nan`` in any case (but
+            what stands in ``null_values``, as ``NaN`` does by default, is missing). A number too
+            large for float32 is rejected, and not made an infinity
+bool        ``true``, ``True``, ``TRUE``, ``1``; ``false``, ``False``, ``FALSE``, ``0``
+string      any UTF-8 text, blanks included
+class       one of the class's names, to the letter
+=========== =======================================================================================
+
+A text in ``null_values`` is a missing value in every column, quoted or not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...schemas.blocks import RawBatch
+from ...schemas.errors import Reject
+from ...schemas.features import ClassLabel, Features, Scalar
+from ..runs import wire_schema
+from .csv_rows import TOO_LONG, Offsets, Rows
+from .csv_table import Table
+
+MAX_BATCH_ROWS = 1 << 16
+"""Rows in one RawBatch, at most."""
+MAX_PAYLOAD_BYTES = 1 << 16
+"""A rejected row's bytes are kept up to this length."""
+
+_SHOWN_CELL_CHARS = 60
+_INFINITY = re.compile(r"\s*[-+]?inf(inity)?\s*", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Column:
+    """A feature and where it stands in a file."""
+
+    name: str
+    feature: ClassLabel | Scalar
+    index: int
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        if isinstance(self.feature, ClassLabel) or self.feature.dtype == "string":
+            return pa.large_string()
+        return getattr(pa, "bool_" if self.feature.dtype == "bool" else self.feature.dtype)()
+
+    @property
+    def expected(self) -> str:
+        if isinstance(self.feature, Scalar):
+            return self.feature.dtype
+        names = self.feature.names
+        shown = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
+        return f"one of the {len(names)} classes {shown}"
+
+
+@dataclasses.dataclass
+class _Bad:
+    """Why rows are rejected, as it is found: row -> (stage, reason, message)."""
+
+    rows: dict[int, tuple[str, str, str]] = dataclasses.field(default_factory=dict)
+
+    def add(self, row: int, stage: str, reason: str, message: str) -> None:
+        """Notes one finding; the first one of a row stands."""
+        self.rows.setdefault(row, (stage, reason, message))
+
+
+class CellReader:
+    """Turns the rows of one file into batches of wire columns.
+
+    ``features`` are Scalars and ClassLabels whose names stand in the table's header.
+    """
+
+    def __init__(self, table: Table, features: Features) -> None:
+        """Looks up where each feature stands."""
+        self._table = table
+        self._columns: list[_Column] = []
+        for name, feature in features.items():
+            if not isinstance(feature, ClassLabel | Scalar):
+                raise TypeError(f"feature {name!r} is {feature}, which no cell can hold")
+            self._columns.append(_Column(name, feature, table.header.index(name)))
+        self._columns.sort(key=lambda column: column.index)
+        self._schema = wire_schema(features)
+
+    def read(self, rows: Rows) -> Iterator[RawBatch]:
+        """Parses rows; yields batches of at most MAX_BATCH_ROWS, rejects with the first one."""
+        bad = _Bad()
+        if rows.problem:
+            bad.add(0, "read", rows.problem, self._row_problem(rows))
+            yield self._batch(rows, np.zeros(0, np.int64), self._schema.empty_table(), bad)
+            return
+        kept = np.arange(len(rows))
+        types = {column.index: column.arrow_type for column in self._columns}
+        try:
+            parsed = self._table.parse(rows, types=types, columns=list(types))
+        except pa.ArrowInvalid:
+            kept, parsed = self._parse_what_fits(rows, types, bad)
+        if len(parsed) != len(kept):
+            # Else records would get the ids of others.
+            raise AssertionError(
+                f"{self._table.path} byte {rows.offset}: found {len(kept)} rows, and pyarrow "
+                f"parsed {len(parsed)}. This is a defect of snapshard: report it."
+            )
+        columns, fits = self._wire(rows, kept, parsed, bad)
+        if not fits.all():
+            mask = pa.array(fits)
+            columns, kept = columns.filter(mask), kept[fits]
+        yield from self._batches(rows, kept, columns, bad)
+
+    def _batches(
+        self, rows: Rows, kept: Offsets, columns: pa.Table, bad: _Bad
+    ) -> Iterator[RawBatch]:
+        for start in range(0, max(len(kept), 1), MAX_BATCH_ROWS):
+            part = slice(start, start + MAX_BATCH_ROWS)
+            yield self._batch(rows, kept[part], columns.slice(start, MAX_BATCH_ROWS), bad)
+            bad = _Bad()
+
+    def _batch(self, rows: Rows, kept: Offsets, columns: pa.Table, bad: _Bad) -> RawBatch:
+        prefix = f"{self._table.path}#"
+        positions = (rows.starts[kept] + rows.offset).tolist()
+        return RawBatch(
+            ids=[prefix + position for position in map(str, positions)],
+            columns=pa.RecordBatch.from_arrays(
+                [column.combine_chunks() for column in columns.columns], schema=self._schema
+            ),
+            rejects=tuple(self._reject(rows, row, *bad.rows[row]) for row in sorted(bad.rows)),
+        )
+
+    def _reject(self, rows: Rows, row: int, stage: str, reason: str, message: str) -> Reject:
+        position = rows.offset + int(rows.starts[row])
+        short = rows.stops[row] - rows.starts[row] <= MAX_PAYLOAD_BYTES
+        return Reject(
+            record_id=f"{self._table.path}#{position}",
+            stage=stage,
+            reason=reason,
+            message=f"{self._table.path} byte {position}: {message}",
+            source=self._table.path,
+            position=position,
+            payload=rows.text(row) if short else None,
+        )
+
+    def _row_problem(self, rows: Rows) -> str:
+        if rows.problem == TOO_LONG:
+            return (
+                "the line has no end within 16 MiB. Is this a CSV file? Remove the line, or raise "
+                "max_rejects to quarantine such rows."
+            )
+        return (
+            "a cell begins with a quote that is not closed. Close it, or write the quote twice "
+            "inside quotes, or raise max_rejects to quarantine such rows."
+        )
+
+    def _without_ragged(self, rows: Rows, bad: _Bad) -> Offsets:
+        """The rows that have the right number of cells."""
+        ragged = self._table.ragged(rows)
+        wanted = len(self._table.header)
+        for row in ragged:
+            message = f"the row {_shown(rows.text(row))} does not have {wanted} cells as the header"
+            fix = f"Mend it: quote cells that hold {self._table.delimiter!r}"
+            bad.add(row, "read", "wrong number of cells", _with_fix(message, fix))
+        return np.delete(np.arange(len(rows)), ragged)
+
+    def _parse_what_fits(
+        self, rows: Rows, types: dict[int, pa.DataType], bad: _Bad
+    ) -> tuple[Offsets, pa.Table]:
+        """Finds every cell that does not fit its type; parses the rows without one."""
+        kept = self._without_ragged(rows, bad)
+        if not len(kept):
+            return kept, self._nothing(types)
+        whole = rows.take(kept)
+        unfit: set[int] = set()
+        for column in self._columns:
+            if self._fails(whole, column):
+                unfit.update(self._find_unfit(whole, kept, column, bad))
+        left = np.setdiff1d(np.arange(len(kept)), sorted(unfit))
+        if not len(left):
+            return kept[:0], self._nothing(types)
+        parsed = self._table.parse(whole.take(left), types=types, columns=list(types))
+        return kept[left], parsed
+
+    def _nothing(self, types: dict[int, pa.DataType]) -> pa.Table:
+        return pa.schema([(str(i), kind) for i, kind in types.items()]).empty_table()
+
+    def _fails(self, rows: Rows, column: _Column) -> bool:
+        try:
+            self._table.parse(rows, types={column.index: column.arrow_type}, columns=[column.index])
+        except pa.ArrowInvalid:
+            return True
+        return False
+
+    def _find_unfit(self, rows: Rows, kept: Offsets, column: _Column, bad: _Bad) -> Iterator[int]:
+        """Rows whose cell in a column cannot be parsed.
+
+        Equal texts parse alike, so one row stands for all that hold the same text.
+        """
+        coded = self._table.texts(rows, column.index).dictionary_encode()
+        codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        present, first = np.unique(codes, return_index=True)
+        first = np.sort(first[present >= 0])
+
+        def fails(part: Offsets) -> bool:
+            return self._fails(rows.take(part), column)
+
+        unfit = codes[_culprits(fails, first)]
+        text = column.arrow_type == pa.large_string()
+        for row in np.flatnonzero(np.isin(codes, unfit)).tolist():
+            cell = coded.dictionary[int(codes[row])].as_py()
+            if text:
+                reason, fix = "not UTF-8", "Convert the file (iconv -f latin1 -t utf8)"
+                message = f"column {column.name!r} is {_shown(cell)}, expected UTF-8 text"
+            else:
+                reason, fix = "wrong type", self._how_to_fix(column, cell)
+                message = f"column {column.name!r} is {_shown(cell)}, expected {column.expected}"
+            bad.add(int(kept[row]), "read", reason, _with_fix(message, fix))
+            yield row
+
+    def _how_to_fix(self, column: _Column, cell: bytes) -> str:
+        other = "string"
+        if column.expected.startswith(("int", "uint")):
+            try:
+                float(cell)
+                other = "string" if cell.strip().lstrip(b"+-").isdigit() else "float32"
+            except ValueError:
+                pass
+        shown = _shown(cell)
+        return (
+            f"Mend the cell, list {shown} in null_values if it means a missing value, declare "
+            f"types={{{column.name!r}: {other!r}}}"
+        )
+
+    def _wire(
+        self, rows: Rows, kept: Offsets, parsed: pa.Table, bad: _Bad
+    ) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+        """The wire columns of parsed rows, and which rows are fit to be stored."""
+        fits = np.ones(len(kept), bool)
+        wires: dict[str, pa.Array] = {}
+        for column in self._columns:
+            values = parsed.column(str(column.index)).combine_chunks()
+            wire = self._to_wire(values, column)
+            wires[column.name] = wire
+            for row in _rows_where(_missing(values, column.feature)):
+                fits[row] = False
+                message = f"column {column.name!r} has no value, expected {column.expected}"
+                fix = "Fill it, or give the feature optional=True"
+                if isinstance(column.feature, ClassLabel):
+                    fix = "Fill it, or remove the row"
+                bad.add(int(kept[row]), "validate", "missing value", _with_fix(message, fix))
+            if isinstance(column.feature, ClassLabel):
+                for row in _rows_where(pc.and_(values.is_valid(), wire.is_null())):
+                    fits[row] = False
+                    message = (
+                        f"column {column.name!r} is {_shown(values[row].as_py().encode())}, "
+                        f"expected {column.expected}"
+                    )
+                    fix = "Add it to the names of the class, or mend the cell"
+                    bad.add(int(kept[row]), "validate", "unknown class", _with_fix(message, fix))
+            elif column.feature.dtype == "float32":
+                for row, cell in self._too_large(rows, kept, column, values):
+                    fits[row] = False
+                    message = (
+                        f"column {column.name!r} is {_shown(cell)}, which is too large for float32"
+                    )
+                    fix = f"Rescale it, declare types={{{column.name!r}: 'string'}}"
+                    bad.add(int(kept[row]), "validate", "out of range", _with_fix(message, fix))
+        arrays = [wires[name] for name in self._schema.names]
+        return pa.table(arrays, names=self._schema.names), fits
+
+    def _to_wire(self, values: pa.Array, column: _Column) -> pa.Array:
+        if isinstance(column.feature, ClassLabel):
+            values = pc.index_in(values, pa.array(column.feature.names, pa.large_string()))
+        return values.cast(self._schema.field(column.name).type)
+
+    def _too_large(
+        self, rows: Rows, kept: Offsets, column: _Column, values: pa.Array
+    ) -> Iterator[tuple[int, bytes]]:
+        """Rows whose number became an infinity without being written as one."""
+        infinite = _rows_where(pc.is_inf(values))
+        if not infinite:
+            return
+        texts = self._table.texts(rows.take(kept[infinite]), column.index)
+        for row, cell in zip(infinite, texts.to_pylist(), strict=True):
+            if not _INFINITY.fullmatch(cell.decode(errors="replace")):
+                yield row, cell
+
+
+def _culprits(fails: Callable[[Offsets], bool], rows: Offsets) -> Offsets:
+    """The rows that fail each by itself, where a set fails if one of its rows does."""
+    if not len(rows) or not fails(rows):
+        return rows[:0]
+    if len(rows) == 1:
+        return rows
+    half = len(rows) // 2
+    return np.concatenate((_culprits(fails, rows[:half]), _culprits(fails, rows[half:])))
+
+
+def _missing(values: pa.Array, feature: ClassLabel | Scalar) -> pa.Array:
+    """Which rows lack a value that they must have."""
+    if values.null_count == 0 or (isinstance(feature, Scalar) and feature.optional):
+        return pa.array([], pa.bool_())
+    return values.is_null()
+
+
+def _rows_where(mask: pa.Array) -> list[int]:
+    found: list[int] = pc.indices_nonzero(mask).to_pylist()
+    return found
+
+
+def _shown(cell: bytes) -> str:
+    """A cell for a message: quoted, shortened, bytes that are not UTF-8 escaped."""
+    text = cell[: 4 * _SHOWN_CELL_CHARS].decode(errors="backslashreplace")
+    if len(text) > _SHOWN_CELL_CHARS or len(cell) > 4 * _SHOWN_CELL_CHARS:
+        return repr(text[:_SHOWN_CELL_CHARS]) + "…"
+    return repr(text)
+
+
+def _with_fix(message: str, fix: str) -> str:
+    return f"{message}. {fix}, or raise max_rejects to quarantine such rows."
