@@ -52,15 +52,30 @@ def stratum_codes(strata: pa.Array, names: Sequence[str]) -> npt.NDArray[np.int3
         of_entry = stratum_codes(strata.dictionary, names)
         empty = names.index("") if "" in names else -1
         lookup = np.append(of_entry, np.int32(empty))
-        return lookup[strata.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+        codes: npt.NDArray[np.int32] = lookup[strata.indices.fill_null(-1).to_numpy()]
+        return codes
     texts = strata.cast(pa.large_binary()).fill_null(b"")
     known = pa.array([_encoded(name) for name in names], pa.large_binary())
-    codes = pc.index_in(texts, value_set=known).fill_null(-1)
-    return codes.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+    found: npt.NDArray[np.int32] = pc.index_in(texts, value_set=known).fill_null(-1).to_numpy()
+    return found
 
 
 def _encoded(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeyColumns:
+    """What decides where records go, a row per record, in any order."""
+
+    partitions: npt.NDArray[np.int16]
+    """int16[n]."""
+    keys: Keys
+    """uint64[n]."""
+    num_bytes: npt.NDArray[np.int64]
+    """int64[n], encoded bytes."""
+    strata: pa.Array | None = None
+    """string or binary[n], as ``keys.value_texts`` gives it; None unless stratified."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -155,15 +170,20 @@ class KeyHistogram:
         # must be text.
         name_batch = pa.record_batch([names], schema=pa.schema([("strata", pa.large_binary())]))
         columns = [
-            self.partition, self.stratum, self.bin,
-            self.num_records, self.num_bytes, self.max_bytes,
+            self.partition,
+            self.stratum,
+            self.bin,
+            self.num_records,
+            self.num_bytes,
+            self.max_bytes,
         ]
         batch = pa.record_batch([pa.array(column) for column in columns], schema=_SCHEMA)
         sink = pa.BufferOutputStream()
         for part in (name_batch, batch):
             with pa.ipc.new_stream(sink, part.schema) as writer:
                 writer.write_batch(part)
-        return sink.getvalue().to_pybytes()
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyHistogram:

@@ -8,7 +8,7 @@ a global shuffle.
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -24,20 +24,6 @@ NO_PARTITION = -1
 """What :func:`assign_partitions` gives a record whose group is not known."""
 
 Keys = npt.NDArray[np.uint64]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class KeyColumns:
-    """What decides where records go, a row per record, in any order."""
-
-    partitions: npt.NDArray[np.int16]
-    """int16[n]."""
-    keys: Keys
-    """uint64[n]."""
-    num_bytes: npt.NDArray[np.int64]
-    """int64[n], encoded bytes."""
-    strata: pa.Array | None = None
-    """string or binary[n], as :func:`value_texts` gives it; None unless stratified."""
 
 
 def record_keys(ids: Sequence[str], seed: int) -> Keys:
@@ -73,8 +59,13 @@ def value_texts(values: pa.Array) -> pa.DictionaryArray:
     are null.
 
     Raises:
-        RecipeError: for values that are neither numbers, booleans, strings nor bytes.
+        RecipeError: for lists and structs.
     """
+    if pa.types.is_nested(values.type):
+        raise RecipeError(
+            f"Splits: values of type {values.type} cannot name groups or strata. Name a feature of "
+            "one number, bool or string per record in group_by or stratify_by."
+        )
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     distinct = encoded.dictionary.to_pylist()
     texts = [None if value is None else _text(value) for value in distinct]
@@ -91,14 +82,10 @@ def _text(value: Any) -> bytes | None:
         return value.encode("utf-8", "surrogateescape")
     if isinstance(value, bool):
         return b"true" if value else b"false"
-    if isinstance(value, int):
-        return str(value).encode()
     if isinstance(value, float):
-        return repr(value + 0.0).encode() if value == value else None
-    raise RecipeError(
-        f"Splits: a {type(value).__name__} cannot name a group or a stratum. Name a feature of "
-        "one number, bool or string per record in group_by or stratify_by."
-    )
+        # Adding 0.0 makes -0.0 equal to 0.0 in its text, too.
+        return None if math.isnan(value) else repr(value + 0.0).encode()
+    return str(value).encode()
 
 
 def assign_partitions(values: pa.Array, splits: Splits, *, seed: int) -> npt.NDArray[np.int16]:
@@ -118,7 +105,8 @@ def assign_partitions(values: pa.Array, splits: Splits, *, seed: int) -> npt.NDA
     of_group = split_of_keys(_hash_texts(texts.dictionary.to_pylist(), seed), splits)
     # The last entry serves the index -1, which stands for null.
     of_group = np.append(of_group, np.int16(NO_PARTITION))
-    return of_group[texts.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+    found: npt.NDArray[np.int16] = of_group[texts.indices.fill_null(-1).to_numpy()]
+    return found
 
 
 def split_of_keys(keys: Keys, splits: Splits) -> npt.NDArray[np.int16]:

@@ -37,8 +37,8 @@ def select_rows(
     """
     if split.strata is not None and strata is None:
         raise ValueError(f"split {split.name!r} is stratified: strata are needed")
-    selected = partitions == shard.partition
-    selected &= in_key_range(keys, shard.start_key, shard.stop_key)
+    selected = in_key_range(keys, shard.start_key, shard.stop_key)
+    selected &= partitions == shard.partition
     if split.strata is None or strata is None:
         return selected
     codes = stratum_codes(strata, tuple(split.strata))
@@ -60,4 +60,5 @@ def in_key_range(keys: Keys, start: int, stop: int) -> npt.NDArray[np.bool_]:
     """Says which keys lie in [start, stop), stop up to 2**64: bool[n] for uint64[n]."""
     if start >= stop:
         return np.zeros(len(keys), np.bool_)
-    return (np.uint64(start) <= keys) & (keys <= np.uint64(stop - 1))
+    inside: npt.NDArray[np.bool_] = (np.uint64(start) <= keys) & (keys <= np.uint64(stop - 1))
+    return inside

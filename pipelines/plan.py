@@ -1,0 +1,309 @@
+"""Plan: the key range of every shard of every split, from the combined summaries alone.
+
+Pure: data in, data out. Keys are read, through a function that the caller gives, only of the
+few bins of the histogram that a cut falls into, in two rounds: first the ends of the splits,
+then the cuts between shards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from ..schemas.blocks import ShardPlan, SplitPlan
+from ..schemas.shards import Shards
+from ..schemas.splits import Splits
+from ..transforms.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
+from ..transforms.tfrecord import FRAME_BYTES
+from .cuts import balanced_cuts, even_targets, nearest_cuts
+from .key_rows import Ints, KeyRows, KeyRowsReader, ReadKeys
+from .split_ends import SplitContent, find_splits
+
+_FINE_RECORDS = 1_000_000
+"""Up to so many records of a split, all keys are read where shards are too small to cut blindly."""
+
+
+def plan_splits(
+    histogram: KeyHistogram,
+    *,
+    splits: Splits,
+    shards: Shards,
+    size_ratio: float,
+    read_keys: ReadKeys,
+) -> tuple[SplitPlan, ...]:
+    """Plans the splits and cuts them into shards.
+
+    Every record of the histogram is in exactly one shard of one split, counts are exact, and
+    no shard is empty. Shards are balanced by bytes as written uncompressed (encoded records
+    and their framing): the shards of a split differ by at most 1 %, or by the largest record,
+    whichever is more. (Where shards are so small that a record's size tells, and the split
+    has over a million records, the keys around the cuts alone are looked at: then by up to
+    two records of the size found there.) With ``num_examples`` each shard but the last holds
+    exactly so many records. Records of equal keys stay together, which 64-bit keys of
+    different ids do not have but by chance.
+
+    Args:
+        histogram: All prepared records. Partitions: the split's index with ``group_by``, else
+            0. Strata: the values of ``stratify_by`` as text.
+        splits: Names and fractions.
+        shards: The settings that give each split its number of shards.
+        size_ratio: Stored bytes per encoded byte, for the number of shards: 1.0 but with GZIP
+            or a ``preprocessing_fn``.
+        read_keys: Gives the rows of the named (partition, bin) pairs. Called for the ends of
+            the splits, then for the cuts, each time for at most some 4 million rows.
+
+    Returns:
+        A plan per split, in the order of the splits; one without records has no shards.
+
+    Raises:
+        RecipeError: if the settings give a split no number of shards.
+        StorageError: if ``read_keys`` gives other records than the histogram counted.
+    """
+    stratified = splits.stratify_by is not None
+    reader = KeyRowsReader(histogram, read_keys, stratified)
+    contents = find_splits(histogram, splits=splits, reader=reader)
+    cutters = [
+        _Cutter.of(content, shards=shards, size_ratio=size_ratio)
+        for content in contents
+        if content.num_records.any()
+    ]
+    pairs = {(cutter.content.partition, bin_) for cutter in cutters for bin_ in cutter.bins}
+    for rows in reader.batches(pairs):
+        for cutter in cutters:
+            cutter.add(rows)
+    planned = {cutter.content.name: cutter.shards() for cutter in cutters}
+    return tuple(
+        SplitPlan(
+            name=content.name,
+            shards=planned.get(content.name, ()),
+            strata=dict(zip(histogram.strata, content.ranges, strict=True)) if stratified else None,
+        )
+        for content in contents
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Atoms:
+    """Records that stay together for what we know: of one key, or of one unread bin. Sorted."""
+
+    keys: npt.NDArray[np.uint64]
+    """The lowest key, or the start of the bin."""
+    num_records: Ints
+    num_bytes: Ints
+    max_bytes: Ints
+
+    def merged_at(self, starts: Ints) -> _Atoms:
+        """Joins atoms: new ones begin at the indices ``starts``, the first of which is 0."""
+        return _Atoms(
+            self.keys[starts],
+            np.add.reduceat(self.num_records, starts),
+            np.add.reduceat(self.num_bytes, starts),
+            np.maximum.reduceat(self.max_bytes, starts),
+        )
+
+    def weights(self, *, by_count: bool) -> Ints:
+        """What cuts balance: records, or bytes as written."""
+        if by_count:
+            return self.num_records
+        return self.num_bytes + FRAME_BYTES * self.num_records
+
+
+@dataclasses.dataclass(eq=False)
+class _Cutter:
+    """Cuts one split into shards, bin by bin as its rows are read."""
+
+    content: SplitContent
+    num_shards: int
+    targets: list[Fraction]
+    """Weights at which shards are to end, without the last."""
+    by_count: bool
+    """Whether weights are numbers of records, and the targets are to be met as they are."""
+    fine: bool
+    """Whether all records are looked at, not only those next to a target."""
+    bins: frozenset[int]
+    """The bins whose rows are needed."""
+    parts: list[_Atoms]
+
+    @classmethod
+    def of(cls, content: SplitContent, *, shards: Shards, size_ratio: float) -> _Cutter:
+        """Sets the targets of a split with records, and finds the bins to read."""
+        num_records = int(content.num_records.sum())
+        written = int(content.num_bytes.sum()) + FRAME_BYTES * num_records
+        num_shards = shards.num_shards_of(
+            content.name, num_examples=num_records, num_bytes=math.ceil(written * size_ratio)
+        )
+        by_count = shards.num_examples is not None
+        if shards.num_examples is not None:
+            targets = [Fraction(shards.num_examples * i) for i in range(1, num_shards)]
+        else:
+            targets = even_targets(written, num_shards)
+        whole = _Atoms(
+            np.arange(NUM_KEY_BINS, dtype=np.uint64) << np.uint64(BIN_SHIFT),
+            content.num_records,
+            content.num_bytes,
+            content.max_bytes,
+        )
+        bounds = _bounds(whole.weights(by_count=by_count))
+        floors = np.array([int(target) for target in targets], np.int64)
+        hit = np.searchsorted(bounds, floors, side="right") - 1
+        several = content.num_records > 1
+        # A target at a bin's edge is met without reading; so is one in a bin of one record.
+        cut_bins = hit[(bounds[hit] != floors) & several[hit]]
+        fine = False
+        if not by_count and num_shards > 1:
+            # A cut misses its target by half a record at the most, so two shards differ by two.
+            local = int(content.max_bytes[hit].max()) + FRAME_BYTES
+            largest = int(content.max_bytes.max()) + FRAME_BYTES
+            coarse = 2 * local > max(largest, written // num_shards // 101)
+            fine = coarse and num_records <= _FINE_RECORDS
+        bins = frozenset((np.flatnonzero(several) if fine else cut_bins).tolist())
+        unread = np.array(
+            [bin_ for bin_ in np.flatnonzero(content.num_records) if bin_ not in bins], np.int64
+        )
+        parts = [
+            _Atoms(
+                whole.keys[unread],
+                whole.num_records[unread],
+                whole.num_bytes[unread],
+                whole.max_bytes[unread],
+            )
+        ]
+        return cls(content, num_shards, targets, by_count, fine, bins, parts)
+
+    def add(self, rows: KeyRows) -> None:
+        """Takes the split's rows out of a batch that holds whole bins."""
+        wanted = np.isin(rows.bins, np.array(sorted(self.bins), np.int16))
+        chosen = np.flatnonzero(wanted & self.content.holds(rows))
+        if not len(chosen):
+            return
+        chosen = chosen[np.argsort(rows.keys[chosen], kind="stable")]
+        keys, sizes = rows.keys[chosen], rows.num_bytes[chosen]
+        rows_as_atoms = _Atoms(keys, np.ones(len(keys), np.int64), sizes, sizes)
+        atoms = rows_as_atoms.merged_at(np.flatnonzero(np.diff(keys, prepend=~keys[:1])))
+        if not self.fine:
+            atoms = self._next_to_targets(atoms)
+        self.parts.append(atoms)
+
+    def _next_to_targets(self, atoms: _Atoms) -> _Atoms:
+        """Joins the atoms of each bin but for the bounds next to a target: little to keep."""
+        bins = (atoms.keys >> np.uint64(BIN_SHIFT)).astype(np.int64)
+        in_bins = _bounds(
+            self.content.num_records
+            if self.by_count
+            else self.content.num_bytes + FRAME_BYTES * self.content.num_records
+        )
+        weights = atoms.weights(by_count=self.by_count)
+        before = np.cumsum(weights) - weights
+        new_bin = np.flatnonzero(np.diff(bins, prepend=-1))
+        in_front = np.repeat(
+            in_bins[bins[new_bin]] - before[new_bin], np.diff(np.append(new_bin, len(bins)))
+        )
+        floors = np.array([int(target) for target in self.targets], np.int64)
+        above = np.searchsorted(before + in_front, floors, side="right")
+        kept = np.concatenate([new_bin, above - 1, above])
+        return atoms.merged_at(np.unique(kept[(kept >= 0) & (kept < len(bins))]))
+
+    def shards(self) -> tuple[ShardPlan, ...]:
+        """Cuts; all rows of ``bins`` have been added."""
+        keys = np.concatenate([part.keys for part in self.parts])
+        order = np.argsort(keys)
+        atoms = _Atoms(
+            keys[order],
+            *(
+                np.concatenate([getattr(part, column) for part in self.parts])[order]
+                for column in ("num_records", "num_bytes", "max_bytes")
+            ),
+        )
+        bounds = _bounds(atoms.weights(by_count=self.by_count))
+        # Fewer only where records share their keys.
+        num_shards = min(self.num_shards, len(keys))
+        if num_shards < self.num_shards:
+            targets = even_targets(int(bounds[-1]), num_shards)
+            cuts = nearest_cuts(bounds, targets)
+        elif self.by_count:
+            cuts = nearest_cuts(bounds, self.targets)
+        else:
+            largest = int(atoms.max_bytes.max()) + FRAME_BYTES
+            cuts = balanced_cuts(bounds, num_shards, largest=largest)
+        return self._shard_plans(atoms, cuts)
+
+    def _shard_plans(self, atoms: _Atoms, cuts: Ints) -> tuple[ShardPlan, ...]:
+        ranges = [(start, stop) for start, stop in self.content.ranges if start < stop]
+        start, stop = min(a for a, _ in ranges), max(b for _, b in ranges)
+        if len(ranges) > 1:
+            # The ranges of strata reach out to where other strata have no record of the split.
+            start = max(start, int(atoms.keys[0]))
+            stop = min(stop, ((int(atoms.keys[-1]) >> BIN_SHIFT) + 1) << BIN_SHIFT)
+        edges = [start, *(int(key) for key in atoms.keys[cuts[1:-1]]), stop]
+        num_records = np.add.reduceat(atoms.num_records, cuts[:-1])
+        num_bytes = np.add.reduceat(atoms.num_bytes, cuts[:-1])
+        return tuple(
+            ShardPlan(
+                split=self.content.name,
+                index=index,
+                num_shards=len(edges) - 1,
+                partition=self.content.partition,
+                start_key=edges[index],
+                stop_key=edges[index + 1],
+                num_examples=int(num_records[index]),
+                num_bytes=int(num_bytes[index]),
+            )
+            for index in range(len(edges) - 1)
+        )
+
+
+def _bounds(weights: Ints) -> Ints:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(weights)])
+
+
+def plan_to_json(plan: tuple[SplitPlan, ...]) -> str:
+    """Writes a plan as JSON text: equal plans, equal text. Keys are decimal strings.
+
+    (JSON numbers above 2**53 do not survive every reader.)
+    """
+    value = [
+        {
+            "name": split.name,
+            "shards": [
+                {
+                    **dataclasses.asdict(shard),
+                    "start_key": str(shard.start_key),
+                    "stop_key": str(shard.stop_key),
+                }
+                for shard in split.shards
+            ],
+            "strata": None
+            if split.strata is None
+            else [[name, str(start), str(stop)] for name, (start, stop) in split.strata.items()],
+        }
+        for split in plan
+    ]
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"
+
+
+def plan_from_json(text: str) -> tuple[SplitPlan, ...]:
+    """Reads what :func:`plan_to_json` wrote."""
+    return tuple(
+        SplitPlan(
+            name=split["name"],
+            shards=tuple(
+                ShardPlan(
+                    **{
+                        **shard,
+                        "start_key": int(shard["start_key"]),
+                        "stop_key": int(shard["stop_key"]),
+                    }
+                )
+                for shard in split["shards"]
+            ),
+            strata=None
+            if split["strata"] is None
+            else {name: (int(start), int(stop)) for name, start, stop in split["strata"]},
+        )
+        for split in json.loads(text)
+    )

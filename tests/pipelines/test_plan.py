@@ -1,0 +1,391 @@
+"""The planner, on random sets of records: nothing lost, nothing twice, all of it balanced."""
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from snapshard import Shards, Splits
+from snapshard.pipelines import key_rows
+from snapshard.pipelines.plan import plan_from_json, plan_splits, plan_to_json
+from snapshard.pipelines.split_ends import shares
+from snapshard.schemas.blocks import ShardPlan, SplitPlan
+from snapshard.schemas.errors import RecipeError, StorageError
+from snapshard.transforms.key_histogram import NUM_KEY_BINS, KeyColumns, KeyHistogram, key_bins
+from snapshard.transforms.keys import record_keys
+from snapshard.transforms.membership import select_rows
+from snapshard.transforms.tfrecord import FRAME_BYTES
+
+Plan = tuple[SplitPlan, ...]
+Membership = tuple[SplitPlan, ShardPlan, npt.NDArray[np.bool_]]
+
+THREE = {"train": 0.8, "validation": 0.1, "test": 0.1}
+
+
+@dataclasses.dataclass
+class Records:
+    """Some records, and the read_keys of them, which notes what it was asked for."""
+
+    columns: KeyColumns
+    asked: list[list[tuple[int, int]]] = dataclasses.field(default_factory=list)
+
+    @property
+    def histogram(self) -> KeyHistogram:
+        c = self.columns
+        return KeyHistogram.from_arrays(
+            c.partitions, c.keys, num_bytes=c.num_bytes, strata=c.strata
+        )
+
+    def read_keys(self, pairs: Collection[tuple[int, int]]) -> KeyColumns:
+        self.asked.append(list(pairs))
+        c = self.columns
+        cells = c.partitions.astype(np.int64) * NUM_KEY_BINS + key_bins(c.keys)
+        wanted = [partition * NUM_KEY_BINS + bin_ for partition, bin_ in pairs]
+        rows = np.flatnonzero(np.isin(cells, wanted))[::-1]
+        strata = None if c.strata is None else c.strata.take(pa.array(rows))
+        return KeyColumns(c.partitions[rows], c.keys[rows], c.num_bytes[rows], strata)
+
+    def plan(self, splits: Splits, shards: Shards | None = None, size_ratio: float = 1.0) -> Plan:
+        return plan_splits(
+            self.histogram,
+            splits=splits,
+            shards=shards or Shards(),
+            size_ratio=size_ratio,
+            read_keys=self.read_keys,
+        )
+
+
+def make_records(
+    keys: Sequence[int],
+    sizes: Any,
+    *,
+    partitions: Any = None,
+    strata: list[bytes | None] | None = None,
+) -> Records:
+    n = len(keys)
+    return Records(
+        KeyColumns(
+            np.zeros(n, np.int16) if partitions is None else np.array(partitions, np.int16),
+            np.array(keys, np.uint64),
+            np.array(sizes, np.int64),
+            None if strata is None else pa.array(strata, pa.large_binary()),
+        )
+    )
+
+
+def uniform_records(
+    num_records: int,
+    sizes: Callable[[np.random.Generator, int], Any],
+    *,
+    num_strata: int | None = None,
+    num_partitions: int = 1,
+) -> Records:
+    keys = record_keys([f"record {i}" for i in range(num_records)], 0)
+    rng = np.random.default_rng(0)
+    strata = None
+    if num_strata:
+        strata = [f"class {i}" for i in rng.integers(0, num_strata, num_records)]
+    partitions = rng.integers(0, num_partitions, num_records)
+    return make_records(keys, sizes(rng, num_records), partitions=partitions, strata=strata)
+
+
+Case = tuple[Records, Splits]
+
+_any_key = st.one_of(
+    st.integers(0, 2**64 - 1),
+    st.sampled_from([0, 1, 2**52, 2**52 - 1, 2**63, int(Fraction("0.8") * 2**64), 2**64 - 1]),
+    st.integers(5 << 52, (5 << 52) + 20),
+)
+_one_bin = st.integers(7 << 52, (8 << 52) - 1)
+_keys = st.one_of(
+    st.lists(_any_key, max_size=80),
+    st.lists(_one_bin, max_size=80, unique=True),
+    st.lists(st.integers(0, 2**64 - 1), max_size=200, unique=True),
+)
+_shards = st.one_of(
+    st.builds(Shards),
+    st.builds(Shards, num_shards=st.integers(1, 12)),
+    st.builds(Shards, min_shards=st.integers(1, 12)),
+    st.builds(Shards, num_examples=st.integers(1, 12)),
+    st.builds(Shards, target_bytes=st.integers(1, 100_000)),
+)
+_hash_splits = st.sampled_from(
+    [
+        Splits(train=1.0),
+        Splits(**THREE),
+        Splits(a=0.5, b=0.5),
+        Splits(a=0.3, b=0.3, c=0.1, d=0.3),
+        Splits(tiny=1e-30, rest=1.0),
+    ]
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    keys = draw(_keys)
+    sizes = draw(
+        st.lists(
+            st.one_of(st.integers(0, 100), st.sampled_from([1, 10, 10_000_000])),
+            min_size=len(keys),
+            max_size=len(keys),
+        )
+    )
+    kind = draw(st.sampled_from(["hash", "group_by", "stratify_by"]))
+    base = draw(_hash_splits)
+    fractions = dict(base.fractions)
+    if kind == "hash":
+        return make_records(keys, sizes), base
+    if kind == "group_by":
+        index = st.integers(0, len(fractions) - 1)
+        partitions = draw(st.lists(index, min_size=len(keys), max_size=len(keys)))
+        return make_records(keys, sizes, partitions=partitions), Splits(**fractions, group_by="who")
+    names = st.sampled_from([b"cat", b"dog", b"", b"\xff", "Käfer".encode(), None])
+    strata = draw(st.lists(names, min_size=len(keys), max_size=len(keys)))
+    return make_records(keys, sizes, strata=strata), Splits(**fractions, stratify_by="label")
+
+
+def memberships(records: Records, plan: Plan) -> list[Membership]:
+    """[(split, shard, rows)] by the rule that writing goes by."""
+    c = records.columns
+    return [
+        (
+            split,
+            shard,
+            select_rows(split, shard, partitions=c.partitions, keys=c.keys, strata=c.strata),
+        )
+        for split in plan
+        for shard in split.shards
+    ]
+
+
+def assert_exact(records: Records, plan: Plan) -> None:
+    """Every record is in one shard of one split, and the plan counts what is there."""
+    times = np.zeros(len(records.columns.keys), int)
+    for split, shard, rows in memberships(records, plan):
+        times += rows
+        assert shard.split == split.name
+        assert 0 <= shard.start_key < shard.stop_key <= 2**64
+        assert shard.num_examples == rows.sum() > 0
+        assert shard.num_bytes == records.columns.num_bytes[rows].sum()
+    assert (times == 1).all()
+    for split in plan:
+        assert [s.index for s in split.shards] == list(range(len(split.shards)))
+        assert {s.num_shards for s in split.shards} <= {len(split.shards)}
+        edges = [s.start_key for s in split.shards[1:]]
+        assert edges == [s.stop_key for s in split.shards[:-1]]
+
+
+@settings(max_examples=400)
+@given(cases(), _shards)
+def test_every_record_is_in_one_shard_of_one_split(case: Case, shards: Shards) -> None:
+    records, splits = case
+    plan = records.plan(splits, shards)
+    assert [split.name for split in plan] == list(splits.names)
+    assert_exact(records, plan)
+    assert len(records.asked) <= 2
+    for pairs in records.asked:
+        assert len(set(pairs)) == len(pairs)
+
+
+@settings(max_examples=200)
+@given(cases(), st.integers(1, 12))
+def test_shards_are_balanced(case: Case, num_shards: int) -> None:
+    records, splits = case
+    plan = records.plan(splits, Shards(num_shards=num_shards))
+    c = records.columns
+    weights = {split.name: [] for split in plan}
+    largest = {}
+    for split, _, rows in memberships(records, plan):
+        sizes = c.num_bytes[rows] + FRAME_BYTES
+        weights[split.name].append(sizes.sum())
+        # What cannot be told apart cannot be cut apart: records of one key count as one.
+        by_key = Counter()
+        for key, size in zip(c.keys[rows].tolist(), sizes.tolist(), strict=True):
+            by_key[key] += size
+        largest[split.name] = max(largest.get(split.name, 0), *by_key.values())
+    for name, shard_weights in weights.items():
+        if shard_weights:
+            least, most = min(shard_weights), max(shard_weights)
+            assert most - least <= max(least / 100, largest[name])
+
+
+@given(cases(), st.integers(1, 9))
+def test_num_examples_is_met(case: Case, num_examples: int) -> None:
+    records, splits = case
+    plan = records.plan(splits, Shards(num_examples=num_examples))
+    if len(set(records.columns.keys.tolist())) == len(records.columns.keys):
+        for split in plan:
+            counts = [shard.num_examples for shard in split.shards]
+            assert all(count == num_examples for count in counts[:-1])
+            assert all(0 < count <= num_examples for count in counts[-1:])
+
+
+@given(cases())
+def test_stratified_shares_are_within_one_record(case: Case) -> None:
+    records, splits = case
+    c = records.columns
+    if splits.stratify_by is None or len(set(c.keys.tolist())) < len(c.keys):
+        return
+    plan = records.plan(splits)
+    names = [value or b"" for value in c.strata.to_pylist()]
+    for name, total in Counter(names).items():
+        of_stratum = np.array([value == name for value in names])
+        for split, (_, fraction) in zip(plan, splits.fractions, strict=True):
+            rows = [rows for other, _, rows in memberships(records, plan) if other is split]
+            found = sum(int((of_stratum & row).sum()) for row in rows)
+            assert abs(found - fraction * total) <= 1
+
+
+@given(
+    st.lists(st.integers(0, 2**64 - 1), unique=True, min_size=1, max_size=60),
+    st.integers(0, 59),
+)
+def test_added_records_move_no_other_between_hash_splits(
+    keys: Sequence[int], num_first: int
+) -> None:
+    splits = Splits(**THREE)
+
+    def split_of(keys: Sequence[int]) -> dict[int, str]:
+        records = make_records(keys, [10] * len(keys))
+        found = {}
+        for split, _, rows in memberships(records, records.plan(splits)):
+            found |= {int(key): split.name for key in records.columns.keys[rows]}
+        return found
+
+    first, every = split_of(keys[:num_first]), split_of(keys)
+    assert all(every[key] == split for key, split in first.items())
+    assert every == {key: splits.names[splits.of_key(key)] for key in keys}
+
+
+@given(cases(), _shards, st.randoms(use_true_random=False))
+def test_the_plan_depends_on_no_order(case: Case, shards: Shards, random: random.Random) -> None:
+    records, splits = case
+    order = list(range(len(records.columns.keys)))
+    random.shuffle(order)
+    c, rows = records.columns, np.array(order, np.int64)
+    shuffled = Records(
+        KeyColumns(
+            c.partitions[rows],
+            c.keys[rows],
+            c.num_bytes[rows],
+            None if c.strata is None else c.strata.take(pa.array(rows)),
+        )
+    )
+    assert plan_to_json(shuffled.plan(splits, shards)) == plan_to_json(records.plan(splits, shards))
+
+
+@given(cases(), _shards)
+def test_json_keeps_a_plan(case: Case, shards: Shards) -> None:
+    records, splits = case
+    plan = records.plan(splits, shards)
+    text = plan_to_json(plan)
+    assert plan_from_json(text) == plan
+    assert plan_to_json(plan_from_json(text)) == text
+    assert text.isascii()
+
+
+def test_no_records_are_splits_without_shards() -> None:
+    plan = make_records([], []).plan(Splits(**THREE))
+    assert [(split.name, split.shards) for split in plan] == [(name, ()) for name in THREE]
+
+
+def test_small_batches_of_rows_give_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    for splits, options in (
+        (Splits(**THREE), {}),
+        (Splits(**THREE, stratify_by="label"), {"num_strata": 7}),
+        (Splits(**THREE, group_by="who"), {"num_partitions": 3}),
+    ):
+        records = uniform_records(20_000, lambda rng, n: rng.integers(1, 9, n), **options)
+        shards = Shards(num_shards=5)
+        expected = records.plan(splits, shards)
+        assert len(records.asked) <= 2
+        with monkeypatch.context() as patch:
+            patch.setattr(key_rows, "MAX_ROWS", 100)
+            assert records.plan(splits, shards) == expected
+
+
+def test_keys_are_read_of_the_cut_bins_alone() -> None:
+    records = uniform_records(100_000, lambda rng, n: np.full(n, 2_000))
+    plan = records.plan(Splits(**THREE), Shards(num_shards=8))
+    assert_exact(records, plan)
+    ends, cuts = records.asked
+    assert ends == [(0, int(0.8 * 4096)), (0, int(0.9 * 4096))]
+    assert len(cuts) <= 3 * 7
+
+
+def test_records_of_uneven_size_and_few_to_a_shard_are_levelled() -> None:
+    records = uniform_records(1_650, lambda rng, n: rng.normal(4_000, 400, n).astype(np.int64))
+    (split,) = records.plan(Splits(train=1.0), Shards(num_shards=16))
+    sizes = [shard.num_bytes + FRAME_BYTES * shard.num_examples for shard in split.shards]
+    assert max(sizes) - min(sizes) <= records.columns.num_bytes.max() + FRAME_BYTES
+
+
+def test_a_million_records_in_a_thousand_strata() -> None:
+    records = uniform_records(1_000_000, lambda rng, n: rng.integers(1, 400, n), num_strata=1_000)
+    splits = Splits(**THREE, stratify_by="label")
+    plan = records.plan(splits, Shards(num_shards=40))
+    assert_exact(records, plan)
+    for split, fraction in zip(plan, THREE.values(), strict=True):
+        sizes = [shard.num_bytes + FRAME_BYTES * shard.num_examples for shard in split.shards]
+        assert max(sizes) - min(sizes) <= max(min(sizes) / 100, 399 + FRAME_BYTES)
+        num_examples = sum(shard.num_examples for shard in split.shards)
+        assert abs(num_examples - fraction * 1_000_000) < 100
+
+
+def test_many_small_strata_leave_no_split_short() -> None:
+    splits = Splits(**THREE)
+    ends = [shares(4, splits=splits, stratum=f"class {i}") for i in range(1_000)]
+    held = np.diff(np.array(ends), axis=1, prepend=0).sum(axis=0)
+    assert np.abs(held - [3_200, 400, 400]).max() < 60
+
+
+def test_the_ratio_of_sizes_decides_the_number_of_shards() -> None:
+    records = uniform_records(1_000, lambda rng, n: np.full(n, 1_000_000))
+    of_ratio = {
+        ratio: len(records.plan(Splits(train=1.0), size_ratio=ratio)[0].shards)
+        for ratio in (1.0, 0.5, 4.0)
+    }
+    assert of_ratio == {1.0: 16, 0.5: 16, 4.0: 27}
+
+
+def test_runs_that_are_not_what_was_counted_are_refused() -> None:
+    records = uniform_records(20_000, lambda rng, n: np.full(n, 10))
+    histogram = records.histogram
+    records.columns.num_bytes[:] = 11
+    with pytest.raises(StorageError, match="other records than their summaries counted"):
+        plan_splits(
+            histogram,
+            splits=Splits(train=1.0),
+            shards=Shards(num_shards=3),
+            size_ratio=1.0,
+            read_keys=records.read_keys,
+        )
+
+
+def test_a_split_without_a_number_of_shards_is_refused() -> None:
+    records = uniform_records(100, lambda rng, n: np.full(n, 10))
+    with pytest.raises(RecipeError, match="no number for split 'test'"):
+        records.plan(Splits(train=0.5, test=0.5), Shards(num_shards={"train": 2}))
+
+
+def test_a_stratum_that_the_plan_does_not_know_is_refused() -> None:
+    records = make_records([1, 2, 3], [1, 1, 1], strata=[b"a", b"a", b"b"])
+    (split,) = records.plan(Splits(train=1.0, stratify_by="label"))
+    c = records.columns
+    with pytest.raises(StorageError, match="knows no stratum b'c'"):
+        select_rows(
+            split,
+            split.shards[0],
+            partitions=c.partitions,
+            keys=c.keys,
+            strata=pa.array([b"a", b"c", b"b"]),
+        )
