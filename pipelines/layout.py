@@ -19,8 +19,9 @@ from ..transforms.shards import run_readers
 from ..transforms.sizing import measure_sample
 from ..transforms.summary import Summary
 from .block_runs import keys_suffix
+from .compression import choose_compression
 from .key_columns import key_columns_reader
-from .plan import choose_compression, plan_from_json, plan_splits, plan_to_json
+from .plan import plan_from_json, plan_splits, plan_to_json
 from .survey import Survey
 
 
