@@ -86,6 +86,24 @@ def packed_varints(values: npt.NDArray[Any], offsets: Sizes) -> npt.NDArray[np.u
     return out
 
 
+def unpack_varints(packed: bytes) -> npt.NDArray[np.int64]:
+    """Reads varints that lie one after the other; the dual of :func:`packed_varints`.
+
+    Raises:
+        ValueError: if the last one has no end, or one is longer than ten bytes.
+    """
+    octets = np.frombuffer(packed, np.uint8)
+    if not octets.size:
+        return np.empty(0, np.int64)
+    ends = np.flatnonzero(octets < 0x80) + 1
+    starts = np.concatenate([[0], ends[:-1]])
+    if octets[-1] >= 0x80 or (ends - starts).max() > 10:
+        raise ValueError("a varint without an end")
+    places = np.arange(len(octets)) - np.repeat(starts, ends - starts)
+    shifted = (octets & 0x7F).astype(np.uint64) << (7 * places).astype(np.uint64)
+    return np.bitwise_or.reduceat(shifted, starts).view(np.int64)
+
+
 def equal_widths(widths: npt.NDArray[Any]) -> Iterator[tuple[int, Rows]]:
     """Groups rows by width, leaving out those of width 0.
 
