@@ -1,0 +1,255 @@
+"""Reads what an image's first bytes say of it: format, size, orientation. No pixel is decoded.
+
+The content decides the format, never the name. Sizes are those of the picture as it is shown,
+with its EXIF orientation applied. Only formats that TensorFlow decodes are known: JPEG, PNG,
+GIF and BMP; what is none of them is told apart by a reason, so that rejects can be grouped.
+A few microseconds an image: Pillow's parser takes ten times as long.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+MAX_PIXELS = 178_956_970
+"""Where Pillow, too, takes an image for a decompression bomb: half a GiB as RGB."""
+
+_SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_STANDALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})
+_PNG = b"\x89PNG\r\n\x1a\n"
+_FOREIGN: dict[str, Callable[[bytes], bool]] = {
+    "WebP": lambda data: data[:4] == b"RIFF" and data[8:12] == b"WEBP",
+    "TIFF": lambda data: data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+    "HEIF, AVIF or video": lambda data: data[4:8] == b"ftyp",
+    "JPEG 2000": lambda data: data[4:8] == b"jP  " or data[:4] == b"\xff\x4f\xff\x51",
+    "JPEG XL": lambda data: data[:2] == b"\xff\x0a" or data[4:8] == b"JXL ",
+    "Photoshop": lambda data: data[:4] == b"8BPS",
+    "icon": lambda data: data[:4] in (b"\0\0\1\0", b"\0\0\2\0"),
+    "PDF": lambda data: data[:5] == b"%PDF-",
+}
+_CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b")
+
+
+class ImageHeader(NamedTuple):
+    """What the header of one image says."""
+
+    format: str
+    """``jpeg``, ``png``, ``gif`` or ``bmp``."""
+    height: int
+    """As shown: the EXIF orientation is applied."""
+    width: int
+    channels: int
+    """1 for shades of grey, 3 for colours, 4 for colours with transparency."""
+    orientation: int
+    """EXIF orientation, 1 to 8; 1 where none is given."""
+
+
+class UnreadableImageError(ValueError):
+    """Bytes that are no image we can decode, with a reason to group by."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> ImageHeader:
+    """Reads the header of an image file from its bytes, of which the first may be enough.
+
+    Raises:
+        UnreadableImageError: with one of the reasons ``empty file``, ``zero-filled file``,
+            ``text, not an image``, ``not an image``, ``unsupported image format``,
+            ``truncated image``, ``damaged image``, ``too many pixels``.
+    """
+    try:
+        if data[:3] == b"\xff\xd8\xff":
+            header = _read_jpeg(data)
+        elif data[:8] == _PNG:
+            header = _read_png(data)
+        elif data[:6] in (b"GIF87a", b"GIF89a"):
+            header = _read_gif(data)
+        elif data[:2] == b"BM" and len(data) >= 26 and data[6:10] == bytes(4):
+            header = _read_bmp(data)
+        else:
+            raise _no_image(data)
+    except (IndexError, struct.error):
+        raise UnreadableImageError(
+            "truncated image", f"the file ends within the image's header, after {len(data)} bytes"
+        ) from None
+    if header.height < 1 or header.width < 1:
+        raise UnreadableImageError(
+            "damaged image", f"the header states {header.width}×{header.height} pixels"
+        )
+    if header.height * header.width > max_pixels:
+        raise UnreadableImageError(
+            "too many pixels",
+            f"the header states {header.width}×{header.height} pixels, more than {max_pixels:,}",
+        )
+    return header
+
+
+def diagnose(data: bytes) -> str:
+    """Says why an image with a good header does not decode: it is cut short, or damaged."""
+    if data[:3] == b"\xff\xd8\xff":
+        # A thumbnail inside the metadata has its own end, but before the last scan begins.
+        complete = data.rfind(b"\xff\xd9") > data.rfind(b"\xff\xda")
+    elif data[:8] == _PNG:
+        complete = b"IEND" in data[-64:]
+    elif data[:3] == b"GIF":
+        complete = data.rstrip(b"\0").endswith(b";")
+    else:
+        complete = len(data) >= int.from_bytes(data[2:6], "little")
+    return "damaged image" if complete else "truncated image"
+
+
+def _read_jpeg(data: bytes) -> ImageHeader:
+    orientation = 1
+    position = 2
+    while True:
+        position = data.find(b"\xff", position)
+        if position < 0:
+            raise IndexError
+        marker = data[position + 1]
+        if marker == 0xFF:
+            position += 1
+            continue
+        if marker in _STANDALONE:
+            position += 2
+            continue
+        (length,) = struct.unpack_from(">H", data, position + 2)
+        if marker in _SOF:
+            precision, height, width, components = struct.unpack_from(">BHHB", data, position + 4)
+            if precision != 8 or components not in (1, 3, 4):
+                raise UnreadableImageError(
+                    "unsupported image format",
+                    f"a JPEG of {components} components of {precision} bits; expected 8 bits, and "
+                    "1, 3 or 4 components",
+                )
+            if orientation >= 5:
+                height, width = width, height
+            return ImageHeader("jpeg", height, width, 1 if components == 1 else 3, orientation)
+        if marker in (0xD9, 0xDA) or length < 2:
+            raise UnreadableImageError("damaged image", "the JPEG has no frame header")
+        if marker == 0xE1 and data[position + 4 : position + 10] == b"Exif\0\0":
+            orientation = _exif_orientation(data[position + 10 : position + 2 + length])
+        position += 2 + length
+
+
+def _read_png(data: bytes) -> ImageHeader:
+    kind, width, height, depth, colour = struct.unpack_from(">4sIIBB", data, 12)
+    if kind != b"IHDR" or depth not in (1, 2, 4, 8, 16) or colour not in (0, 2, 3, 4, 6):
+        raise UnreadableImageError("damaged image", "the PNG does not begin with a valid IHDR")
+    orientation = 1
+    if b"eXIf" in data:
+        position = 8
+        while position + 8 <= len(data):
+            length, kind = struct.unpack_from(">I4s", data, position)
+            if kind == b"eXIf":
+                orientation = _exif_orientation(data[position + 8 : position + 8 + length])
+                break
+            position += 12 + length
+    if orientation >= 5:
+        height, width = width, height
+    return ImageHeader("png", height, width, {0: 1, 4: 1, 6: 4}.get(colour, 3), orientation)
+
+
+def _read_gif(data: bytes) -> ImageHeader:
+    """The largest of the frames, not the canvas: TensorFlow gives the first frame that size."""
+    flags = data[10]
+    position = 13 + (3 << ((flags & 7) + 1) if flags & 0x80 else 0)
+    height = width = 0
+    try:
+        while data[position] in (0x21, 0x2C):
+            frame = None
+            if data[position] == 0x2C:
+                frame = struct.unpack_from("<HHB", data, position + 5)
+                position += 11 + (3 << ((frame[2] & 7) + 1) if frame[2] & 0x80 else 0)
+            else:
+                position += 2
+            while data[position]:
+                position += data[position] + 1
+            position += 1
+            if frame is not None:
+                width, height = max(width, frame[0]), max(height, frame[1])
+    except (IndexError, struct.error):
+        # A first frame suffices, and TensorFlow forgives what comes after it.
+        if not height:
+            raise
+    return ImageHeader("gif", height, width, 3, 1)
+
+
+def _read_bmp(data: bytes) -> ImageHeader:
+    header_bytes, width, height = struct.unpack_from("<Iii", data, 14)
+    bits, compression = (0, 0)
+    if header_bytes >= 40:
+        bits, compression = struct.unpack_from("<HI", data, 28)
+    good = (bits in (24, 32) and compression == 0) or (
+        # The usual order of bytes, written out as masks.
+        bits == 32
+        and compression == 3
+        and struct.unpack_from("<III", data, 54) == (0xFF0000, 0xFF00, 0xFF)
+    )
+    if bits == 8 and compression == 0:
+        # TensorFlow takes the index for the shade, so only a palette that says so is right.
+        start = 14 + header_bytes
+        palette = data[start : start + 1024]
+        good = all(palette[i::4] == bytes(range(256)) for i in range(3))
+    if not good:
+        raise UnreadableImageError(
+            "unsupported image format",
+            f"a BMP of {bits or 'unknown'} bits a pixel, compression {compression}; expected 24 or "
+            "32 bits, or 8 bits of grey, uncompressed",
+        )
+    return ImageHeader("bmp", abs(height), width, 1 if bits == 8 else 3, 1)
+
+
+def _exif_orientation(tiff: bytes) -> int:
+    """Orientation, 1 to 8, from a TIFF structure; 1 where it is missing or senseless."""
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    if order is None:
+        return 1
+    try:
+        (start,) = struct.unpack_from(order + "I", tiff, 4)
+        (num_entries,) = struct.unpack_from(order + "H", tiff, start)
+        for i in range(num_entries):
+            tag, kind = struct.unpack_from(order + "HH", tiff, start + 2 + 12 * i)
+            if tag == 0x0112:
+                value = struct.unpack_from(
+                    order + ("I" if kind == 4 else "H"), tiff, start + 10 + 12 * i
+                )[0]
+                return value if 1 <= value <= 8 else 1
+    except struct.error:
+        pass
+    return 1
+
+
+def _no_image(data: bytes) -> UnreadableImageError:
+    if not data:
+        return UnreadableImageError("empty file", "the file has no bytes")
+    if not data.strip(b"\0"):
+        return UnreadableImageError("zero-filled file", f"all {len(data)} bytes are zero")
+    for name, matches in _FOREIGN.items():
+        if matches(data):
+            return UnreadableImageError(
+                "unsupported image format", f"{name}; expected JPEG, PNG, GIF or BMP"
+            )
+    expected = "expected JPEG, PNG, GIF or BMP"
+    start = data[:1024]
+    try:
+        # The cut may fall inside a character.
+        start.decode("utf-8", "strict" if len(data) == len(start) else "ignore")
+        text = _CONTROLS.isdisjoint(start) and (len(start) < 1024 or _mostly_ascii(start))
+    except UnicodeDecodeError:
+        text = False
+    if text:
+        return UnreadableImageError(
+            "text, not an image",
+            f"begins with {start[:20].decode('utf-8', 'replace')!r}; {expected}",
+        )
+    return UnreadableImageError(
+        "not an image", f"begins with the bytes {data[:8].hex(' ')}; {expected}"
+    )
+
+
+def _mostly_ascii(start: bytes) -> bool:
+    return sum(byte < 128 for byte in start) > len(start) // 2
