@@ -21,8 +21,8 @@ from ..transforms.keys import Keys
 ReadKeys = Callable[[Collection[tuple[int, int]]], KeyColumns]
 """Gives the rows of the named (partition, bin) pairs, and no others, in any order."""
 
-MAX_ROWS = 1 << 22
-"""Rows asked for at a time (a bin is never divided): about 200 MB while they are sorted."""
+MAX_ROWS = 1 << 21
+"""Rows asked for at a time (a bin is never divided): about 300 MB while they are worked on."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,6 +37,16 @@ class KeyRows:
     """Indices into the histogram's strata; 0 where the splits are not stratified."""
     keys: Keys
     num_bytes: Ints
+
+    def take(self, rows: npt.NDArray[np.intp]) -> KeyRows:
+        """Some of the rows, by their indices, in that order."""
+        return KeyRows(
+            self.partitions[rows],
+            self.bins[rows],
+            self.strata[rows],
+            self.keys[rows],
+            self.num_bytes[rows],
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -55,7 +55,7 @@ def plan_splits(
         size_ratio: Stored bytes per encoded byte, for the number of shards: 1.0 but with GZIP
             or a ``preprocessing_fn``.
         read_keys: Gives the rows of the named (partition, bin) pairs. Called for the ends of
-            the splits, then for the cuts, each time for at most some 4 million rows.
+            the splits, then for the cuts, each time for at most some 2 million rows.
 
     Returns:
         A plan per split, in the order of the splits; one without records has no shards.
@@ -72,7 +72,11 @@ def plan_splits(
         for content in contents
         if content.num_records.any()
     ]
-    pairs = {(cutter.content.partition, bin_) for cutter in cutters for bin_ in cutter.bins}
+    pairs = {
+        (cutter.content.partition, int(bin_))
+        for cutter in cutters
+        for bin_ in np.flatnonzero(cutter.wanted)
+    }
     for rows in reader.batches(pairs):
         for cutter in cutters:
             cutter.add(rows)
@@ -97,6 +101,12 @@ class _Atoms:
     num_bytes: Ints
     max_bytes: Ints
 
+    def take(self, atoms: npt.NDArray[np.intp]) -> _Atoms:
+        """Some of the atoms, by their indices, in that order."""
+        return _Atoms(
+            self.keys[atoms], self.num_records[atoms], self.num_bytes[atoms], self.max_bytes[atoms]
+        )
+
     def merged_at(self, starts: Ints) -> _Atoms:
         """Joins atoms: new ones begin at the indices ``starts``, the first of which is 0."""
         return _Atoms(
@@ -118,15 +128,14 @@ class _Cutter:
     """Cuts one split into shards, bin by bin as its rows are read."""
 
     content: SplitContent
-    num_shards: int
     targets: list[Fraction]
     """Weights at which shards are to end, without the last."""
     by_count: bool
     """Whether weights are numbers of records, and the targets are to be met as they are."""
     fine: bool
     """Whether all records are looked at, not only those next to a target."""
-    bins: frozenset[int]
-    """The bins whose rows are needed."""
+    wanted: npt.NDArray[np.bool_]
+    """bool[4096], the bins whose rows are needed."""
     parts: list[_Atoms]
 
     @classmethod
@@ -142,18 +151,14 @@ class _Cutter:
             targets = [Fraction(shards.num_examples * i) for i in range(1, num_shards)]
         else:
             targets = even_targets(written, num_shards)
-        whole = _Atoms(
-            np.arange(NUM_KEY_BINS, dtype=np.uint64) << np.uint64(BIN_SHIFT),
-            content.num_records,
-            content.num_bytes,
-            content.max_bytes,
-        )
+        whole = _whole_bins(content)
         bounds = _bounds(whole.weights(by_count=by_count))
-        floors = np.array([int(target) for target in targets], np.int64)
+        floors = _floors(targets)
         hit = np.searchsorted(bounds, floors, side="right") - 1
         several = content.num_records > 1
         # A target at a bin's edge is met without reading; so is one in a bin of one record.
-        cut_bins = hit[(bounds[hit] != floors) & several[hit]]
+        wanted = np.zeros(NUM_KEY_BINS, np.bool_)
+        wanted[hit[(bounds[hit] != floors) & several[hit]]] = True
         fine = False
         if not by_count and num_shards > 1:
             # A cut misses its target by half a record at the most, so two shards differ by two.
@@ -161,70 +166,50 @@ class _Cutter:
             largest = int(content.max_bytes.max()) + FRAME_BYTES
             coarse = 2 * local > max(largest, written // num_shards // 101)
             fine = coarse and num_records <= _FINE_RECORDS
-        bins = frozenset((np.flatnonzero(several) if fine else cut_bins).tolist())
-        unread = np.array(
-            [bin_ for bin_ in np.flatnonzero(content.num_records) if bin_ not in bins], np.int64
-        )
-        parts = [
-            _Atoms(
-                whole.keys[unread],
-                whole.num_records[unread],
-                whole.num_bytes[unread],
-                whole.max_bytes[unread],
-            )
-        ]
-        return cls(content, num_shards, targets, by_count, fine, bins, parts)
+        if fine:
+            wanted = several
+        unread = np.flatnonzero((content.num_records > 0) & ~wanted)
+        return cls(content, targets, by_count, fine, wanted, [whole.take(unread)])
 
     def add(self, rows: KeyRows) -> None:
         """Takes the split's rows out of a batch that holds whole bins."""
-        wanted = np.isin(rows.bins, np.array(sorted(self.bins), np.int16))
-        chosen = np.flatnonzero(wanted & self.content.holds(rows))
-        if not len(chosen):
+        rows = rows.take(np.flatnonzero(self.wanted[rows.bins]))
+        rows = rows.take(np.flatnonzero(self.content.holds(rows)))
+        if not len(rows.keys):
             return
-        chosen = chosen[np.argsort(rows.keys[chosen], kind="stable")]
-        keys, sizes = rows.keys[chosen], rows.num_bytes[chosen]
-        rows_as_atoms = _Atoms(keys, np.ones(len(keys), np.int64), sizes, sizes)
-        atoms = rows_as_atoms.merged_at(np.flatnonzero(np.diff(keys, prepend=~keys[:1])))
-        if not self.fine:
-            atoms = self._next_to_targets(atoms)
-        self.parts.append(atoms)
+        rows = rows.take(np.argsort(rows.keys, kind="stable"))
+        ones = np.ones(len(rows.keys), np.int64)
+        atoms = _Atoms(rows.keys, ones, rows.num_bytes, rows.num_bytes)
+        atoms = atoms.merged_at(np.flatnonzero(np.diff(rows.keys, prepend=~rows.keys[:1])))
+        self.parts.append(atoms if self.fine else self._next_to_targets(atoms))
 
     def _next_to_targets(self, atoms: _Atoms) -> _Atoms:
         """Joins the atoms of each bin but for the bounds next to a target: little to keep."""
         bins = (atoms.keys >> np.uint64(BIN_SHIFT)).astype(np.int64)
-        in_bins = _bounds(
-            self.content.num_records
-            if self.by_count
-            else self.content.num_bytes + FRAME_BYTES * self.content.num_records
-        )
+        starts = np.flatnonzero(np.diff(bins, prepend=-1))
         weights = atoms.weights(by_count=self.by_count)
         before = np.cumsum(weights) - weights
-        new_bin = np.flatnonzero(np.diff(bins, prepend=-1))
-        in_front = np.repeat(
-            in_bins[bins[new_bin]] - before[new_bin], np.diff(np.append(new_bin, len(bins)))
-        )
-        floors = np.array([int(target) for target in self.targets], np.int64)
-        above = np.searchsorted(before + in_front, floors, side="right")
-        kept = np.concatenate([new_bin, above - 1, above])
+        before_bin = _bounds(_whole_bins(self.content).weights(by_count=self.by_count))
+        offsets = before_bin[bins[starts]] - before[starts]
+        before += np.repeat(offsets, np.diff(starts, append=len(bins)))
+        above = np.searchsorted(before, _floors(self.targets), side="right")
+        kept = np.concatenate([starts, above - 1, above])
         return atoms.merged_at(np.unique(kept[(kept >= 0) & (kept < len(bins))]))
 
     def shards(self) -> tuple[ShardPlan, ...]:
-        """Cuts; all rows of ``bins`` have been added."""
-        keys = np.concatenate([part.keys for part in self.parts])
-        order = np.argsort(keys)
+        """Cuts; all rows of the wanted bins have been added."""
         atoms = _Atoms(
-            keys[order],
             *(
-                np.concatenate([getattr(part, column) for part in self.parts])[order]
-                for column in ("num_records", "num_bytes", "max_bytes")
-            ),
+                np.concatenate([getattr(part, column.name) for part in self.parts])
+                for column in dataclasses.fields(_Atoms)
+            )
         )
+        atoms = atoms.take(np.argsort(atoms.keys))
         bounds = _bounds(atoms.weights(by_count=self.by_count))
         # Fewer only where records share their keys.
-        num_shards = min(self.num_shards, len(keys))
-        if num_shards < self.num_shards:
-            targets = even_targets(int(bounds[-1]), num_shards)
-            cuts = nearest_cuts(bounds, targets)
+        num_shards = min(len(self.targets) + 1, len(atoms.keys))
+        if num_shards <= len(self.targets):
+            cuts = nearest_cuts(bounds, even_targets(int(bounds[-1]), num_shards))
         elif self.by_count:
             cuts = nearest_cuts(bounds, self.targets)
         else:
@@ -257,8 +242,22 @@ class _Cutter:
         )
 
 
+def _whole_bins(content: SplitContent) -> _Atoms:
+    """All bins, empty ones too, as atoms."""
+    return _Atoms(
+        np.arange(NUM_KEY_BINS, dtype=np.uint64) << np.uint64(BIN_SHIFT),
+        content.num_records,
+        content.num_bytes,
+        content.max_bytes,
+    )
+
+
 def _bounds(weights: Ints) -> Ints:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(weights)])
+
+
+def _floors(targets: list[Fraction]) -> Ints:
+    return np.array([int(target) for target in targets], np.int64)
 
 
 def plan_to_json(plan: tuple[SplitPlan, ...]) -> str:

@@ -179,14 +179,7 @@ def _rows_of_cells(rows: KeyRows, cells: Ints) -> KeyRows:
     """The rows that lie in some (stratum, bin) cells, by cell and key."""
     cell = rows.strata.astype(np.int64) * NUM_KEY_BINS + rows.bins
     chosen = np.flatnonzero(np.isin(cell, cells))
-    chosen = chosen[np.lexsort((rows.keys[chosen], cell[chosen]))]
-    return KeyRows(
-        rows.partitions[chosen],
-        rows.bins[chosen],
-        rows.strata[chosen],
-        rows.keys[chosen],
-        rows.num_bytes[chosen],
-    )
+    return rows.take(chosen[np.lexsort((rows.keys[chosen], cell[chosen]))])
 
 
 def _resolve(cuts: list[_Cut], rows: KeyRows, ends: list[list[int]]) -> None:

@@ -89,7 +89,7 @@ def test_value_texts(values: Any, texts: list[bytes | None]) -> None:
 
 
 def test_a_list_names_no_group() -> None:
-    with pytest.raises(RecipeError, match="type list.* cannot name groups"):
+    with pytest.raises(RecipeError, match=r"type list.* cannot name groups"):
         assign_partitions(pa.array([[1, 2]]), SPLITS, seed=0)
 
 
