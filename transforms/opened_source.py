@@ -331,11 +331,20 @@ def _stamp(info: Mapping[str, Any]) -> str:
     tags = [f"{name}:{info[name]}" for name in _TAGS if info.get(name)]
     if tags:
         return " ".join(tags)
+    modified = modified_ns(info)
+    return "" if modified is None else f"time:{modified}"
+
+
+def modified_ns(info: Mapping[str, Any]) -> int | None:
+    """When a file was last written, in ns since 1970, as fsspec's ``info`` of it tells."""
     found = next((info[name] for name in _TIMES if info.get(name)), None)
+    if isinstance(found, str):
+        try:
+            found = datetime.datetime.fromisoformat(found)
+        except ValueError:
+            return None
     if isinstance(found, tuple):
         found = calendar.timegm((*found[:6], 0, 0, 0))
     if isinstance(found, datetime.datetime):
         found = found.timestamp()
-    if isinstance(found, int | float):
-        return f"time:{int(found * 1e9)}"
-    return "" if found is None else f"said:{found}"
+    return int(found * 1e9) if isinstance(found, int | float) else None

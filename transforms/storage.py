@@ -31,6 +31,9 @@ _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 """Names of files on their way to being put: what a killed process may leave behind."""
 
+SCRATCH = "snapshard-"
+"""How the names of scratch folders begin."""
+
 
 def is_chained(url: str) -> bool:
     """Whether the URL goes through another filesystem: ``zip://*::s3://bucket/a.zip``."""
@@ -221,7 +224,7 @@ def scratch_folder(near: str) -> Iterator[str]:
         parent = os.path.join(local_path(near), "scratch")
         with failing_as_storage_error("write", near):
             os.makedirs(parent, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="snapshard-", dir=parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent) as folder:
         yield folder
 
 

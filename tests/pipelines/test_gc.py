@@ -1,0 +1,212 @@
+"""Garbage collection: what is referred to stays, what is not known stays, builds are not hurt."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from snapshard.pipelines.gc import References, StoredFile, choose_garbage, collect_garbage
+from snapshard.pipelines.occupancy import alone, building
+from snapshard.schemas.errors import RecipeError
+from snapshard.schemas.naming import Workspace
+from snapshard.transforms import storage
+
+PUBLISHED, UNPUBLISHED = "1" * 16, "2" * 16
+KEPT, LOOSE = "a" * 32, "b" * 32
+
+STAYS = (
+    "latest.json",
+    "notes.txt",
+    "my folder/a.txt",
+    f"{PUBLISHED}/manifest.json",
+    f"{PUBLISHED}/build.json",
+    f"{PUBLISHED}/train-00000-of-00001.tfrecord",
+    ".work/memo.json",
+    ".work/lock",
+    ".work/notes.txt",
+    ".work/runs/mine.txt",
+    ".work/scratch/mine.txt",
+    ".work/other/file",
+    f".work/runs/aa/{KEPT}.arrow",
+    f".work/runs/aa/{KEPT}.json",
+    f".work/runs/aa/{KEPT}.plain.keys",
+    f".work/runs/aa/{KEPT}.plain.keys.json",
+    f".work/summaries/{KEPT}.arrow",
+    f".work/summaries/{KEPT}.jsonl",
+    f".work/graphs/{KEPT}/saved_model.pb",
+    f".work/plans/{PUBLISHED}.json",
+    f".work/shards/{PUBLISHED}/train-00000-of-00001.tfrecord.json",
+)
+GOES = (
+    f".{'0' * 32}.tmp",
+    f"{PUBLISHED}/index/.{'0' * 32}.tmp",
+    f"{UNPUBLISHED}/train-00000-of-00001.tfrecord",
+    f"{UNPUBLISHED}/index/train-00000-of-00001.tfrecord.idx",
+    f".work/.{'0' * 32}.tmp",
+    f".work/runs/bb/{LOOSE}.arrow",
+    f".work/runs/bb/{LOOSE}.json",
+    f".work/runs/bb/{LOOSE}.by-0123456789ab.keys",
+    f".work/runs/aa/.{'0' * 32}.tmp",
+    f".work/summaries/{LOOSE}.arrow",
+    f".work/graphs/{LOOSE}/variables/variables.index",
+    f".work/blocks/{LOOSE}.jsonl",
+    f".work/plans/{UNPUBLISHED}.json",
+    f".work/shards/{UNPUBLISHED}/train-00000-of-00001.tfrecord.json",
+    f".work/staged/{LOOSE}.zip",
+    ".work/scratch/snapshard-abc/run.arrow",
+)
+
+
+def _put_all(root: str) -> None:
+    for path in (*STAYS, *GOES):
+        storage.put_bytes(f"{root}/{path}", b"x" * 10)
+    work = {"runs": [KEPT], "summary": KEPT, "graph": f"{root}/.work/graphs/{KEPT}"}
+    storage.put_bytes(f"{root}/{PUBLISHED}/build.json", json.dumps({"work": work}).encode())
+
+
+@pytest.fixture
+def name(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The folder of a name, with all that may lie in one."""
+    _put_all(str(tmp_path / "out" / "name"))
+    return tmp_path / "out" / "name"
+
+
+def test_chooses_what_nothing_refers_to() -> None:
+    files = [StoredFile(path=path, num_bytes=1, modified_ns=0) for path in (*STAYS, *GOES)]
+    kept = frozenset([KEPT])
+    references = References(
+        published=frozenset([PUBLISHED]),
+        work={room: kept for room in ("runs", "summaries", "graphs", "blocks")},
+    )
+    assert [file.path for file in choose_garbage(files, references)] == list(GOES)
+
+
+@pytest.mark.parametrize("of", ["name", "root"])
+def test_clears_what_nothing_refers_to(name: pathlib.Path, of: str) -> None:
+    folder = str(name if of == "name" else name.parent)
+    told = collect_garbage(folder, dry_run=True)
+    assert set(storage.walk(str(name))) == {*STAYS, *GOES}
+    assert collect_garbage(folder) == told
+    assert set(storage.walk(str(name))) == set(STAYS)
+    assert (told.num_files, told.num_bytes) == (len(GOES), 10 * len(GOES))
+    assert told.unpublished == (f"{name}/{UNPUBLISHED}",)
+    assert told.busy == ()
+    assert sorted(os.listdir(name / ".work" / "runs")) == ["aa", "mine.txt"]
+    assert not (name / UNPUBLISHED).exists()
+    again = collect_garbage(folder)
+    assert (again.num_files, again.unpublished) == (0, ())
+
+
+def test_an_empty_unpublished_folder_goes(name: pathlib.Path) -> None:
+    (name / ("3" * 16)).mkdir()
+    assert f"{name}/{'3' * 16}" in collect_garbage(str(name)).unpublished
+    assert not (name / ("3" * 16)).exists()
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"{}", b'{"work": 3}', b'{"work": {"runs": 3}}'])
+def test_a_snapshot_that_does_not_tell_what_it_was_made_of_keeps_all_work(
+    name: pathlib.Path, content: bytes | None
+) -> None:
+    if content is None:
+        (name / PUBLISHED / "build.json").unlink()
+    else:
+        (name / PUBLISHED / "build.json").write_bytes(content)
+    collect_garbage(str(name))
+    assert (name / ".work" / "runs" / "bb" / f"{LOOSE}.arrow").exists()
+    assert (name / ".work" / "summaries" / f"{LOOSE}.arrow").exists()
+    assert not (name / UNPUBLISHED).exists()
+
+
+def test_without_a_snapshot_all_work_goes(name: pathlib.Path) -> None:
+    storage.remove_tree(str(name / PUBLISHED))
+    collect_garbage(str(name))
+    assert not storage.list_names(str(name / ".work" / "graphs"))
+    assert not (name / ".work" / "runs" / "aa").exists()
+
+
+def test_links_are_not_followed(name: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    outside = tmp_path / "outside"
+    storage.put_bytes(f"{outside}/{LOOSE}.arrow", b"x")
+    (name / ".work" / "runs" / "cc").symlink_to(outside)
+    (name / ".work" / "runs" / "bb" / f"{LOOSE}.link").symlink_to(outside / f"{LOOSE}.arrow")
+    collect_garbage(str(name))
+    assert storage.list_names(str(outside)) == [f"{LOOSE}.arrow"]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_name_at_work_is_left_alone(name: pathlib.Path, dry_run: bool) -> None:
+    with building(Workspace(f"{name}/.work")):
+        report = collect_garbage(str(name.parent), dry_run=dry_run)
+    assert report.busy == (str(name),)
+    assert report.num_files == 0
+    assert set(storage.walk(str(name))) == {*STAYS, *GOES}
+
+
+def test_a_killed_build_is_not_at_work(name: pathlib.Path) -> None:
+    code = (
+        "import os, signal\n"
+        "from snapshard.pipelines.occupancy import building\n"
+        "from snapshard.schemas.naming import Workspace\n"
+        f"with building(Workspace({str(name / '.work')!r})):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], check=False)
+    assert killed.returncode == -9
+    assert collect_garbage(str(name)).busy == ()
+
+
+def test_builds_share_a_workspace_and_wait_for_garbage_collection(tmp_path: pathlib.Path) -> None:
+    workspace = Workspace(str(tmp_path / ".work"))
+    with building(workspace), building(workspace), alone(workspace) as held:
+        assert held is False
+    begun = threading.Event()
+
+    def build() -> None:
+        with building(workspace):
+            begun.set()
+
+    with alone(workspace) as held:
+        assert held is True
+        waiting = threading.Thread(target=build)
+        waiting.start()
+        assert not begun.wait(0.2)
+    assert begun.wait(10)
+    waiting.join()
+
+
+def test_a_second_build_changes_nothing_by_its_lock(tmp_path: pathlib.Path) -> None:
+    workspace = Workspace(str(tmp_path))
+    with building(workspace):
+        pass
+    before = (os.stat(tmp_path), os.stat(tmp_path / "lock"))
+    with building(workspace):
+        pass
+    after = (os.stat(tmp_path), os.stat(tmp_path / "lock"))
+    assert [s.st_mtime_ns for s in before] == [s.st_mtime_ns for s in after]
+
+
+def test_on_stores_what_is_young_stays(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = f"memory://test_gc/{tmp_path.name}"
+    _put_all(root)
+    assert collect_garbage(root).num_files == 0
+    monkeypatch.setattr("snapshard.pipelines.gc.SAFE_AGE_S", -60)
+    report = collect_garbage(f"memory://test_gc/{tmp_path.name}")
+    assert report.num_files == len(GOES)
+    assert set(storage.walk(root)) == set(STAYS)
+    storage.remove_tree(root)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_bytes(b"")
+    for folder in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(RecipeError, match="no folder of snapshots"):
+            collect_garbage(str(folder))
