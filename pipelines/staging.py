@@ -1,0 +1,306 @@
+"""Staging: how a recipe is read from its file, and how its code reaches every worker.
+
+A recipe from a file travels as one archive in the workspace: the file and the modules beside it
+that it imports, nothing else. A recipe made anywhere else (a script that builds, a notebook, a
+function, inferred from data) travels by value. Either way a job carries a small handle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import os
+import threading
+import uuid
+import weakref
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Protocol
+
+from ..schemas.errors import RecipeError, StorageError
+from ..schemas.naming import Workspace
+from ..schemas.recipe import Recipe
+from ..transforms import storage
+from ..transforms.user_code import user_modules
+from .recipe_modules import ArchiveTree, FolderTree, RecipeModules
+
+MAX_ARCHIVE_BYTES = 16_000_000
+"""What a recipe's own Python files may amount to. Larger things are data, not code."""
+
+_COUNTER = itertools.count(1)
+_LOCK = threading.RLock()
+_LOADING = threading.local()
+
+
+class StagedRecipe(Protocol):
+    """A handle on a recipe: small, picklable, good in any process of the job."""
+
+    def load(self) -> Recipe:
+        """The recipe: the live object where it was made, else imported once a process.
+
+        Raises:
+            RecipeError: if its code does not run here; naming file and line.
+        """
+
+
+def load_recipe_file(path: str | os.PathLike[str]) -> Recipe:
+    """Reads a recipe from a Python file: its ``recipe``, or the only Recipe in it.
+
+    Modules beside the file, packages too, are found by plain ``import`` statements; those of two
+    recipe files never mix. Each call reads the files anew.
+
+    Raises:
+        RecipeError: if there is no such file, it does not run (naming the line and the reason),
+            or holds no recipe, or several of which none is called ``recipe``.
+    """
+    shown = os.fspath(path)
+    absolute = os.path.abspath(shown)
+    if not os.path.isfile(absolute):
+        kind = "is a folder" if os.path.isdir(absolute) else "does not exist"
+        raise RecipeError(f"{shown} {kind}. Give the Python file that makes the recipe.")
+    folder, main = os.path.split(absolute)
+    modules = RecipeModules(FolderTree(folder), main=main, name=f"{next(_COUNTER)}")
+    attribute, recipe = _import_recipe(modules, shown=shown, folder=folder)
+    _ORIGINS.remember(recipe, _Origin(modules, folder=folder, main=main, attribute=attribute))
+    return recipe
+
+
+def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
+    """Makes a recipe ready for workers.
+
+    What :func:`load_recipe_file` read is put into the workspace, as an archive named by its
+    content; anything else is carried by value.
+
+    Raises:
+        RecipeError: if the code beside the recipe is too large to be code.
+        StorageError: if the archive cannot be put.
+    """
+    origin = _ORIGINS.of(recipe)
+    if origin is None:
+        return carry(recipe)
+    archive = pack(origin.modules.sources())
+    if len(archive) > MAX_ARCHIVE_BYTES:
+        sizes = {name: len(content) for name, content in origin.modules.sources().items()}
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise RecipeError(
+            f"{os.path.join(origin.folder, origin.main)} and the modules beside it that it "
+            f"imports have {len(archive):,} bytes, the largest {largest} with {sizes[largest]:,}; "
+            f"{MAX_ARCHIVE_BYTES:,} are allowed. Keep data in a file that the recipe reads."
+        )
+    digest = hashlib.sha256(archive).hexdigest()
+    url = workspace.staged(digest)
+    if not storage.exists(url):
+        storage.put_bytes(url, archive)
+    staged = _ArchivedRecipe(
+        url=url, digest=digest, folder=origin.folder, main=origin.main, attribute=origin.attribute
+    )
+    _LIVE[staged.key] = recipe
+    return staged
+
+
+def carry(recipe: Recipe) -> StagedRecipe:
+    """A handle that carries the recipe by value, without a workspace."""
+    return _CarriedRecipe(recipe)
+
+
+def refuse_while_loading(what: str) -> None:
+    """Refuses to do ``what`` while a recipe's file is being read: it would recurse in workers.
+
+    Raises:
+        RecipeError: if this thread is reading one.
+    """
+    if getattr(_LOADING, "depth", 0):
+        raise RecipeError(
+            f"{what} is called while the recipe is being loaded, as every worker does. Put the "
+            'call under if __name__ == "__main__":.'
+        )
+
+
+def pack(files: dict[str, bytes]) -> bytes:
+    """Packs files into a zip archive: the same files give the same bytes, whenever and wherever."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            entry.create_system = 3
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, files[name])
+    return buffer.getvalue()
+
+
+def unpack(content: bytes) -> dict[str, bytes]:
+    """What :func:`pack` packed."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+class _Origin:
+    """Where a recipe that was read from a file came from."""
+
+    def __init__(self, modules: RecipeModules, *, folder: str, main: str, attribute: str) -> None:
+        self.modules = modules
+        self.folder = folder
+        self.main = main
+        self.attribute = attribute
+
+
+class _Origins:
+    """The origins of the recipes of this process, by identity: equal recipes may differ here."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, tuple[weakref.ref[Recipe], _Origin]] = {}
+
+    def remember(self, recipe: Recipe, origin: _Origin) -> None:
+        key = id(recipe)
+        gone = weakref.ref(recipe, lambda _: self._by_id.pop(key, None))
+        self._by_id[key] = (gone, origin)
+
+    def of(self, recipe: Recipe) -> _Origin | None:
+        reference, origin = self._by_id.get(id(recipe), (None, None))
+        return origin if reference is not None and reference() is recipe else None
+
+
+_ORIGINS = _Origins()
+_LIVE: dict[str, Recipe] = {}
+"""The recipes of this process by the keys of their handles."""
+
+
+class _ArchivedRecipe:
+    """A recipe in an archive in the workspace."""
+
+    def __init__(self, *, url: str, digest: str, folder: str, main: str, attribute: str) -> None:
+        self.url = url
+        self.digest = digest
+        self.folder = folder
+        self.main = main
+        self.attribute = attribute
+
+    @property
+    def key(self) -> str:
+        """What makes it the same recipe: the code, the name in it, where paths count from."""
+        return "\0".join((self.digest, self.main, self.attribute, self.folder))
+
+    def load(self) -> Recipe:
+        """The recipe, imported from the archive where this process has not got it."""
+        with _LOCK:
+            if self.key not in _LIVE:
+                _LIVE[self.key] = self._import()
+            return _LIVE[self.key]
+
+    def _import(self) -> Recipe:
+        content = storage.read_bytes(self.url)
+        if hashlib.sha256(content).hexdigest() != self.digest:
+            raise StorageError(f"{self.url} is damaged. Delete it and start the build again.")
+        # One package a key: the same code from two folders has two values of __file__.
+        name = hashlib.sha256(self.key.encode()).hexdigest()[:16]
+        tree = ArchiveTree(unpack(content), folder=self.folder, name=name)
+        modules = RecipeModules(tree, main=self.main, name=name)
+        shown = os.path.join(self.folder, self.main)
+        _, recipe = _import_recipe(
+            modules, shown=shown, folder=self.folder, attribute=self.attribute
+        )
+        return recipe
+
+
+class _CarriedRecipe:
+    """A recipe by value: pickled when a job is sent, together with the user's code in it."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._state: dict[str, Any] = {"key": uuid.uuid4().hex}
+        _LIVE[self._state["key"]] = recipe
+        weakref.finalize(self, _LIVE.pop, self._state["key"], None)
+
+    def load(self) -> Recipe:
+        """The live object where the handle was made, else unpickled once a process."""
+        with _LOCK:
+            key = self._state["key"]
+            if key not in _LIVE:
+                if "failure" in self._state:
+                    raise RecipeError(self._state["failure"])
+                import pickle
+
+                _LIVE[key] = pickle.loads(self._state["pickled"])
+            return _LIVE[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        with _LOCK:
+            if len(self._state) == 1 and self._state["key"] in _LIVE:
+                try:
+                    self._state["pickled"] = _pickled_by_value(_LIVE[self._state["key"]])
+                except Exception as error:
+                    # A job in this very process needs no copy: only another one must refuse.
+                    self._state["failure"] = (
+                        f"The recipe cannot be sent to a worker process: {error}. Functions of a "
+                        "recipe may use plain values of the script that defines them; build other "
+                        "objects inside the function. Or move the recipe into a file of its own, "
+                        "and read it with load_recipe_file, or build with one worker."
+                    )
+            return self._state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._state = state
+
+
+def _pickled_by_value(recipe: Recipe) -> bytes:
+    """Pickles a recipe with all of the user's code that it refers to.
+
+    Functions of importable modules are pickled by name as a rule; but what the driver can
+    import, beside a script say, another process often cannot.
+    """
+    from apache_beam.internal import cloudpickle
+
+    with _by_value(user_modules(), cloudpickle):
+        return bytes(cloudpickle.dumps(recipe))
+
+
+@contextmanager
+def _by_value(modules: list[ModuleType], cloudpickle: Any) -> Iterator[None]:
+    known = cloudpickle.list_registry_pickle_by_value()
+    mine = [m for m in modules if m.__name__ not in known and m.__name__ != "__main__"]
+    for module in mine:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in mine:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _import_recipe(
+    modules: RecipeModules, *, shown: str, folder: str, attribute: str | None = None
+) -> tuple[str, Recipe]:
+    """Runs a recipe's file; finds the recipe in it."""
+    _LOADING.depth = getattr(_LOADING, "depth", 0) + 1
+    try:
+        module = modules.import_main()
+    finally:
+        _LOADING.depth -= 1
+    names = vars(module)
+    attribute = attribute or _only_recipe(names, shown=shown)
+    recipe = names.get(attribute)
+    if not isinstance(recipe, Recipe):
+        raise RecipeError(
+            f"{shown}: {attribute} is {type(recipe).__name__!r}, expected an ss.Recipe(…)."
+        )
+    object.__setattr__(recipe, "folder", folder)
+    return attribute, recipe
+
+
+def _only_recipe(names: dict[str, Any], *, shown: str) -> str:
+    if "recipe" in names:
+        return "recipe"
+    found: dict[int, str] = {}
+    for name, value in names.items():
+        if isinstance(value, Recipe):
+            found.setdefault(id(value), name)
+    if not found:
+        raise RecipeError(f"{shown} makes no recipe. Write recipe = ss.Recipe(…) at its top level.")
+    if len(found) > 1:
+        raise RecipeError(
+            f"{shown} makes several recipes: {', '.join(sorted(found.values()))}. Call the one to "
+            "build recipe."
+        )
+    return next(iter(found.values()))
