@@ -85,7 +85,12 @@ class BlockPreparer:
         self._config = config
         self._recipe: Recipe = config.staged.load()
         self._opened = open_source(self._recipe.source.url, config.folder)
-        self._steps = StepRunner(self._recipe.prepare, config.raw, config.prepared)
+        self._steps = StepRunner(
+            self._recipe.prepare,
+            config.raw,
+            config.prepared,
+            numbered=self._recipe.source.numbered,
+        )
         self._schema = run_schema(config.prepared)
 
     def prepare(self, block: Block) -> RunEntry:

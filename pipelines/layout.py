@@ -14,8 +14,7 @@ from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe
 from ..schemas.shards import Compression
 from ..transforms import storage
-from ..transforms.graph import TransformGraph
-from ..transforms.shards import run_readers
+from ..transforms.shards import load_graph, run_readers
 from ..transforms.sizing import measure_sample
 from ..transforms.summary import Summary
 from .block_runs import keys_suffix
@@ -62,7 +61,7 @@ def lay_out(
         run_readers(summary.entries, workspace, found.features.prepared),
         partitions=range(len(recipe.splits.names)),
         prepared=found.features.prepared,
-        graph=TransformGraph(graph) if graph else None,
+        graph=load_graph(graph),
     )
     compression = choose_compression(
         recipe.shards.compression,

@@ -71,7 +71,7 @@ def publish(
             publisher.put(join(TRANSFORM, name), storage.read_bytes(join(settings.graph, name)))
     rejects = read_rejects(summary, settings.workspace)
     publisher.put(REJECTS, rejects_to_bytes(rejects))
-    publisher.put(SCHEMA, schema_text(settings.final).encode())
+    publisher.put(SCHEMA, schema_text(settings.final))
     num_examples = {name: entry.num_examples for name, entry in splits.items()}
     total = sum(num_examples.values())
     encoded_bytes = sum(shard.num_bytes for plan in plans for shard in plan.shards)

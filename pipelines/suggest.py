@@ -56,11 +56,15 @@ def recipe_text(recipe: Recipe, features: Features | None = None) -> str:
 
     With ``features`` they are declared, so that the next build enforces them.
     """
-    steps = ", ".join(f"ss.images.{_call(step, type(step).__name__.lower())}" for step in recipe.prepare)
+    steps = ", ".join(
+        f"ss.images.{_call(step, type(step).__name__.lower())}" for step in recipe.prepare
+    )
     fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
     declared = "None"
     if features is not None:
-        lines = (f"        {name!r}: ss.{_call(f, type(f).__name__)},\n" for name, f in features.items())
+        lines = (
+            f"        {name!r}: ss.{_call(f, type(f).__name__)},\n" for name, f in features.items()
+        )
         declared = "{\n" + "".join(lines) + "    }"
     return f'''"""Build it with `snapshard build THIS_FILE --out DIR`."""
 

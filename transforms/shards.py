@@ -8,6 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,7 +18,6 @@ from ..schemas.features import Features
 from ..schemas.naming import ShardName, Workspace, join
 from . import storage
 from .encode import encode_examples
-from .graph import TransformGraph
 from .index import index_bytes, write_index_table
 from .membership import select_rows
 from .runs import (
@@ -33,6 +33,9 @@ from .runs import (
 from .strata import bytes_texts, count_labels, is_countable, label_texts, most_frequent
 from .summary import RunEntry
 from .tfrecord import verify_tfrecord, write_tfrecord
+
+if TYPE_CHECKING:
+    from .graph import TransformGraph
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,15 @@ class ShardSettings:
     stratify_by: str | None
     graph: str | None
     """The transform graph's folder; None without a ``preprocessing_fn``."""
+
+
+def load_graph(folder: str | None) -> TransformGraph | None:
+    """Loads a transform graph, and TensorFlow with it; None where there is none."""
+    if folder is None:
+        return None
+    from .graph import TransformGraph
+
+    return TransformGraph(folder)
 
 
 def run_readers(
@@ -97,7 +109,7 @@ class ShardWriter:
         """Loads the transform graph."""
         self._settings = settings
         self._readers = run_readers(entries, settings.workspace, settings.prepared)
-        self._graph = TransformGraph(settings.graph) if settings.graph else None
+        self._graph = load_graph(settings.graph)
         self._columns = wire_schema(settings.prepared).names
 
     def write(self, split: SplitPlan, shard: ShardPlan) -> ShardInfo:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..schemas.features import Features
 from .encode import encode_examples
-from .graph import TransformGraph
 from .runs import NUM_BYTES, KeyRange, RunReader, merge_range, wire_schema
+
+if TYPE_CHECKING:
+    from .graph import TransformGraph
 
 SAMPLE_RECORDS = 2_048
 SAMPLE_BYTES = 16 << 20
