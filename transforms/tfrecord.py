@@ -30,7 +30,7 @@ FRAME_BYTES = 16
 
 _HEAD = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
-_WRITE_ROWS = 1024
+_WRITE_BYTES = 8 << 20
 _READ_BYTES = 4 << 20
 _VERIFY_RECORDS = 256
 _VERIFY_BYTES = 16 << 20
@@ -73,8 +73,9 @@ def write_tfrecord(
         with tf.io.TFRecordWriter(path, _tensorflow_name(compression)) as writer:
             for chunk in chunks_of_serialized:
                 sizes.append(pc.binary_length(chunk).to_numpy())
-                for start in range(0, len(chunk), _WRITE_ROWS):
-                    for serialized in chunk.slice(start, _WRITE_ROWS).to_pylist():
+                rows = 1 + _WRITE_BYTES * len(chunk) // max(1, int(sizes[-1].sum()))
+                for start in range(0, len(chunk), rows):
+                    for serialized in chunk.slice(start, rows).to_pylist():
                         writer.write(serialized)
         num_bytes = tf.io.gfile.stat(path).length
     except tf.errors.OpError as error:
@@ -150,11 +151,11 @@ def scan_tfrecord(url: str, compression: Compression) -> Iterator[tuple[int, int
         DamagedSnapshotError: at the first record that is damaged; says which, at which byte.
         StorageError: if the file cannot be read.
     """
-    source = _Source(url, compression)
+    frames = _frames(_content(url, compression))
     offset = 0
     for number in itertools.count():
         try:
-            length = _take_frame(source)
+            length = next(frames, None)
         except (_BrokenFrameError, zlib.error) as error:
             where = f"record {number:,}, byte {offset:,}"
             if compression == "gzip":
@@ -164,31 +165,37 @@ def scan_tfrecord(url: str, compression: Compression) -> Iterator[tuple[int, int
                 f"{storage.redact(url)} is damaged at {where}: {error}. Restore the file, or build "
                 "again."
             ) from None
-        if not length:
+        if length is None:
             return
         yield offset, length
         offset += length
 
 
-def _take_frame(source: "_Source") -> int:
-    """Takes and checks one frame, and gives its length; 0 at the end of the file."""
-    head = source.take(_HEAD.size)
-    if not head:
-        return 0
-    if len(head) < _HEAD.size:
-        raise _BrokenFrameError(f"the file ends {len(head)} bytes into a frame's head")
-    length, checksum = _HEAD.unpack(head)
-    _check(head[:8], checksum, "its length")
-    record = source.take(length + _CHECKSUM.size)
-    missing = length + _CHECKSUM.size - len(record)
-    if missing:
-        raise _BrokenFrameError(f"the file ends {missing:,} bytes before the frame does")
-    _check(record[:length], _CHECKSUM.unpack_from(record, length)[0], "the record")
-    return int(length) + FRAME_BYTES
-
-
 class _BrokenFrameError(Exception):
     """What is wrong with a frame; the scan adds where it is."""
+
+
+def _frames(chunks: Iterator[bytes]) -> Iterator[int]:
+    """Checks frame after frame, and gives their lengths."""
+    held, at = b"", 0
+    while True:
+        if len(held) - at < _HEAD.size:
+            held, at = _filled(held[at:], _HEAD.size, chunks), 0
+            if not held:
+                return
+            if len(held) < _HEAD.size:
+                raise _BrokenFrameError(f"the file ends {len(held)} bytes into a frame's head")
+        length, checksum = _HEAD.unpack_from(held, at)
+        _check(held[at : at + 8], checksum, "its length")
+        end = at + _HEAD.size + length
+        if len(held) < end + _CHECKSUM.size:
+            held, at, end = _filled(held[at:], end + _CHECKSUM.size - at, chunks), 0, end - at
+            missing = end + _CHECKSUM.size - len(held)
+            if missing > 0:
+                raise _BrokenFrameError(f"the file ends {missing:,} bytes before the frame does")
+        _check(held[at + _HEAD.size : end], _CHECKSUM.unpack_from(held, end)[0], "the record")
+        yield length + FRAME_BYTES
+        at = end + _CHECKSUM.size
 
 
 def _check(content: bytes, stored: int, what: str) -> None:
@@ -201,32 +208,19 @@ def _check(content: bytes, stored: int, what: str) -> None:
         )
 
 
-class _Source:
-    """The uncompressed bytes of a file, taken piece by piece."""
+def _filled(held: bytes, num_bytes: int, chunks: Iterator[bytes]) -> bytes:
+    """Takes chunks until so many bytes are held; fewer only where the file ends."""
+    parts = [held]
+    missing = num_bytes - len(held)
+    while missing > 0 and (chunk := next(chunks, b"")):
+        parts.append(chunk)
+        missing -= len(chunk)
+    return b"".join(parts)
 
-    def __init__(self, url: str, compression: Compression) -> None:
-        self._chunks = _inflated(url) if compression == "gzip" else _chunks(url)
-        self._held = b""
-        self._at = 0
 
-    def take(self, num_bytes: int) -> bytes:
-        """The next bytes; fewer only where the file ends."""
-        end = self._at + num_bytes
-        if end > len(self._held):
-            self._fill(num_bytes)
-            end = num_bytes
-        taken = self._held[self._at : end]
-        self._at = min(end, len(self._held))
-        return taken
-
-    def _fill(self, num_bytes: int) -> None:
-        """Holds that many bytes from where reading stands, or all that are left."""
-        parts = [self._held[self._at :]]
-        missing = num_bytes - len(parts[0])
-        while missing > 0 and (chunk := next(self._chunks, b"")):
-            parts.append(chunk)
-            missing -= len(chunk)
-        self._held, self._at = b"".join(parts), 0
+def _content(url: str, compression: Compression) -> Iterator[bytes]:
+    """The uncompressed bytes of a file, none of them empty."""
+    return _inflated(url) if compression == "gzip" else _chunks(url)
 
 
 def _chunks(url: str) -> Iterator[bytes]:
@@ -258,7 +252,7 @@ def _inflated(url: str) -> Iterator[bytes]:
 def _batch_size(path: str, compression: Compression) -> int:
     """How many records to read at once, by the length of the first."""
     try:
-        head = _Source(path, compression).take(_HEAD.size)
+        head = _filled(b"", _HEAD.size, _content(path, compression))[: _HEAD.size]
     except (_BrokenFrameError, zlib.error):
         head = b""
     length = _HEAD.unpack(head)[0] if len(head) == _HEAD.size else 0
