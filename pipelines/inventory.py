@@ -15,7 +15,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 from ..schemas.blocks import Block, SourceFile
 from ..schemas.errors import DataError, StorageError
@@ -199,9 +199,12 @@ def _learn_file(
     digest = hashlib.sha256()
     num_bytes = 0
     try:
-        # One byte more than listed: then a small file is read whole in two calls.
-        chunk_bytes = min(CHUNK_BYTES, file.num_bytes + 1)
-        for chunk in opened.chunks(file.path, chunk_bytes=chunk_bytes):
+        if file.num_bytes <= CHUNK_BYTES:
+            # In one request, which looks at nothing first.
+            chunks: Iterable[bytes] = [opened.read(file.path)]
+        else:
+            chunks = opened.chunks(file.path, chunk_bytes=CHUNK_BYTES)
+        for chunk in chunks:
             if stopped.is_set():
                 return "not read"
             digest.update(chunk)

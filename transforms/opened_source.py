@@ -121,9 +121,7 @@ class OpenedSource:
             if self.local:
                 opened: Any = open(full, "rb", buffering=0)  # noqa: SIM115
             else:
-                opened = self.filesystem.open(
-                    full, "rb", block_size=chunk_bytes, cache_type="readahead"
-                )
+                opened = storage.open_remote(self.filesystem, full, chunk_bytes=chunk_bytes)
             with opened as file:
                 while chunk := file.read(chunk_bytes):
                     yield chunk
@@ -180,13 +178,12 @@ class OpenedSource:
         self.__dict__.pop("_archive", None)
         filesystem = self.filesystem
         if self.single:
-            full = self.full_path(self.single)
-            found = {full: filesystem.info(full)}
+            found = {self.single: filesystem.info(self.full_path(self.single))}
         else:
-            found = filesystem.find(self.root, detail=True)
-        prefix = self.full_path("")
-        for name, info in found.items():
-            path = name.removeprefix(prefix).lstrip("/")
+            prefix = self.full_path("")
+            listed = filesystem.find(self.root, detail=True)
+            found = {name.removeprefix(prefix).lstrip("/"): listed[name] for name in listed}
+        for path, info in found.items():
             if not path or path.endswith("/") or info.get("type") == "directory":
                 continue
             if self._wanted(tuple(path.split("/"))):

@@ -143,6 +143,7 @@ def test_a_second_inventory_reads_and_writes_nothing(
         raise AssertionError("read or written")
 
     monkeypatch.setattr(OpenedSource, "chunks", refuse)
+    monkeypatch.setattr(OpenedSource, "read", refuse)
     monkeypatch.setattr(storage, "put_bytes", refuse)
     second = place.take()
     assert second == dataclasses.replace(first, num_hashed=0)

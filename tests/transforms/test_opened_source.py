@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import http.server
 import os
 import pathlib
 import pickle
 import random
 import socket
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator
 
@@ -144,6 +147,33 @@ def test_a_file_that_is_no_archive_is_told(tree: pathlib.Path) -> None:
     (tree / "source.zip").write_bytes(b"not a zip")
     with pytest.raises(StorageError, match=r"Cannot open zip://\*::.*not a zip file"):
         open_source("zip://*::source.zip", str(tree))
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder; knows no ranges."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_reads_a_file_from_a_web_server_and_keeps_its_signature_out_of_names(
+    tree: pathlib.Path,
+) -> None:
+    handler = functools.partial(_Handler, directory=str(tree))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/source/b/c"
+        opened = open_source(f"{url}/4.jpg?sig=secret", "/")
+        (file,) = opened.list()
+        assert (file.path, file.num_bytes) == ("4.jpg", 9)
+        assert opened.read("4.jpg") == b"b/c/4.jpg"
+        assert opened.read("4.jpg", 2, 5) == b"c/4"
+        assert opened.read("4.jpg", 4) == b"4.jpg"
+        assert list(opened.chunks("4.jpg", chunk_bytes=5)) == [b"b/c/4", b".jpg"]
+        assert "secret" not in f"{opened!r} {opened.shown}"
+        with pytest.raises(RecipeError, match=r"4\.png\?sig=\*\*\* does not exist"):
+            open_source(f"{url}/4.png?sig=secret", "/")
+        server.shutdown()
 
 
 def test_secrets_are_not_shown() -> None:

@@ -190,6 +190,30 @@ def test_remove_tree_does_not_follow_links(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "kept" / "a").exists()
 
 
+def test_walk(root: str) -> None:
+    for path in ("b/c/d", "a", "b/e"):
+        storage.put_bytes(f"{root}/{path}", b"x")
+    assert storage.walk(root) == ["a", "b/c/d", "b/e"]
+    assert storage.walk(f"{root}/absent") == []
+
+
+def test_scratch_lies_beside_the_workspace_and_is_removed(tmp_path: pathlib.Path) -> None:
+    with storage.scratch_folder(str(tmp_path)) as folder:
+        assert os.path.dirname(folder) == str(tmp_path / "scratch")
+        assert os.path.basename(folder).startswith(storage.SCRATCH)
+        (pathlib.Path(folder) / "a").write_bytes(b"x")
+    assert not os.path.exists(folder)
+    with storage.scratch_folder("memory://work") as folder:
+        assert os.path.isdir(folder)
+    assert not os.path.exists(folder)
+
+
+def test_absolute(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert storage.absolute("out") == str(tmp_path / "out")
+    assert storage.absolute("gs://bucket/out") == "gs://bucket/out"
+
+
 def test_free_bytes(tmp_path: pathlib.Path) -> None:
     free = storage.free_bytes(str(tmp_path / "not" / "yet"))
     assert free is not None
