@@ -320,11 +320,37 @@ def test_keys_are_read_of_the_cut_bins_alone() -> None:
     ends, cuts = records.asked
     assert ends == [(0, int(0.8 * 4096)), (0, int(0.9 * 4096))]
     assert len(cuts) <= 3 * 7
+    for split in plan:
+        counts = [shard.num_examples for shard in split.shards]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_hash_splits_have_their_fixed_ranges_whatever_the_data() -> None:
+    splits = Splits(**THREE)
+    plan = uniform_records(50, lambda rng, n: np.full(n, 10)).plan(splits)
+    found = [(s.name, s.shards[0].start_key, s.shards[-1].stop_key) for s in plan]
+    assert tuple(found) == splits.key_ranges()
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ([5, 5, 5, 5, 9, 9], [4, 2]),  # 3 are wanted: 4 is nearer than 0
+        ([5, 9, 9, 9, 9, 9], [1, 5]),  # 1 is nearer than 6
+        ([5, 5, 9, 9, 12, 12], [4, 2]),  # 2 is as near as 4: the earlier split takes them
+        ([7, 7, 7, 7, 7, 7], [6]),
+    ],
+)
+def test_equal_keys_stay_together_on_the_nearer_side(keys: list[int], expected: list[int]) -> None:
+    splits = Splits(a=0.5, b=0.5, stratify_by="label")
+    plan = make_records(keys, [1] * 6, strata=[b"cat"] * 6).plan(splits)
+    assert [shard.num_examples for split in plan for shard in split.shards] == expected
 
 
 def test_records_of_uneven_size_and_few_to_a_shard_are_levelled() -> None:
-    records = uniform_records(1_650, lambda rng, n: rng.normal(4_000, 400, n).astype(np.int64))
-    (split,) = records.plan(Splits(train=1.0), Shards(num_shards=16))
+    # Five records to a bin, so that cuts must be made inside of bins.
+    records = uniform_records(20_000, lambda rng, n: rng.normal(4_000, 400, n).astype(np.int64))
+    (split,) = records.plan(Splits(train=1.0), Shards(num_shards=300))
     sizes = [shard.num_bytes + FRAME_BYTES * shard.num_examples for shard in split.shards]
     assert max(sizes) - min(sizes) <= records.columns.num_bytes.max() + FRAME_BYTES
 
