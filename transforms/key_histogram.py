@@ -75,7 +75,7 @@ class KeyColumns:
     num_bytes: npt.NDArray[np.int64]
     """int64[n], encoded bytes."""
     strata: pa.Array | None = None
-    """string or binary[n], as ``keys.value_texts`` gives it; None unless stratified."""
+    """string or binary[n], values of ``stratify_by`` as text; None unless stratified."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
