@@ -1,8 +1,7 @@
 """Reading and writing by URL: a local path or any fsspec URL, chained ones included.
 
 A put is one atomic, durable step: a reader finds the whole file or none. Every failure becomes
-an error that names the place, what was tried and what helps; credentials that a URL carries
-never appear in it.
+a StorageError (``storage_failures``).
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ from typing import Any
 import fsspec
 from fsspec.registry import known_implementations
 
-from ..schemas.errors import RecipeError, SnapshardError, StorageError
+from ..schemas.errors import RecipeError
+from .storage_failures import failing_as_storage_error as failing_as_storage_error
+from .storage_failures import redact as redact
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL_SCHEME = re.compile(r"(?:file|local)://")
-_USERINFO = re.compile(r"(://)(?:[^\s/:@]*:(?!:|\d+/)(?:(?!::)\S)*|[^\s/?#]*)@")
-_QUERY_VALUE = re.compile(r"([?&][^\s=&:/]+=)[^\s&#:'\"]+")
-_DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 
 TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 """Names of files on their way to being put: what a killed process may leave behind."""
@@ -61,16 +59,6 @@ def local_path(url: str) -> str:
     if not is_local(url):
         raise ValueError(f"{redact(url)} is not a local path")
     return os.path.expanduser(_LOCAL_SCHEME.sub("", url, count=1))
-
-
-def redact(text: str) -> str:
-    """Hides what a URL may carry of credentials: user names, passwords, values of its query.
-
-    >>> redact("https://ann:secret@host/a.csv?sig=abc")
-    'https://***@host/a.csv?sig=***'
-    """
-    text = _USERINFO.sub(r"\1***@", text)
-    return _QUERY_VALUE.sub(r"\1***", text) if "://" in text else text
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -335,54 +323,6 @@ def fsync_folder(folder: str) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def failing_as_storage_error(action: str, url: str) -> Iterator[None]:
-    """Turns what a filesystem raises within into a StorageError on ``url``.
-
-    Args:
-        action: What is tried, as in "Cannot <action> <url>": read, write, list …
-        url: The place; its credentials are left out of the message.
-    """
-    try:
-        yield
-    except SnapshardError:
-        raise
-    except _DEFECTS:
-        raise
-    except Exception as error:
-        what, fix = _explain(error)
-        raise StorageError(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip()) from None
-
-
-def _explain(error: Exception) -> tuple[str, str]:
-    """What went wrong, and what helps."""
-    number = error.errno if isinstance(error, OSError) else None
-    origin = f"{type(error).__module__}.{type(error).__name__}"
-    if "redential" in origin or origin.startswith("google.auth"):
-        return (
-            f"no valid credentials ({redact(str(error))})",
-            "Log in first (gcloud auth application-default login, aws configure), or name the "
-            "credentials in the environment.",
-        )
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            "no space is left there",
-            "Free some, or choose another place; starting again goes on from what is done.",
-        )
-    if isinstance(error, PermissionError):
-        return "permission denied", "Check who may read and write it, or choose another place."
-    if number == errno.EROFS:
-        return "the filesystem is read-only", "Choose another place."
-    if isinstance(error, NotADirectoryError | FileExistsError):
-        return "a part of the path is a file, expected a folder", "Choose another place."
-    if isinstance(error, IsADirectoryError):
-        return "it is a folder, expected a file", ""
-    if isinstance(error, FileNotFoundError):
-        return "it does not exist", "It was removed or the path is mistyped."
-    detail = redact((isinstance(error, OSError) and error.strerror) or str(error))
-    return f"{detail} ({type(error).__name__})" if detail else type(error).__name__, ""
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from snapshard.schemas.errors import RecipeError, SnapshardError, StorageError
-from snapshard.transforms import storage
+from snapshard.transforms import storage, storage_failures
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -314,4 +314,4 @@ def test_errors_on_purpose_pass_unchanged() -> None:
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(storage).failed == 0
+    assert [doctest.testmod(module).failed for module in (storage, storage_failures)] == [0, 0]
