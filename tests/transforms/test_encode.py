@@ -213,7 +213,9 @@ def test_many_rows_are_the_same_as_each_row_alone() -> None:
             "int": pa.array(rng.integers(-5, 10 ** rng.integers(1, 18, size)), mask=absent),
             "float": pa.array(rng.normal(size=size).astype(np.float32)),
             "text": pa.array([str(value) * (value % 50) for value in range(size)]),
-            "list": pa.array([list(range(value % 7)) for value in range(size)]),
+            "list": pa.array(
+                [list(range(value % 200, value % 200 + value % 9)) for value in range(size)]
+            ),
         }
     )
     whole = encode_examples(batch)
