@@ -134,7 +134,7 @@ def describe(step: Step) -> str:
     """Names a step for a person."""
     if isinstance(step, PrepareStep):
         return repr(step)
-    return f"function {_name(step)}"
+    return f"function {getattr(step, '__qualname__', None) or repr(step)}"
 
 
 def _fix_shapes(record: dict[str, Any], features: Features) -> dict[str, Any]:
@@ -159,7 +159,8 @@ def _apply_function(
 
     from .tensors import infer_feature
 
-    where = describe(function)
+    code = getattr(function, "__code__", None)
+    where = describe(function) + (f" (line {code.co_firstlineno})" if code is not None else "")
     # Side columns belong to their image: what keeps the image keeps them.
     given = {name: record[name] for name in features}
     try:
@@ -224,9 +225,3 @@ def _operations(graph: Any) -> set[str]:
     for function in definition.library.function:
         nodes.extend(function.node_def)
     return {node.op for node in nodes}
-
-
-def _name(function: RecordFn) -> str:
-    name = getattr(function, "__qualname__", None) or repr(function)
-    code = getattr(function, "__code__", None)
-    return f"{name} (line {code.co_firstlineno})" if code is not None else name

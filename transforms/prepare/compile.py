@@ -40,8 +40,8 @@ MAX_PAYLOAD_BYTES = 64 << 10
 
 _PARALLEL_RECORDS = 8
 """Records in flight: of 1 to 16, the fastest on two cores, within 20 %; more need memory."""
-_STEP = re.compile(r"step(\d+)(?:_\d+)?/")
-_NODES = re.compile(r"\{\{[^{}]*\}\}|\[\[.*?\]\]|\[Op:.*?\]", re.DOTALL)
+_STEP = re.compile(r"\{\{node (?:[^}]*?/)?step(\d+)(?:_\d+)?/")
+_NODE = re.compile(r"\s*\[\[\{\{node ")
 
 
 class StepRunner:
@@ -103,36 +103,38 @@ class StepRunner:
                 ids=batch.ids, columns=columns.select(self._schema.names), rejects=batch.rejects
             )
         if not batch.ids:
-            return RawBatch(
-                ids=[], columns=self._schema.empty_table().to_batches()[0], rejects=batch.rejects
-            )
+            return RawBatch(ids=[], columns=self._empty(), rejects=batch.rejects)
         prepared = self._program.run(columns, self._schema)
         if isinstance(prepared, pa.RecordBatch):
             return RawBatch(ids=batch.ids, columns=prepared, rejects=batch.rejects)
-        return self._prepare_singly(batch)
+        return self._prepare_singly(batch, self._program)
 
-    def _prepare_singly(self, batch: RawBatch) -> RawBatch:
-        assert self._program is not None
+    def _prepare_singly(self, batch: RawBatch, program: _Program) -> RawBatch:
         ids: list[str] = []
         good: list[pa.RecordBatch] = []
         rejects = list(batch.rejects)
         for row, record_id in enumerate(batch.ids):
             single = batch.columns.slice(row, 1)
-            prepared = self._program.run(single, self._schema)
+            prepared = program.run(single, self._schema)
             if isinstance(prepared, pa.RecordBatch):
                 ids.append(record_id)
                 good.append(prepared)
             else:
                 rejects.append(self._reject(record_id, single, prepared))
-        columns = pa.concat_batches(good) if good else self._schema.empty_table().to_batches()[0]
+        columns = pa.concat_batches(good) if good else self._empty()
         return RawBatch(ids=ids, columns=columns, rejects=tuple(rejects))
 
+    def _empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self._schema)
+
     def _reject(self, record_id: str, single: pa.RecordBatch, error: Exception) -> Reject:
-        message = str(getattr(error, "message", error))
-        found = _STEP.search(message)
+        trouble = str(getattr(error, "message", error))
+        found = _STEP.search(trouble)
         step = self._steps[int(found[1])] if found else None
-        text = " ".join(_NODES.sub(" ", message).split())[:300]
-        stage, reason = "prepare", "step failed"
+        # What comes before is a stack of paths: it would make the rejects differ by place.
+        text = _NODE.split(trouble)[0].strip().rpartition("\n\n")[2]
+        text = " ".join(text.split())[:300]
+        stage, reason = "prepare", "prepare step failed"
         if isinstance(step, Decode | Check):
             reason = diagnose(single.column(step.name)[0].as_py())
         elif step is None:

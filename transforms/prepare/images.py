@@ -178,7 +178,7 @@ def decode(name: str, channels: Literal[1, 3, 4] = 3) -> Decode:
     Raises:
         RecipeError: if an argument is unfit.
     """
-    return Decode(name, channels)
+    return Decode(name=name, channels=channels)
 
 
 def resize(name: str, size: tuple[int, int], *, keep_ratio: bool = False) -> Resize:
@@ -195,7 +195,7 @@ def resize(name: str, size: tuple[int, int], *, keep_ratio: bool = False) -> Res
     Raises:
         RecipeError: if an argument is unfit.
     """
-    return Resize(name, size, keep_ratio)
+    return Resize(name=name, size=size, keep_ratio=keep_ratio)
 
 
 def check(name: str) -> Check:
@@ -204,7 +204,7 @@ def check(name: str) -> Check:
     Every image that no step decodes is checked so, without being asked: a truncated image must
     not wait for the trainer.
     """
-    return Check(name)
+    return Check(name=name)
 
 
 def is_jpeg(data: Any) -> Any:
@@ -225,16 +225,27 @@ def decode_pixels(data: Any, channels: int) -> Any:
         return tf.io.decode_image(data, channels=channels, expand_animations=False)
 
     def opaque(image: Any) -> Any:
-        return tf.concat([image, tf.fill([*tf.unstack(tf.shape(image)[:2]), 1], tf.uint8.max)], 2)
+        alpha = tf.fill(tf.shape(image[..., :1]), tf.constant(255, tf.uint8))
+        return tf.concat([image, alpha], axis=2)
 
     def grey_jpeg() -> Any:
         # libjpeg turns no CMYK into grey.
         cmyk = tf.io.extract_jpeg_shape(data)[2] == 4
         return tf.cond(cmyk, lambda: _luma(jpeg(3)), lambda: jpeg(1))
 
+    def png_with_alpha() -> Any:
+        # Below 8 bits, TensorFlow gives images without transparency a wrong alpha.
+        shallow = tf.reduce_any(tf.strings.substr(data, 24, 1) == [b"\1", b"\2", b"\4"])
+        bare = tf.cond(
+            shallow,
+            lambda: tf.shape(tf.io.decode_png(data))[2] % 2 == 1,
+            lambda: tf.constant(False),
+        )
+        return tf.cond(bare, lambda: opaque(other(3)), lambda: tf.io.decode_png(data, channels=4))
+
     def other_with_alpha() -> Any:
         png = tf.strings.substr(data, 0, 4) == b"\x89PNG"
-        return tf.cond(png, lambda: tf.io.decode_png(data, channels=4), lambda: opaque(other(3)))
+        return tf.cond(png, png_with_alpha, lambda: opaque(other(3)))
 
     branches = {
         1: (grey_jpeg, lambda: _luma(other(3))),
