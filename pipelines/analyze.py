@@ -1,0 +1,166 @@
+"""Analyze, Beam job 2: a ``preprocessing_fn`` is analysed on the train split, into a graph.
+
+It runs in a child process on Beam's FnApiRunner with one in-memory worker, wherever the other
+jobs run, because a graph must be the same to the last bit: with a fixed hash seed, one thread
+per operation, and a working directory of its own (``transforms.analysis`` says why). The child
+also returns the memory that TensorFlow and Beam took.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import Any
+
+from ..schemas import errors
+from ..schemas.errors import RecipeError, RunnerError, SnapshardError
+from ..schemas.features import Features, features_from_json, features_to_json
+from ..schemas.recipe import Recipe
+from ..transforms import storage
+from ..transforms.graph import GraphInfo, put_graph, read_graph_info
+from .staging import StagedRecipe
+
+BATCH_ROWS = 4096
+"""Rows in each record batch that is analysed. More is faster; less needs less memory."""
+ANALYSIS = {"batch_rows": BATCH_ROWS, "engine": "FnApiRunner, one worker", "format": 1}
+"""How the analysis runs, as far as it shapes the graph: part of the fingerprint."""
+
+_MODULE = __name__
+_SPEC, _RESULT, _LOG, _FOLDER = "spec.pickle", "result.json", "log.txt", "graph"
+_LAST_WORDS = 2000
+_ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",
+    # Sums split over threads differ in their last bits with the number of threads.
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnalysisSpec:
+    """What to analyse, as plain data that reaches the child process."""
+
+    staged: StagedRecipe
+    """A handle on the recipe whose ``preprocessing_fn`` it is."""
+    prepared: Features
+    """The features of the records."""
+    read_batches: Any
+    """Given a sequence of wire columns, yields these of all records of the train split as
+    ``pa.RecordBatch``, in a fixed order: a function of a module, or a partial of one."""
+    name: str
+    """Names the graph: hash of all that shapes it, hex."""
+
+
+def analyze(spec: AnalysisSpec, url: str, *, scratch: str | None = None) -> GraphInfo:
+    """Makes sure that the transform graph lies in ``url``. Idempotent.
+
+    Args:
+        spec: What to analyse.
+        url: The graph's folder: see ``transforms.graph``.
+        scratch: A local folder to work in; the system's by default.
+
+    Raises:
+        RecipeError: if ``preprocessing_fn`` fails; with its own words and the line.
+        DataError: if the train split is empty.
+        StorageError: if the graph cannot be written.
+        RunnerError: if the child process died.
+    """
+    done = read_graph_info(url)
+    if done is not None:
+        return done
+    with tempfile.TemporaryDirectory(prefix="snapshard-", dir=scratch) as folder:
+        with open(os.path.join(folder, _SPEC), "wb") as file:
+            pickle.dump(spec, file)
+        result = _run_child(folder)
+        return put_graph(
+            os.path.join(folder, _FOLDER),
+            url,
+            inputs=spec.prepared,
+            outputs=features_from_json(result),
+        )
+
+
+def _run_child(folder: str) -> Any:
+    """Runs the child process in a folder; the features that the graph makes, as JSON."""
+    with open(os.path.join(folder, _LOG), "wb") as log:
+        # Its standard input tells the child that this process lives: it ends with it.
+        child = subprocess.Popen(
+            [sys.executable, "-m", _MODULE],
+            cwd=folder,
+            env={**os.environ, **_ENVIRONMENT},
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            code = child.wait()
+        finally:
+            child.kill()
+            child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
+    result = None
+    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, _RESULT)) as file:
+        result = json.load(file)
+    if result is None:
+        with open(os.path.join(folder, _LOG), errors="replace") as file:
+            last = file.read()[-_LAST_WORDS:].strip()
+        how = f"ended with code {code}"
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name} (out of memory?)"
+        raise RunnerError(
+            f"The process that analyses preprocessing_fn {how}. Start the build again: it goes on. "
+            f"Its last words:\n{last}"
+        )
+    if "error" in result:
+        raise getattr(errors, result["error"])(result["message"])
+    return result["features"]
+
+
+def main() -> None:
+    """What the child process does, in its working directory."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with open(_SPEC, "rb") as file:
+        spec: AnalysisSpec = pickle.load(file)
+    result: dict[str, object]
+    try:
+        result = {"features": features_to_json(_analyze_here(spec))}
+    except SnapshardError as error:
+        result = {"error": type(error).__name__, "message": str(error)}
+    storage.put_bytes(os.path.abspath(_RESULT), json.dumps(result).encode())
+
+
+def _analyze_here(spec: AnalysisSpec) -> Features:
+    recipe: Recipe = spec.staged.load()
+    if recipe.preprocessing_fn is None:
+        raise RecipeError("The recipe has no preprocessing_fn to analyse.")
+    from ..transforms.analysis import analyze as run_analysis
+
+    return run_analysis(
+        recipe.preprocessing_fn,
+        spec.prepared,
+        read_batches=spec.read_batches,
+        batch_rows=BATCH_ROWS,
+        name=spec.name,
+        folder=_FOLDER,
+    )
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""Full-pass analysis with tensorflow-transform: the same input gives the same bytes.
+
+What tensorflow-transform computes depends in its last bits on the order of the records, on the
+number of workers and on where record batches end; what it saves, on the temporary folder's path
+and on Python's hash seed. So all of it is fixed here: one worker, batches of so many rows
+whatever the input's were, a temporary folder of a relative path, the order of what is saved. The
+rest (a process of its own, its hash seed, one thread per operation) is up to the caller:
+``pipelines.analyze``.
+
+A module about Beam and TensorFlow: import it where it is used.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+import tensorflow as tf
+import tensorflow_transform as tft
+import tensorflow_transform.beam as tft_beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from tfx_bsl.tfxio import tensor_adapter
+
+from ..schemas.errors import DataError, RecipeError
+from ..schemas.features import Feature, Features, Scalar, wire_columns
+from ..schemas.recipe import PreprocessingFn
+from .canonical_graph import canonicalize
+from .metadata import as_lists, features_of_outputs, schema_text, tensor_adapter_config
+from .user_code import is_user_file
+
+ReadBatches = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
+"""Given wire columns, reads these of all records to analyse, in a fixed order. It is plain data
+for Beam to pickle: a function of a module, or a ``functools.partial`` of one."""
+
+
+def analyze(
+    preprocessing_fn: PreprocessingFn,
+    prepared: Features,
+    *,
+    read_batches: ReadBatches,
+    batch_rows: int,
+    name: str,
+    folder: str,
+) -> dict[str, Feature]:
+    """Runs the analyzers of a ``preprocessing_fn`` and saves the transform graph.
+
+    Must run in a working directory of its own, where temporary files lie meanwhile.
+
+    Args:
+        preprocessing_fn: From dict of tensors to dict of tensors.
+        prepared: The features that it is given.
+        read_batches: Gives the records to analyse, in wire form.
+        batch_rows: Rows in each record batch that is analysed, the last one apart. Means and
+            variances depend on it in their last bits.
+        name: Enters the names of the graph's lookup tables, by which TensorFlow shares them
+            within a process: graphs of different content need different names.
+        folder: Where to: a local folder, which must not exist. ``tft.TFTransformOutput`` reads
+            it: ``transform_fn/``, ``transformed_metadata/``, ``metadata/``.
+
+    Returns:
+        The features of what the function returns.
+
+    Raises:
+        RecipeError: if the function fails, or returns what cannot be stored.
+        DataError: if there are no records to analyse.
+    """
+    traced = trace(preprocessing_fn, prepared)
+    if traced.analyzed and not any(batch.num_rows for batch in read_batches(traced.analyzed)):
+        raise DataError(
+            "No record fell into the split 'train', and preprocessing_fn is analysed on it. Give "
+            "it a larger fraction, or more data."
+        )
+    # An analysis that needs no column still needs an input: any column, and no records.
+    columns = traced.analyzed or [wire_columns(prepared)[0].name]
+    config = tensor_adapter_config(prepared, columns=columns)
+    temp = f"temp-{name}"
+    reading = _ReadFn(
+        read_batches if traced.analyzed else _no_batches, columns, batch_rows=batch_rows
+    )
+    try:
+        options = PipelineOptions(
+            ["--direct_num_workers=1", "--direct_running_mode=in_memory"], save_main_session=False
+        )
+        with (
+            beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline,
+            tft_beam.Context(temp_dir=temp),
+        ):
+            batches = (
+                pipeline
+                | "Start" >> beam.Create([None])
+                | "ReadRecords" >> beam.ParDo(reading)  # pa.RecordBatch
+            )
+            graph = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(preprocessing_fn)
+            graph | "Write" >> tft_beam.WriteTransformFn(folder)
+    except Exception as error:
+        raise RecipeError(_explain(error, "failed on the data")) from None
+    shutil.rmtree(temp)
+    canonicalize(Path(folder))
+    raw = Path(folder) / "metadata" / "schema.pbtxt"
+    raw.parent.mkdir()
+    raw.write_bytes(schema_text(prepared))
+    output = tft.TFTransformOutput(folder)
+    return features_of_outputs(
+        output.transformed_metadata.schema, kept=traced.kept, like_input=traced.like_input
+    )
+
+
+class Traced:
+    """What one call of a ``preprocessing_fn`` tells, without any data."""
+
+    def __init__(self, prepared: Features) -> None:
+        """Nothing is known yet."""
+        self._prepared = prepared
+        self.analyzed: list[str] = []
+        """Wire columns that its analyzers read, by name."""
+        self.kept: dict[str, Feature] = {}
+        """Outputs that are an input, unchanged, all columns of the input's feature present."""
+        self.like_input: set[str] = set()
+        """Sparse outputs with the indices of an optional scalar."""
+
+    def note(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+        """Takes in the tensors of one call."""
+        given = {id(tensor): name for name, tensor in inputs.items()}
+        same = {name: given.get(id(tensor)) for name, tensor in outputs.items()}
+        self.kept = {}
+        for name, feature in self._prepared.items():
+            columns = [column.name for column in feature.wire_columns(name)]
+            if all(same.get(column) == column for column in columns):
+                self.kept[name] = feature
+            elif len(columns) == 1:
+                renamed = [output for output, source in same.items() if source == name]
+                self.kept.update(dict.fromkeys(renamed, feature))
+        optional = {
+            id(inputs[name].indices)
+            for name, feature in self._prepared.items()
+            if isinstance(feature, Scalar) and feature.optional
+        }
+        self.like_input = {
+            name
+            for name, tensor in outputs.items()
+            if isinstance(tensor, tf.SparseTensor) and id(tensor.indices) in optional
+        }
+
+
+def trace(preprocessing_fn: PreprocessingFn, prepared: Features) -> Traced:
+    """Calls a ``preprocessing_fn`` on symbolic tensors, to see what it needs and gives.
+
+    Raises:
+        RecipeError: if it fails, or does not return a dict of tensors.
+    """
+    traced = Traced(prepared)
+
+    def noted(inputs: dict[str, Any]) -> dict[str, Any]:
+        given = dict(inputs)
+        outputs = preprocessing_fn(inputs)
+        _check_outputs(outputs)
+        traced.note(given, outputs)
+        return outputs
+
+    specs = tensor_adapter.TensorAdapter(tensor_adapter_config(prepared)).TypeSpecs()
+    try:
+        traced.analyzed = sorted(tft.get_analyze_input_columns(noted, specs))
+    except RecipeError:
+        raise
+    except Exception as error:
+        raise RecipeError(_explain(error, "failed")) from None
+    return traced
+
+
+def rebatch(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:
+    """Cuts a stream of record batches anew: all of ``num_rows`` rows but the last."""
+    held: list[pa.RecordBatch] = []
+    num_held = 0
+    for batch in batches:
+        start = 0
+        while batch.num_rows - start >= num_rows - num_held:
+            held.append(batch.slice(start, num_rows - num_held))
+            start += num_rows - num_held
+            yield pa.concat_batches(held)
+            held, num_held = [], 0
+        if start < batch.num_rows:
+            held.append(batch.slice(start))
+            num_held += batch.num_rows - start
+    if held:
+        yield pa.concat_batches(held)
+
+
+class _ReadFn(beam.DoFn):
+    """Reads all records, in batches of equal length, as tfx_bsl wants them."""
+
+    def __init__(
+        self, read_batches: ReadBatches, columns: Sequence[str], *, batch_rows: int
+    ) -> None:
+        self._read_batches = read_batches
+        self._batch_rows = batch_rows
+        self._columns = list(columns)
+
+    def process(self, element: None) -> Iterator[pa.RecordBatch]:
+        del element
+        for batch in rebatch(self._read_batches(self._columns), self._batch_rows):
+            yield as_lists(batch.select(self._columns))
+
+
+def _no_batches(columns: Sequence[str]) -> Iterable[pa.RecordBatch]:
+    del columns
+    return ()
+
+
+def _check_outputs(outputs: Any) -> None:
+    if not isinstance(outputs, dict) or not outputs:
+        found = "an empty dict" if outputs == {} else type(outputs).__name__
+        raise RecipeError(
+            f"preprocessing_fn returned {found}, expected a dict of tensors by name. Return at "
+            "least one."
+        )
+    for name, tensor in outputs.items():
+        dtype = getattr(tensor, "dtype", None)
+        if dtype not in (tf.int64, tf.float32, tf.string):
+            shown = f"a {type(tensor).__name__}" if dtype is None else f"of dtype {dtype.name}"
+            raise RecipeError(
+                f"preprocessing_fn returned {name!r} {shown}, expected a tensor of int64, float32 "
+                "or string. Cast it: tf.cast(x, tf.int64)."
+            )
+
+
+def _explain(error: BaseException, what: str) -> str:
+    """One sentence: where in the user's code, the exception's class and its own words."""
+    place = ""
+    frame = error.__traceback__
+    while frame is not None:
+        path = frame.tb_frame.f_code.co_filename
+        if is_user_file(path):
+            place = f" in {os.path.basename(path)} line {frame.tb_lineno}"
+        frame = frame.tb_next
+    return f"preprocessing_fn {what}{place}: {type(error).__name__}: {error}"

@@ -1,0 +1,202 @@
+"""Applying a transform graph to record batches, and where its files lie.
+
+A graph's folder is what ``tft.TFTransformOutput`` reads (``transform_fn/``,
+``transformed_metadata/``, ``metadata/``) with ``graph.json`` beside: its features before and
+after, and the list of its files. It is put in place last: without it there is no graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..schemas.errors import StorageError
+from ..schemas.features import (
+    Feature,
+    Features,
+    WireColumn,
+    features_from_json,
+    features_to_json,
+    wire_columns,
+)
+from ..schemas.naming import join
+from . import storage
+from .metadata import as_lists, tensor_adapter_config
+from .runs import wire_schema
+
+DESCRIPTION = "graph.json"
+
+_NUMPY = {"int64": np.int64, "float32": np.float32, "bytes": np.object_}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GraphInfo:
+    """A transform graph that lies in place."""
+
+    inputs: Mapping[str, Feature]
+    """The features that it is given."""
+    outputs: Mapping[str, Feature]
+    """The features that it makes: what the examples hold."""
+    files: Mapping[str, str]
+    """Relative path -> sha256 of each file, ``graph.json`` apart."""
+
+    def to_bytes(self) -> bytes:
+        """The content of ``graph.json``."""
+        value = {
+            "files": dict(sorted(self.files.items())),
+            "inputs": features_to_json(self.inputs),
+            "outputs": features_to_json(self.outputs),
+        }
+        return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> GraphInfo:
+        """Reads what :meth:`to_bytes` wrote."""
+        value = json.loads(content)
+        return cls(
+            inputs=features_from_json(value["inputs"]),
+            outputs=features_from_json(value["outputs"]),
+            files=value["files"],
+        )
+
+
+def put_graph(local: str, url: str, *, inputs: Features, outputs: Features) -> GraphInfo:
+    """Moves a finished graph from a local folder to its place.
+
+    Raises:
+        StorageError: if it cannot be written.
+    """
+    files = {}
+    for name in storage.walk(local):
+        with open(os.path.join(local, name), "rb") as file:
+            files[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    info = GraphInfo(inputs=inputs, outputs=outputs, files=files)
+    for name in files:
+        storage.put_file(os.path.join(local, name), join(url, name))
+    storage.put_bytes(join(url, DESCRIPTION), info.to_bytes())
+    return info
+
+
+def read_graph_info(url: str) -> GraphInfo | None:
+    """What is known of a graph in place; None where there is none."""
+    where = join(url, DESCRIPTION)
+    return GraphInfo.from_bytes(storage.read_bytes(where)) if storage.exists(where) else None
+
+
+class TransformGraph:
+    """A transform graph, loaded; TensorFlow loads it once a process."""
+
+    def __init__(self, url: str) -> None:
+        """Looks the graph up; loads it on first use.
+
+        Raises:
+            StorageError: if there is none.
+        """
+        info = read_graph_info(url)
+        if info is None:
+            raise StorageError(f"There is no transform graph in {storage.redact(url)}.")
+        self._url = url
+        self._inputs = wire_schema(info.inputs)
+        self._columns = wire_columns(info.outputs)
+        self._schema = wire_schema(info.outputs)
+        self.info = info
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Transforms records.
+
+        Args:
+            batch: The prepared features in wire form; other columns are left out.
+
+        Returns:
+            The transformed features in wire form, record by record. Large batches are fast
+            (4,096 rows and more); what comes out does not depend on how records are batched.
+        """
+        if batch.num_rows == 0:
+            return self._schema.empty_table().combine_chunks().to_batches()[0]
+        adapter, function = _loaded(self._url, self.info.to_bytes())
+        inputs = adapter.ToBatchTensors(as_lists(batch.select(self._inputs.names)))
+        outputs = function(inputs)
+        return pa.RecordBatch.from_arrays(
+            [_to_arrow(outputs[c.name], c, num_rows=batch.num_rows) for c in self._columns],
+            schema=self._schema,
+        )
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(url: str, description: bytes) -> tuple[Any, Any]:
+    """The adapter to tensors and the compiled graph; ``description`` tells its content."""
+    import tensorflow as tf
+    import tensorflow_transform as tft
+    from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
+
+    info = GraphInfo.from_bytes(description)
+    adapter = TensorAdapter(tensor_adapter_config(info.inputs))
+    with tempfile.TemporaryDirectory(prefix="snapshard-") as scratch:
+        folder = storage.local_path(url) if storage.is_local(url) else scratch
+        if folder == scratch:
+            _fetch(url, info, scratch)
+        output = tft.TFTransformOutput(folder)
+
+        @tf.function(input_signature=[adapter.TypeSpecs()])
+        def transform(inputs: dict[str, Any]) -> dict[str, Any]:
+            return dict(output.transform_raw_features(inputs))
+
+        # Tracing reads the graph's files: they are not needed any more after it.
+        transform.get_concrete_function()
+    return adapter, transform
+
+
+def _fetch(url: str, info: GraphInfo, folder: str) -> None:
+    for name in info.files:
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(storage.read_bytes(join(url, name)))
+
+
+def _to_arrow(tensor: Any, column: WireColumn, *, num_rows: int) -> pa.Array:
+    """One output as a wire column."""
+    if hasattr(tensor, "indices"):
+        counts, values = _rows_of_sparse(tensor, num_rows)
+    elif hasattr(tensor, "row_splits"):
+        counts, values = np.diff(tensor.row_splits.numpy()), tensor.flat_values.numpy()
+    else:
+        values = tensor.numpy().reshape(-1)
+        flat = _flat(values, column)
+        if column.length == 1:
+            return flat
+        return pa.FixedSizeListArray.from_arrays(flat, column.length)
+    if column.length is None:
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), _flat(values, column))
+    present = counts > 0
+    spread: npt.NDArray[Any] = np.zeros(num_rows, _NUMPY[column.kind])
+    spread[present] = values
+    return _flat(spread, column, mask=~present)
+
+
+def _rows_of_sparse(tensor: Any, num_rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """How many values each row has, and the values row by row."""
+    indices, values = tensor.indices.numpy(), tensor.values.numpy()
+    rows = indices[:, 0]
+    if (np.diff(rows) < 0).any():
+        order = np.lexsort((indices[:, 1], rows))
+        rows, values = rows[order], values[order]
+    return np.bincount(rows, minlength=num_rows), values
+
+
+def _flat(
+    values: npt.NDArray[Any], column: WireColumn, *, mask: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    kind = {"int64": pa.int64(), "float32": pa.float32(), "bytes": pa.large_binary()}[column.kind]
+    return pa.array(values, kind, mask=mask)
