@@ -1,0 +1,490 @@
+"""What a user's function is: a digest of its code and of all that it refers to.
+
+It follows a function from what is live: the source of its definition, and for each name in it
+the object that the name stands for now. Functions and classes of the user's own count by their
+source and what that refers to in turn; plain values by value, so that a vocabulary read from a
+side file counts; installed libraries by name and version. What nothing refers to does not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import io
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ..schemas.errors import RecipeError
+from ..schemas.fingerprint import digest
+from ..schemas.recipe import PrepareStep
+from .code_names import (
+    constructs,
+    holds_state,
+    import_users,
+    imported_from,
+    is_users_class,
+    is_users_function,
+    library_name,
+    member,
+    versioned,
+)
+from .code_source import (
+    Sources,
+    attribute_chains,
+    code_json,
+    free_names,
+    global_names,
+    imported_names,
+    normalised,
+    own_functions,
+    statements_about,
+)
+from .user_code import is_user_module
+from .value_digest import Json, Values
+
+_MODULE_NAMES = frozenset(
+    {"__name__", "__file__", "__path__", "__package__", "__spec__", "__loader__", "__doc__"}
+    | {"__builtins__", "__cached__", "__annotations__"}
+)
+_SEES_ALL = frozenset({"globals", "eval", "exec"})
+
+
+def code_digest(function: Any, *, folder: str) -> str:
+    """The sha256, in hex, of what a callable of the user's is.
+
+    Args:
+        function: A function, lambda, method, partial, or instance of a class with ``__call__``.
+        folder: The recipe's folder: paths inside it count without it, files there by content.
+
+    Returns:
+        64 hex digits. Comments, formatting, the files' places and times, and what the function
+        does not refer to leave it as it is.
+
+    Raises:
+        RecipeError: if it refers to something whose content cannot be told (an open file, a
+            model): a change of that would go unnoticed.
+    """
+    return _Walk(folder).digest(function)
+
+
+def step_digest(step: Any, *, folder: str) -> str:
+    """The sha256, in hex, of a prepare step.
+
+    A built-in step counts by its class's name and ``settings()``; one of the user's own also by
+    its code; a function as in :func:`code_digest`.
+
+    Raises:
+        RecipeError: as :func:`code_digest` does.
+    """
+    if isinstance(step, PrepareStep) and not is_users_class(type(step)):
+        return digest({"step": library_name(type(step)), "settings": step.settings()})
+    return code_digest(step, folder=folder)
+
+
+class _OpaqueError(Exception):
+    """A value whose content cannot be told."""
+
+    def __init__(self, where: str, value: Any) -> None:
+        super().__init__(where)
+        self.where = where
+        self.value = value
+
+
+class _Walk:
+    """One walk over everything that a function refers to.
+
+    Functions, classes, instances and modules are records, numbered in the order in which they
+    are met; a reference is a number, so what refers to itself is no trouble, and names of
+    modules, which differ from process to process, do not matter.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._values = Values(folder)
+        self._sources = Sources()
+        self._records: list[Json] = []
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []
+        self._open: set[int] = set()
+
+    def digest(self, root: Any) -> str:
+        name = getattr(root, "__qualname__", None) or type(root).__qualname__
+        try:
+            return digest([self._refer(root, name), self._records])
+        except _OpaqueError as error:
+            raise RecipeError(_explain(name, error)) from None
+
+    def _refer(self, value: Any, where: str) -> Json:
+        """The JSON by which a record refers to a value."""
+        if id(value) in self._numbers:
+            return ["record", self._numbers[id(value)]]
+        if id(value) in self._open:
+            return ["itself"]
+        self._open.add(id(value))
+        try:
+            plain = self._values.plain(value, self._refer, where)
+        finally:
+            self._open.discard(id(value))
+        if plain is not None:
+            return plain
+        if isinstance(value, FunctionType):
+            return self._function(value, where)
+        if isinstance(value, type):
+            return self._class(value) if is_users_class(value) else ["library", library_name(value)]
+        if isinstance(value, ModuleType):
+            return self._module(value)
+        if isinstance(value, types.MethodType):
+            return ["method", *(self._refer(v, where) for v in (value.__func__, value.__self__))]
+        if isinstance(value, types.BuiltinFunctionType) and value.__self__ is not None:
+            if not isinstance(value.__self__, ModuleType):
+                return ["method", value.__name__, self._refer(value.__self__, where)]
+            return ["library", library_name(value)]
+        if isinstance(value, staticmethod | classmethod):
+            return [type(value).__name__, self._refer(value.__func__, where)]
+        if isinstance(value, functools.cached_property):
+            return ["cached_property", self._refer(value.func, where)]
+        if isinstance(value, property):
+            accessors = (value.fget, value.fset, value.fdel)
+            return ["property", *(self._refer(accessor, where) for accessor in accessors)]
+        if isinstance(value, typing.TypeVar) or type(value).__module__ in ("typing", "types"):
+            if isinstance(value, Iterable) and not hasattr(value, "__origin__"):
+                raise _OpaqueError(where, value)
+            return ["type", repr(value)]
+        if hasattr(value, "__wrapped__") and callable(value):
+            return ["wrapped", library_name(type(value)), self._refer(value.__wrapped__, where)]
+        if is_users_class(type(value)):
+            return self._instance(value, where)
+        if callable(value) and hasattr(value, "__qualname__"):
+            return ["library", library_name(value)]
+        return self._of_library(value, where)
+
+    def _start(self, value: Any) -> int:
+        number = len(self._records)
+        self._records.append(None)
+        self._numbers[id(value)] = number
+        self._kept.append(value)
+        return number
+
+    def _finish(self, number: int, record: Json) -> Json:
+        self._records[number] = record
+        return ["record", number]
+
+    # Functions.
+
+    def _function(self, function: FunctionType, where: str) -> Json:
+        if not is_users_function(function):
+            return self._library_function(function, where)
+        number = self._start(function)
+        node = self._sources.function(function)
+        code = function.__code__
+        name = function.__qualname__
+        names = global_names(code)
+        record: dict[str, Json] = {"kind": "function"}
+        if node is None:
+            record["code"] = code_json(code, function.__doc__)
+            record["imports"] = [
+                self._module_named(imported, function.__globals__)
+                for imported in sorted(imported_names(code))
+            ]
+        else:
+            record["code"] = normalised(node)
+            record["imports"] = self._imports_in(node, function)
+            decorators = getattr(node, "decorator_list", [])
+            names |= {n for decorator in decorators for n in free_names(ast.Expr(decorator))}
+        record["globals"] = self._names(names, function.__globals__, node)
+        record["closure"] = self._closure(function, name)
+        record["defaults"] = self._refer(function.__defaults__, f"a default of {name}")
+        record["kwdefaults"] = self._refer(function.__kwdefaults__, f"a default of {name}")
+        record["attributes"] = self._refer(
+            {k: v for k, v in vars(function).items() if k != "__wrapped__"}, name
+        )
+        record["wrapped"] = self._refer(getattr(function, "__wrapped__", None), name)
+        return self._finish(number, record)
+
+    def _library_function(self, function: FunctionType, where: str) -> Json:
+        """A library's function by name; what a library made around a user's own by that."""
+        wrapped = getattr(function, "__wrapped__", None)
+        if "<locals>" not in function.__qualname__ and wrapped is None:
+            return ["library", library_name(function)]
+        number = self._start(function)
+        found: list[Json] = ["library", library_name(function), self._refer(wrapped, where)]
+        for cell in function.__closure__ or ():
+            try:
+                found.append(self._refer(cell.cell_contents, where))
+            except ValueError:
+                found.append(None)
+            except _OpaqueError as error:
+                # A library's inner workings are told by its version; what moves is not.
+                if holds_state(error.value):
+                    raise
+                found.append(["library", library_name(type(error.value))])
+        return self._finish(number, found)
+
+    def _closure(self, function: FunctionType, where: str) -> Json:
+        found = []
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                found.append([name, None])
+                continue
+            found.append([name, self._refer(value, f"{name} (captured by {where})")])
+        return found
+
+    # Names.
+
+    def _names(self, names: Iterable[str], scope: Mapping[str, Any], node: ast.AST | None) -> Json:
+        return [[name, self._name(name, scope, node)] for name in sorted(names)]
+
+    def _name(self, name: str, scope: Mapping[str, Any], node: ast.AST | None) -> Json:
+        """What a name in some code stands for."""
+        if name in _MODULE_NAMES:
+            return ["module's own"]
+        if name not in scope:
+            if not hasattr(builtins, name):
+                return ["unbound"]
+            if name in _SEES_ALL:
+                return ["builtin", self._scope(scope)]
+            return ["builtin"]
+        value = scope[name]
+        if isinstance(value, ModuleType) and is_user_module(value):
+            return self._used_of_module(value, attribute_chains(node, name) if node else {()})
+        return self._variable(name, scope)
+
+    def _variable(self, name: str, scope: Mapping[str, Any]) -> Json:
+        """A module's variable: by value, or else by the statement that makes it."""
+        value = scope[name]
+        try:
+            return self._refer(value, name)
+        except _OpaqueError as error:
+            if error.value is not value:
+                raise
+            made = self._statements_making(name, scope)
+            if made is None:
+                raise
+            return made
+
+    def _used_of_module(self, module: ModuleType, chains: Iterable[tuple[str, ...]]) -> Json:
+        """What ``module.a.b`` stands for, for each such chain of attributes."""
+        found = []
+        for chain in sorted(chains):
+            owner, depth = module, 0
+            while depth < len(chain) and is_user_module(vars(owner).get(chain[depth])):
+                owner, depth = vars(owner)[chain[depth]], depth + 1
+            if depth == len(chain):
+                found.append([chain, self._module(owner)])
+            elif chain[depth] in vars(owner):
+                found.append([chain, self._variable(chain[depth], vars(owner))])
+            else:
+                found.append([chain, ["unbound"]])
+        return ["module", found]
+
+    def _imports_in(self, node: ast.AST, function: FunctionType) -> Json:
+        """What import statements inside a function bring in."""
+        found: list[Json] = []
+        for statement in ast.walk(node):
+            if isinstance(statement, ast.Import):
+                for alias in statement.names:
+                    module = import_users(alias.name, function.__globals__)
+                    if module is None:
+                        found.append(["library", versioned(alias.name)])
+                        continue
+                    name = alias.asname
+                    if name is None:
+                        name = alias.name.partition(".")[0]
+                        module = import_users(name, function.__globals__) or module
+                    found.append(self._used_of_module(module, attribute_chains(node, name)))
+            elif isinstance(statement, ast.ImportFrom):
+                base = import_users(
+                    statement.module or "", function.__globals__, level=statement.level
+                )
+                if base is None:
+                    found.append(["library", versioned(statement.module or "")])
+                    continue
+                for alias in statement.names:
+                    try:
+                        value = member(base, alias.name)
+                    except AttributeError:
+                        found.append(["unbound"])
+                        continue
+                    if isinstance(value, ModuleType) and is_user_module(value):
+                        chains = attribute_chains(node, alias.asname or alias.name)
+                        found.append(self._used_of_module(value, chains))
+                    else:
+                        found.append(self._variable(alias.name, vars(base)))
+        return found
+
+    def _module_named(self, name: str, scope: Mapping[str, Any]) -> Json:
+        module = import_users(name, scope)
+        return ["library", versioned(name)] if module is None else self._module(module)
+
+    def _module(self, module: ModuleType) -> Json:
+        """A module as a whole: all that it defines."""
+        if not is_user_module(module):
+            return ["library", versioned(module.__name__)]
+        if id(module) in self._numbers:
+            return ["record", self._numbers[id(module)]]
+        number = self._start(module)
+        return self._finish(number, {"kind": "module", "names": self._scope(vars(module))})
+
+    def _scope(self, scope: Mapping[str, Any]) -> Json:
+        if id(scope) in self._numbers:
+            return ["record", self._numbers[id(scope)]]
+        number = self._start(scope)
+        names = [name for name in scope if name not in _MODULE_NAMES and _is_ours(scope[name])]
+        return self._finish(number, [[n, self._variable(n, scope)] for n in sorted(names)])
+
+    def _statements_making(self, name: str, scope: Mapping[str, Any]) -> Json | None:
+        """A library's object by the statements that make and use it, at its module's top level."""
+        tree = self._sources.module(scope)
+        if tree is None:
+            return None
+        origin = imported_from(tree, name, scope)
+        if origin is not None:
+            module, original = origin
+            return self._statements_making(original, vars(module))
+        return self._made(name, scope[name], tree, scope)
+
+    def _made(self, name: str, value: Any, tree: ast.AST, scope: Mapping[str, Any]) -> Json | None:
+        """An object by the statements of a module or class body that make and use it.
+
+        Only one that ``name = Class(…)`` makes: what a function returns, a file's or a model's
+        content say, is not told by the call.
+        """
+        statements = statements_about(tree, name)
+        if holds_state(value) or not any(
+            constructs(statement, name, type(value), scope) for statement in statements
+        ):
+            return None
+        return [
+            "made",
+            library_name(type(value)),
+            [normalised(statement) for statement in statements],
+            [self._names(free_names(s) - {name}, scope, s) for s in statements],
+        ]
+
+    # Classes and instances.
+
+    def _class(self, cls: type) -> Json:
+        number = self._start(cls)
+        nodes = self._sources.classes(cls)
+        methods = own_functions(cls)
+        module = sys.modules.get(cls.__module__)
+        scope: Mapping[str, Any] = vars(module) if module is not None else {}
+        for method in methods.values():
+            scope = method.__globals__
+        record: dict[str, Json] = {
+            "kind": "class",
+            "bases": [self._refer(b, cls.__qualname__) for b in cls.__bases__ if b is not object],
+            "meta": self._refer(type(cls), cls.__qualname__),
+        }
+        if nodes:
+            record["code"] = [normalised(node) for node in nodes]
+            record["globals"] = [self._names(free_names(n), scope, n) for n in nodes]
+            record["closures"] = [
+                [name, self._closure(method, f"{cls.__qualname__}.{name}")]
+                for name, method in sorted(methods.items())
+            ]
+        record["attributes"] = [
+            [name, self._attribute(cls, name, nodes, scope)]
+            for name in sorted(vars(cls))
+            if not _is_told(name, vars(cls)[name], by_source=bool(nodes), methods=methods)
+        ]
+        return self._finish(number, record)
+
+    def _attribute(
+        self, cls: type, name: str, nodes: list[ast.ClassDef], scope: Mapping[str, Any]
+    ) -> Json:
+        """A class's attribute, which may have been set or changed after the class was made."""
+        value = vars(cls)[name]
+        try:
+            return self._refer(value, f"{cls.__qualname__}.{name}")
+        except _OpaqueError as error:
+            made = self._made(name, value, nodes[0], scope) if nodes else None
+            if error.value is not value or made is None:
+                raise
+            return made
+
+    def _instance(self, value: Any, where: str) -> Json:
+        number = self._start(value)
+        cls = type(value)
+        record: dict[str, Json] = {"kind": "instance", "class": self._refer(cls, where)}
+        settings = getattr(value, "settings", None)
+        if callable(settings) and isinstance(settings, types.MethodType):
+            record["settings"] = self._refer(settings(), f"{where}.settings()")
+        else:
+            record["state"] = self._state(value, where)
+        return self._finish(number, record)
+
+    def _state(self, value: Any, where: str) -> Json:
+        """What an object holds: as it would be pickled where its class says so."""
+        cls = type(value)
+        own = getattr(cls, "__getstate__", None)
+        if own is not None and own is not getattr(object, "__getstate__", None):
+            return self._refer(value.__getstate__(), where)
+        state = {}
+        for base in cls.__mro__:
+            slots = vars(base).get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
+                    state[slot] = getattr(value, slot)
+        state.update(getattr(value, "__dict__", {}))
+        found = [
+            [name, self._refer(item, f"{where}.{name}")]
+            for name, item in sorted(state.items())
+            if not isinstance(getattr(cls, name, None), functools.cached_property)
+        ]
+        for base in (dict, list, tuple, set, frozenset, str, bytes, int, float):
+            if isinstance(value, base):
+                plain = base.__int__(value) if base is int else base(value)  # type: ignore[arg-type]
+                found.append(["", self._values.plain(plain, self._refer, where)])
+                break
+        return found
+
+    def _of_library(self, value: Any, where: str) -> Json:
+        """An instance of a library's class that is data: fields are all it has."""
+        fields = getattr(type(value), "__dataclass_fields__", None)
+        if fields is not None:
+            items = [[n, self._refer(getattr(value, n, None), f"{where}.{n}")] for n in fields]
+            return ["dataclass", library_name(type(value)), items]
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            items = [self._refer(item, where) for item in value]
+            return ["tuple", library_name(type(value)), items]
+        raise _OpaqueError(where, value)
+
+
+def _is_told(name: str, value: Any, *, by_source: bool, methods: Mapping[str, Any]) -> bool:
+    """Whether a class's attribute is told by its source, or only belongs to Python's workings."""
+    if name in methods:
+        return by_source
+    if name.startswith("__") and name.endswith("__"):
+        return True
+    slots = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    return isinstance(value, slots) or type(value).__module__ in ("_abc", "_collections")
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether a module's variable is worth following when the whole module counts."""
+    return not isinstance(value, ModuleType) or is_user_module(value)
+
+
+def _explain(root: str, error: _OpaqueError) -> str:
+    kind = type(error.value)
+    shown = f"{kind.__module__}.{kind.__qualname__}"
+    message = (
+        f"{root} uses {error.where}, a {shown}: what it holds cannot be told from the code, so a "
+        "change of it would go unnoticed and old results would be taken for new ones. "
+    )
+    if isinstance(error.value, io.IOBase):
+        return message + "Read the file where the module is loaded, and use what was read."
+    return message + (
+        "Make it inside the function from plain values (numbers, strings, lists, dicts, arrays), "
+        "or hold it in an object whose class has a method settings() that returns plain values "
+        "which say what it is."
+    )

@@ -1,0 +1,150 @@
+"""What names in a user's code lead to: his own modules and classes, or a library's by name."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import io
+import sys
+from collections.abc import Mapping
+from types import FunctionType, ModuleType
+from typing import Any
+
+from .code_source import own_functions
+from .user_code import PACKAGE, is_user_file, is_user_module
+
+_VERSIONED = frozenset(
+    {"apache_beam", "numpy", "PIL", "pyarrow", "tensorflow", "tensorflow_transform", "tfx_bsl"}
+    | {PACKAGE}
+)
+"""Their versions are part of every fingerprint already."""
+
+
+_MOVING = ("__next__", "fileno", "getstate", "get_state", "bit_generator")
+"""What iterators, files and random generators have."""
+
+
+def is_users_class(cls: type) -> bool:
+    """Whether a class is the user's own."""
+    module = sys.modules.get(cls.__module__)
+    return is_user_module(module) or (
+        module is None and any(is_users_function(f) for f in own_functions(cls).values())
+    )
+
+
+def is_users_function(function: FunctionType) -> bool:
+    """Whether a function is the user's own; one that a library made in his name is."""
+    path = function.__code__.co_filename
+    if path.startswith("<") and not path.endswith(".py"):
+        # Typed in or generated: whose namespace is it?
+        module = sys.modules.get(str(function.__globals__.get("__name__")))
+        return module is None or is_user_module(module)
+    return is_user_file(path)
+
+
+def library_name(value: Any) -> str:
+    """The name of a library's function or class: ``module:name``, with a version if need be."""
+    module = getattr(value, "__module__", None) or getattr(value, "__name__", "")
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
+    return f"{versioned(str(module))}:{name}"
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+@functools.cache
+def versioned(module: str) -> str:
+    """A library module's name, with the version where no fingerprint has it yet."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top in _VERSIONED or not top:
+        return module
+    names = sorted(set(_distributions().get(top, ())))
+    versions = [f"{name}={importlib.metadata.version(name)}" for name in names]
+    return " ".join([module, *versions])
+
+
+def import_users(name: str, scope: Mapping[str, Any], *, level: int = 0) -> ModuleType | None:
+    """Imports a module as code with this scope would, if it is the user's own."""
+    own = scope.get("__builtins__")
+    own = own if isinstance(own, dict) else vars(own or builtins)
+    find = getattr(own.get("__import__"), "sibling", None)
+    try:
+        if level:
+            package = str(scope.get("__package__") or "")
+            full = importlib.util.resolve_name("." * level + name, package)
+        else:
+            full = (find(name) if find is not None else None) or name
+        if full == name and full not in sys.modules:
+            spec = importlib.util.find_spec(name.partition(".")[0])
+            if spec is None or spec.origin is None or not is_user_file(spec.origin):
+                return None
+        module = sys.modules.get(full) or importlib.import_module(full)
+    except (ImportError, ValueError):
+        return None
+    return module if is_user_module(module) else None
+
+
+def member(module: ModuleType, name: str) -> Any:
+    """What ``from module import name`` gives: a variable, or a module inside the package.
+
+    Raises:
+        AttributeError: if it has none.
+    """
+    if name not in vars(module) and hasattr(module, "__path__"):
+        try:
+            return importlib.import_module(f"{module.__name__}.{name}")
+        except ImportError:
+            pass
+    return getattr(module, name)
+
+
+def imported_from(
+    tree: ast.Module, name: str, scope: Mapping[str, Any]
+) -> tuple[ModuleType, str] | None:
+    """The module of the user's that a name was imported from, and its name there."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        for alias in node.names:
+            if alias.name != "*" and (alias.asname or alias.name) != name:
+                continue
+            module = import_users(node.module or "", scope, level=node.level)
+            original = name if alias.name == "*" else alias.name
+            if module is not None and vars(module).get(original) is scope[name]:
+                return module, original
+    return None
+
+
+def constructs(statement: ast.stmt, name: str, cls: type, scope: Mapping[str, Any]) -> bool:
+    """Whether a statement is ``name = Class(…)`` for this very class."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return False
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    if not any(isinstance(target, ast.Name) and target.id == name for target in targets):
+        return False
+    if not isinstance(statement.value, ast.Call):
+        return False
+    callee: Any = statement.value.func
+    path: list[str] = []
+    while isinstance(callee, ast.Attribute):
+        path.append(callee.attr)
+        callee = callee.value
+    if not isinstance(callee, ast.Name):
+        return False
+    found = scope.get(callee.id)
+    for attribute in reversed(path):
+        found = getattr(found, attribute, None)
+    return isinstance(found, type) and issubclass(cls, found)
+
+
+def holds_state(value: Any) -> bool:
+    """Whether an object holds more than its making tells: a file, an iterator, weights."""
+    if isinstance(value, io.IOBase) or any(hasattr(value, name) for name in _MOVING):
+        return True
+    return any(bool(getattr(value, name, None)) for name in ("variables", "weights", "parameters"))

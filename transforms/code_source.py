@@ -1,0 +1,386 @@
+"""The source text of live functions and classes: found, checked against the code, normalised.
+
+Comments, docstrings, formatting and annotations that nothing reads leave no trace in what is
+given; names and constants do.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import dis
+import linecache
+import symtable
+import sys
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+_GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+
+
+class Sources:
+    """Parsed source files, each read once."""
+
+    def __init__(self) -> None:
+        self._trees: dict[str, ast.Module | None] = {}
+        self._codes: dict[str, list[CodeType]] = {}
+
+    def module(self, names: Mapping[str, Any]) -> ast.Module | None:
+        """The source of the module with this namespace; None where there is none."""
+        path = names.get("__file__")
+        return self._tree(path, names) if isinstance(path, str) else None
+
+    def function(self, function: FunctionType) -> ast.AST | None:
+        """The definition of a function.
+
+        A lambda that cannot be told from another on its line gives the statement that holds
+        both. None where there is no source, or only one that the code was not made from: a
+        file edited since, a notebook's text gone.
+        """
+        code = function.__code__
+        tree = self._tree(code.co_filename, function.__globals__)
+        if tree is None or not any(_same_code(code, c) for c in self._codes[code.co_filename]):
+            return None
+        if code.co_name == "<lambda>":
+            return _find_lambda(tree, code)
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and node.name == code.co_name
+                and _first_line(node) == code.co_firstlineno
+            ):
+                return node
+        return None
+
+    def classes(self, cls: type) -> list[ast.ClassDef]:
+        """The definitions of a class: one, or all of that name where they cannot be told apart.
+
+        Empty where there is no source that its methods were made from.
+        """
+        module = sys.modules.get(cls.__module__)
+        names = vars(module) if module is not None else {}
+        methods = list(own_functions(cls).values())
+        if methods:
+            names = methods[0].__globals__
+            path = methods[0].__code__.co_filename
+            tree = self._tree(path, names)
+        else:
+            path = names.get("__file__", "")
+            tree = self.module(names)
+        if tree is None:
+            return []
+        if not all(
+            any(_same_code(method.__code__, code) for code in self._codes[path])
+            for method in methods
+        ):
+            return []
+        found = list(_find_classes(tree, cls.__qualname__.split(".")))
+        lines = [method.__code__.co_firstlineno for method in methods]
+        precise = [
+            node
+            for node in found
+            if lines and all(node.lineno <= line <= (node.end_lineno or 0) for line in lines)
+        ]
+        return precise or found
+
+    def _tree(self, path: str, names: Mapping[str, Any]) -> ast.Module | None:
+        if path not in self._trees:
+            linecache.checkcache(path)
+            text = "".join(linecache.getlines(path, dict(names)))
+            self._trees[path], self._codes[path] = None, []
+            try:
+                tree = ast.parse(text) if text else None
+                if tree is not None:
+                    code = compile(text, path, "exec", dont_inherit=True)
+                    self._trees[path], self._codes[path] = tree, list(_nested(code))
+            except (SyntaxError, ValueError, RecursionError):
+                pass
+        return self._trees[path]
+
+
+def own_functions(cls: type) -> dict[str, FunctionType]:
+    """The functions written in a class's body, by name: not what a decorator generated."""
+    found = {}
+    for name, value in vars(cls).items():
+        function = value
+        if isinstance(value, staticmethod | classmethod):
+            function = value.__func__
+        elif isinstance(value, property):
+            function = value.fget
+        if (
+            isinstance(function, FunctionType)
+            and function.__qualname__ == f"{cls.__qualname__}.{function.__name__}"
+            and function.__module__ == cls.__module__
+            and function.__code__.co_filename
+            == function.__globals__.get("__file__", function.__code__.co_filename)
+        ):
+            found[name] = function
+    return found
+
+
+def normalised(node: ast.AST) -> str:
+    """A text that is the same for code that means the same, however it is written down."""
+    return ast.dump(_Normaliser().visit(copy.deepcopy(node)))
+
+
+def global_names(code: CodeType) -> set[str]:
+    """Names that a function reads from its module or the builtins, inner functions included."""
+    return {
+        instruction.argval
+        for inner in _nested(code)
+        for instruction in dis.get_instructions(inner)
+        if instruction.opname in _GLOBAL_READS
+    }
+
+
+def imported_names(code: CodeType) -> set[str]:
+    """Modules that a function imports when it runs."""
+    return {
+        instruction.argval
+        for inner in _nested(code)
+        for instruction in dis.get_instructions(inner)
+        if instruction.opname == "IMPORT_NAME"
+    }
+
+
+def free_names(node: ast.AST) -> set[str]:
+    """Names that a definition or statement reads from around it."""
+    module = ast.Module(body=[_Normaliser().visit(copy.deepcopy(node))], type_ignores=[])
+    table = symtable.symtable(ast.unparse(ast.fix_missing_locations(module)), "<node>", "exec")
+    names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
+    waiting = list(table.get_children())
+    while waiting:
+        inner = waiting.pop()
+        names.update(s.get_name() for s in inner.get_symbols() if s.is_global())
+        waiting += inner.get_children()
+    return names
+
+
+def attribute_chains(node: ast.AST, name: str) -> set[tuple[str, ...]]:
+    """How code uses a name: ("a", "b") for each longest ``name.a.b``, () where it stands bare."""
+    chains: set[tuple[str, ...]] = set()
+
+    def visit(current: ast.AST) -> None:
+        attributes: list[str] = []
+        inner = current
+        while isinstance(inner, ast.Attribute):
+            attributes.append(inner.attr)
+            inner = inner.value
+        if isinstance(inner, ast.Name) and inner.id == name:
+            chains.add(tuple(reversed(attributes)))
+            return
+        for child in ast.iter_child_nodes(current):
+            visit(child)
+
+    visit(node)
+    return chains
+
+
+def statements_about(tree: ast.AST, name: str) -> list[ast.stmt]:
+    """The simple statements of a module's or class's body, ``if`` blocks too, that name a name."""
+
+    def simple(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+        for statement in body:
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            blocks = [
+                block
+                for field in ("body", "orelse", "finalbody")
+                for block in getattr(statement, field, [])
+            ] + [s for handler in getattr(statement, "handlers", []) for s in handler.body]
+            if blocks:
+                yield from simple(blocks)
+            else:
+                yield statement
+
+    return [
+        statement
+        for statement in simple(getattr(tree, "body", []))
+        if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(statement))
+    ]
+
+
+class _Normaliser(ast.NodeTransformer):
+    """Removes what has no effect."""
+
+    def __init__(self) -> None:
+        self._in_class = False
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for field in ("body", "orelse", "finalbody"):
+            body = getattr(node, field, None)
+            if isinstance(body, list):
+                kept = [
+                    s
+                    for s in body
+                    if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
+                ]
+                if not kept and body and field == "body":
+                    kept = [ast.Pass()]
+                setattr(node, field, kept)
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        outer, self._in_class = self._in_class, False
+        # A decorator may read annotations, as functools.singledispatch does.
+        if not node.decorator_list:
+            node.returns = None
+            arguments = node.args
+            for argument in (
+                *arguments.posonlyargs,
+                *arguments.args,
+                *arguments.kwonlyargs,
+                arguments.vararg,
+                arguments.kwarg,
+            ):
+                if argument is not None:
+                    argument.annotation = None
+        node.type_comment = None
+        self.generic_visit(node)
+        self._in_class = outer
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        outer, self._in_class = self._in_class, True
+        self.generic_visit(node)
+        self._in_class = outer
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        # In a class they may be the fields of a dataclass.
+        if self._in_class:
+            return node
+        if node.value is None:
+            node.annotation = ast.Constant(None)
+            return node
+        return ast.copy_location(ast.Assign(targets=[node.target], value=node.value), node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        node.kind = None
+        return node
+
+
+def code_json(code: CodeType, doc: str | None) -> list[Any]:
+    """Compiled code, where there is no source: without line numbers, file name, docstring."""
+    constants: list[Any] = []
+    for position, constant in enumerate(code.co_consts):
+        if isinstance(constant, CodeType):
+            constants.append(code_json(constant, None))
+        elif position == 0 and doc is not None and constant == doc:
+            constants.append(None)
+        elif isinstance(constant, frozenset):
+            constants.append(sorted(map(repr, constant)))
+        else:
+            constants.append(repr(constant))
+    return [
+        code.co_name,
+        code.co_code.hex(),
+        constants,
+        *(list(names) for names in (code.co_names, code.co_varnames, code.co_freevars)),
+        [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags],
+    ]
+
+
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def _find_lambda(tree: ast.Module, code: CodeType) -> ast.AST | None:
+    lambdas = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno
+    ]
+    inside = {
+        (line, column)
+        for line, _, column, _ in code.co_positions()
+        if line is not None and column is not None
+    }
+    fitting = [
+        node
+        for node in lambdas
+        if (node.body.lineno, node.body.col_offset) in inside
+        # In column 0 stands what the compiler put before the first instruction.
+        and all(_covers(node, line, column) for line, column in inside if column)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if len(lambdas) == 1:
+        return lambdas[0]
+    for statement in ast.walk(tree):
+        if (
+            isinstance(statement, ast.stmt)
+            and not any(isinstance(inner, ast.stmt) for inner in _below(statement))
+            and any(node is inner for node in lambdas for inner in ast.walk(statement))
+        ):
+            return statement
+    return None
+
+
+def _covers(node: ast.Lambda, line: int, column: int) -> bool:
+    start = (node.lineno, node.col_offset)
+    end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
+    return start <= (line, column) <= end
+
+
+def _below(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        yield from ast.walk(child)
+
+
+def _find_classes(tree: ast.AST, path: list[str]) -> Iterator[ast.ClassDef]:
+    """Class definitions by qualified name; ``<locals>`` leads into a function's body."""
+    path = [part for part in path if part != "<locals>"]
+
+    def search(node: ast.AST, rest: list[str]) -> Iterator[ast.ClassDef]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, _Definition):
+                if getattr(child, "name", None) == rest[0]:
+                    if len(rest) > 1:
+                        yield from search(child, rest[1:])
+                    elif isinstance(child, ast.ClassDef):
+                        yield child
+            else:
+                yield from search(child, rest)
+
+    yield from search(tree, path)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+def _same_code(a: CodeType, b: CodeType) -> bool:
+    return (
+        a.co_name == b.co_name
+        and a.co_code == b.co_code
+        and a.co_names == b.co_names
+        and a.co_varnames == b.co_varnames
+        and a.co_freevars == b.co_freevars
+        and len(a.co_consts) == len(b.co_consts)
+        and all(map(_same_constant, a.co_consts, b.co_consts))
+    )
+
+
+def _same_constant(a: object, b: object) -> bool:
+    if isinstance(a, CodeType) and isinstance(b, CodeType):
+        return _same_code(a, b)
+    # By repr: 1, 1.0 and True are equal, and so are 0.0 and -0.0.
+    return (
+        type(a) is type(b)
+        and (a == b or a != a)
+        and (isinstance(a, frozenset) or repr(a) == repr(b))
+    )

@@ -1,0 +1,231 @@
+"""Values as they enter a fingerprint: plain JSON that two equal values share, in any process.
+
+What is no plain value (a function, an object of the user's) is asked of a callback.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import hashlib
+import logging
+import operator
+import os
+import pathlib
+import re
+import sys
+import threading
+import types
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..schemas.fingerprint import canonical_json
+
+Json = Any
+Refer = Callable[[Any, str], Json]
+"""Gives the JSON of a value inside another; the second argument names it for a person."""
+
+_BY_REPR: tuple[type, ...] = (
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.timezone,
+    decimal.Decimal,
+    fractions.Fraction,
+    uuid.UUID,
+    range,
+)
+_NO_EFFECT: tuple[type, ...] = (
+    logging.Logger,
+    type(threading.Lock()),
+    type(threading.RLock()),
+)
+_CALLS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+
+
+class Values:
+    """Turns plain values into JSON.
+
+    ``folder`` is the recipe's: a path inside it counts by what follows, with the content of the
+    file that it leads to, so neither the place of the project nor an edited vocabulary is missed.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folders = {os.path.abspath(folder), os.path.realpath(folder)} if folder else set()
+
+    def plain(self, value: Any, refer: Refer, where: str) -> Json | None:
+        """The JSON of a plain value; None if it is none."""
+        kind = type(value)
+        if value is None or value is Ellipsis or value is NotImplemented:
+            return [repr(value)]
+        if kind in (bool, int):
+            return [kind.__name__, repr(value)]
+        if kind is float:
+            return ["float", "nan" if value != value else value.hex()]
+        if kind is complex:
+            return ["complex", value.real.hex(), value.imag.hex()]
+        if kind is str:
+            return self._text(value)
+        if kind in (bytes, bytearray, memoryview):
+            return [kind.__name__, hashlib.sha256(value).hexdigest()]
+        if kind in (list, tuple, collections.deque):
+            return [kind.__name__, *self._sequence(value, refer, where)]
+        if kind in (set, frozenset):
+            return [kind.__name__, self._set(value, refer, where)]
+        if kind in (dict, types.MappingProxyType, collections.OrderedDict, collections.Counter):
+            return [kind.__name__, *self._mapping(value, refer, where)]
+        if kind is collections.defaultdict:
+            factory = refer(value.default_factory, f"{where}.default_factory")
+            return ["defaultdict", factory, *self._mapping(value, refer, where)]
+        if kind is types.SimpleNamespace:
+            return ["namespace", *self._mapping(vars(value), refer, where)]
+        if kind is slice:
+            return ["slice", repr(value)]
+        if kind is array.array:
+            return ["array", value.typecode, hashlib.sha256(value.tobytes()).hexdigest()]
+        if kind is re.Pattern:
+            return ["pattern", refer(value.pattern, where), value.flags]
+        if kind in _BY_REPR or kind in (datetime.datetime,):
+            return [kind.__name__, repr(value)]
+        if isinstance(value, pathlib.PurePath):
+            return ["path", self._text(os.fspath(value))]
+        if kind is functools.partial:
+            parts = (value.func, value.args, value.keywords)
+            return ["partial", *(refer(part, where) for part in parts)]
+        if kind in _CALLS:
+            return [kind.__name__, refer(value.__reduce__()[1:], where)]
+        if isinstance(value, enum.Enum):
+            return ["enum", refer(kind, where), value.name]
+        if isinstance(value, _NO_EFFECT):
+            return ["no effect", kind.__name__]
+        return self._of_library(value, refer, where)
+
+    def _text(self, value: str) -> Json:
+        for folder in self._folders:
+            if value == folder or value.startswith(folder + os.sep):
+                inner = ["recipe's folder", value[len(folder) :]]
+                if os.path.isfile(value) and not value.endswith(".py"):
+                    with open(value, "rb") as file:
+                        inner.append(hashlib.file_digest(file, "sha256").hexdigest())
+                return inner
+        return ["str", value]
+
+    def _sequence(self, items: Iterable[Any], refer: Refer, where: str) -> Json:
+        total, count = hashlib.sha256(), 0
+        for count, item in enumerate(items, 1):
+            total.update(canonical_json(refer(item, f"{where}[{count - 1}]")) + b"\n")
+        return count, total.hexdigest()
+
+    def _mapping(self, items: Any, refer: Refer, where: str) -> Json:
+        """In their order: it can be seen."""
+        total = hashlib.sha256()
+        for key, item in items.items():
+            pair = [refer(key, f"a key of {where}"), refer(item, f"{where}[{key!r}]")]
+            total.update(canonical_json(pair) + b"\n")
+        return len(items), total.hexdigest()
+
+    def _set(self, items: Iterable[Any], refer: Refer, where: str) -> Json:
+        # Functions by name first: what they are called in turn must not hang on the set's order.
+        ordered = sorted(items, key=lambda item: getattr(item, "__qualname__", ""))
+        members = sorted(canonical_json(refer(item, where)) for item in ordered)
+        return hashlib.sha256(b"\n".join(members)).hexdigest()
+
+    def _of_library(self, value: Any, refer: Refer, where: str) -> Json | None:
+        """Values of NumPy, Arrow, pandas and TensorFlow, none of which is imported here."""
+        kind = type(value)
+        library = kind.__module__.partition(".")[0]
+        if library not in sys.modules:
+            return None
+        if library == "numpy":
+            return _numpy(value, refer, where)
+        if library == "pyarrow":
+            return _pyarrow(value)
+        if library == "pandas" and kind.__name__ in ("DataFrame", "Series", "Index"):
+            return _pandas(value, refer, where)
+        if library == "tensorflow":
+            return _tensorflow(value, refer, where)
+        return None
+
+
+def _numpy(value: Any, refer: Refer, where: str) -> Json | None:
+    import numpy as np
+
+    if isinstance(value, np.dtype):
+        return ["dtype", repr(value.descr) if value.names else value.str]
+    if isinstance(value, np.ufunc):
+        return ["ufunc", value.__name__]
+    if isinstance(value, np.ma.MaskedArray):
+        return ["masked", refer(value.filled(), where), refer(np.ma.getmaskarray(value), where)]
+    if isinstance(value, np.generic | np.ndarray):
+        as_array = np.asarray(value)
+        shape = [len(as_array.shape), *as_array.shape]
+        if as_array.dtype.hasobject:
+            return ["ndarray", "object", shape, refer(as_array.ravel().tolist(), where)]
+        content = np.ascontiguousarray(as_array).tobytes()
+        dtype = repr(as_array.dtype.descr)
+        return [type(value).__name__, dtype, shape, hashlib.sha256(content).hexdigest()]
+    return None
+
+
+def _pyarrow(value: Any) -> Json | None:
+    import pyarrow as pa
+
+    if isinstance(value, pa.DataType | pa.Schema | pa.Field):
+        return [type(value).__name__, str(value)]
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        value = pa.table({"": value})
+    if isinstance(value, pa.Table | pa.RecordBatch):
+        table = pa.table(value).combine_chunks()
+        return [
+            "table",
+            str(table.schema),
+            hashlib.sha256(repr(table.to_pydict()).encode()).hexdigest(),
+        ]
+    return None
+
+
+def _pandas(value: Any, refer: Refer, where: str) -> Json:
+    name = type(value).__name__
+    if name == "Index":
+        return [name, refer(value.to_numpy(), where)]
+    if name == "Series":
+        return [
+            name,
+            str(value.name),
+            str(value.dtype),
+            refer(value.to_numpy(), where),
+            refer(value.index.to_numpy(), where),
+        ]
+    columns = [refer(value.iloc[:, i], where) for i in range(value.shape[1])]
+    return [name, columns, refer(value.index.to_numpy(), where)]
+
+
+def _tensorflow(value: Any, refer: Refer, where: str) -> Json | None:
+    name = type(value).__name__
+    if name in ("DType", "TensorShape", "TensorSpec", "RaggedTensorSpec", "SparseTensorSpec"):
+        return [name, repr(value)]
+    if name == "EagerTensor":
+        return [name, refer(value.numpy(), where)]
+    if name == "RaggedTensor":
+        return [
+            name,
+            [refer(part, where) for part in (value.flat_values, *value.nested_row_splits)],
+        ]
+    if name == "SparseTensor":
+        parts = (value.indices, value.values, value.dense_shape)
+        return [name, [refer(part, where) for part in parts]]
+    if name in ("StaticHashTable", "StaticHashTableV1"):
+        keys, values = (part.numpy().tolist() for part in value.export())
+        rows = sorted(zip(keys, values, strict=True))
+        return [name, refer(rows, where), refer(value._default_value, where)]
+    python_function = getattr(value, "python_function", None)
+    if python_function is not None:
+        settings = [repr(getattr(value, key, None)) for key in ("_jit_compile", "_input_signature")]
+        return ["tf.function", refer(python_function, where), settings]
+    return None
