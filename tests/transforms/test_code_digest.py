@@ -1,8 +1,14 @@
 """What changes the digest of a user's code, and what must not."""
 
+import collections
 import dataclasses
+import datetime
+import decimal
+import enum
 import functools
+import importlib
 import json
+import operator
 import os
 import re
 import subprocess
@@ -13,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import snapshard as ss
@@ -287,3 +294,330 @@ def test_place_times_and_hash_seed_do_not_matter(tmp_path: Path, base: str) -> N
 def test_a_renamed_file_is_the_same_code(tmp_path: Path, base: str) -> None:
     path = _write(tmp_path)
     assert _digest_of(path.rename(tmp_path / "digits.py")) == base
+
+
+def _of(value: Any) -> str:
+    """The digest of a function that captured a value."""
+
+    def function() -> Any:
+        return value
+
+    return code_digest(function, folder="")
+
+
+class _Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclasses.dataclass
+class _Point:
+    x: int
+    y: list[int]
+
+
+class _Slots:
+    __slots__ = ("a",)
+
+    def __init__(self, a: int) -> None:
+        self.a = a
+
+
+class _Words(dict[str, int]):
+    pass
+
+
+class _Lazy:
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.cache = object()
+
+    def __getstate__(self) -> int:
+        return self.n
+
+
+def _double(x: int) -> int:
+    return x * 2
+
+
+def _values() -> list[Any]:
+    """Values that all differ."""
+    return [
+        None, True, False, 0, 1, -1, 2**70, 1.0, 0.0, -0.0, float("nan"), float("inf"), 1j, ...,
+        "", "a", "1", "\udce9", b"", b"a", bytearray(b"a"), (), (1,), (1, 2), (2, 1), [], [1],
+        [1, 2], [[1], 2], [[1, 2]], {}, {"a": 1}, {"a": 2}, {"b": 1}, {"a": 1, "b": 2}, {"b": 2, "a": 1},
+        set(), {1}, {1, 2}, frozenset({1}), range(3), range(4), slice(1), Path("a"), Path("b"),
+        re.compile("a"), re.compile("a", re.I), re.compile(b"a"),
+        np.array([1, 2]), np.array([1.0, 2.0]), np.array([[1, 2]]), np.array([1, 2], np.int32),
+        np.array([], np.int32), np.array(["a"], object), np.array(["b"], object), np.float32(1),
+        np.float64(1), np.dtype("f4"), np.dtype("f8"), np.ma.masked_array([1, 2], [True, False]),
+        np.add, np.subtract, np.float32, len, max, dict, "abc".join, "abd".join, str.lower,
+        _Color.RED, _Color.BLUE, _Point(1, [2]), _Point(1, [3]), _Slots(1), _Slots(2),
+        _Words(a=1), _Words(a=2), _Lazy(1), _Lazy(2), _double, _Point, _Slots,
+        functools.partial(_double, 1), functools.partial(_double, 2),
+        functools.partial(_double, x=1),
+        types.SimpleNamespace(a=1), types.SimpleNamespace(a=2), types.MappingProxyType({"a": 1}),
+        np, re, list[int], int | None, ss.Shards(), ss.Shards(min_shards=2), ss.Splits(a=1),
+        _Slots(1).__init__, _Slots(2).__init__, functools.lru_cache(_double),
+        datetime.date(2020, 1, 1), decimal.Decimal("1.0"),
+        collections.OrderedDict(a=1), collections.Counter("a"),
+        collections.defaultdict(int, a=1), collections.deque([1]),
+        operator.itemgetter(1), operator.itemgetter(2),
+        pa.int64(), pa.array([1]), pa.array([2]),
+    ]  # fmt: skip
+
+
+def test_values_count_by_value() -> None:
+    first, second = ([_of(value) for value in _values()] for _ in range(2))
+    assert first == second
+    assert len(set(first)) == len(first), [
+        (_values()[i], _values()[first.index(d)])
+        for i, d in enumerate(first)
+        if first.index(d) != i
+    ]
+
+
+def test_values_that_hold_themselves() -> None:
+    looped: list[Any] = [1]
+    looped.append(looped)
+    other: list[Any] = [2]
+    other.append(other)
+    assert _of(looped) != _of(other)
+    point = _Point(1, [])
+    point.y = point  # type: ignore[assignment]
+    assert _of(point) == _of(point)
+
+
+def test_sets_do_not_depend_on_their_order() -> None:
+    many = [f"word{i}" for i in range(1000)]
+    assert _of(set(many)) == _of(set(reversed(many)))
+    assert _of({_double, _of}) == _of({_of, _double})
+
+
+@pytest.mark.parametrize("kind", ["constant", "table", "ragged", "dtype"])
+def test_tensorflow_values(kind: str) -> None:
+    import tensorflow as tf
+
+    def make(last: int) -> Any:
+        if kind == "constant":
+            return tf.constant([1, last])
+        if kind == "table":
+            initializer = tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, last])
+            return tf.lookup.StaticHashTable(initializer, -1)
+        return tf.ragged.constant([[1], [last, 2]]) if kind == "ragged" else tf.as_dtype(last)
+
+    assert _of(make(2)) == _of(make(2))
+    assert _of(make(2)) != _of(make(3))
+
+
+def test_a_tf_function_counts_by_its_python(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    text = """
+        import snapshard as ss
+        import tensorflow as tf
+        from tensorflow.io import decode_jpeg
+        N = 2
+        RESIZE = tf.keras.layers.Resizing(4, 4)
+        @tf.function
+        def compiled(x):
+            return x * N
+        def step(record):
+            return RESIZE(compiled(decode_jpeg(record)))
+        recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[step])
+    """
+    path = tmp_path / "recipe.py"
+
+    def of(old: str = "", new: str = "") -> str:
+        path.write_text(textwrap.dedent(text).replace(old, new))
+        return _digest_of(path)
+
+    assert of() == of("def compiled(x):", "def compiled(x):  # so")
+    assert len({of(), of("N = 2", "N = 3"), of("Resizing(4, 4)", "Resizing(4, 5)")}) == 3
+    assert tf.executing_eagerly()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("THING = F", r"step uses THING, a _io\.TextIOWrapper: .*Read the file"),
+        ("THING = iter([1])", "step uses THING, a builtins.list_iterator"),
+        ("THING = (i for i in [1])", "step uses THING, a builtins.generator"),
+        ("THING = {'a': [F]}", r"step uses THING\['a'\]\[0\], a _io"),
+        ("import random\nTHING = random.Random(3)", r"step uses THING, a random\.Random"),
+        ("import numpy\nTHING = numpy.random.default_rng(3)", r"step uses THING, a numpy\.random"),
+        ("import threading, logging\nTHING = threading.Lock(), logging.getLogger()", None),
+        ("import string\nTHING = string.Formatter()", None),
+        ("import string\nTHING = [string.Formatter()]", r"step uses THING\[0\], a string\.Form"),
+        ("import string\ndef f(): return string.Formatter()\nTHING = f()", "a string.Formatter"),
+        ("class A: pass\nTHING = A()\nTHING.file = F", r"THING\.file, a _io"),
+        ("class THING: pass\nTHING.file = F", r"THING\.file, a _io\.Text"),
+        ("class THING:\n  import string\n  f = string.Formatter()", r"THING\.f, a string"),
+        ("import string\nclass THING:\n  f = string.Formatter()", None),
+        ("class A:\n  def settings(s): return 1\nTHING = A()\nTHING.f = F", None),
+    ],
+)
+def test_what_cannot_be_told_is_refused(tmp_path: Path, line: str, message: str | None) -> None:
+    path = tmp_path / "recipe.py"
+    path.write_text(
+        f"import snapshard as ss\nF = open(__file__)\nF.close()\n{line}\n"
+        "def step(x):\n    return THING\n"
+        'recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[step])\n'
+    )
+    recipe = load_recipe_file(path)
+    if message is None:
+        assert code_digest(recipe.prepare[0], folder=recipe.folder)
+        return
+    with pytest.raises(RecipeError, match=message):
+        code_digest(recipe.prepare[0], folder=recipe.folder)
+
+
+def _scaled(text: str, *changes: tuple[str, str]) -> str:
+    """The digest of `f` in some source that is run without a file, as a notebook does."""
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    scope: dict[str, Any] = {"__name__": "typed_in"}
+    exec(compile(textwrap.dedent(text), "<typed in>", "exec"), scope)
+    return code_digest(scope["f"], folder="")
+
+
+_TYPED = """
+    N = 3
+    M = 4
+    class Helper:
+        gain = 2
+        def __call__(self, x):
+            return x * self.gain
+    HELPER = Helper()
+    def inner(x):
+        'Says something.'
+        return x + N
+    def f(x):
+        'Says something.'
+        return inner(x) + HELPER(x) + len({1, 2} & {x})
+"""
+
+
+def test_code_without_source() -> None:
+    base = _scaled(_TYPED)
+    assert base == _scaled(_TYPED)
+    assert base == _scaled(_TYPED, ("M = 4", "M = 5"))
+    assert base == _scaled(_TYPED, ("return x + N", "# a comment\n\n        return (x + N)"))
+    assert base == _scaled(_TYPED, ("Says something.", "Says other."))
+    for change in (
+        ("N = 3", "N = 4"),
+        ("x + N", "x - N"),
+        ("gain = 2", "gain = 3"),
+        ("x * self.gain", "x / self.gain"),
+        ("{1, 2}", "{1, 3}"),
+    ):
+        assert base != _scaled(_TYPED, change), change
+
+
+def test_a_file_edited_after_it_was_loaded_does_not_stand_for_the_code(tmp_path: Path) -> None:
+    path = tmp_path / "edited_later.py"
+    path.write_text("def f(x):\n    return x + 1\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import edited_later  # type: ignore[import-not-found]
+
+        before = code_digest(edited_later.f, folder=str(tmp_path))
+        path.write_text("def f(x):\n    return x + 2\n")
+        stale = code_digest(edited_later.f, folder=str(tmp_path))
+        del sys.modules["edited_later"]
+        import edited_later as fresh
+
+        os.utime(path, (1, 1))
+        importlib.reload(fresh)
+        assert stale != code_digest(fresh.f, folder=str(tmp_path))
+        assert before != stale
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("edited_later", None)
+
+
+def _factories() -> list[Any]:
+    def make(n: int) -> Any:
+        class Local:
+            def __call__(self, x: int) -> int:
+                return x + n
+
+        return Local()
+
+    two = [lambda x: x + 1, lambda x: x + 2]
+    return [make(1), make(2), *two, (lambda n: lambda x: x + n)(1), (lambda n: lambda x: x + n)(2)]
+
+
+def test_what_factories_make() -> None:
+    digests = [code_digest(function, folder="") for function in _factories()]
+    assert digests == [code_digest(function, folder="") for function in _factories()]
+    assert len(set(digests)) == 6
+
+
+def test_reading_all_globals_takes_the_whole_module(tmp_path: Path) -> None:
+    text = 'import snapshard as ss\nA = 1\nB = 2\ndef step(x):\n    return globals()["A"]\n' + (
+        'recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[step])\n'
+    )
+    path = tmp_path / "recipe.py"
+    path.write_text(text)
+    first = _digest_of(path)
+    path.write_text(text.replace("A = 1", "A = 3"))
+    assert _digest_of(path) != first
+
+
+def test_a_bare_module_counts_as_a_whole(tmp_path: Path) -> None:
+    text = "import snapshard as ss\nimport h\ndef step(x):\n    return getattr(h, x)\n" + (
+        'recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[step])\n'
+    )
+    path = tmp_path / "recipe.py"
+    path.write_text(text)
+    found = set()
+    for helper in ("A = 1", "A = 2", "A = 1\ndef f(): return 1", "A = 1\ndef f(): return 2"):
+        (tmp_path / "h.py").write_text(helper)
+        found.add(_digest_of(path))
+    (tmp_path / "h.py").write_text("# so\ndef f():\n    return 2\nA = 1")
+    assert _digest_of(path) in found
+    assert len(found) == 4
+
+
+def test_built_in_steps_count_by_their_settings() -> None:
+    decode, resize = ss.images.decode("image"), ss.images.resize("image", (64, 64))
+    digests = {
+        step_digest(step, folder="")
+        for step in (decode, resize, ss.images.resize("image", (64, 32)), ss.images.decode("other"))
+    }
+    assert len(digests) == 4
+    assert step_digest(ss.images.decode("image"), folder="/elsewhere") in digests
+
+
+def test_steps_of_the_users_own_count_by_code_and_settings(tmp_path: Path) -> None:
+    text = """
+        import snapshard as ss
+        class Scale:
+            def __init__(self, by):
+                self.by = by
+            def settings(self):
+                return {"by": self.by}
+            def features(self, features):
+                return features
+            def apply(self, record):
+                return {"x": record["x"] * self.by}
+        recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[Scale(2)])
+    """
+    path = tmp_path / "recipe.py"
+
+    def of(old: str = "", new: str = "") -> str:
+        path.write_text(textwrap.dedent(text).replace(old, new))
+        recipe = load_recipe_file(path)
+        return step_digest(recipe.prepare[0], folder=recipe.folder)
+
+    assert of() == of("def features", "# so\n    def features")
+    assert len({of(), of("Scale(2)", "Scale(3)"), of("] * self.by", "] / self.by")}) == 3
+
+
+def test_an_installed_library_counts_by_name_and_version() -> None:
+    from packaging.version import parse
+
+    assert _of(parse) == _of(parse)
+    assert _of(parse) != _of(json.dumps)
