@@ -61,7 +61,7 @@ def build(
         snapshot = run_build(recipe, out, workers=workers, progress=bars)
     if as_json:
         terminal.flush()
-        print(json.dumps(_json_facts(snapshot)))  # noqa: T201
+        print(json.dumps(_json_facts(snapshot)))
         return
     terminal.show_splits(snapshot.manifest)
     _show_rejects(snapshot)
@@ -74,7 +74,7 @@ def init(source: _Source) -> None:
     """Print the recipe that raw data suggests, as a file worth keeping."""
     from .pipelines.suggest import recipe_text, suggest_recipe
 
-    print(recipe_text(suggest_recipe(source)), end="")  # noqa: T201
+    print(recipe_text(suggest_recipe(source)), end="")
 
 
 @app.command()

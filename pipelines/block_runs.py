@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ..schemas.blocks import Block, ImageFacts, RawBatch, RunInfo
+from ..schemas.blocks import BatchInfo, Block, ImageFacts, RawBatch, RunInfo
 from ..schemas.errors import Reject
 from ..schemas.features import Features, Image
 from ..schemas.naming import Workspace
@@ -156,7 +156,9 @@ class BlockPreparer:
         partitions = np.zeros(columns.num_rows, np.int16)
         if splits.group_by is not None:
             groups = columns.column(splits.group_by)
-            partitions = assign_partitions(groups, splits, seed=seed)
+            # As text: a new class must not move the groups of others by shifting their indices.
+            texts = label_texts(groups, self._config.prepared[splits.group_by])
+            partitions = assign_partitions(texts, splits, seed=seed)
         meta = [
             pa.array(partitions),
             pa.array(record_keys(batch.ids, seed)),
@@ -181,7 +183,7 @@ class BlockPreparer:
             )
         return records.filter(pa.array(~ungrouped))
 
-    def _key_batches(self, info: RunInfo) -> tuple[Any, ...]:
+    def _key_batches(self, info: RunInfo) -> tuple[BatchInfo, ...]:
         """Where the batches of the run's key file lie; writes the file if it is not there."""
         splits, workspace = self._recipe.splits, self._config.workspace
         url = workspace.run_keys(info.run_id, keys_suffix(splits))

@@ -15,22 +15,26 @@ from contextlib import contextmanager
 
 from ..runners.direct import DirectRunner
 from ..schemas.errors import DataError, RejectsError
+from ..schemas.fingerprint import digest
 from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
 from ..schemas.progress import Progress, Silent
 from ..schemas.recipe import Recipe
 from ..schemas.runner import JobRunner
 from ..transforms import storage
+from ..transforms.graph import read_graph_info
 from ..transforms.rejects import describe_rejects
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
 from ..transforms.summary import Summary, read_summary
 from .block_runs import PrepareConfig, summary_digest
 from .inventory import write_descriptors
 from .layout import Layout, lay_out, plan_with, train_split
+from .occupancy import building
 from .publish import point_latest, publish, read_rejects
 from .resolve import with_image_facts
 from .snapshot import Snapshot
-from .staging import StagedRecipe, stage
+from .staging import StagedRecipe, refuse_while_loading, stage
 from .survey import Survey, survey
+from .train_records import train_records
 from .watch import watched
 
 
@@ -59,6 +63,7 @@ def build(
         StorageError: if a file or store fails; building again goes on.
         RunnerError: if a worker dies; building again goes on.
     """
+    refuse_while_loading("ss.build")
     runner = DirectRunner(num_workers=workers)
     return Build(recipe, os.fspath(out), runner=runner, progress=progress or Silent()).run()
 
@@ -77,6 +82,10 @@ class Build:
 
     def run(self) -> Snapshot:
         """Runs what is not done yet."""
+        with building(self._workspace):
+            return self._run()
+
+    def _run(self) -> Snapshot:
         started = time.time()
         with self._timed("inventory"):
             found = survey(self._recipe, workspace=self._workspace, progress=self._progress)
@@ -169,12 +178,31 @@ class Build:
         """Makes sure that the transform graph is in the workspace; gives its folder."""
         if self._recipe.preprocessing_fn is None:
             return None
-        from .analyze import graph_digest
+        from .analyze import AnalysisSpec, analyze
 
+        self._progress.start("analyze", total=None, unit="graph")
         plans = plan_with(self._recipe, summary, workspace=self._workspace, size_ratio=1.0)
-        train = train_split(plans)
-        digest = graph_digest(found.parts, summary_name=self._summary_digest(found, config))
-        ...
+        name = self._summary_digest(found, config)
+        spec = AnalysisSpec(
+            staged=config.staged,
+            prepared=config.prepared,
+            read_batches=train_records(
+                train_split(plans),
+                workspace=self._workspace,
+                summary_digest=name,
+                prepared=config.prepared,
+                stratify_by=self._recipe.splits.stratify_by,
+            ),
+        )
+        parts = found.parts
+        url = self._workspace.graph(
+            digest([name, parts.analysis, parts.preprocessing, parts.splits, dict(parts.versions)])
+        )
+        reused = read_graph_info(url) is not None
+        with storage.scratch_folder(self._workspace.root) as scratch:
+            analyze(spec, url, scratch=scratch)
+        self._progress.finish("analyze", reused=reused)
+        return url
 
     def _plan(self, found: Survey, summary: Summary, graph: str | None) -> Layout:
         self._progress.start("plan", total=None, unit="shards")
@@ -186,10 +214,9 @@ class Build:
     def _settings(
         self, found: Survey, summary: Summary, layout: Layout, graph: str | None
     ) -> ShardSettings:
-        if graph is None:
-            final = with_image_facts(found.features.prepared, summary.image_facts())
-        else:
-            final = ...
+        info = read_graph_info(graph) if graph is not None else None
+        prepared = found.features.prepared if info is None else dict(info.outputs)
+        final = with_image_facts(prepared, summary.image_facts())
         label = self._recipe.source.label
         return ShardSettings(
             workspace=self._workspace,

@@ -31,7 +31,7 @@ _ID = re.compile(r"[0-9a-f]{16,64}")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 _BY_WORK = {"runs": "runs", "summaries": "summary", "graphs": "graph", "blocks": "blocks"}
 _BY_SNAPSHOT = ("plans", "shards")
-_COMMITS = {("runs", "json"), ("summaries", "arrow")}
+_COMMITS = {("runs", "json"), ("summaries", "arrow"), ("graphs", "json")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,12 @@ from ..schemas.naming import (
     READER,
     REJECTS,
     SCHEMA,
-    TRANSFORM,
     OutputPaths,
     Workspace,
     join,
 )
 from ..transforms import storage
+from ..transforms.graph import TransformGraph
 from ..transforms.metadata import schema_text
 from ..transforms.rejects import rejects_from_bytes, rejects_to_bytes
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
@@ -67,8 +67,9 @@ def publish(
     publisher = Publisher(settings.snapshot)
     splits = {plan.name: _split_entry(plan, settings, publisher) for plan in plans}
     if settings.graph is not None:
-        for name in storage.walk(settings.graph):
-            publisher.put(join(TRANSFORM, name), storage.read_bytes(join(settings.graph, name)))
+        # Laid out so that `tft.TFTransformOutput` reads the snapshot's folder.
+        for name in TransformGraph(settings.graph).info.files:
+            publisher.put(name, storage.read_bytes(join(settings.graph, name)))
     rejects = read_rejects(summary, settings.workspace)
     publisher.put(REJECTS, rejects_to_bytes(rejects))
     publisher.put(SCHEMA, schema_text(settings.final))

@@ -15,6 +15,7 @@ from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
 from ..transforms.code_digest import code_digest, step_digest
 from ..transforms.opened_source import OpenedSource, open_source
+from .analyze import ANALYSIS
 from .inventory import Inventory, take_inventory
 from .resolve import ResolvedFeatures, resolve_features
 
@@ -68,6 +69,7 @@ def survey(
         inputs=inventory.input_digest,
         prepare=prepare,
         preprocessing=preprocessing,
+        analysis=ANALYSIS if preprocessing is not None else None,
         splits=recipe.splits.to_json(),
         shards=recipe.shards.to_json(),
         versions=versions,

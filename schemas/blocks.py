@@ -62,7 +62,7 @@ class Block:
     @property
     def block_id(self) -> str:
         """Hash of what the block reads: 32 hex digits."""
-        text = json.dumps([dataclasses.astuple(part) for part in self.ranges])
+        text = json.dumps(self.to_json())
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
     @property
@@ -72,7 +72,7 @@ class Block:
 
     def to_json(self) -> list[list[object]]:
         """The block as plain JSON; :meth:`from_json` is its dual."""
-        return [list(dataclasses.astuple(part)) for part in self.ranges]
+        return [[p.path, p.sha256, p.start, p.stop, p.problem] for p in self.ranges]
 
     @classmethod
     def from_json(cls, value: Sequence[Sequence[Any]]) -> Block:

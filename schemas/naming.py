@@ -14,7 +14,6 @@ READER = "reader.py"
 SCHEMA = "schema.pbtxt"
 REJECTS = "rejects.parquet"
 BUILD = "build.json"
-TRANSFORM = "transform_fn"
 LATEST = "latest.json"
 WORKSPACE = ".work"
 

@@ -189,14 +189,16 @@ class RunReader:
             inside = batch.partition == keys.partition and batch.key > keys.start
             yield (batch.key if inside else keys.start), batch.num_bytes
 
-    def scan(self) -> Iterator[pa.RecordBatch]:
-        """All records, batch by batch, in order."""
-        for info in self._batches:
+    def scan(self, keys: KeyRange | None = None) -> Iterator[pa.RecordBatch]:
+        """All records, or those of a range, batch by batch, in order."""
+        wanted = self._batches if keys is None else self._batches[slice(*self._overlap(keys))]
+        for info in wanted:
             content = storage.read_bytes(
                 self._url, start=info.offset, stop=info.offset + info.num_bytes
             )
             message = pa.ipc.read_message(pa.py_buffer(content))
-            yield pa.ipc.read_record_batch(message, self._schema)
+            batch = pa.ipc.read_record_batch(message, self._schema)
+            yield batch if keys is None else _within(batch, keys)
 
     def read(self, keys: KeyRange) -> list[pa.RecordBatch]:
         """The records of the range, in order."""

@@ -86,20 +86,34 @@ def records_of(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a shard in their final order, in batches of bounded size."""
     for records in merge_range(readers, KeyRange(shard.partition, shard.start_key, shard.stop_key)):
-        strata = None
-        if split.strata is not None and stratify_by is not None:
-            texts = label_texts(records.column(stratify_by), prepared[stratify_by])
-            strata = texts.fill_null("")
-        mask = select_rows(
-            split,
-            shard,
-            partitions=records.column(PARTITION).to_numpy(),
-            keys=records.column(KEY).to_numpy(),
-            strata=strata,
+        kept = rows_of_shard(
+            records, split=split, shard=shard, prepared=prepared, stratify_by=stratify_by
         )
-        kept = records if mask.all() else records.filter(pa.array(mask))
         if kept.num_rows:
             yield kept
+
+
+def rows_of_shard(
+    records: pa.RecordBatch,
+    *,
+    split: SplitPlan,
+    shard: ShardPlan,
+    prepared: Features,
+    stratify_by: str | None,
+) -> pa.RecordBatch:
+    """Those of some records that belong to a shard, in their order."""
+    strata = None
+    if split.strata is not None and stratify_by is not None:
+        texts = label_texts(records.column(stratify_by), prepared[stratify_by])
+        strata = texts.fill_null("")
+    mask = select_rows(
+        split,
+        shard,
+        partitions=records.column(PARTITION).to_numpy(),
+        keys=records.column(KEY).to_numpy(),
+        strata=strata,
+    )
+    return records if mask.all() else records.filter(pa.array(mask))
 
 
 class ShardWriter:

@@ -1,0 +1,297 @@
+"""Writes a snapshot's ``reader.py``: the template, with this snapshot's facts and what it can use.
+
+Pure text from plain data. Names that come from the data enter only as Python literals, never as
+code, so no class name can do more than be a class name.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+
+from ..schemas.features import (
+    ClassLabel,
+    Features,
+    Image,
+    Scalar,
+    Tensor,
+    features_to_json,
+    wire_columns,
+)
+from ..schemas.manifest import FORMAT_VERSION
+
+_TEMPLATE = pathlib.Path(__file__).with_name("reader_template.py")
+
+_MARK = re.compile(r"\s*# \[(?:(?P<named>header|constants)|if (?P<fact>\w+)|(?P<end>end))\]")
+
+_WIDTH = 100
+_MAX_LIST_LINES = 40
+"""Lists of names that need more lines than this take longer lines instead."""
+
+_HEADER = '''\
+"""Reads the snapshot {fingerprint}: ``dataset(split, batch_size)`` gives a ``tf.data.Dataset``.
+
+    import reader
+    train = reader.dataset("train", 128, as_supervised=True, seed=1)
+    model.fit(train, validation_data=reader.dataset("validation", 128, as_supervised=True))
+
+Emitted by snapshard {version} for this snapshot, not to be edited by hand. It needs TensorFlow and
+nothing else. Import it from the snapshot, or copy it next to the model and say ``root=``.
+"""
+'''
+
+
+def emit_reader(
+    *,
+    name: str,
+    fingerprint: str,
+    features: Features,
+    label: str | None,
+    compression: str,
+    num_examples: Mapping[str, int],
+    record_bytes: int,
+    rotated_images: frozenset[str],
+    version: str,
+) -> str:
+    """The content of ``reader.py``; the same facts give the same bytes.
+
+    Args:
+        name: The recipe's name.
+        fingerprint: Of the snapshot, 16 hex digits.
+        features: What the examples hold.
+        label: The feature to predict, if there is one.
+        compression: "none" or "gzip".
+        num_examples: Examples by split.
+        record_bytes: Average length of a serialized example, uncompressed; sizes the buffer.
+        rotated_images: Names of encoded image features that have an EXIF orientation other than 1.
+        version: Of snapshard.
+
+    Raises:
+        ValueError: if the fingerprint or the version is none.
+    """
+    if not re.fullmatch(r"[0-9a-f]{16}", fingerprint) or not re.fullmatch(r"[\w.+!-]+", version):
+        raise ValueError(f"fingerprint {fingerprint!r} or version {version!r} is malformed")
+    blocks = {
+        "header": _HEADER.format(fingerprint=fingerprint, version=version).splitlines(),
+        "constants": list(
+            _constants(
+                name=name,
+                fingerprint=fingerprint,
+                features=features,
+                label=label,
+                compression=compression,
+                num_examples=num_examples,
+                record_bytes=record_bytes,
+                rotated_images=rotated_images,
+            )
+        ),
+    }
+    facts = _facts(features, rotated_images)
+    lines = _TEMPLATE.read_text(encoding="utf-8").splitlines()
+    return "\n".join(_fill(lines, blocks=blocks, facts=facts)).rstrip("\n") + "\n"
+
+
+def _facts(features: Features, rotated_images: frozenset[str]) -> dict[str, bool]:
+    """Which sections of the template this snapshot can use."""
+    images = [feature for feature in features.values() if isinstance(feature, Image)]
+    values = [feature for feature in features.values() if isinstance(feature, Scalar | Tensor)]
+    encoded = any(image.storage == "encoded" for image in images)
+    layout = _layout(features)
+    varying = any(image.storage == "raw" and not image.fixed_size for image in images)
+    return {
+        "image": bool(images),
+        "no_image": not images,
+        "fixed": any(image.storage == "raw" and image.fixed_size for image in images),
+        "varying": varying,
+        "encoded": encoded,
+        "each": encoded or varying,
+        "rotated": bool(rotated_images),
+        "layout": bool(layout),
+        "general": not layout,
+        "grey": any(image.storage == "encoded" and image.channels == 1 for image in images),
+        "alpha": any(image.storage == "encoded" and image.channels == 4 for image in images),
+        "narrow": any(value.dtype not in {"int64", "float32", "string"} for value in values),
+        "bool": any(
+            isinstance(value, Scalar) and value.optional and value.dtype == "bool"
+            for value in values
+        ),
+        "ragged": any(isinstance(value, Tensor) and value.length is None for value in values),
+    }
+
+
+def _fill(
+    lines: list[str], *, blocks: Mapping[str, list[str]], facts: Mapping[str, bool]
+) -> Iterator[str]:
+    """The template's lines: blocks replaced, sections of facts that do not hold left out."""
+    open_marks: list[bool] = []
+    for line in lines:
+        mark = _MARK.fullmatch(line)
+        if mark is None:
+            if all(open_marks):
+                yield line
+        elif mark["end"]:
+            open_marks.pop()
+        elif mark["named"]:
+            yield from blocks[mark["named"]]
+            open_marks.append(False)
+        else:
+            open_marks.append(facts[mark["fact"]])
+
+
+def _constants(
+    *,
+    name: str,
+    fingerprint: str,
+    features: Features,
+    label: str | None,
+    compression: str,
+    num_examples: Mapping[str, int],
+    record_bytes: int,
+    rotated_images: frozenset[str],
+) -> Iterator[str]:
+    """The snapshot's facts as assignments."""
+    target = features[label] if label is not None else None
+    class_names = list(target.names) if isinstance(target, ClassLabel) else None
+    values = features_to_json(features)
+    for key, feature in features.items():
+        value = values[key]
+        assert isinstance(value, dict)
+        if isinstance(feature, Scalar):
+            value["default"] = feature.fill if feature.optional else None
+        if key == label and class_names is not None:
+            value["names"] = _Name("CLASS_NAMES")
+    yield "# fmt: off"
+    yield from _assign("FORMAT_VERSION", FORMAT_VERSION)
+    yield from _assign("NAME", name)
+    yield from _assign("FINGERPRINT", fingerprint)
+    yield from _assign("NUM_EXAMPLES: dict[str, int]", dict(num_examples))
+    yield from _assign("LABEL: str | None", label)
+    kind = "None" if class_names is None else "list[str]"
+    yield from _assign(f"CLASS_NAMES: {kind}", class_names)
+    yield from _assign("FEATURES: dict[str, dict[str, Any]]", values)
+    sides = _sides(features, rotated_images)
+    if _facts(features, rotated_images)["each"]:
+        yield from _assign("SIDES: dict[str, list[str]]", sides)
+    layout = _layout(features)
+    if layout:
+        yield from _assign("LAYOUT: list[tuple[str, bytes, int]]", layout)
+    yield from _assign("COMPRESSION", compression)
+    yield from _assign("RECORD_BYTES", max(1, record_bytes))
+    yield "# fmt: on"
+
+
+def _sides(features: Features, rotated_images: frozenset[str]) -> dict[str, list[str]]:
+    """The columns that a reader needs beside an image's own, by the image's name."""
+    sides = {}
+    for name, feature in sorted(features.items(), key=lambda item: item[0].encode()):
+        if isinstance(feature, Image):
+            if feature.storage == "raw" and not feature.fixed_size:
+                sides[name] = [f"{name}/height", f"{name}/width"]
+            elif feature.storage == "encoded" and name in rotated_images:
+                sides[name] = [f"{name}/orientation"]
+    return sides
+
+
+def _layout(features: Features) -> list[tuple[str, bytes, int]]:
+    """How every example is laid out, where each value is of one length; else nothing.
+
+    That is so for raw images of one size and for classes of which there are at most 128 (one
+    byte each). All but the values is then the same bytes in every example: lengths and names.
+
+    Returns:
+        In the order of the example: a feature's name, the bytes before its value, and the value's
+        length.
+    """
+    sizes = {}
+    for column in wire_columns(features):
+        feature = features.get(column.name)
+        if isinstance(feature, Image) and feature.storage == "raw" and feature.fixed_size:
+            sizes[column.name] = (feature.height or 0) * (feature.width or 0) * feature.channels
+        elif isinstance(feature, ClassLabel) and len(feature.names) <= 128:
+            sizes[column.name] = 1
+        else:
+            return []
+    heads = {}
+    for name, size in sizes.items():
+        image = isinstance(features[name], Image)
+        head = b"\x0a" + _varint(size)  # the list's value
+        head = (b"\x0a" if image else b"\x1a") + _varint(len(head) + size) + head  # its list
+        head = b"\x12" + _varint(len(head) + size) + head  # the map entry's value
+        head = b"\x0a" + _varint(len(name.encode())) + name.encode() + head  # and its key
+        heads[name] = b"\x0a" + _varint(len(head) + size) + head  # the entry
+    first = next(iter(heads))
+    total = sum(len(head) + sizes[name] for name, head in heads.items())
+    heads[first] = b"\x0a" + _varint(total) + heads[first]
+    return [(name, head, sizes[name]) for name, head in heads.items()]
+
+
+def _varint(value: int) -> bytes:
+    """A number in protobuf's variable-length form."""
+    digits = bytearray()
+    while value >= 128:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+class _Name(str):
+    """A name that stands for itself in the emitted text, not a string literal."""
+
+    __slots__ = ()
+
+
+def _assign(target: str, value: object) -> Iterator[str]:
+    """An assignment, over several lines where it is long."""
+    for line in _literal(value, before=f"{target} = ", after="", indent=""):
+        yield f"{line}  # noqa: E501" if len(line) > _WIDTH else line
+
+
+def _literal(value: object, *, before: str, after: str, indent: str) -> Iterator[str]:
+    """Lines of a literal, the first begun by ``before`` and the last ended by ``after``."""
+    line = indent + before + _one_line(value) + after
+    if len(line) <= _WIDTH or not isinstance(value, dict | list) or not value:
+        yield line
+        return
+    inner = indent + "    "
+    yield indent + before + ("{" if isinstance(value, dict) else "[")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _literal(item, before=f"{_one_line(key)}: ", after=",", indent=inner)
+    else:
+        yield from _packed([_one_line(item) for item in value], indent=inner)
+    yield indent + ("}" if isinstance(value, dict) else "]") + after
+
+
+def _packed(items: list[str], *, indent: str) -> Iterator[str]:
+    """Items of a list, as many on a line as fit; wider lines for a list that is very long."""
+    width = max(_WIDTH, sum(len(item) + 2 for item in items) // _MAX_LIST_LINES + len(indent))
+    line = indent
+    for item in items:
+        if line != indent and len(line) + len(item) + 1 > width:
+            yield line.rstrip()
+            line = indent
+        line += f"{item}, "
+    yield line.rstrip()
+
+
+def _one_line(value: object) -> str:
+    """A literal on one line; a number that has no literal (NaN, infinities) by name."""
+    if isinstance(value, _Name):
+        return str(value)
+    if isinstance(value, float) and repr(value) in {"nan", "inf", "-inf"}:
+        return f'float("{value!r}")'
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_one_line, value)) + "]"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_one_line, value)) + ")"
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ", ".join(f"{_one_line(key)}: {_one_line(item)}" for key, item in value.items())
+            + "}"
+        )
+    text = repr(value)
+    if isinstance(value, str | bytes) and '"' not in text and "\\'" not in text:
+        return text[:-1].replace("'", '"', 1) + '"'
+    return text

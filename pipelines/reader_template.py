@@ -1,0 +1,471 @@
+# [header]
+"""The reader that every snapshot ships, kept as a module: ``emit.py`` turns it into ``reader.py``.
+
+Emission replaces this header and the constants, and leaves out a section between ``# [if FACT]``
+and its ``# [end]`` where the fact does not hold for the snapshot. As it stands, with every section,
+it describes a made-up snapshot that has a feature of every kind, so that it lints, types and runs.
+"""
+# [end]
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+# [constants]
+FORMAT_VERSION = 1
+NAME = "every_kind"
+FINGERPRINT = "0000000000000000"
+NUM_EXAMPLES: dict[str, int] = {"train": 80, "validation": 10, "test": 10}
+LABEL: str | None = "label"
+CLASS_NAMES: list[str] | None = ["left", "right"]
+FEATURES: dict[str, dict[str, Any]] = {
+    "image": {"kind": "image", "height": 8, "width": 8, "channels": 3, "storage": "raw"},
+    "label": {"kind": "class_label", "names": CLASS_NAMES},
+    "photo": {"kind": "image", "height": None, "width": None, "channels": 3, "storage": "encoded"},
+    "scan": {"kind": "image", "height": None, "width": None, "channels": 1, "storage": "raw"},
+    "weight": {"kind": "scalar", "dtype": "float32", "optional": True, "default": float("nan")},
+    "words": {"kind": "tensor", "dtype": "string", "shape": [None], "optional": True},
+}
+SIDES: dict[str, list[str]] = {
+    "photo": ["photo/orientation"],
+    "scan": ["scan/height", "scan/width"],
+}
+LAYOUT: list[tuple[str, bytes, int]] = []
+COMPRESSION = "none"
+RECORD_BYTES = 20_000
+# [end]
+
+_BUFFER_BYTES = 64 << 20  # shuffle=True: memory for the records in the buffer …
+_BUFFER_RECORDS = 16_384  # … and never more records than this
+_OPEN_SHARDS = 16  # shards that a shuffled epoch draws on at any time
+_CHUNK = 32  # records that travel together through a shuffled epoch, at most
+_READ_BYTES = 1 << 20  # size of one read from a shard
+
+
+def dataset(
+    split: str,
+    batch_size: int,
+    *,
+    shuffle: bool | int | None = None,
+    seed: int | None = None,
+    epochs: int | None = 1,
+    drop_remainder: bool = False,
+    shard: tuple[int, int] | None = None,
+    as_supervised: bool = False,
+    image_size: tuple[int, int] | None = None,
+    root: str | os.PathLike[str] | None = None,
+) -> tf.data.Dataset:
+    """Batches of one split, prefetched, with their exact number as cardinality.
+
+    An epoch gives every record once and ends with a short batch, if need be; no batch spans two
+    epochs. A shard that is damaged or lacks records raises in mid-epoch: nothing is passed over.
+
+    Args:
+        split: One of ``NUM_EXAMPLES``.
+        batch_size: Records in a batch.
+        shuffle: A new order, and batches of new composition, in every epoch; None means for
+            "train" only. True keeps 64 MiB of records in the buffer, at most 16,384 of them
+            (enough, since the shards are shuffled already); a number keeps so many. False gives
+            the stored order.
+        seed: Fixes the shuffled order, together with ``tf.random.set_seed`` where that is called:
+            the same in every process, another in every epoch and in every pass over the dataset
+            (each epoch of ``fit``). Without one, shards may overtake each other, which is faster.
+        epochs: How often to read the split; None is forever.
+        drop_remainder: Leave out the short batch at each epoch's end, so that shapes are static.
+        shard: (index, count): one of ``count`` parts, one for each worker, that together hold
+            every record once: whole shards where these come out even within 5 %, else ranges of
+            records. Nothing else divides the work (auto-sharding is off): without it, every
+            worker reads everything.
+        as_supervised: Give (features, label), as Keras takes them; features is the dict of all
+            but the label, or the tensor itself where there is only one.
+        image_size: (height, width) to resize images to: bilinear, antialiased, rounded. Must be
+            given where the images differ in size.
+        root: Folder or URL (``gs://…``) of the snapshot; None is the folder of this file.
+
+    Returns:
+        Dicts by feature name: images ``uint8[batch, height, width, channels]``, classes
+        ``int64[batch]``, scalars ``dtype[batch]`` with the default in ``FEATURES`` where there is
+        no value, tensors ``dtype[batch, *shape]``, lists of varying length (shape ``[None]``)
+        as ``tf.RaggedTensor`` ``dtype[batch, None]``.
+
+    Raises:
+        ValueError: if an argument, or the snapshot under ``root``, is none that can be read.
+    """
+    if split not in NUM_EXAMPLES:
+        raise ValueError(f"{NAME} has no split {split!r}, only {', '.join(NUM_EXAMPLES)}.")
+    if batch_size < 1 or (epochs is not None and epochs < 1):
+        raise ValueError(f"batch_size={batch_size} and epochs={epochs} must be 1 or more.")
+    if as_supervised and LABEL is None:
+        raise ValueError(f"as_supervised=True needs a label, and {NAME} has none: take the dict.")
+    buffer = split == "train" if shuffle is None else shuffle
+    if buffer is True:
+        buffer = min(_BUFFER_RECORDS, _BUFFER_BYTES // RECORD_BYTES + 1)
+    if buffer < 0:
+        raise ValueError(f"shuffle={shuffle} must be True, False or a number of records.")
+    parse = _parser(as_supervised=as_supervised, image_size=image_size)
+
+    ranges = _divide(_shards(split, root), shard or (0, 1))
+    num_examples = sum(take for _, _, take in ranges)
+    num_batches = (num_examples if drop_remainder else num_examples + batch_size - 1) // batch_size
+    if epochs is None and num_batches == 0:
+        raise ValueError(f"epochs=None would wait forever: {num_examples} records give no batch.")
+
+    def epoch(epoch_seed: Any) -> tf.data.Dataset:
+        if buffer:
+            return _shuffled(ranges, batch_size, drop_remainder, buffer=buffer, seed=epoch_seed)
+        return _stored(ranges).batch(batch_size, drop_remainder=drop_remainder)
+
+    # One number for each epoch, which seeds all of its shuffling; a second pass draws new ones.
+    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
+    batches = seeds.take(-1 if epochs is None else epochs).flat_map(epoch)
+    batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    if epochs is None:
+        batches = batches.repeat()  # never comes to it, and makes the cardinality infinite
+    else:
+        batches = batches.apply(tf.data.experimental.assert_cardinality(epochs * num_batches))
+    options = tf.data.Options()
+    options.deterministic = not buffer or seed is not None
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def _shards(split: str, root: str | os.PathLike[str] | None) -> list[tuple[str, int]]:
+    """The split's shards in stored order: (path, number of records)."""
+    folder = os.path.dirname(os.path.abspath(__file__)) if root is None else os.fspath(root)
+    path = f"{folder.rstrip('/')}/manifest.json"
+    if not tf.io.gfile.exists(path):
+        raise ValueError(
+            f"There is no {path}, so {folder} is no published snapshot. "
+            f"Give the folder of {NAME} {FINGERPRINT} as root=."
+        )
+    with tf.io.gfile.GFile(path) as file:
+        manifest = json.loads(file.read())
+    found = (manifest.get("fingerprint"), manifest.get("format_version"))
+    if found != (FINGERPRINT, FORMAT_VERSION):
+        raise ValueError(
+            f"{path} is of fingerprint {found[0]} (format {found[1]}), but this reader reads "
+            f"{FINGERPRINT} (format {FORMAT_VERSION}) only. Use the reader.py that lies in "
+            f"{folder}, or give the folder of {FINGERPRINT} as root=."
+        )
+    shards = manifest["splits"][split]["shards"]
+    return [(f"{folder.rstrip('/')}/{shard['file']}", shard["num_examples"]) for shard in shards]
+
+
+def _divide(shards: list[tuple[str, int]], part: tuple[int, int]) -> list[tuple[str, int, int]]:
+    """The ranges of records that make up one of ``count`` parts: (path, records to skip, to take).
+
+    Part i is what lies between two cuts in the stored order, at i / count and (i + 1) / count of
+    the records: so every record is in exactly one part. Where moving all cuts to the nearest ends
+    of shards keeps every part within 5 % of an even share, they are moved.
+    """
+    index, count = part
+    if not 0 <= index < count:
+        raise ValueError(f"shard=({index}, {count}) must be (index, count), 0 <= index < count.")
+    starts = [0]
+    for _, num in shards:
+        starts.append(starts[-1] + num)
+    total = starts[-1]
+    cuts = [total * i // count for i in range(count + 1)]
+    whole = [min((abs(start - cut), start) for start in starts)[1] for cut in cuts]
+    if all(abs((b - a) * count - total) <= 0.05 * total for a, b in itertools.pairwise(whole)):
+        cuts = whole
+    first, last = cuts[index], cuts[index + 1]
+    ranges = []
+    for (path, num), start in zip(shards, starts, strict=False):
+        skip, end = max(first - start, 0), min(last - start, num)
+        if skip < end:
+            ranges.append((path, skip, end - skip))
+    return ranges
+
+
+def _streams(ranges: list[tuple[str, int, int]]) -> tf.data.Dataset:
+    """The ranges as a dataset."""
+    paths, skips, takes = zip(*ranges, strict=True) if ranges else ((), (), ())
+    return tf.data.Dataset.from_tensor_slices(
+        (tf.constant(paths, tf.string), tf.constant(skips, tf.int64), tf.constant(takes, tf.int64))
+    )
+
+
+def _records(path: Any, skip: Any, take: Any) -> tf.data.Dataset:
+    """The serialized examples of one range; fewer than ``take`` raise."""
+    kind = "GZIP" if COMPRESSION == "gzip" else ""
+    records = tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=_READ_BYTES)
+    return records.skip(skip).take(take).apply(tf.data.experimental.assert_cardinality(take))
+
+
+def _stored(ranges: list[tuple[str, int, int]]) -> tf.data.Dataset:
+    """The serialized examples of all ranges in stored order."""
+    return _streams(ranges).flat_map(_records)
+
+
+def _shuffled(
+    ranges: list[tuple[str, int, int]],
+    batch_size: int,
+    drop_remainder: bool,
+    *,
+    buffer: int,
+    seed: Any,
+) -> tf.data.Dataset:
+    """Batches of serialized examples, in an order and a composition that the seed decides.
+
+    Half of the buffer shuffles records inside each of the open shards. From there they travel in
+    chunks, a fraction of a batch each, which costs a tenth of single records; the other half
+    shuffles these chunks among each other. Batches are then cut from the stream of chunks.
+    """
+    num_open = max(1, min(_OPEN_SHARDS, len(ranges)))
+    window = max(1, buffer // 2 // num_open)
+    chunk = max(1, min(_CHUNK, batch_size // 8, window))
+
+    def chunks(index: Any, range_: tuple[Any, Any, Any]) -> tf.data.Dataset:
+        return _shuffle(_records(*range_), window, seed, index).batch(chunk)
+
+    streams = _shuffle(_streams(ranges).enumerate(), len(ranges), seed, -1)
+    mixed = streams.interleave(
+        chunks, cycle_length=num_open, block_length=1, num_parallel_calls=tf.data.AUTOTUNE
+    )
+    mixed = _shuffle(mixed, (buffer - window * num_open) // chunk, seed, -2)
+    return mixed.rebatch(batch_size, drop_remainder=drop_remainder)
+
+
+def _shuffle(elements: tf.data.Dataset, size: int, seed: Any, stream: Any) -> tf.data.Dataset:
+    """``elements.shuffle(size)`` by two numbers that may be tensors.
+
+    ``Dataset.shuffle`` takes a tensor as seed too, but fails after ``tf.random.set_seed(0)``.
+    """
+    if size <= 1:
+        return elements
+    spec = elements.element_spec
+    variant = tf.raw_ops.ShuffleDataset(
+        input_dataset=tf.data.experimental.to_variant(elements),
+        buffer_size=tf.constant(size, tf.int64),
+        seed=seed,
+        seed2=tf.cast(stream, tf.int64),
+        output_types=[part.dtype for part in tf.nest.flatten(spec)],
+        output_shapes=[part.shape for part in tf.nest.flatten(spec)],
+        reshuffle_each_iteration=False,
+    )
+    return tf.data.experimental.from_variant(variant, spec)
+
+
+def _parser(
+    *, as_supervised: bool, image_size: tuple[int, int] | None
+) -> Callable[[Any], dict[str, Any] | tuple[Any, Any]]:
+    """The function that turns a batch of serialized examples into tensors."""
+    columns = _columns()
+    # [if image]
+    sizes = {
+        name: tuple(image_size or (feature["height"], feature["width"]))
+        for name, feature in FEATURES.items()
+        if feature["kind"] == "image"
+    }
+    for name, size in sizes.items():
+        if None in size:
+            raise ValueError(f"The images of {name!r} differ in size: give image_size=(h, w).")
+    # [end]
+    # [if no_image]
+    if image_size is not None:
+        raise ValueError(f"image_size={image_size}, but {NAME} has no images: leave it out.")
+    # [end]
+
+    def parse(serialized: Any) -> dict[str, Any] | tuple[Any, Any]:
+        # [if general]
+        parsed = tf.io.parse_example(serialized, columns)
+        # [end]
+        # [if layout]
+        parsed = _cut(serialized, columns)
+        # [end]
+        values: dict[str, Any] = {}
+        for name, feature in FEATURES.items():
+            value = parsed[name]
+            # [if fixed]
+            if feature.get("storage") == "raw" and feature["height"]:
+                value = _pixels(name, value, sizes[name])
+            # [end]
+            # [if each]
+            if feature.get("storage") == "encoded" or name in SIDES:
+                value = _each_image(name, parsed, sizes[name])
+            # [end]
+            # [if narrow]
+            if "dtype" in feature and feature["dtype"] not in ("int64", "float32", "string"):
+                value = tf.cast(value, feature["dtype"])
+            # [end]
+            values[name] = value
+        if not as_supervised:
+            return values
+        label = values.pop(str(LABEL))
+        return (next(iter(values.values())) if len(values) == 1 else values), label
+
+    return parse
+
+
+def _columns() -> dict[str, Any]:
+    """The columns of an example that ``tf.io.parse_example`` reads."""
+    columns: dict[str, Any] = {}
+    for name, feature in FEATURES.items():
+        dtype = "string" if feature["kind"] == "image" else feature.get("dtype", "int64")
+        stored = {"float32": tf.float32, "string": tf.string}.get(dtype, tf.int64)
+        default = feature.get("default")
+        # [if bool]
+        default = int(default) if isinstance(default, bool) else default
+        # [end]
+        columns[name] = tf.io.FixedLenFeature(feature.get("shape", []), stored, default)
+        # [if ragged]
+        if feature.get("shape") == [None]:
+            columns[name] = tf.io.RaggedFeature(stored, row_splits_dtype=tf.int64)
+        # [end]
+        # [if each]
+        for side in SIDES.get(name, ()):
+            columns[side] = tf.io.FixedLenFeature([], tf.int64)
+        # [end]
+    return columns
+
+
+# [if layout]
+def _cut(serialized: Any, columns: dict[str, Any]) -> dict[str, Any]:
+    """What ``tf.io.parse_example`` gives, at less than its cost.
+
+    Each value of this snapshot is of one length, so it lies at the same place in every example,
+    between the same bytes (names and lengths). Where those bytes are not as they should be,
+    ``tf.io.parse_example`` has the word.
+    """
+    content = tf.io.decode_raw(
+        serialized, tf.uint8, fixed_length=sum(len(head) + size for _, head, size in LAYOUT)
+    )
+    parts, same, begin = {}, [], 0
+    for name, head, size in LAYOUT:
+        end = begin + len(head)
+        same.append(tf.reduce_all(content[:, begin:end] == tf.constant(list(head), tf.uint8)))
+        begin = end + size
+        parts[name] = (end, begin)
+
+    def cut() -> dict[str, Any]:
+        values = {name: content[:, begin:end] for name, (begin, end) in parts.items()}
+        labels = {
+            name: tf.cast(values[name][:, 0], tf.int64)
+            for name in values
+            if FEATURES[name]["kind"] != "image"
+        }
+        return values | labels
+
+    def parse() -> dict[str, Any]:
+        values = tf.io.parse_example(serialized, columns)
+        images = {
+            name: tf.io.decode_raw(values[name], tf.uint8)
+            for name in values
+            if FEATURES[name]["kind"] == "image"
+        }
+        return {**values, **images}
+
+    return tf.cond(tf.reduce_all(same), cut, parse)
+
+
+# [end]
+# [if fixed]
+def _pixels(name: str, pixels: Any, size: tuple[int, int]) -> Any:
+    """A batch of images that are stored as pixels of one size."""
+    feature = FEATURES[name]
+    stored = (feature["height"], feature["width"])
+    if pixels.dtype == tf.string:
+        pixels = tf.io.decode_raw(pixels, tf.uint8)
+    images = tf.reshape(pixels, [pixels.shape[0] or -1, *stored, feature["channels"]])
+    return images if size == stored else _resize(images, size)
+
+
+# [end]
+# [if each]
+def _each_image(name: str, parsed: dict[str, Any], size: tuple[int, int]) -> Any:
+    """A batch of images that are decoded, or shaped, one by one."""
+    feature = FEATURES[name]
+    channels = feature["channels"]
+    height, width, orientation = (f"{name}/{side}" for side in ("height", "width", "orientation"))
+
+    def one(image: dict[str, Any]) -> Any:
+        # [if varying]
+        if feature["storage"] == "raw":
+            pixels = tf.io.decode_raw(image[name], tf.uint8)
+            pixels = tf.reshape(pixels, [image[height], image[width], channels])
+        # [end]
+        # [if encoded]
+        if feature["storage"] == "encoded":
+            pixels = _decode(image[name], channels)
+        # [end]
+        # [if rotated]
+        if orientation in image:
+            pixels = _upright(pixels, image[orientation])
+        # [end]
+        if size != (feature["height"], feature["width"]):
+            same = tf.reduce_all(tf.shape(pixels)[:2] == size)
+            pixels = tf.cond(same, lambda: pixels, lambda: _resize(pixels, size))
+        return tf.ensure_shape(pixels, [*size, channels])
+
+    columns = {key: parsed[key] for key in (name, *SIDES.get(name, ()))}
+    return tf.map_fn(one, columns, fn_output_signature=tf.uint8)
+
+
+# [end]
+# [if image]
+def _resize(images: Any, size: tuple[int, int]) -> Any:
+    """One image, or a batch, in another size."""
+    return tf.saturate_cast(tf.round(tf.image.resize(images, size, antialias=True)), tf.uint8)
+
+
+# [end]
+# [if encoded]
+def _decode(content: Any, channels: int) -> Any:
+    """An image file's content as ``uint8[height, width, channels]``: JPEG, PNG, GIF or BMP.
+
+    The content decides the format. The DCT method has to be named: the default is inexact.
+    """
+    is_jpeg = tf.strings.substr(content, 0, 3) == b"\xff\xd8\xff"
+
+    def jpeg(channels: int = 3) -> Any:
+        return tf.io.decode_jpeg(content, channels, dct_method="INTEGER_ACCURATE")
+
+    def other(channels: int = 3) -> Any:
+        return tf.io.decode_image(content, channels, expand_animations=False)
+
+    # [if grey]
+    def luma(image: Any) -> Any:
+        weighted = tf.cast(image, tf.int32) * tf.constant([19_595, 38_470, 7_471])
+        total = tf.reduce_sum(weighted, axis=2, keepdims=True)
+        return tf.cast((total + 0x8000) // 0x10000, tf.uint8)
+
+    def grey_jpeg() -> Any:
+        cmyk = tf.io.extract_jpeg_shape(content)[2] == 4
+        return tf.cond(cmyk, lambda: luma(jpeg()), lambda: jpeg(1))
+
+    if channels == 1:
+        return tf.cond(is_jpeg, grey_jpeg, lambda: luma(other()))
+
+    # [end]
+    # [if alpha]
+    def opaque(image: Any) -> Any:
+        return tf.pad(image, [[0, 0], [0, 0], [0, 1]], constant_values=255)
+
+    def transparent() -> Any:
+        is_png = tf.strings.substr(content, 0, 4) == b"\x89PNG"
+        return tf.cond(is_png, lambda: other(4), lambda: opaque(other()))
+
+    if channels == 4:
+        return tf.cond(is_jpeg, lambda: opaque(jpeg()), transparent)
+    # [end]
+    return tf.cond(is_jpeg, jpeg, other)
+
+
+# [end]
+# [if rotated]
+def _upright(image: Any, orientation: Any) -> Any:
+    """An image turned as its EXIF orientation, 1 to 8, says."""
+    turned = tf.cond(orientation >= 5, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
+    rows = tf.reduce_any(orientation == tf.constant([3, 4, 7, 8], tf.int64))
+    columns = tf.reduce_any(orientation == tf.constant([2, 3, 6, 7], tf.int64))
+    return tf.raw_ops.Reverse(tensor=turned, dims=tf.stack([rows, columns, False]))
+
+
+# [end]
