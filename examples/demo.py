@@ -50,29 +50,42 @@ def load_reader(snapshot: Path) -> Any:
     return reader
 
 
-def train(reader: Any, *, epochs: int) -> float:
-    """Trains a small convolutional network; returns its accuracy on the test split."""
+def make_model(num_classes: int) -> Any:
+    """A small convolutional network on `uint8[64, 64, 3]`."""
     import keras
     from keras import layers
 
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential(
+    def convolve(filters: int, size: int, strides: int = 1) -> list[Any]:
+        return [
+            layers.Conv2D(filters, size, strides=strides, padding="same", use_bias=False),
+            # So few steps an epoch ask for averages that follow quickly.
+            layers.BatchNormalization(momentum=0.8),
+            layers.ReLU(),
+            layers.MaxPooling2D(),
+        ]
+
+    return keras.Sequential(
         [
             layers.Input((64, 64, 3), dtype="uint8"),
-            layers.Rescaling(1 / 255),
-            layers.Conv2D(16, 5, strides=2, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Conv2D(64, 3, activation="relu"),
+            layers.Rescaling(1 / 127.5, offset=-1),
+            *convolve(16, 5, strides=2),
+            *convolve(32, 3),
+            *convolve(64, 3),
             layers.Flatten(),
-            layers.Dropout(0.3),
-            layers.Dense(64, activation="relu"),
-            layers.Dense(len(reader.CLASS_NAMES)),
+            layers.Dropout(0.4),
+            layers.Dense(num_classes),
         ]
     )
+
+
+def train(reader: Any, *, epochs: int) -> float:
+    """Trains a small network from the reader; returns its accuracy on the test split."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    model = make_model(len(reader.CLASS_NAMES))
     model.compile(
-        optimizer=keras.optimizers.Adam(2e-3),
+        optimizer=keras.optimizers.Adam(3e-3),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
@@ -80,6 +93,7 @@ def train(reader: Any, *, epochs: int) -> float:
         reader.dataset("train", 16, seed=0, as_supervised=True),
         validation_data=reader.dataset("validation", 32, as_supervised=True),
         epochs=epochs,
+        shuffle=False,  # the reader does
         verbose=2,
     )
     _, accuracy = model.evaluate(reader.dataset("test", 32, as_supervised=True), verbose=0)
@@ -90,12 +104,12 @@ def main() -> None:
     """Builds, shows, trains."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=EXAMPLES.parent / "out")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=10)
     arguments = parser.parse_args()
 
     snapshot = build_snapshot(arguments.out)
     print_files(snapshot)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     reader = load_reader(snapshot)
     print(
         f"\nTraining on {reader.NUM_EXAMPLES['train']} images of {len(reader.CLASS_NAMES)} classes"
