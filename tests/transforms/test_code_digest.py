@@ -345,7 +345,8 @@ def _values() -> list[Any]:
     return [
         None, True, False, 0, 1, -1, 2**70, 1.0, 0.0, -0.0, float("nan"), float("inf"), 1j, ...,
         "", "a", "1", "\udce9", b"", b"a", bytearray(b"a"), (), (1,), (1, 2), (2, 1), [], [1],
-        [1, 2], [[1], 2], [[1, 2]], {}, {"a": 1}, {"a": 2}, {"b": 1}, {"a": 1, "b": 2}, {"b": 2, "a": 1},
+        [1, 2], [[1], 2], [[1, 2]], {}, {"a": 1}, {"a": 2}, {"b": 1},
+        {"a": 1, "b": 2}, {"b": 2, "a": 1},
         set(), {1}, {1, 2}, frozenset({1}), range(3), range(4), slice(1), Path("a"), Path("b"),
         re.compile("a"), re.compile("a", re.I), re.compile(b"a"),
         np.array([1, 2]), np.array([1.0, 2.0]), np.array([[1, 2]]), np.array([1, 2], np.int32),
