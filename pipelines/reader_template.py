@@ -41,11 +41,12 @@ COMPRESSION = "none"
 RECORD_BYTES = 20_000
 # [end]
 
-_BUFFER_BYTES = 64 << 20  # shuffle=True: memory for the records in the buffer …
-_BUFFER_RECORDS = 16_384  # … and never more records than this
-_OPEN_SHARDS = 16  # shards that a shuffled epoch draws on at any time
-_CHUNK = 32  # records that travel together through a shuffled epoch, at most
-_READ_BYTES = 1 << 20  # size of one read from a shard
+_BUFFER_BYTES = 16 << 20  # memory of the default shuffle buffer (it pays to stay in the cache) …
+_BUFFER_RECORDS = 16_384  # … which never holds more records than this
+_OPEN_SHARDS = 16  # shards that a shuffled epoch draws on at a time
+_WINDOW = 64  # records of one shard that are shuffled before they meet others, at most
+_CHUNK = 32  # records that travel together from there on, at most
+_READ_BYTES = 1 << 20  # one read from a shard
 
 
 def dataset(
@@ -70,9 +71,9 @@ def dataset(
         split: One of ``NUM_EXAMPLES``.
         batch_size: Records in a batch.
         shuffle: A new order, and batches of new composition, in every epoch; None means for
-            "train" only. True keeps 64 MiB of records in the buffer, at most 16,384 of them
-            (enough, since the shards are shuffled already); a number keeps so many. False gives
-            the stored order.
+            "train" only. True keeps 16 MiB of records in the buffer, at least four batches and
+            at most 16,384 records (enough, since the shards are shuffled already); a number
+            keeps so many. False gives the stored order.
         seed: Fixes the shuffled order, together with ``tf.random.set_seed`` where that is called:
             the same in every process, another in every epoch and in every pass over the dataset
             (each epoch of ``fit``). Without one, shards may overtake each other, which is faster.
@@ -105,7 +106,7 @@ def dataset(
         raise ValueError(f"as_supervised=True needs a label, and {NAME} has none: take the dict.")
     buffer = split == "train" if shuffle is None else shuffle
     if buffer is True:
-        buffer = min(_BUFFER_RECORDS, _BUFFER_BYTES // RECORD_BYTES + 1)
+        buffer = min(_BUFFER_RECORDS, max(_BUFFER_BYTES // RECORD_BYTES, 4 * batch_size))
     if buffer < 0:
         raise ValueError(f"shuffle={shuffle} must be True, False or a number of records.")
     parse = _parser(as_supervised=as_supervised, image_size=image_size)
@@ -214,12 +215,12 @@ def _shuffled(
 ) -> tf.data.Dataset:
     """Batches of serialized examples, in an order and a composition that the seed decides.
 
-    Half of the buffer shuffles records inside each of the open shards. From there they travel in
-    chunks, a fraction of a batch each, which costs a tenth of single records; the other half
-    shuffles these chunks among each other. Batches are then cut from the stream of chunks.
+    Records are shuffled within a window of each open shard. From there they travel in chunks,
+    an eighth of a batch or less, which costs a tenth of single records. The rest of the buffer
+    shuffles the chunks of all shards, and batches are cut from their stream.
     """
     num_open = max(1, min(_OPEN_SHARDS, len(ranges)))
-    window = max(1, buffer // 2 // num_open)
+    window = max(1, min(_WINDOW, buffer // 2 // num_open))
     chunk = max(1, min(_CHUNK, batch_size // 8, window))
 
     def chunks(index: Any, range_: tuple[Any, Any, Any]) -> tf.data.Dataset:
@@ -337,32 +338,27 @@ def _cut(serialized: Any, columns: dict[str, Any]) -> dict[str, Any]:
     content = tf.io.decode_raw(
         serialized, tf.uint8, fixed_length=sum(len(head) + size for _, head, size in LAYOUT)
     )
-    parts, same, begin = {}, [], 0
+    places, same, begin = {}, [], 0
     for name, head, size in LAYOUT:
         end = begin + len(head)
         same.append(tf.reduce_all(content[:, begin:end] == tf.constant(list(head), tf.uint8)))
         begin = end + size
-        parts[name] = (end, begin)
+        places[name] = (end, begin)
+
+    images = {name for name in places if FEATURES[name]["kind"] == "image"}
 
     def cut() -> dict[str, Any]:
-        values = {name: content[:, begin:end] for name, (begin, end) in parts.items()}
-        labels = {
-            name: tf.cast(values[name][:, 0], tf.int64)
-            for name in values
-            if FEATURES[name]["kind"] != "image"
+        return {
+            name: content[:, a:b] if name in images else tf.cast(content[:, a], tf.int64)
+            for name, (a, b) in places.items()
         }
-        return values | labels
 
     def parse() -> dict[str, Any]:
-        values = tf.io.parse_example(serialized, columns)
-        images = {
-            name: tf.io.decode_raw(values[name], tf.uint8)
-            for name in values
-            if FEATURES[name]["kind"] == "image"
-        }
-        return {**values, **images}
+        found = tf.io.parse_example(serialized, columns)
+        return found | {name: tf.io.decode_raw(found[name], tf.uint8) for name in images}
 
-    return tf.cond(tf.reduce_all(same), cut, parse)
+    values: dict[str, Any] = tf.cond(tf.reduce_all(same), cut, parse)
+    return values
 
 
 # [end]
@@ -371,8 +367,9 @@ def _pixels(name: str, pixels: Any, size: tuple[int, int]) -> Any:
     """A batch of images that are stored as pixels of one size."""
     feature = FEATURES[name]
     stored = (feature["height"], feature["width"])
-    if pixels.dtype == tf.string:
-        pixels = tf.io.decode_raw(pixels, tf.uint8)
+    # [if general]
+    pixels = tf.io.decode_raw(pixels, tf.uint8)
+    # [end]
     images = tf.reshape(pixels, [pixels.shape[0] or -1, *stored, feature["channels"]])
     return images if size == stored else _resize(images, size)
 
