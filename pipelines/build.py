@@ -149,7 +149,7 @@ class Build:
             from .prepare import PrepareRuns
 
             descriptors = write_descriptors(blocks, workspace)
-            job = PrepareRuns(config, descriptors, name)
+            job = PrepareRuns(config, descriptors, name, self._runner.threads_per_worker)
             with watched(self._progress, "prepare", outputs=outputs, unit="blocks"):
                 self._runner.run(lambda pipeline: pipeline | job, job_name="prepare")
         else:
@@ -241,7 +241,12 @@ class Build:
         if missing:
             from .write import WriteShards
 
-            job = WriteShards(settings, layout.splits, self._summary_digest(found, config))
+            job = WriteShards(
+                settings,
+                layout.splits,
+                self._summary_digest(found, config),
+                self._runner.threads_per_worker,
+            )
             with watched(self._progress, "write", outputs=outputs, unit="shards"):
                 self._runner.run(lambda pipeline: pipeline | job, job_name="write")
         else:

@@ -5,7 +5,7 @@ carries descriptors and summaries, never records.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -14,20 +14,23 @@ from ..schemas.blocks import Block
 from ..schemas.naming import Workspace
 from ..transforms.summary import Summary, write_summary
 from .block_runs import BlockPreparer, PrepareConfig
+from .concurrent import ConcurrentDoFn
 from .inventory import read_descriptors
 
 
-class _PrepareBlockFn(beam.DoFn):
-    """Prepares one block; its summary is what goes on."""
+class _PrepareBlockFn(ConcurrentDoFn):
+    """Prepares one block; the summary of its run is what goes on."""
 
-    def __init__(self, config: PrepareConfig) -> None:
+    def __init__(self, config: PrepareConfig, num_threads: int) -> None:
+        super().__init__(num_threads)
         self._config = config
 
     def setup(self) -> None:
         self._preparer = BlockPreparer(self._config)
 
-    def process(self, block: Block) -> Iterator[Summary]:
-        yield self._preparer.summary(self._preparer.prepare(block))
+    def work(self, element: Block) -> Summary:
+        """Makes sure that the block has its run."""
+        return self._preparer.summary(self._preparer.prepare(element))
 
 
 class CombineSummaries(beam.CombineFn):
@@ -77,6 +80,8 @@ class PrepareRuns(beam.PTransform):
     config: PrepareConfig
     descriptors: Sequence[str]
     summary_digest: str
+    num_threads: int = 1
+    """Blocks at once in one worker."""
 
     def expand(self, pbegin: Any) -> Any:
         """Wires the steps."""
@@ -85,7 +90,8 @@ class PrepareRuns(beam.PTransform):
             | "DescriptorFiles" >> beam.Create(list(self.descriptors))  # url
             | "ReadBlocks" >> beam.FlatMap(read_descriptors)  # Block
             | "SpreadBlocks" >> beam.Reshuffle()
-            | "PrepareBlock" >> beam.ParDo(_PrepareBlockFn(self.config))  # Summary of one run
+            | "PrepareBlock"
+            >> beam.ParDo(_PrepareBlockFn(self.config, self.num_threads))  # Summary
             | "CombineSummaries" >> beam.CombineGlobally(CombineSummaries())
             | "WriteSummary"
             >> beam.ParDo(_WriteSummaryFn(self.config.workspace, self.summary_digest))

@@ -5,7 +5,7 @@ name of a file; records are read from the runs by key range and never leave the 
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -13,14 +13,21 @@ import apache_beam as beam
 from ..schemas.blocks import ShardPlan, SplitPlan
 from ..transforms.shards import ShardSettings, ShardWriter
 from ..transforms.summary import read_summary
+from .concurrent import ConcurrentDoFn
 
 
-class _WriteShardFn(beam.DoFn):
-    """Writes one shard."""
+class _WriteShardFn(ConcurrentDoFn):
+    """Writes one shard; the name of its file is what goes on."""
 
     def __init__(
-        self, settings: ShardSettings, splits: Sequence[SplitPlan], summary_digest: str
+        self,
+        settings: ShardSettings,
+        splits: Sequence[SplitPlan],
+        *,
+        summary_digest: str,
+        num_threads: int,
     ) -> None:
+        super().__init__(num_threads)
         self._settings = settings
         # Of a split, a writer needs what says which records belong to it, not all its shards.
         self._splits = {split.name: dataclasses.replace(split, shards=()) for split in splits}
@@ -30,8 +37,9 @@ class _WriteShardFn(beam.DoFn):
         entries = read_summary(self._settings.workspace, self._summary_digest).entries
         self._writer = ShardWriter(self._settings, entries)
 
-    def process(self, shard: ShardPlan) -> Iterator[str]:
-        yield self._writer.write(self._splits[shard.split], shard).file
+    def work(self, element: ShardPlan) -> str:
+        """Makes sure that the shard is in place."""
+        return self._writer.write(self._splits[element.split], element).file
 
 
 @dataclasses.dataclass(eq=False)
@@ -45,11 +53,18 @@ class WriteShards(beam.PTransform):
     settings: ShardSettings
     splits: Sequence[SplitPlan]
     summary_digest: str
+    num_threads: int = 1
+    """Shards at once in one worker."""
 
     def expand(self, pbegin: Any) -> Any:
         """Wires the steps."""
         shards = [shard for split in self.splits for shard in split.shards]
-        write = _WriteShardFn(self.settings, self.splits, self.summary_digest)
+        write = _WriteShardFn(
+            self.settings,
+            self.splits,
+            summary_digest=self.summary_digest,
+            num_threads=self.num_threads,
+        )
         return (
             pbegin
             | "PlannedShards" >> beam.Create(shards)  # ShardPlan

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,11 @@ class DirectRunner:
     def name(self) -> str:
         """What the user calls the engine."""
         return "direct"
+
+    @property
+    def threads_per_worker(self) -> int:
+        """The machine's cores, shared out; more than four at once would only cost memory."""
+        return max(1, min(4, (os.cpu_count() or 1) // self.num_workers))
 
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.

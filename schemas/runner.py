@@ -13,6 +13,10 @@ class JobRunner(Protocol):
     def name(self) -> str:
         """What the user calls the engine: ``direct``, ``flink``."""
 
+    @property
+    def threads_per_worker(self) -> int:
+        """How many elements a worker should work on at once, to use the machine's cores."""
+
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
