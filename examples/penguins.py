@@ -3,12 +3,14 @@
 Build it: `snapshard build examples/penguins.py --out out`
 """
 
+from typing import Any
+
 import snapshard as ss
 
 MEASURES = ("bill_length_mm", "bill_depth_mm", "flipper_length_mm")
 
 
-def fill(column, default):
+def fill(column: Any, default: Any) -> Any:
     """Makes a column in which values may be missing dense: [batch]."""
     import tensorflow as tf
 
@@ -17,7 +19,7 @@ def fill(column, default):
     return tf.squeeze(dense, axis=1)
 
 
-def preprocessing_fn(inputs):
+def preprocessing_fn(inputs: dict[str, Any]) -> dict[str, Any]:
     """Learns means, quantiles and vocabularies from the train split; applies them to every row."""
     # Imported here: reading the recipe stays quick, and `snapshard plan` needs no TensorFlow.
     import tensorflow_transform as tft

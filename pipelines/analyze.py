@@ -58,8 +58,6 @@ class AnalysisSpec:
     read_batches: Any
     """Given a sequence of wire columns, yields these of all records of the train split as
     ``pa.RecordBatch``, in a fixed order: a function of a module, or a partial of one."""
-    name: str
-    """Names the graph: hash of all that shapes it, hex."""
 
 
 def analyze(spec: AnalysisSpec, url: str, *, scratch: str | None = None) -> GraphInfo:
@@ -152,7 +150,6 @@ def _analyze_here(spec: AnalysisSpec) -> Features:
         spec.prepared,
         read_batches=spec.read_batches,
         batch_rows=BATCH_ROWS,
-        name=spec.name,
         folder=_FOLDER,
     )
 

@@ -11,6 +11,7 @@ A module about Beam and TensorFlow: import it where it is used.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,12 +26,15 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from tfx_bsl.tfxio import tensor_adapter
 
-from ..schemas.errors import DataError, RecipeError
+from ..schemas.errors import DataError, RecipeError, SnapshardError
 from ..schemas.features import Feature, Features, Scalar, wire_columns
 from ..schemas.recipe import PreprocessingFn
 from .canonical_graph import canonicalize
 from .metadata import as_lists, features_of_outputs, schema_text, tensor_adapter_config
 from .user_code import is_user_file
+
+# Its path becomes part of the names of the graph's lookup tables.
+_TEMP = "temp"
 
 ReadBatches = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
 """Given wire columns, reads these of all records to analyse, in a fixed order. It is plain data
@@ -43,7 +47,6 @@ def analyze(
     *,
     read_batches: ReadBatches,
     batch_rows: int,
-    name: str,
     folder: str,
 ) -> dict[str, Feature]:
     """Runs the analyzers of a ``preprocessing_fn`` and saves the transform graph.
@@ -56,8 +59,6 @@ def analyze(
         read_batches: Gives the records to analyse, in wire form.
         batch_rows: Rows in each record batch that is analysed, the last one apart. Means and
             variances depend on it in their last bits.
-        name: Enters the names of the graph's lookup tables, by which TensorFlow shares them
-            within a process: graphs of different content need different names.
         folder: Where to: a local folder, which must not exist. ``tft.TFTransformOutput`` reads
             it: ``transform_fn/``, ``transformed_metadata/``, ``metadata/``.
 
@@ -77,7 +78,6 @@ def analyze(
     # An analysis that needs no column still needs an input: any column, and no records.
     columns = traced.analyzed or [wire_columns(prepared)[0].name]
     config = tensor_adapter_config(prepared, columns=columns)
-    temp = f"temp-{name}"
     reading = _ReadFn(
         read_batches if traced.analyzed else _no_batches, columns, batch_rows=batch_rows
     )
@@ -87,7 +87,7 @@ def analyze(
         )
         with (
             beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline,
-            tft_beam.Context(temp_dir=temp),
+            tft_beam.Context(temp_dir=_TEMP),
         ):
             batches = (
                 pipeline
@@ -96,9 +96,11 @@ def analyze(
             )
             graph = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(preprocessing_fn)
             graph | "Write" >> tft_beam.WriteTransformFn(folder)
+    except (SnapshardError, OSError, MemoryError):
+        raise
     except Exception as error:
         raise RecipeError(_explain(error, "failed on the data")) from None
-    shutil.rmtree(temp)
+    shutil.rmtree(_TEMP)
     canonicalize(Path(folder))
     raw = Path(folder) / "metadata" / "schema.pbtxt"
     raw.parent.mkdir()
@@ -211,19 +213,34 @@ def _no_batches(columns: Sequence[str]) -> Iterable[pa.RecordBatch]:
 
 
 def _check_outputs(outputs: Any) -> None:
+    """Checks that each output can be stored, and says what to do where not."""
     if not isinstance(outputs, dict) or not outputs:
-        found = "an empty dict" if outputs == {} else type(outputs).__name__
+        found = "an empty dict" if isinstance(outputs, dict) else f"a {type(outputs).__name__}"
         raise RecipeError(
             f"preprocessing_fn returned {found}, expected a dict of tensors by name. Return at "
             "least one."
         )
     for name, tensor in outputs.items():
-        dtype = getattr(tensor, "dtype", None)
-        if dtype not in (tf.int64, tf.float32, tf.string):
-            shown = f"a {type(tensor).__name__}" if dtype is None else f"of dtype {dtype.name}"
+        if not isinstance(tensor, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
             raise RecipeError(
-                f"preprocessing_fn returned {name!r} {shown}, expected a tensor of int64, float32 "
-                "or string. Cast it: tf.cast(x, tf.int64)."
+                f"preprocessing_fn returned {name!r} as {tensor!r}, expected a tensor with one "
+                "value or row for each record."
+            )
+        if tensor.dtype not in (tf.int64, tf.float32, tf.string):
+            raise RecipeError(
+                f"preprocessing_fn returned {name!r} as {tensor.dtype.name}, expected int64, "
+                "float32 or string. Cast it: tf.cast(x, tf.int64)."
+            )
+        dims = tensor.shape.dims
+        if isinstance(tensor, tf.Tensor):
+            fits = bool(dims) and None not in [dim.value for dim in dims[1:]]
+            expected = "[records, …] with all other sizes known: reshape it"
+        else:
+            fits = dims is not None and len(dims) == 2
+            expected = "two dimensions: flatten it, or return its parts"
+        if not fits:
+            raise RecipeError(
+                f"preprocessing_fn returned {name!r} of shape {tensor.shape}, expected {expected}."
             )
 
 
@@ -233,7 +250,17 @@ def _explain(error: BaseException, what: str) -> str:
     frame = error.__traceback__
     while frame is not None:
         path = frame.tb_frame.f_code.co_filename
-        if is_user_file(path):
+        # Compiled modules name their sources by relative paths.
+        if (os.path.isabs(path) or path.startswith("<")) and is_user_file(path):
             place = f" in {os.path.basename(path)} line {frame.tb_lineno}"
         frame = frame.tb_next
-    return f"preprocessing_fn {what}{place}: {type(error).__name__}: {error}"
+    words = " ".join(_NOISE.sub("", str(error)).split()).strip('" ')
+    return f"preprocessing_fn {what}{place}: {type(error).__name__}: {words}"
+
+
+# What TensorFlow and tensorflow-transform put around the words of the operation that failed.
+_NOISE = re.compile(
+    r"An error occurred while trying to apply the transformation: |Graph execution error:"
+    r"|Detected at node .*\n|<stack traces unavailable>|\[\[.*?\]\]|\[Op:.*?\]"
+    r"|\s*Batch instances:[\s\S]*|\[while running .*?\]"
+)

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..schemas.errors import RecipeError
 from ..schemas.features import (
@@ -111,7 +112,7 @@ def tensor_adapter_config(features: Features, *, columns: Iterable[str] | None =
 def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch in wire form as tfx_bsl wants it: each column a ``large_list``.
 
-    A missing value is an empty list. Values are not copied where none is missing.
+    A missing value is an empty list.
     """
     return pa.RecordBatch.from_arrays(
         [_as_list(column) for column in batch.columns], names=batch.schema.names
@@ -230,7 +231,10 @@ def _list_schema(columns: Iterable[WireColumn]) -> pa.Schema:
 def _as_list(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_large_list(kind):
-        return column
+        # Made anew: tfx_bsl takes no slice of a longer column here.
+        lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), column.flatten())
     if pa.types.is_fixed_size_list(kind):
         offsets = np.arange(len(column) + 1, dtype=np.int64) * kind.list_size
         return pa.LargeListArray.from_arrays(pa.array(offsets), column.flatten())
