@@ -86,14 +86,15 @@ def forecast(recipe: Recipe, *, progress: Progress) -> Forecast:
         rejects: list[Reject] = []
         block = _sample_block(found)
         records = next(BlockPreparer(config).records(block, rejects=rejects, facts={}), None)
-    num_sampled = records.num_rows if records is not None else 0
-    example_bytes = float(np.mean(records.column(NUM_BYTES).to_numpy())) if num_sampled else 0.0
-    if recipe.source.numbered:
-        last = int(records.column("snapshard/id")[num_sampled - 1].as_py().rpartition(b"#")[2])
-        start = block.ranges[0].start
-        num_examples = round(found.inventory.num_bytes * num_sampled / max(1, last - start))
-    else:
-        num_examples = len(found.inventory.files)
+    num_sampled, example_bytes = 0, 0.0
+    num_examples = 0 if recipe.source.numbered else len(found.inventory.files)
+    if records is not None and records.num_rows:
+        num_sampled = records.num_rows
+        example_bytes = float(np.mean(records.column(NUM_BYTES).to_numpy()))
+        if recipe.source.numbered:
+            last = int(records.column("snapshard/id")[num_sampled - 1].as_py().rpartition(b"#")[2])
+            start = block.ranges[0].start
+            num_examples = round(found.inventory.num_bytes * num_sampled / max(1, last - start))
     return Forecast(
         features=found.features.prepared,
         num_files=len(found.inventory.files),

@@ -36,7 +36,7 @@ def key_columns_reader(
         records = pa.Table.from_batches(found, keys_schema()).combine_chunks()
 
         def values(name: str) -> np.ndarray:
-            return records.column(name).to_numpy()
+            return np.asarray(records.column(name))
 
         strata = records.column(STRATUM)
         return KeyColumns(

@@ -135,6 +135,6 @@ def with_image_facts(features: Features, facts: Mapping[str, ImageFacts]) -> dic
             return feature
         if found.height is None or found.width is None:
             return feature
-        return dataclasses.replace(feature, height=found.height, width=found.width)  # type: ignore[type-var]
+        return dataclasses.replace(feature, height=found.height, width=found.width)
 
     return {name: sized(name, feature) for name, feature in features.items()}

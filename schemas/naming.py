@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from .shards import Compression
+
 MANIFEST = "manifest.json"
 READER = "reader.py"
 SCHEMA = "schema.pbtxt"
@@ -46,7 +48,7 @@ class ShardName:
     split: str
     index: int
     num_shards: int
-    compression: str
+    compression: Compression
 
     def __str__(self) -> str:
         """The file name."""

@@ -16,6 +16,7 @@ from ..schemas.blocks import ShardInfo, ShardPlan, SplitPlan
 from ..schemas.errors import StorageError
 from ..schemas.features import Features
 from ..schemas.naming import ShardName, Workspace, join
+from ..schemas.shards import Compression
 from . import storage
 from .encode import encode_examples
 from .index import index_bytes, write_index_table
@@ -51,7 +52,7 @@ class ShardSettings:
     final: Features
     """What the examples hold."""
     label: str | None
-    compression: str
+    compression: Compression
     numbered: bool
     """Whether record ids are ``path#position``."""
     stratify_by: str | None
