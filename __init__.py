@@ -10,7 +10,20 @@ TensorFlow nor Apache Beam.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .pipelines.build import build
+    from .pipelines.snapshot import Snapshot
+    from .schemas.errors import SnapshardError
+    from .schemas.features import ClassLabel, Image, Scalar, Tensor
+    from .schemas.recipe import Recipe
+    from .schemas.shards import Shards
+    from .schemas.splits import Splits
+    from .transforms.prepare import images
+    from .transforms.rows import encode_example, parse_example
+    from .transforms.sources.csv import Csv
+    from .transforms.sources.image_folder import ImageFolder
 
 __version__ = "0.1.0"
 
@@ -33,8 +46,8 @@ __all__ = [
     "parse_example",
 ]
 
-# Public name -> the module that defines it, relative to this package. A module is its own value:
-# `images` gives `snapshard.transforms.prepare.images`.
+# Public name -> the module that defines it, relative to this package: the imports above, said again
+# for the running program. A module is its own value: `images`.
 _EXPORTS: dict[str, str] = {
     "ClassLabel": ".schemas.features",
     "Csv": ".transforms.sources.csv",
@@ -54,15 +67,17 @@ _EXPORTS: dict[str, str] = {
 _MODULES: dict[str, str] = {"images": ".transforms.prepare.images"}
 
 
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        value = getattr(importlib.import_module(_EXPORTS[name], __name__), name)
-    elif name in _MODULES:
-        value = importlib.import_module(_MODULES[name], __name__)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # else a misspelt name would pass as Any
+
+    def __getattr__(name: str) -> Any:
+        if name in _EXPORTS:
+            value = getattr(importlib.import_module(_EXPORTS[name], __name__), name)
+        elif name in _MODULES:
+            value = importlib.import_module(_MODULES[name], __name__)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -94,6 +94,19 @@ def test_every_public_name_resolves() -> None:
     assert set(snapshard.__all__) <= set(dir(snapshard))
 
 
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    seen = {
+        alias.name: "." + (node.module or "")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.level == 1
+        for alias in node.names
+    }
+    modules = {name: path.rpartition(".")[0] for name, path in snapshard._MODULES.items()}
+    assert seen == {**snapshard._EXPORTS, **modules}
+    assert {*seen, "__version__"} == set(snapshard.__all__)
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Recipee'"):
         _ = snapshard.Recipee
