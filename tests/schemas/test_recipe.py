@@ -1,0 +1,68 @@
+"""What a recipe accepts, what it refuses and how, and where relative sources count from."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import snapshard as ss
+
+
+def _recipe(**arguments: Any) -> ss.Recipe:
+    return ss.Recipe(**{"name": "r", "source": ss.ImageFolder("images"), **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "a/b"}, "name='a/b' cannot name a folder"),
+        ({"name": ""}, "cannot name a folder"),
+        ({"source": "images"}, "source='images' is no source"),
+        ({"prepare": ["resize"]}, "prepare holds 'resize'"),
+        ({"splits": {"train": 1.0}}, r"splits=.* is no ss\.Splits"),
+        ({"shards": 3}, r"shards=3 is no ss\.Shards"),
+        ({"preprocessing_fn": "f"}, "is not a function"),
+        ({"preprocessing_fn": dict, "splits": ss.Splits(all=1.0)}, "none in all. Name one"),
+        ({"seed": 0.5}, "seed=0.5 is not an integer"),
+        ({"seed": True}, "seed=True is not an integer"),
+        ({"max_rejects": -1}, "max_rejects=-1"),
+        ({"max_rejects": float("nan")}, "max_rejects=nan"),
+    ],
+)
+def test_refuses_with_the_argument_and_the_fix(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ss.SnapshardError, match=message) as raised:
+        _recipe(**arguments)
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "max_rejects", "num_records", "budget"),
+    [
+        (ss.ImageFolder("images"), None, 1000, 10),
+        (ss.ImageFolder("images"), None, 99, 0),
+        (ss.Csv("t.csv"), None, 1000, 0),
+        (ss.Csv("t.csv"), 0.5, 3, 1),
+        (ss.Csv("t.csv"), 7, 3, 7),
+        (ss.Csv("t.csv"), 1, 1000, 1),
+    ],
+)
+def test_reject_budget(
+    source: Any, max_rejects: float | None, num_records: int, budget: int
+) -> None:
+    recipe = _recipe(source=source, max_rejects=max_rejects)
+    assert recipe.reject_budget(num_records) == budget
+
+
+def test_folder_is_that_of_the_file_that_makes_the_recipe() -> None:
+    # This file lies in the package's folder in an editable install, and is not of the package.
+    assert _recipe().folder == str(Path(__file__).parent)
+
+
+def test_folder_without_a_file_is_the_current_one(tmp_path: Path) -> None:
+    code = "import snapshard as ss; print(ss.Recipe(name='r', source=ss.Csv('t.csv')).folder)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip()) == tmp_path.resolve()
