@@ -124,8 +124,7 @@ def write_descriptors(blocks: Sequence[Block], workspace: Workspace) -> list[str
     """
     urls = []
     for group in _descriptor_groups(blocks):
-        lines = (json.dumps(block.to_json(), separators=(",", ":")) + "\n" for block in group)
-        content = "".join(lines).encode("ascii")
+        content = b"".join(block.to_line() + b"\n" for block in group)
         url = workspace.blocks(hashlib.sha256(content).hexdigest()[:32])
         if not storage.exists(url):
             storage.put_bytes(url, content)
@@ -133,14 +132,16 @@ def write_descriptors(blocks: Sequence[Block], workspace: Workspace) -> list[str
     return urls
 
 
-def read_descriptors(url: str) -> Iterator[Block]:
-    """Reads the blocks of one descriptor file.
+def read_descriptors(url: str) -> list[bytes]:
+    """Reads a descriptor file: a line for each block, which ``Block.from_line`` reads.
+
+    Lines and not blocks, since it is lines that cross Beam: a block of ten thousand files is
+    ten thousand objects to pickle.
 
     Raises:
         StorageError: if it cannot be read.
     """
-    for line in storage.read_bytes(url).splitlines():
-        yield Block.from_json(json.loads(line))
+    return storage.read_bytes(url).splitlines()
 
 
 def _descriptor_groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:

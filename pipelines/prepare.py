@@ -28,9 +28,9 @@ class _PrepareBlockFn(ConcurrentDoFn):
     def setup(self) -> None:
         self._preparer = BlockPreparer(self._config)
 
-    def work(self, element: Block) -> Summary:
-        """Makes sure that the block has its run."""
-        return self._preparer.summary(self._preparer.prepare(element))
+    def work(self, element: bytes) -> Summary:
+        """Makes sure that the block of a descriptor line has its run."""
+        return self._preparer.summary(self._preparer.prepare(Block.from_line(element)))
 
 
 class CombineSummaries(beam.CombineFn):
@@ -88,7 +88,7 @@ class PrepareRuns(beam.PTransform):
         return (
             pbegin
             | "DescriptorFiles" >> beam.Create(list(self.descriptors))  # url
-            | "ReadBlocks" >> beam.FlatMap(read_descriptors)  # Block
+            | "ReadBlocks" >> beam.FlatMap(read_descriptors)  # a block's line
             | "SpreadBlocks" >> beam.Reshuffle()
             | "PrepareBlock"
             >> beam.ParDo(_PrepareBlockFn(self.config, self.num_threads))  # Summary

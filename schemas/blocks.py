@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .errors import Reject
@@ -62,23 +62,24 @@ class Block:
     @property
     def block_id(self) -> str:
         """Hash of what the block reads: 32 hex digits."""
-        text = json.dumps(self.to_json())
-        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        return hashlib.sha256(self.to_line()).hexdigest()[:32]
 
     @property
     def num_bytes(self) -> int:
         """Bytes of input that the block reads."""
         return sum(part.stop - part.start for part in self.ranges)
 
-    def to_json(self) -> list[list[object]]:
-        """The block as plain JSON; :meth:`from_json` is its dual."""
-        return [[p.path, p.sha256, p.start, p.stop, p.problem] for p in self.ranges]
+    def to_line(self) -> bytes:
+        """The block as one line of ASCII JSON; :meth:`from_line` is its dual."""
+        parts = [[p.path, p.sha256, p.start, p.stop, p.problem] for p in self.ranges]
+        return json.dumps(parts, separators=(",", ":")).encode("ascii")
 
     @classmethod
-    def from_json(cls, value: Sequence[Sequence[Any]]) -> Block:
-        """Reads what :meth:`to_json` wrote."""
+    def from_line(cls, line: bytes) -> Block:
+        """Reads what :meth:`to_line` wrote."""
         names = [field.name for field in dataclasses.fields(FileRange)]
-        return cls(tuple(FileRange(**dict(zip(names, part, strict=True))) for part in value))
+        parts = (dict(zip(names, part, strict=True)) for part in json.loads(line))
+        return cls(tuple(FileRange(**part) for part in parts))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

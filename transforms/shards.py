@@ -33,7 +33,7 @@ from .runs import (
 )
 from .strata import bytes_texts, count_labels, is_countable, label_texts, most_frequent
 from .summary import RunEntry
-from .tfrecord import verify_tfrecord, write_tfrecord
+from .tfrecord import scan_tfrecord, write_tfrecord
 
 if TYPE_CHECKING:
     from .graph import TransformGraph
@@ -155,7 +155,7 @@ class ShardWriter:
             self._examples(split, shard, labels=labels, ids=ids),
             compression=settings.compression,
         )
-        num_read = verify_tfrecord(path, settings.compression)
+        num_read = sum(1 for _ in scan_tfrecord(path, settings.compression))
         if not num_read == written.num_examples == shard.num_examples:
             raise StorageError(
                 f"{name}: planned {shard.num_examples:,} examples, wrote "

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .graph import TransformGraph
 
 SAMPLE_RECORDS = 2_048
-SAMPLE_BYTES = 16 << 20
+SAMPLE_BYTES = 4 << 20
 _GZIP_LEVEL = 6
 """What TensorFlow's writer uses."""
 
@@ -77,7 +77,7 @@ def _lowest(readers: Sequence[RunReader], partitions: Sequence[int]) -> pa.Recor
     rows = size = 0
     for partition in partitions:
         whole = KeyRange(partition, 0, 1 << 64)
-        for records in merge_range(readers, whole, max_bytes=SAMPLE_BYTES // 4):
+        for records in merge_range(readers, whole, max_bytes=SAMPLE_BYTES):
             row_bytes = max(1, records.nbytes // records.num_rows)
             room = min(SAMPLE_RECORDS - rows, max(1, (SAMPLE_BYTES - size) // row_bytes))
             held.append(records.slice(0, room))

@@ -1,4 +1,4 @@
-"""TFRecord files: writing and verifying with TensorFlow's C++, scanning without TensorFlow.
+"""TFRecord files: written with TensorFlow's C++, verified without TensorFlow.
 
 A TFRecord file is a row of frames, each ``uint64 length | uint32 checksum of the length | the
 record | uint32 checksum of the record``, little-endian; the checksums are CRC32C, rotated and
@@ -13,7 +13,6 @@ import itertools
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -32,8 +31,6 @@ _HEAD = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _WRITE_BYTES = 8 << 20
 _READ_BYTES = 4 << 20
-_VERIFY_RECORDS = 256
-_VERIFY_BYTES = 16 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,51 +87,6 @@ def write_tfrecord(
         offsets=(np.cumsum(lengths) - lengths).astype(np.uint64),
         lengths=lengths.astype(np.uint64),
     )
-
-
-def verify_tfrecord(path: str, compression: Compression) -> int:
-    """Reads a whole file with TensorFlow, which checks every checksum, and counts its records.
-
-    TensorFlow's reader takes a file that ends inside the head of a frame, and a GZIP stream that
-    breaks off, for the end of the file: so the bytes that were read are counted too. A file that
-    was cut between two records reads well: compare the number.
-
-    Args:
-        path: A local path.
-        compression: ``"none"`` or ``"gzip"``.
-
-    Returns:
-        The number of records.
-
-    Raises:
-        DamagedSnapshotError: if the file is damaged; says at which record and byte.
-        StorageError: if it cannot be read.
-    """
-    import tensorflow as tf
-
-    try:
-        dataset = tf.data.TFRecordDataset(
-            path, compression_type=_tensorflow_name(compression), buffer_size=_READ_BYTES
-        )
-
-        def add(totals: tuple[Any, Any], records: Any) -> tuple[Any, Any]:
-            lengths = tf.cast(tf.strings.length(records), tf.int64)
-            return totals[0] + tf.size(records, tf.int64), totals[1] + tf.reduce_sum(lengths)
-
-        batches = dataset.batch(_batch_size(path, compression))
-        totals = batches.reduce((np.int64(0), np.int64(0)), add)
-        num_records, num_bytes = (int(total) for total in totals)
-        if _is_whole(path, compression, num_bytes + FRAME_BYTES * num_records):
-            return num_records
-        found = f"{num_records:,} records read well, but they do not fill the file"
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        found = error.message
-    except tf.errors.OpError as error:
-        raise StorageError(f"{path} could not be read: {error.message}. Try again.") from None
-    # The scan knows the record and the byte.
-    for _ in scan_tfrecord(path, compression):
-        pass
-    raise DamagedSnapshotError(f"{path} is damaged: {found}. Restore it, or build again.")
 
 
 def scan_tfrecord(url: str, compression: Compression) -> Iterator[tuple[int, int]]:
@@ -247,31 +199,6 @@ def _inflated(url: str) -> Iterator[bytes]:
                 raise _BrokenFrameError("bytes follow after the end of the GZIP stream")
     if not stream.eof:
         raise _BrokenFrameError("the GZIP stream breaks off")
-
-
-def _batch_size(path: str, compression: Compression) -> int:
-    """How many records to read at once, by the length of the first."""
-    try:
-        head = _filled(b"", _HEAD.size, _content(path, compression))[: _HEAD.size]
-    except (_BrokenFrameError, zlib.error):
-        head = b""
-    length = _HEAD.unpack(head)[0] if len(head) == _HEAD.size else 0
-    return max(1, min(_VERIFY_RECORDS, _VERIFY_BYTES // (length + FRAME_BYTES)))
-
-
-def _is_whole(path: str, compression: Compression, num_bytes: int) -> bool:
-    """Whether a file holds so many uncompressed bytes and no more."""
-    size = storage.num_bytes(path)
-    if compression == "none":
-        return size == num_bytes
-    if size > _READ_BYTES:
-        # A GZIP member ends with its length, modulo 2 ** 32.
-        end = storage.read_bytes(path, size - 4, size)
-        return int.from_bytes(end, "little") == num_bytes % 2**32
-    try:
-        return sum(map(len, _inflated(path))) == num_bytes
-    except (_BrokenFrameError, zlib.error):
-        return False
 
 
 def _tensorflow_name(compression: Compression) -> str:

@@ -424,7 +424,7 @@ def test_descriptors_hold_all_blocks(
     url = str(tmp_path) if root == "local" else f"memory://test_descriptors/{tmp_path.name}"
     workspace = Workspace(url)
     urls = write_descriptors(blocks, workspace)
-    groups = [list(read_descriptors(url)) for url in urls]
+    groups = [[Block.from_line(line) for line in read_descriptors(url)] for url in urls]
     assert [block for group in groups for block in group] == blocks
     assert [len(group) for group in groups] == [3, 2, 3]
     monkeypatch.setattr(storage, "put_bytes", None)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.shards import Compression
 from snapshard.transforms import tfrecord
-from snapshard.transforms.tfrecord import scan_tfrecord, verify_tfrecord, write_tfrecord
+from snapshard.transforms.tfrecord import scan_tfrecord, write_tfrecord
 
 RECORDS = [bytes([number]) * (number * 7 % 20) for number in range(6)]
 COMPRESSIONS: list[Compression] = ["none", "gzip"]
@@ -33,16 +33,10 @@ def scan(path: Path, compression: Compression) -> int:
     return sum(1 for _ in scan_tfrecord(str(path), compression))
 
 
-def verify(path: Path, compression: Compression) -> int:
-    return verify_tfrecord(str(path), compression)
-
-
-def count_or_none(
-    check: Callable[[Path, Compression], int], path: Path, compression: Compression
-) -> int | None:
+def count_or_none(path: Path, compression: Compression) -> int | None:
     """The number of records; None where damage was found."""
     try:
-        return check(path, compression)
+        return scan(path, compression)
     except DamagedSnapshotError:
         return None
 
@@ -57,7 +51,7 @@ def test_what_is_written_reads_back(
     written = write_tfrecord(str(path), chunks(records, 1500), compression=compression)
     read = tf.data.TFRecordDataset(str(path), "GZIP" if compression == "gzip" else "")
     assert list(read.as_numpy_iterator()) == records
-    assert written.num_examples == num_records == verify(path, compression)
+    assert written.num_examples == num_records == scan(path, compression)
     assert written.num_bytes == path.stat().st_size
     assert written.offsets.dtype == written.lengths.dtype == np.uint64
     frames = list(zip(written.offsets.tolist(), written.lengths.tolist(), strict=True))
@@ -76,10 +70,9 @@ def test_equal_examples_give_equal_bytes(tmp_path: Path, compression: Compressio
     assert first.read_bytes() == second.read_bytes()
 
 
-@pytest.mark.parametrize("check", [verify, scan], ids=["verify", "scan"])
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_truncation_at_any_byte_is_detected(
-    tmp_path: Path, compression: Compression, check: Callable[[Path, Compression], int]
+    tmp_path: Path, compression: Compression
 ) -> None:
     path = tmp_path / "shard"
     written = write_tfrecord(str(path), chunks(RECORDS), compression=compression)
@@ -87,17 +80,16 @@ def test_truncation_at_any_byte_is_detected(
     ends = [0, *(written.offsets + written.lengths).tolist()] if compression == "none" else []
     for size in range(len(content)):
         path.write_bytes(content[:size])
-        found = count_or_none(check, path, compression)
+        found = count_or_none(path, compression)
         # Between two records an uncompressed file is whole: only the number tells.
         assert found == (ends.index(size) if size in ends else None), size
     path.write_bytes(content)
-    assert check(path, compression) == len(RECORDS)
+    assert scan(path, compression) == len(RECORDS)
 
 
-@pytest.mark.parametrize("check", [verify, scan], ids=["verify", "scan"])
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_a_flipped_bit_in_any_byte_is_detected(
-    tmp_path: Path, compression: Compression, check: Callable[[Path, Compression], int]
+    tmp_path: Path, compression: Compression
 ) -> None:
     path = tmp_path / "shard"
     write_tfrecord(str(path), chunks(RECORDS), compression=compression)
@@ -108,23 +100,21 @@ def test_a_flipped_bit_in_any_byte_is_detected(
         damaged = bytearray(content)
         damaged[place] ^= 1 << place % 8
         path.write_bytes(damaged)
-        found = count_or_none(check, path, compression)
+        found = count_or_none(path, compression)
         assert found == (len(RECORDS) if place in harmless else None), place
 
 
-@pytest.mark.parametrize("check", [verify, scan], ids=["verify", "scan"])
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("extra", [b"\0", b"garbage", b"\0" * 12, b"x" * 100])
 def test_bytes_after_the_last_record_are_detected(
     tmp_path: Path,
-    compression: Compression,
-    check: Callable[[Path, Compression], int],
+    compression: Compression
     extra: bytes,
 ) -> None:
     path = tmp_path / "shard"
     write_tfrecord(str(path), chunks(RECORDS), compression=compression)
     path.write_bytes(path.read_bytes() + extra)
-    assert count_or_none(check, path, compression) is None
+    assert count_or_none(path, compression) is None
 
 
 @settings(max_examples=50)
@@ -156,17 +146,16 @@ def test_damage_is_reported_with_its_record_and_byte(tmp_path: Path) -> None:
     offset = int(written.offsets[3])
     content[offset + 12] ^= 1
     path.write_bytes(content)
-    for check in (verify, scan):
-        with pytest.raises(
-            DamagedSnapshotError,
-            match=rf"train-00000-of-00001.tfrecord is damaged at record 3, byte {offset}: the "
-            r"checksum of the record is 0x[0-9a-f]{8}, expected 0x[0-9a-f]{8}",
-        ):
-            check(path, "none")
+    with pytest.raises(
+        DamagedSnapshotError,
+        match=rf"train-00000-of-00001.tfrecord is damaged at record 3, byte {offset}: the "
+        r"checksum of the record is 0x[0-9a-f]{8}, expected 0x[0-9a-f]{8}",
+    ):
+        scan(path, "none")
     content[offset] ^= 1
     path.write_bytes(content)
     with pytest.raises(DamagedSnapshotError, match=rf"record 3, byte {offset}: .* its length"):
-        verify(path, "none")
+        scan(path, "none")
 
 
 def test_records_longer_than_a_read_are_scanned(
@@ -181,20 +170,7 @@ def test_records_longer_than_a_read_are_scanned(
             assert [length for _, length in scan_tfrecord(str(path), compression)] == [
                 len(record) + 16 for record in records
             ]
-            assert verify(path, compression) == written.num_examples
-
-
-def test_a_gzip_file_too_large_to_read_twice_is_checked_by_its_own_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "shard"
-    write_tfrecord(str(path), chunks(RECORDS), compression="gzip")
-    content = path.read_bytes()
-    monkeypatch.setattr(tfrecord, "_READ_BYTES", 16)
-    assert verify(path, "gzip") == len(RECORDS)
-    for size in range(17, len(content)):
-        path.write_bytes(content[:size])
-        assert count_or_none(verify, path, "gzip") is None
+            assert scan(path, compression) == written.num_examples
 
 
 def test_the_checksum_is_that_of_the_format(tmp_path: Path) -> None:
@@ -212,7 +188,5 @@ def test_what_cannot_be_written_or_read_says_so(tmp_path: Path) -> None:
         write_tfrecord(str(tmp_path / "missing" / "shard"), chunks(RECORDS), compression="none")
     with pytest.raises(StorageError, match="No space left"):
         write_tfrecord("/dev/full", chunks([bytes(10_000)]), compression="none")
-    with pytest.raises(StorageError):
-        verify(tmp_path / "missing", "none")
     with pytest.raises(StorageError):
         scan(tmp_path / "missing", "none")
