@@ -1,94 +1,201 @@
-"""Inputs that the integration tests make, and builds that they share."""
+"""Inputs that the integration tests make, builds that they share, and what snapshots hold."""
 
+import dataclasses
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image as PillowImage
 
-RECIPE = """
+import snapshard as ss
+from snapshard.pipelines.build import build as build_recipe
+from snapshard.pipelines.staging import load_recipe_file
+
+IMAGE_RECIPE = """
 import snapshard as ss
 
 recipe = ss.Recipe(
     name="made",
     source=ss.ImageFolder("images"),
-    prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8))],
     {rest}
 )
 """
 
-
-def make_images(folder: Path, *, num: int, size: int = 16, classes: int = 3) -> None:
-    """Writes ``num`` JPEGs of noise, in class folders of unequal sizes."""
-    rng = np.random.default_rng(0)
-    for index in range(num):
-        label = min(int(rng.exponential(1.2)), classes - 1)
-        path = folder / f"class {label}" / f"{index:04d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = rng.integers(0, 256, (size, size, 3), np.uint8)
-        PillowImage.fromarray(pixels).save(path, quality=90)
+RESIZED = 'prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8))],'
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A folder with a recipe, ``recipe.py``, of 60 small images."""
-    make_images(tmp_path / "images", num=60)
-    (tmp_path / "recipe.py").write_text(RECIPE.format(rest=""))
-    return tmp_path
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """What a snapshot holds, read back through its emitted reader and its index."""
+
+    values: dict[str, np.ndarray[Any, Any]]
+    """Feature -> values of all splits, in stored order; strings are bytes."""
+    ids: list[str]
+    """Record ids beside them."""
+    splits: list[str]
+    """The split of each."""
+
+    def rows(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """(id, split, values by feature) of each example."""
+        for row, (record_id, split) in enumerate(zip(self.ids, self.splits, strict=True)):
+            yield record_id, split, {name: column[row] for name, column in self.values.items()}
 
 
-@pytest.fixture
-def write_recipe(project: Path) -> Callable[[str], Path]:
-    """Rewrites the project's recipe with other settings."""
+class Lab:
+    """Makes inputs, builds them, and looks at what came of it."""
 
-    def write(rest: str) -> Path:
-        path = project / "recipe.py"
-        path.write_text(RECIPE.format(rest=rest))
+    def make_images(self, folder: Path, *, num: int, size: int = 16, classes: int = 3) -> None:
+        """Writes ``num`` JPEGs of noise, in class folders of unequal sizes."""
+        rng = np.random.default_rng(0)
+        for index in range(num):
+            label = min(int(rng.exponential(1.2)), classes - 1)
+            path = folder / f"class {label}" / f"{index:04d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixels = rng.integers(0, 256, (size, size, 3), np.uint8)
+            PillowImage.fromarray(pixels).save(path, quality=90)
+
+    def image_project(self, folder: Path, *, num: int = 60, rest: str = RESIZED) -> Path:
+        """A folder with ``images/`` and a recipe of them; gives the recipe's file."""
+        self.make_images(folder / "images", num=num)
+        return self.write_recipe(folder, rest)
+
+    def write_recipe(self, folder: Path, rest: str = RESIZED) -> Path:
+        """Writes the recipe of ``images/`` with these settings."""
+        path = folder / "recipe.py"
+        path.write_text(IMAGE_RECIPE.format(rest=rest))
         return path
 
-    return write
+    def copy_shuffled(self, source: Path, target: Path) -> None:
+        """Copies a tree in another order of creation, with other modification times."""
+        paths = sorted(path for path in source.rglob("*") if path.is_file())
+        for index in np.random.default_rng(1).permutation(len(paths)):
+            path = target / paths[index].relative_to(source)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(paths[index], path)
+            os.utime(path, (1_000_000_000 + int(index), 1_000_000_000 + int(index)))
+
+    def build(self, recipe: Path, out: Path, *, workers: int = 1) -> ss.Snapshot:
+        """Builds a recipe's file in this process, as the command line does."""
+        return build_recipe(load_recipe_file(recipe), out, workers=workers)
+
+    def run_cli(self, *arguments: str | Path, cwd: Path | None = None, prefix: Any = ()) -> Any:
+        """Runs the command line; gives the finished process with its output as text."""
+        return subprocess.run(
+            [*prefix, sys.executable, "-m", "snapshard", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=cwd,
+            timeout=400,
+        )
+
+    def last_json(self, done: Any) -> dict[str, Any]:
+        """The JSON object in the last line of standard output."""
+        assert done.returncode == 0, done.stderr
+        value = json.loads(done.stdout.splitlines()[-1])
+        assert isinstance(value, dict)
+        return value
+
+    def build_facts(self, snapshot: ss.Snapshot) -> dict[str, Any]:
+        """What ``build.json`` says."""
+        value = json.loads((Path(snapshot.path) / "build.json").read_text())
+        assert isinstance(value, dict)
+        return value
+
+    def hashes(self, snapshot: ss.Snapshot | str) -> dict[str, str]:
+        """sha256 of every file that the manifest lists, computed anew, and of the manifest."""
+        folder = Path(snapshot if isinstance(snapshot, str) else snapshot.path)
+        listed = json.loads((folder / "manifest.json").read_text())["files"]
+        found = {
+            name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+            for name in [*listed, "manifest.json"]
+        }
+        assert {name: entry["sha256"] for name, entry in listed.items()} == {
+            name: digest for name, digest in found.items() if name != "manifest.json"
+        }
+        return found
+
+    def listing(self, folder: Path) -> dict[str, tuple[int, int, int]]:
+        """Inode, length and modification time of everything below a folder."""
+        found = {}
+        for path in folder.rglob("*"):
+            stat = path.lstat()
+            found[str(path.relative_to(folder))] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        return found
+
+    def read_back(self, snapshot: ss.Snapshot, **options: Any) -> Held:
+        """All splits through the emitted reader, in stored order, beside the index's ids."""
+        reader = snapshot.reader()
+        held = Held({}, [], [])
+        columns: dict[str, list[Any]] = {}
+        for split, entry in snapshot.manifest.splits.items():
+            assert reader.NUM_EXAMPLES[split] == entry.num_examples
+            num_read = 0
+            for batch in reader.dataset(split, 64, shuffle=False, **options):
+                for name, values in batch.items():
+                    columns.setdefault(name, []).extend(values.numpy())
+                num_read += len(values)
+            assert num_read == entry.num_examples == sum(s.num_examples for s in entry.shards)
+            held.splits.extend([split] * num_read)
+            for shard in entry.shards:
+                held.ids.extend(self.index_ids(snapshot, shard.file))
+        held.values.update({name: np.array(values) for name, values in columns.items()})
+        return held
+
+    def index_ids(self, snapshot: ss.Snapshot, shard: str) -> list[str]:
+        """The record ids that a shard's index names."""
+        table = pq.read_table(Path(snapshot.path) / "index" / f"{shard}.parquet")
+        ids: list[str] = table.column("id").to_pylist()
+        return ids
+
+    def rejects(self, snapshot: ss.Snapshot) -> list[dict[str, Any]]:
+        """The rows of ``rejects.parquet``."""
+        rows: list[dict[str, Any]] = pq.read_table(
+            Path(snapshot.path) / "rejects.parquet"
+        ).to_pylist()
+        return rows
 
 
-def run_cli(*arguments: str, cwd: Path | None = None, user: int | None = None) -> Any:
-    """Runs the command line; gives the finished process with its output as text."""
-    return subprocess.run(
-        [sys.executable, "-m", "snapshard", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        user=user,
-        timeout=300,
-    )
+@pytest.fixture(scope="session")
+def lab() -> Lab:
+    return Lab()
 
 
-def last_json(done: Any) -> dict[str, Any]:
-    """The JSON object in the last line of standard output."""
-    assert done.returncode == 0, done.stderr
-    value = json.loads(done.stdout.splitlines()[-1])
-    assert isinstance(value, dict)
-    return value
+@pytest.fixture(scope="session")
+def shared(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A folder of the session by name, for what several tests look at and none changes."""
+    root = tmp_path_factory.mktemp("shared")
+
+    def folder(name: str) -> Path:
+        path = root / name
+        path.mkdir(exist_ok=True)
+        return path
+
+    return folder
 
 
-def copy_shuffled(source: Path, target: Path) -> None:
-    """Copies a tree in another order of creation, with other modification times."""
-    paths = sorted(path for path in source.rglob("*") if path.is_file())
-    for index in np.random.default_rng(1).permutation(len(paths)):
-        path = target / paths[index].relative_to(source)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(paths[index], path)
-        os.utime(path, (1_000_000_000 + int(index), 1_000_000_000 + int(index)))
+@pytest.fixture(scope="session")
+def sign_digits(lab: Lab, shared: Callable[[str], Path], examples: Path) -> ss.Snapshot:
+    """The snapshot of the shipped images."""
+    return lab.build(examples / "sign_digits.py", shared("out"))
 
 
-def listed_hashes(snapshot: Path) -> dict[str, str]:
-    """sha256 of every file that the manifest lists, and of the manifest itself."""
-    names = [*json.loads((snapshot / "manifest.json").read_text())["files"], "manifest.json"]
-    return {name: hashlib.sha256((snapshot / name).read_bytes()).hexdigest() for name in names}
+@pytest.fixture(scope="session")
+def penguins(lab: Lab, shared: Callable[[str], Path], examples: Path) -> ss.Snapshot:
+    """The snapshot of the shipped table, preprocessed: half a minute, most of it imports."""
+    return lab.build(examples / "penguins.py", shared("out"))
+
+
+@pytest.fixture
+def recipe(lab: Lab, tmp_path: Path) -> Path:
+    """A recipe of 60 small images, in a folder of its own."""
+    return lab.image_project(tmp_path)
