@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +70,7 @@ def test_equal_examples_give_equal_bytes(tmp_path: Path, compression: Compressio
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_truncation_at_any_byte_is_detected(
-    tmp_path: Path, compression: Compression
-) -> None:
+def test_truncation_at_any_byte_is_detected(tmp_path: Path, compression: Compression) -> None:
     path = tmp_path / "shard"
     written = write_tfrecord(str(path), chunks(RECORDS), compression=compression)
     content = path.read_bytes()
@@ -88,9 +85,7 @@ def test_truncation_at_any_byte_is_detected(
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_a_flipped_bit_in_any_byte_is_detected(
-    tmp_path: Path, compression: Compression
-) -> None:
+def test_a_flipped_bit_in_any_byte_is_detected(tmp_path: Path, compression: Compression) -> None:
     path = tmp_path / "shard"
     write_tfrecord(str(path), chunks(RECORDS), compression=compression)
     content = path.read_bytes()
@@ -108,7 +103,7 @@ def test_a_flipped_bit_in_any_byte_is_detected(
 @pytest.mark.parametrize("extra", [b"\0", b"garbage", b"\0" * 12, b"x" * 100])
 def test_bytes_after_the_last_record_are_detected(
     tmp_path: Path,
-    compression: Compression
+    compression: Compression,
     extra: bytes,
 ) -> None:
     path = tmp_path / "shard"
