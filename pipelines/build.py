@@ -64,8 +64,8 @@ def build(
         RunnerError: if a worker dies; building again goes on.
     """
     refuse_while_loading("ss.build")
-    runner = DirectRunner(num_workers=workers)
-    return Build(recipe, os.fspath(out), runner=runner, progress=progress or Silent()).run()
+    with DirectRunner(num_workers=workers) as runner:
+        return Build(recipe, os.fspath(out), runner=runner, progress=progress or Silent()).run()
 
 
 class Build:

@@ -11,22 +11,26 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any
 
 from ..schemas.errors import RecipeError, SnapshardError
+from .worker_pool import WorkerPool
 
 _NOISY = ("apache_beam", "grpc")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class DirectRunner:
     """Runs jobs on this machine: in this process, or with ``num_workers`` worker processes.
 
     It fulfils :class:`snapshard.schemas.runner.JobRunner`. The engine keeps shuffled data in
-    memory and does not recover: a worker process that dies ends the job within seconds.
+    memory and does not recover: a worker process that dies ends the job within seconds. As a
+    context manager it keeps its worker processes from one job to the next.
     """
 
     num_workers: int = 1
+    _pool: WorkerPool | None = dataclasses.field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         """Checks the number.
@@ -61,10 +65,32 @@ class DirectRunner:
             if self.num_workers == 1:
                 self._run_here(construct, job_name=job_name)
             else:
-                from .worker_processes import WorkerProcesses
+                self._run_in_processes(construct, job_name=job_name)
 
-                with WorkerProcesses(job_name=job_name) as workers:
-                    self._run(construct, job_name=job_name, environment=workers.environment)
+    def __enter__(self) -> DirectRunner:
+        """Begins to keep worker processes."""
+        self._pool = WorkerPool()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ends the worker processes."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.__exit__(kind, error, traceback)
+
+    def _run_in_processes(self, construct: Callable[[Any], object], *, job_name: str) -> None:
+        from .worker_processes import WorkerProcesses
+
+        with (
+            contextlib.nullcontext(self._pool) if self._pool is not None else WorkerPool() as pool,
+            WorkerProcesses(pool, job_name=job_name) as workers,
+        ):
+            self._run(construct, job_name=job_name, environment=workers.environment)
 
     def _run_here(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         try:

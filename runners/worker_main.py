@@ -1,8 +1,9 @@
-"""The main program of a worker process: Beam's harness, tied to the process that started it.
+"""The main program of a worker process: Beam's harness, for one job after the other.
 
-Run as ``python -m snapshard.runners.worker_main`` by :mod:`snapshard.runners.worker_processes`,
-which says by environment variables where to connect. What goes wrong is also written into a
-file, since the engine passes errors on as text only.
+Run as ``python -m snapshard.runners.worker_main`` by :mod:`snapshard.runners.worker_pool`. Each
+line of standard input is a job: where to connect, and where to write down what goes wrong, since
+the engine passes errors on as text only. A line of standard output says that the job is over.
+The process ends when its input does, and when the process that started it is gone.
 """
 
 import json
@@ -14,11 +15,6 @@ import time
 import traceback
 from collections.abc import Callable
 from typing import Any
-
-PARENT = "SNAPSHARD_WORKER_PARENT"
-"""Environment variable: process id of the driver; the worker ends with it."""
-FAILURES = "SNAPSHARD_WORKER_FAILURES"
-"""Environment variable: the folder to write failures into."""
 
 _WATCH_SECONDS = 1.0
 
@@ -50,20 +46,14 @@ def _of_this_package(cls: type) -> bool:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process as soon as its parent is another one: the driver is gone."""
+    """Ends this process, whatever it is at, when its parent is another one: the driver is gone."""
     while os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
     os._exit(1)
 
 
-def main() -> None:
-    """Connects to the driver and works until it hangs up."""
-    parent, folder = int(os.environ[PARENT]), os.environ[FAILURES]
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-    # What the process writes is shown as its last words when it dies: keep it to what matters.
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-
+def _work(environment: dict[str, str], *, failures: str) -> None:
+    """Connects to the driver and works on one job, until the driver hangs up."""
     from apache_beam.runners.worker import sdk_worker_main
 
     class Harness(sdk_worker_main.SdkHarness):
@@ -74,17 +64,36 @@ def main() -> None:
                 try:
                     return task()
                 except BaseException as error:
-                    record_failure(error, folder=folder)
+                    record_failure(error, folder=failures)
                     raise
 
             super()._execute(watched, request)
 
+    original = sdk_worker_main.SdkHarness
     sdk_worker_main.SdkHarness = Harness
     try:
-        sdk_worker_main.main(sys.argv)
+        _, harness, _ = sdk_worker_main.create_harness(environment)
+    finally:
+        sdk_worker_main.SdkHarness = original
+    try:
+        harness.run()
     except Exception as error:
-        record_failure(error, folder=folder)
+        record_failure(error, folder=failures)
         raise
+
+
+def main() -> None:
+    """Works on jobs until there are no more."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    # What the process writes is shown as its last words when it dies: keep it to what matters.
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    # The way back to the driver must not be written on by whoever prints.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    for line in sys.stdin:
+        job = json.loads(line)
+        _work(job["environment"], failures=job["failures"])
+        print("idle", file=answers, flush=True)
 
 
 if __name__ == "__main__":

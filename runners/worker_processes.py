@@ -1,17 +1,15 @@
-"""Worker processes of the embedded engine: started, watched, and ended with their job.
+"""Worker processes under the embedded engine: watched, and ended when one of them fails.
 
 Beam's own multi-processing mode waits for ever for a worker that was killed, wraps every error
-in text, and starts workers through a shell. Here the engine is given an environment of our own:
-its worker processes are direct children, a thread watches them, and the first one that dies or
-fails ends the job.
+in text, and starts workers through a shell, for each job anew. Here the engine is given an
+environment of our own: its workers come from a pool, a thread watches them, and the first one
+that dies or fails ends the job.
 """
 
 import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import uuid
@@ -27,11 +25,10 @@ from apache_beam.transforms import environments
 from google.protobuf import json_format, text_format
 
 from ..schemas import errors
-from .worker_main import FAILURES, PARENT
+from .worker_pool import WorkerPool, WorkerProcess
 
 _WATCH_SECONDS = 0.1
 _GRACE_SECONDS = 10.0
-_LAST_WORDS = 2000
 
 
 class WorkerFailedError(Exception):
@@ -45,10 +42,11 @@ class WorkerProcesses:
     a SnapshardError as itself, a death as RunnerError, anything else as WorkerFailedError.
     """
 
-    def __init__(self, *, job_name: str) -> None:
+    def __init__(self, pool: WorkerPool, *, job_name: str) -> None:
+        self._pool = pool
         self._job_name = job_name
         self._urn = f"snapshard:env:process:{uuid.uuid4().hex}"
-        self._workers: list[_ProcessWorker] = []
+        self._workers: list[_Worker] = []
         self._failure: Exception | None = None
         self._ended = threading.Event()
 
@@ -58,8 +56,8 @@ class WorkerProcesses:
         return _ProcessEnvironment(self._urn)
 
     def __enter__(self) -> "WorkerProcesses":
-        """Makes the scratch folder and begins to watch."""
-        self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-workers-")
+        """Begins to watch."""
+        self._failures = tempfile.mkdtemp(prefix="job-", dir=self._pool.folder)
         WorkerHandler.register_environment(self._urn, None)(self._create)
         self._watcher = threading.Thread(target=self._watch, name="watch_workers", daemon=True)
         self._watcher.start()
@@ -75,17 +73,17 @@ class WorkerProcesses:
         failure = self._failure or self._recorded_failure() if kind is not None else None
         self._ended.set()
         self._watcher.join()
-        for worker in self._workers:
-            worker.end(grace=0)
+        self._pool.end_taken()
         WorkerHandler._registered_environments.pop(self._urn, None)
-        self._scratch.cleanup()
         if failure is not None and kind is not None and issubclass(kind, Exception):
             raise failure from None
 
     def _create(
         self, payload: object, state: Any, provision_info: Any, grpc_server: Any
-    ) -> "_ProcessWorker":
-        worker = _ProcessWorker(state, provision_info, grpc_server, scratch=self._scratch.name)
+    ) -> "_Worker":
+        worker = _Worker(
+            state, provision_info, grpc_server, pool=self._pool, failures=self._failures
+        )
         self._workers.append(worker)
         return worker
 
@@ -115,10 +113,10 @@ class WorkerProcesses:
 
     def _recorded_failure(self) -> Exception | None:
         """The earliest failure that a worker wrote down."""
-        names = [n for n in os.listdir(self._scratch.name) if n.endswith(".failure.json")]
+        names = [n for n in os.listdir(self._failures) if n.endswith(".failure.json")]
         if not names:
             return None
-        with open(os.path.join(self._scratch.name, min(names)), encoding="utf-8") as file:
+        with open(os.path.join(self._failures, min(names)), encoding="utf-8") as file:
             record = json.load(file)
         known = {
             cls.__name__: cls
@@ -143,71 +141,71 @@ class _ProcessEnvironment(environments.Environment):
         return self._urn, None
 
 
-class _ProcessWorker(GrpcWorkerHandler):
-    """One worker process, and the engine's connections to it."""
+class _Worker(GrpcWorkerHandler):
+    """One worker process at one job, and the engine's connections to it."""
 
-    def __init__(self, state: Any, provision_info: Any, grpc_server: Any, *, scratch: str) -> None:
+    def __init__(
+        self,
+        state: Any,
+        provision_info: Any,
+        grpc_server: Any,
+        *,
+        pool: WorkerPool,
+        failures: str,
+    ) -> None:
         super().__init__(state, provision_info, grpc_server)
-        self._scratch = scratch
-        self._log_path = os.path.join(scratch, f"{self.worker_id}.log")
-        self._process: subprocess.Popen[bytes] | None = None
+        self._pool = pool
+        self._failures = failures
+        self._process: WorkerProcess | None = None
         self._closing = False
         self._aborted = False
-        for connection, method in (
-            (self.control_conn, "set_input"),
-            (self.data_conn, "set_inputs"),
-        ):
+        connections = ((self.control_conn, "set_input"), (self.data_conn, "set_inputs"))
+        for connection, method in connections:
             take = getattr(connection, method)
             setattr(connection, method, lambda stream, take=take: take(_until_broken(stream)))
 
     @property
     def died(self) -> bool:
-        """Whether the process ended without having been asked to."""
-        return self._process is not None and not self._closing and self._process.poll() is not None
+        """Whether the process ended before its job."""
+        return (
+            self._process is not None and not self._closing and self._process.exit_code is not None
+        )
 
     @property
     def exit_code(self) -> int:
         """As subprocess gives it: negative for a signal."""
-        return self._process.returncode if self._process is not None else 0
+        return (self._process.exit_code if self._process is not None else None) or 0
 
     def start_worker(self) -> None:
-        """Starts the process: with this one's module search path, in a session of its own.
-
-        A session of its own, so that Ctrl-C on the terminal reaches only the driver, which then
-        ends its workers.
-        """
+        """Takes a process and tells it where to connect."""
         control = endpoints_pb2.ApiServiceDescriptor(url=self.control_address)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
-            "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(control),
-            "PIPELINE_OPTIONS": json_format.MessageToJson(
-                self.provision_info.provision_info.pipeline_options
-            ),
-            "WORKER_ID": self.worker_id,
-            PARENT: str(os.getpid()),
-            FAILURES: self._scratch,
-        }
-        with open(self._log_path, "wb") as log:
-            self._process = subprocess.Popen(
-                # -P: the current folder must not shadow modules.
-                [sys.executable, "-P", "-m", f"{__package__}.worker_main"],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._process = self._pool.take()
+        self._process.assign(
+            {
+                "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(control),
+                "PIPELINE_OPTIONS": json_format.MessageToJson(
+                    self.provision_info.provision_info.pipeline_options
+                ),
+                "WORKER_ID": self.worker_id,
+            },
+            failures=self._failures,
+        )
 
     def stop_worker(self) -> None:
-        """Waits for the process, which its closed connection ends."""
-        self.end(grace=_GRACE_SECONDS)
+        """Gives the process back once the closed connection has ended its job."""
+        process, self._process = self._process, None
+        if process is None or self._aborted:
+            return
+        if process.wait_until_idle(_GRACE_SECONDS):
+            self._pool.give_back(process)
+        else:
+            process.end()
 
     def close(self) -> None:
-        """Ends the process; one that is still at work, because the job failed, is killed."""
+        """Ends the job; a process that is still at work, because the job failed, is killed."""
         self._closing = True
         if any(not future.is_done() for future in list(self.control_conn._futures_by_id.values())):
-            self.end(grace=0)
+            self._kill()
         super().close()
 
     def abort(self, message: str) -> None:
@@ -219,30 +217,17 @@ class _ProcessWorker(GrpcWorkerHandler):
                         instruction_id=future.instruction_id, error=message
                     )
                 )
-        if not self._aborted:
-            self._aborted = True
-            self.end(grace=0)
-
-    def end(self, *, grace: float) -> None:
-        """Waits so many seconds for the process to end, then kills it and all it started."""
-        process = self._process
-        if process is None:
-            return
-        self._closing = True
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            if grace:
-                process.wait(grace)
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        self._kill()
 
     def last_words(self) -> str:
         """The end of what the process wrote."""
-        with contextlib.suppress(OSError), open(self._log_path, "rb") as log:
-            log.seek(max(0, os.path.getsize(self._log_path) - _LAST_WORDS))
-            return log.read().decode(errors="replace").strip()
-        return ""
+        return self._process.last_words() if self._process is not None else ""
+
+    def _kill(self) -> None:
+        process = self._process
+        if process is not None and not self._aborted:
+            self._aborted = self._closing = True
+            process.end()
 
 
 def _until_broken(stream: Any) -> Any:

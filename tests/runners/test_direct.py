@@ -81,6 +81,37 @@ def test_two_workers_are_two_processes_that_end_with_the_job(tmp_path: Path) -> 
     assert not _children()
 
 
+@pytest.mark.slow  # starts worker processes several times
+def test_workers_are_kept_between_the_jobs_of_a_with_block(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "second", "third", "fourth")]
+    for folder in folders:
+        folder.mkdir()
+    with DirectRunner(num_workers=2) as runner:
+        runner.run(_job(folders[0]), job_name="test")
+        runner.run(_job(folders[1]), job_name="test")
+        assert len(_children()) == 2
+        with pytest.raises(DataError):
+            runner.run(_job(folders[2], on_seven="refuse"), job_name="test")
+        assert not _children()
+        runner.run(_job(folders[3]), job_name="test")
+    assert not _children()
+    used = [_processes_used(folder) for folder in (folders[0], folders[1], folders[3])]
+    assert used[0] == used[1]
+    assert not used[0] & used[2]
+    assert (folders[3] / "sum-1").read_text() == "100"
+
+
+@pytest.mark.slow  # starts worker processes several times
+def test_a_worker_that_died_between_jobs_is_replaced(tmp_path: Path) -> None:
+    with DirectRunner(num_workers=2) as runner:
+        runner.run(_job(tmp_path), job_name="test")
+        killed = _children()[0]
+        killed.kill()
+        psutil.wait_procs([killed], timeout=10)
+        runner.run(_job(tmp_path), job_name="test")
+        assert len(_processes_used(tmp_path)) == 2
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_an_error_of_ours_comes_back_as_itself(tmp_path: Path, num_workers: int) -> None:
     runner = DirectRunner(num_workers=num_workers)
@@ -168,7 +199,10 @@ def _start_sleeping_job(folder: Path, num_workers: int) -> "subprocess.Popen[str
     raise AssertionError(process.communicate())
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize(
+    "num_workers",
+    [1, pytest.param(2, marks=pytest.mark.slow)],  # a driver and its workers
+)
 def test_ctrl_c_ends_the_job_quietly(tmp_path: Path, num_workers: int) -> None:
     process = _start_sleeping_job(tmp_path, num_workers)
     workers = psutil.Process(process.pid).children(recursive=True)
@@ -179,6 +213,7 @@ def test_ctrl_c_ends_the_job_quietly(tmp_path: Path, num_workers: int) -> None:
     assert not [worker for worker in workers if worker.is_running()]
 
 
+@pytest.mark.slow  # a driver and its workers
 def test_workers_do_not_outlive_a_killed_driver(tmp_path: Path) -> None:
     process = _start_sleeping_job(tmp_path, 2)
     workers = psutil.Process(process.pid).children(recursive=True)

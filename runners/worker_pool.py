@@ -1,0 +1,153 @@
+"""Worker processes kept between jobs: each imports TensorFlow and Beam once, not once a job.
+
+Knows nothing of Beam: a worker process takes one job after the other as lines of JSON on its
+standard input, and says when it is idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import IO
+
+_LAST_WORDS = 2000
+
+
+class WorkerProcess:
+    """One worker process: a direct child, in a session of its own, its output in a file.
+
+    A session of its own, so that Ctrl-C on the terminal reaches only the driver, which then ends
+    its workers.
+    """
+
+    def __init__(self, *, folder: str, number: int) -> None:
+        """Starts the process, with this one's module search path."""
+        self._log_path = os.path.join(folder, f"worker-{number}.log")
+        with open(self._log_path, "wb") as log:
+            self._process = subprocess.Popen(
+                # -P: the current folder must not shadow modules.
+                [sys.executable, "-P", "-m", f"{__package__}.worker_main"],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._idle: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._reader = threading.Thread(
+            target=self._read, args=(self._process.stdout,), name="read_worker", daemon=True
+        )
+        self._reader.start()
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; else as subprocess gives it: negative for a signal."""
+        return self._process.poll()
+
+    def assign(self, environment: Mapping[str, str], *, failures: str) -> None:
+        """Gives the process a job: where to connect, and the folder to write failures into.
+
+        A process that has died is found out later, by its exit code.
+        """
+        job = {"environment": dict(environment), "failures": failures}
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def wait_until_idle(self, seconds: float) -> bool:
+        """Whether the process has finished its job within so many seconds."""
+        try:
+            return self._idle.get(timeout=seconds)
+        except queue.Empty:
+            return False
+
+    def end(self) -> None:
+        """Kills the process and all that it started, and waits for its end."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._reader.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def last_words(self) -> str:
+        """The end of what the process wrote."""
+        with contextlib.suppress(OSError), open(self._log_path, "rb") as log:
+            log.seek(max(0, os.path.getsize(self._log_path) - _LAST_WORDS))
+            return log.read().decode(errors="replace").strip()
+        return ""
+
+    def _read(self, stream: IO[bytes]) -> None:
+        for _ in stream:
+            self._idle.put(True)
+        self._idle.put(False)
+
+
+class WorkerPool:
+    """Idle worker processes, to be taken by a job and given back; a context manager."""
+
+    def __init__(self) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-workers-")
+        self._idle: list[WorkerProcess] = []
+        self._taken: list[WorkerProcess] = []
+        self._num_started = 0
+
+    @property
+    def folder(self) -> str:
+        """A folder for what workers write; gone with the pool."""
+        return self._scratch.name
+
+    def take(self) -> WorkerProcess:
+        """An idle process, or a new one."""
+        while self._idle:
+            process = self._idle.pop()
+            if process.exit_code is None:
+                break
+            process.end()
+        else:
+            process = WorkerProcess(folder=self.folder, number=self._num_started)
+            self._num_started += 1
+        self._taken.append(process)
+        return process
+
+    def give_back(self, process: WorkerProcess) -> None:
+        """Keeps a process that is idle for the next job; to be called once."""
+        self._taken.remove(process)
+        self._idle.append(process)
+
+    def end_taken(self) -> None:
+        """Kills the processes that were not given back."""
+        while self._taken:
+            self._taken.pop().end()
+
+    def __enter__(self) -> WorkerPool:
+        """The pool itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ends all processes."""
+        self.end_taken()
+        while self._idle:
+            self._idle.pop().end()
+        self._scratch.cleanup()
