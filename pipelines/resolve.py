@@ -88,12 +88,13 @@ def _hold_against(prepared: Features, declared: Features) -> dict[str, Feature]:
                 f"features= declares {name!r}, and the prepare steps give only "
                 f"{', '.join(map(repr, prepared))}. Mend features= or prepare=."
             )
-        # Sizes of stored images are checked record by record.
+        # Sizes of stored images are checked record by record; a file's bytes have no channels
+        # until a reader decodes them.
         fits = (
             isinstance(found, Image)
             and isinstance(wanted, Image)
             and found.storage == wanted.storage
-            and found.channels == wanted.channels
+            and (found.channels == wanted.channels or found.storage == "encoded")
             and (
                 not found.fixed_size or (found.height, found.width) == (wanted.height, wanted.width)
             )
