@@ -7,6 +7,7 @@ import site
 import sys
 import sysconfig
 from types import ModuleType
+from typing import TypeGuard
 
 PACKAGE = __name__.partition(".")[0]
 """This package's own name."""
@@ -48,9 +49,9 @@ def is_user_file(path: str) -> bool:
 _ROOMS = frozenset({"schemas", "transforms", "pipelines", "runners"})
 
 
-def is_user_module(module: ModuleType | None) -> bool:
-    """Whether a module is the user's own: a file of his, a script, or what is typed in."""
-    if module is None:
+def is_user_module(module: object) -> TypeGuard[ModuleType]:
+    """Whether this is a module of the user's own: a file of his, a script, or what is typed in."""
+    if not isinstance(module, ModuleType):
         return False
     if module.__name__ == "__main__":
         path = getattr(module, "__file__", None)
