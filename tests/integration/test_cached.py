@@ -1,0 +1,236 @@
+"""What a second build does again: nothing where nothing changed, and as little as can be else."""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines import inventory
+from snapshard.transforms.blocks import group_blocks
+
+OWN_STEP = '''
+"""A recipe with a step of its own."""
+
+import helper
+import snapshard as ss
+
+DARKER = 2
+
+
+def darken(record):
+    """Darkens."""
+    # A comment.
+    return {**record, "image": record["image"] // DARKER + helper.OFFSET}
+
+
+def unused():
+    return 1
+
+
+recipe = ss.Recipe(
+    name="made",
+    source=ss.ImageFolder("images"),
+    prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8)), darken],
+    shards=ss.Shards(num_shards=2),
+)
+'''
+
+HELPER = '''
+"""Beside the recipe."""
+
+import tensorflow as tf
+
+OFFSET = tf.constant(3, tf.uint8)
+'''
+
+
+@pytest.fixture
+def many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of about ten small images."""
+    grouping = functools.partial(group_blocks, block_bytes=50_000)
+    monkeypatch.setattr(inventory, "group_blocks", grouping)
+
+
+@pytest.fixture
+def own_step(lab: Any, tmp_path: Path) -> Path:
+    lab.make_images(tmp_path / "images", num=40)
+    (tmp_path / "helper.py").write_text(HELPER)
+    (tmp_path / "recipe.py").write_text(OWN_STEP)
+    return tmp_path / "recipe.py"
+
+
+class TestNothingChanged:
+    def test_cached_and_nothing_is_written(self, lab: Any, recipe: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        first = lab.build(recipe, out)
+        before = lab.listing(out)
+        second = lab.build(recipe, out)
+        assert second.cached
+        assert not first.cached
+        assert second.path == first.path
+        assert second.manifest == first.manifest
+        assert lab.listing(out) == before
+
+    def test_command_line_says_so(
+        self, lab: Any, sign_digits: ss.Snapshot, examples: Path, shared: Callable[[str], Path]
+    ) -> None:
+        before = lab.listing(shared("out") / "sign_digits")
+        done = lab.run_cli("build", examples / "sign_digits.py", "--out", shared("out"), "--json")
+        assert lab.last_json(done) == {
+            "path": sign_digits.path,
+            "fingerprint": sign_digits.manifest.fingerprint,
+            "cached": True,
+            "num_rejects": 0,
+            "splits": {
+                "train": {"num_examples": 240},
+                "validation": {"num_examples": 30},
+                "test": {"num_examples": 30},
+            },
+        }
+        assert lab.listing(shared("out") / "sign_digits") == before
+
+    def test_with_other_times(self, lab: Any, recipe: Path, tmp_path: Path) -> None:
+        first = lab.build(recipe, tmp_path / "out")
+        for path in (tmp_path / "images").rglob("*.jpg"):
+            os.utime(path, (1_000_000_000, 1_000_000_000))
+        second = lab.build(recipe, tmp_path / "out")
+        assert second.cached
+        assert second.path == first.path
+
+    def test_latest_follows(self, lab: Any, recipe: Path, tmp_path: Path) -> None:
+        """The pointer names the last build's snapshot, a cached one's too."""
+        out = tmp_path / "out"
+        first = lab.build(recipe, out)
+        lab.write_recipe(tmp_path, "prepare=[], seed=1,")
+        second = lab.build(recipe, out)
+        assert ss.Snapshot.open(str(out / "made")).path == second.path != first.path
+        lab.write_recipe(tmp_path)
+        assert lab.build(recipe, out).cached
+        assert ss.Snapshot.open(str(out / "made")).path == first.path
+
+
+class TestRecipeCode:
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ("# A comment.", "# Another comment."),
+            ('"""Darkens."""', '"""Makes images darker."""'),
+            ("return {**record, ", "return {\n        **record,\n        "),
+            ("return 1", "return 2"),
+            ('"""A recipe with a step of its own."""', '"""Changed."""'),
+        ],
+        ids=["comment", "docstring", "format", "unused function", "module docstring"],
+    )
+    def test_what_changes_nothing(
+        self, lab: Any, own_step: Path, tmp_path: Path, old: str, new: str
+    ) -> None:
+        first = lab.build(own_step, tmp_path / "out")
+        text = own_step.read_text()
+        assert old in text
+        own_step.write_text(text.replace(old, new))
+        second = lab.build(own_step, tmp_path / "out")
+        assert second.cached
+        assert second.path == first.path
+
+    @pytest.mark.parametrize(
+        ("file", "old", "new"),
+        [
+            ("recipe.py", "DARKER = 2", "DARKER = 3"),
+            ("recipe.py", "// DARKER", "// DARKER // 1"),
+            ("helper.py", "constant(3", "constant(4"),
+        ],
+        ids=["constant", "code", "helper's constant"],
+    )
+    def test_what_changes_all(
+        self, lab: Any, own_step: Path, tmp_path: Path, file: str, old: str, new: str
+    ) -> None:
+        first = lab.build(own_step, tmp_path / "out")
+        path = tmp_path / file
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+        second = lab.build(own_step, tmp_path / "out")
+        assert not second.cached
+        assert second.path != first.path
+        assert lab.build_facts(second)["blocks"] == {"total": 1, "prepared": 1}
+        before, after = lab.read_back(first), lab.read_back(second)
+        assert before.ids == after.ids
+        same = (before.values["image"] == after.values["image"]).all()
+        assert same == ("// 1" in new)
+
+
+class TestRunsAreReused:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "shards=ss.Shards(num_shards=3),",
+            'shards=ss.Shards(compression="gzip"),',
+            "splits=ss.Splits(train=0.5, test=0.5),",
+            'splits=ss.Splits(train=0.5, test=0.5, stratify_by="label"),',
+            "max_rejects=3,",
+        ],
+    )
+    def test_by_other_shards_and_splits(
+        self, lab: Any, shared: Callable[[str], Path], change: str
+    ) -> None:
+        folder = shared("reused")
+        steps = 'prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8))],'
+        if not (folder / "images").exists():
+            lab.build(lab.image_project(folder, rest=steps), folder / "out")
+        runs = folder / "out" / "made" / ".work" / "runs"
+        before = {k: v for k, v in lab.listing(runs).items() if ".by-" not in k and "." in k}
+        snapshot = lab.build(lab.write_recipe(folder, steps + change), folder / "out")
+        after = {k: v for k, v in lab.listing(runs).items() if ".by-" not in k and "." in k}
+        assert before == after
+        if not snapshot.cached:  # max_rejects alone shapes no byte
+            assert lab.build_facts(snapshot)["blocks"] == {"total": 1, "prepared": 0}
+        lab.hashes(snapshot)
+        held = lab.read_back(snapshot)
+        assert len(set(held.ids)) == 60
+
+    @pytest.mark.usefixtures("many_blocks")
+    def test_one_more_file(self, lab: Any, tmp_path: Path) -> None:
+        recipe = lab.image_project(tmp_path, num=300)
+        first = lab.build(recipe, tmp_path / "out")
+        blocks = lab.build_facts(first)["blocks"]
+        assert blocks["total"] == blocks["prepared"] > 15
+        picture = sorted((tmp_path / "images" / "class 1").iterdir())[5]
+        picture.with_name("new.jpg").write_bytes(picture.read_bytes())
+        second = lab.build(recipe, tmp_path / "out")
+        facts = lab.build_facts(second)["blocks"]
+        assert 1 <= facts["prepared"] <= 3 < facts["total"]
+        anew = lab.build(recipe, tmp_path / "other")
+        assert lab.build_facts(anew)["blocks"]["prepared"] == facts["total"]
+        assert lab.hashes(second) == lab.hashes(anew)
+        # By fixed fractions no record moves to another split.
+        before = dict(zip(lab.read_back(first).ids, lab.read_back(first).splits, strict=True))
+        after = dict(zip(lab.read_back(second).ids, lab.read_back(second).splits, strict=True))
+        assert {record_id: after[record_id] for record_id in before} == before
+        assert after.keys() - before.keys() == {"class 1/new.jpg"}
+
+    @pytest.mark.usefixtures("many_blocks")
+    def test_a_changed_and_a_removed_file(self, lab: Any, tmp_path: Path) -> None:
+        recipe = lab.image_project(tmp_path, num=300)
+        lab.build(recipe, tmp_path / "out")
+        pictures = sorted((tmp_path / "images" / "class 0").iterdir())
+        pictures[3].write_bytes(pictures[70].read_bytes())
+        pictures[50].unlink()
+        second = lab.build(recipe, tmp_path / "out")
+        assert 1 <= lab.build_facts(second)["blocks"]["prepared"] <= 6
+        assert lab.hashes(second) == lab.hashes(lab.build(recipe, tmp_path / "other"))
+
+    @pytest.mark.slow  # tensorflow-transform in a child process, twice
+    def test_by_another_preprocessing_fn(self, lab: Any, tmp_path: Path, examples: Path) -> None:
+        (tmp_path / "data").symlink_to(examples / "data")
+        recipe = tmp_path / "penguins.py"
+        text = (examples / "penguins.py").read_text()
+        recipe.write_text(text)
+        lab.build(recipe, tmp_path / "out")
+        assert "num_buckets=4" in text
+        recipe.write_text(text.replace("num_buckets=4", "num_buckets=3"))
+        second = lab.build(recipe, tmp_path / "out")
+        assert lab.build_facts(second)["blocks"] == {"total": 1, "prepared": 0}
+        assert set(lab.read_back(second).values["body_mass_bucket"].tolist()) == {-1, 0, 1, 2}
