@@ -254,7 +254,7 @@ def _explain(error: BaseException, what: str) -> str:
         if (os.path.isabs(path) or path.startswith("<")) and is_user_file(path):
             place = f" in {os.path.basename(path)} line {frame.tb_lineno}"
         frame = frame.tb_next
-    words = " ".join(_NOISE.sub("", str(error)).split()).strip('" ')
+    words = " ".join(_NOISE.sub("", str(error)).split()).strip('". ')
     return f"preprocessing_fn {what}{place}: {type(error).__name__}: {words}"
 
 

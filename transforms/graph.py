@@ -122,7 +122,7 @@ class TransformGraph:
             (4,096 rows and more); what comes out does not depend on how records are batched.
         """
         if batch.num_rows == 0:
-            return self._schema.empty_table().combine_chunks().to_batches()[0]
+            return pa.RecordBatch.from_pylist([], schema=self._schema)
         adapter, function = _loaded(self._url, self.info.to_bytes())
         inputs = adapter.ToBatchTensors(as_lists(batch.select(self._inputs.names)))
         outputs = function(inputs)

@@ -231,10 +231,13 @@ def _list_schema(columns: Iterable[WireColumn]) -> pa.Schema:
 def _as_list(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_large_list(kind):
-        # Made anew: tfx_bsl takes no slice of a longer column here.
+        # Copied: tfx_bsl takes no slice of a longer column here.
         lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
         offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-        return pa.LargeListArray.from_arrays(pa.array(offsets), column.flatten())
+        values = column.flatten()
+        if values.offset:
+            values = pa.concat_arrays([values, values.slice(0, 0)])
+        return pa.LargeListArray.from_arrays(pa.array(offsets), values)
     if pa.types.is_fixed_size_list(kind):
         offsets = np.arange(len(column) + 1, dtype=np.int64) * kind.list_size
         return pa.LargeListArray.from_arrays(pa.array(offsets), column.flatten())

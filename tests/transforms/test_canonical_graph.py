@@ -1,0 +1,50 @@
+"""Saved graphs in canonical bytes."""
+
+import random
+
+import pytest
+from tensorflow.core.protobuf import saved_model_pb2
+
+from snapshard.transforms.canonical_graph import canonical_saved_model
+
+
+def saved_model(edges: dict[str, list[str]], *, order: list[str]) -> bytes:
+    model = saved_model_pb2.SavedModel()
+    library = model.meta_graphs.add().graph_def.library
+    for name in ("second", "first"):
+        function = library.function.add()
+        function.signature.name = name
+        for node in order:
+            function.node_def.add(name=node, op="Add", input=edges[node])
+    written: bytes = model.SerializeToString()
+    return written
+
+
+EDGES = {
+    "a": ["argument"],
+    "b": ["a:z:0", "c:z:0"],
+    "c": ["argument", "^d"],
+    "d": [],
+    "e": ["b:z:0", "a:z:0"],
+}
+
+
+def test_the_order_of_nodes_does_not_matter() -> None:
+    rng = random.Random(0)
+    orders = [rng.sample(sorted(EDGES), len(EDGES)) for _ in range(20)]
+    made = {canonical_saved_model(saved_model(EDGES, order=order)) for order in orders}
+    assert len(made) == 1
+    library = saved_model_pb2.SavedModel.FromString(made.pop()).meta_graphs[0].graph_def.library
+    assert [function.signature.name for function in library.function] == ["first", "second"]
+    assert [node.name for node in library.function[0].node_def] == ["a", "d", "c", "b", "e"]
+
+
+def test_canonical_bytes_stay() -> None:
+    once = canonical_saved_model(saved_model(EDGES, order=sorted(EDGES)))
+    assert canonical_saved_model(once) == once
+
+
+def test_a_loop_is_refused() -> None:
+    edges = {"a": ["b:z:0"], "b": ["a:z:0"]}
+    with pytest.raises(ValueError, match="wait for each other"):
+        canonical_saved_model(saved_model(edges, order=["a", "b"]))
