@@ -155,7 +155,8 @@ def _analyze_here(spec: AnalysisSpec) -> Features:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin, whose lock would be held when the process ends.
+    os.read(0, 1)
     os._exit(1)
 
 

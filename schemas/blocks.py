@@ -8,6 +8,7 @@ inside one process.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -59,7 +60,7 @@ class Block:
 
     ranges: tuple[FileRange, ...]
 
-    @property
+    @functools.cached_property
     def block_id(self) -> str:
         """Hash of what the block reads: 32 hex digits."""
         return hashlib.sha256(self.to_line()).hexdigest()[:32]
