@@ -254,5 +254,11 @@ def test_constraints_are_exact() -> None:
 def test_make_help_tells_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(r"^\.PHONY: (.+)$", makefile, flags=re.MULTILINE)
-    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert [line.split()[1] for line in shown.stdout.splitlines()] == targets
