@@ -98,6 +98,7 @@ def _facts(features: Features, rotated_images: frozenset[str]) -> dict[str, bool
     values = [feature for feature in features.values() if isinstance(feature, Scalar | Tensor)]
     encoded = any(image.storage == "encoded" for image in images)
     layout = _layout(features)
+    narrow = any(value.dtype not in {"int64", "float32", "string"} for value in values)
     varying = any(image.storage == "raw" and not image.fixed_size for image in images)
     return {
         "image": bool(images),
@@ -111,7 +112,8 @@ def _facts(features: Features, rotated_images: frozenset[str]) -> dict[str, bool
         "general": not layout,
         "grey": any(image.storage == "encoded" and image.channels == 1 for image in images),
         "alpha": any(image.storage == "encoded" and image.channels == 4 for image in images),
-        "narrow": any(value.dtype not in {"int64", "float32", "string"} for value in values),
+        "narrow": narrow,
+        "shaped": bool(images) or narrow,
         "bool": any(
             isinstance(value, Scalar) and value.optional and value.dtype == "bool"
             for value in values
@@ -243,8 +245,7 @@ class _Name(str):
 
 def _assign(target: str, value: object) -> Iterator[str]:
     """An assignment, over several lines where it is long."""
-    for line in _literal(value, before=f"{target} = ", after="", indent=""):
-        yield f"{line}  # noqa: E501" if len(line) > _WIDTH else line
+    yield from _literal(value, before=f"{target} = ", after="", indent="")
 
 
 def _literal(value: object, *, before: str, after: str, indent: str) -> Iterator[str]:

@@ -145,9 +145,12 @@ def _shards(split: str, root: str | os.PathLike[str] | None) -> list[tuple[str, 
             f"There is no {path}, so {folder} is no published snapshot. "
             f"Give the folder of {NAME} {FINGERPRINT} as root=."
         )
-    with tf.io.gfile.GFile(path) as file:
-        manifest = json.loads(file.read())
-    found = (manifest.get("fingerprint"), manifest.get("format_version"))
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            manifest = json.loads(file.read())
+        found = (manifest["fingerprint"], manifest["format_version"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path} is no manifest ({error!r}): copy or build it again.") from None
     if found != (FINGERPRINT, FORMAT_VERSION):
         raise ValueError(
             f"{path} is of fingerprint {found[0]} (format {found[1]}), but this reader reads "
@@ -276,27 +279,26 @@ def _parser(
 
     def parse(serialized: Any) -> dict[str, Any] | tuple[Any, Any]:
         # [if general]
-        parsed = tf.io.parse_example(serialized, columns)
+        values: dict[str, Any] = tf.io.parse_example(serialized, columns)
         # [end]
         # [if layout]
-        parsed = _cut(serialized, columns)
+        values = _cut(serialized, columns)
         # [end]
-        values: dict[str, Any] = {}
+        # [if shaped]
         for name, feature in FEATURES.items():
-            value = parsed[name]
             # [if fixed]
             if feature.get("storage") == "raw" and feature["height"]:
-                value = _pixels(name, value, sizes[name])
+                values[name] = _pixels(values[name], feature, sizes[name])
             # [end]
             # [if each]
             if feature.get("storage") == "encoded" or name in SIDES:
-                value = _each_image(name, parsed, sizes[name])
+                values[name] = _each_image(name, values, sizes[name])
             # [end]
             # [if narrow]
-            if "dtype" in feature and feature["dtype"] not in ("int64", "float32", "string"):
-                value = tf.cast(value, feature["dtype"])
+            if feature.get("dtype", "int64") not in ("int64", "float32", "string"):
+                values[name] = tf.cast(values[name], feature["dtype"])
             # [end]
-            values[name] = value
+        # [end]
         if not as_supervised:
             return values
         label = values.pop(str(LABEL))
@@ -335,10 +337,10 @@ def _cut(serialized: Any, columns: dict[str, Any]) -> dict[str, Any]:
     between the same bytes (names and lengths). Where those bytes are not as they should be,
     ``tf.io.parse_example`` has the word.
     """
-    content = tf.io.decode_raw(
-        serialized, tf.uint8, fixed_length=sum(len(head) + size for _, head, size in LAYOUT)
-    )
-    places, same, begin = {}, [], 0
+    length = sum(len(head) + size for _, head, size in LAYOUT)
+    content = tf.io.decode_raw(serialized, tf.uint8, fixed_length=length)
+    same = [tf.reduce_all(tf.strings.length(serialized) == length)]
+    places, begin = {}, 0
     for name, head, size in LAYOUT:
         end = begin + len(head)
         same.append(tf.reduce_all(content[:, begin:end] == tf.constant(list(head), tf.uint8)))
@@ -354,7 +356,7 @@ def _cut(serialized: Any, columns: dict[str, Any]) -> dict[str, Any]:
         }
 
     def parse() -> dict[str, Any]:
-        found = tf.io.parse_example(serialized, columns)
+        found: dict[str, Any] = tf.io.parse_example(serialized, columns)
         return found | {name: tf.io.decode_raw(found[name], tf.uint8) for name in images}
 
     values: dict[str, Any] = tf.cond(tf.reduce_all(same), cut, parse)
@@ -363,9 +365,8 @@ def _cut(serialized: Any, columns: dict[str, Any]) -> dict[str, Any]:
 
 # [end]
 # [if fixed]
-def _pixels(name: str, pixels: Any, size: tuple[int, int]) -> Any:
+def _pixels(pixels: Any, feature: dict[str, Any], size: tuple[int, int]) -> Any:
     """A batch of images that are stored as pixels of one size."""
-    feature = FEATURES[name]
     stored = (feature["height"], feature["width"])
     # [if general]
     pixels = tf.io.decode_raw(pixels, tf.uint8)
@@ -376,32 +377,32 @@ def _pixels(name: str, pixels: Any, size: tuple[int, int]) -> Any:
 
 # [end]
 # [if each]
-def _each_image(name: str, parsed: dict[str, Any], size: tuple[int, int]) -> Any:
+def _each_image(name: str, values: dict[str, Any], size: tuple[int, int]) -> Any:
     """A batch of images that are decoded, or shaped, one by one."""
     feature = FEATURES[name]
     channels = feature["channels"]
-    height, width, orientation = (f"{name}/{side}" for side in ("height", "width", "orientation"))
 
     def one(image: dict[str, Any]) -> Any:
         # [if varying]
         if feature["storage"] == "raw":
             pixels = tf.io.decode_raw(image[name], tf.uint8)
-            pixels = tf.reshape(pixels, [image[height], image[width], channels])
+            sides = (image[f"{name}/height"], image[f"{name}/width"])
+            pixels = tf.reshape(pixels, [*sides, channels])
         # [end]
         # [if encoded]
         if feature["storage"] == "encoded":
             pixels = _decode(image[name], channels)
         # [end]
         # [if rotated]
-        if orientation in image:
-            pixels = _upright(pixels, image[orientation])
+        if name in SIDES and feature["storage"] == "encoded":
+            pixels = _upright(pixels, image[f"{name}/orientation"])
         # [end]
         if size != (feature["height"], feature["width"]):
             same = tf.reduce_all(tf.shape(pixels)[:2] == size)
             pixels = tf.cond(same, lambda: pixels, lambda: _resize(pixels, size))
         return tf.ensure_shape(pixels, [*size, channels])
 
-    columns = {key: parsed[key] for key in (name, *SIDES.get(name, ()))}
+    columns = {column: values.pop(column) for column in (name, *SIDES.get(name, ()))}
     return tf.map_fn(one, columns, fn_output_signature=tf.uint8)
 
 

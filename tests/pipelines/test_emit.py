@@ -1,0 +1,251 @@
+"""What emission writes: the snapshot's facts as harmless text, and only what it can use."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshard.pipelines import emit
+from snapshard.pipelines.emit import emit_reader
+from snapshard.schemas.features import (
+    ClassLabel,
+    Features,
+    Image,
+    Scalar,
+    Tensor,
+    features_from_json,
+)
+
+LABEL: Features = {"label": ClassLabel(names=("no", "yes"))}
+ENCODED = Image(storage="encoded")
+
+KINDS: dict[str, Features] = {
+    "raw images": {"image": Image(height=64, width=64)} | LABEL,
+    "raw images and an id": {"image": Image(height=64, width=64), "id": Scalar(dtype="string")},
+    "raw images of unequal sizes": {"image": Image()} | LABEL,
+    "encoded images": {"image": ENCODED} | LABEL,
+    "encoded grey images": {"image": Image(storage="encoded", channels=1)} | LABEL,
+    "encoded images with alpha": {"image": Image(storage="encoded", channels=4)} | LABEL,
+    "rotated images": {"image": ENCODED, "rotated": ENCODED} | LABEL,
+    "numbers": {"a": Scalar(dtype="float32"), "b": Scalar(dtype="int64")} | LABEL,
+    "narrow numbers": {"a": Scalar(dtype="uint8"), "t": Tensor(dtype="bool", shape=(2,))},
+    "missing numbers": {"a": Scalar(dtype="float32", optional=True)} | LABEL,
+    "missing bools": {"a": Scalar(dtype="bool", optional=True)} | LABEL,
+    "lists": {"a": Tensor(dtype="int32", shape=(None,), optional=True)},
+    "everything": {
+        "bool": Scalar(dtype="bool", optional=True),
+        "grey": Image(storage="encoded", channels=1),
+        "image": Image(height=8, width=8),
+        "list": Tensor(dtype="string", shape=(None,)),
+        "png": Image(storage="encoded", channels=4),
+        "rotated": ENCODED,
+        "scan": Image(),
+    }
+    | LABEL,
+}
+
+
+def emitted(features: Features, **changes: Any) -> str:
+    facts: dict[str, Any] = {
+        "name": "made",
+        "fingerprint": "0123456789abcdef",
+        "features": features,
+        "label": "label" if "label" in features else None,
+        "compression": "none",
+        "num_examples": {"train": 8, "test": 2},
+        "record_bytes": 1000,
+        "rotated_images": frozenset({"rotated"} & set(features)),
+        "version": "1.2.3",
+    }
+    return emit_reader(**(facts | changes))
+
+
+def constants(text: str) -> dict[str, Any]:
+    """The constants of an emitted reader, evaluated without running anything else."""
+    block = text[text.index("# fmt: off") : text.index("\n# fmt: on\n")]
+    values: dict[str, Any] = {"Any": Any}
+    exec(compile(block, "constants", "exec"), values)
+    return values
+
+
+@pytest.mark.parametrize("features", KINDS.values(), ids=KINDS)
+class TestEveryKind:
+    def test_short_complete_and_the_same_each_time(self, features: Features) -> None:
+        text = emitted(features)
+        assert text == emitted(dict(reversed(features.items())))
+        assert len(text.splitlines()) < 400
+        assert "# [" not in text
+        tree = ast.parse(text)
+        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        assert defined <= called | {"dataset"}, "no function is left that nothing calls"
+
+    def test_needs_tensorflow_and_nothing_else(self, features: Features) -> None:
+        imported = set()
+        for node in ast.walk(ast.parse(emitted(features))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0
+                imported.add(str(node.module))
+        assert {name.partition(".")[0] for name in imported} <= {
+            *sys.stdlib_module_names,
+            "tensorflow",
+        }
+
+    def test_states_the_features(self, features: Features) -> None:
+        values = constants(emitted(features))
+        found = features_from_json(values["FEATURES"])
+        assert set(found) == set(features)
+        for name, feature in features.items():
+            if isinstance(feature, Scalar) and feature.optional:
+                assert repr(found[name].default) == repr(feature.fill)  # type: ignore[union-attr]
+            else:
+                assert found[name] == feature
+        if "label" in features:
+            assert values["FEATURES"]["label"]["names"] is values["CLASS_NAMES"]
+
+
+def run(tool: str, *arguments: str, folder: Path) -> None:
+    """Runs a development tool as a module; warnings of its own are not ours."""
+    result = subprocess.run(
+        [sys.executable, "-m", tool, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONWARNINGS": "ignore"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    for index, features in enumerate(KINDS.values()):
+        (tmp_path / f"reader_{index}.py").write_text(emitted(features), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_ruff_finds_nothing(written: Path, own: bool) -> None:
+    pytest.importorskip("ruff", reason="needs ruff: pip install ruff")
+    settings = []
+    if own:
+        settings = ["--config", str(Path(__file__).parents[2] / "pyproject.toml")]
+    run("ruff", "check", *(settings or ["--isolated"]), ".", folder=written)
+    run("ruff", "format", "--check", "--line-length=100", "--isolated", ".", folder=written)
+
+
+@pytest.mark.slow  # mypy starts with an empty cache: about 10 s
+def test_mypy_finds_nothing_in_strict_mode(written: Path) -> None:
+    pytest.importorskip("mypy", reason="needs mypy: pip install mypy")
+    run("mypy", "--strict", "--config-file=", "--cache-dir=.cache", ".", folder=written)
+    shutil.rmtree(written / ".cache")
+
+
+class TestNames:
+    WICKED = (
+        '"""',
+        "'''",
+        '"] ; import os #',
+        "__import__('os').abort()",
+        "{fingerprint}",
+        "{0}",
+        "%s",
+        "back\\slash\\",
+        "line\nbreak\r\ttab",
+        "# [end]",
+        "# [if image]",
+        "\n# fmt: on\nraise SystemExit",
+        "\u202eright to left",
+        "\u2028line separator",
+        "\x00",
+        "Çé漢字🙂",
+        "\ud800",
+        "",
+        "' \"",
+    )
+
+    def test_wicked_names_are_only_names(self) -> None:
+        names = self.WICKED
+        features: Features = {
+            "label": ClassLabel(names=names),
+            **{
+                f"x{name}": Scalar(dtype="string", optional=True, default=name)
+                for name in names
+                if name.isascii() or name.isprintable()
+            },
+        }
+        text = emitted(features, name=self.WICKED[0], num_examples=dict.fromkeys(names, 1))
+        values = constants(text)
+        assert tuple(values["CLASS_NAMES"]) == names
+        assert tuple(values["NUM_EXAMPLES"]) == names
+        assert values["NAME"] == self.WICKED[0]
+        for name, value in values["FEATURES"].items():
+            assert name == "label" or name == f"x{value['default']}"
+        text.encode()
+        assert not any(character in text for character in "\u202e\u2028\x00")
+
+    @given(names=st.lists(st.text(), unique=True))
+    def test_any_names(self, names: list[str]) -> None:
+        text = emitted({"label": ClassLabel(names=tuple(names))})
+        assert constants(text)["CLASS_NAMES"] == names
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+        plain = [node for node in ast.walk(ast.parse(emitted(LABEL))) if isinstance(node, ast.Call)]
+        assert len(calls) == len(plain), "names bring no code"
+
+    def test_thousands_stand_on_few_lines(self) -> None:
+        names = tuple(f"class {i} of many" for i in range(10_000))
+        text = emitted({"label": ClassLabel(names=names)})
+        assert len(text.splitlines()) < 400
+        assert tuple(constants(text)["CLASS_NAMES"]) == names
+
+    def test_few_stand_on_lines_that_can_be_read(self) -> None:
+        text = emitted({"label": ClassLabel(names=tuple(f"class {i}" for i in range(50)))})
+        assert max(map(len, text.splitlines())) <= 100
+
+    @pytest.mark.parametrize(
+        "changes", [{"fingerprint": '"""'}, {"fingerprint": "12"}, {"version": '1"""'}]
+    )
+    def test_what_enters_as_text_is_checked(self, changes: dict[str, str]) -> None:
+        with pytest.raises(ValueError, match="malformed"):
+            emitted(LABEL, **changes)
+
+
+class TestLayout:
+    @pytest.mark.parametrize(
+        ("features", "names"),
+        [
+            ({"image": Image(height=8, width=8)} | LABEL, ["image", "label"]),
+            ({"z": Image(height=8, width=8)} | LABEL, ["label", "z"]),
+            (LABEL, ["label"]),
+            ({"a": ClassLabel(names=tuple(map(str, range(128))))}, ["a"]),
+            ({"a": ClassLabel(names=tuple(map(str, range(129))))}, []),
+            ({"image": Image(height=8)} | LABEL, []),
+            ({"image": ENCODED} | LABEL, []),
+            ({"x": Scalar(dtype="float32")} | LABEL, []),
+        ],
+    )
+    def test_is_stated_where_all_is_of_one_length(
+        self, features: Features, names: list[str]
+    ) -> None:
+        text = emitted(features)
+        layout = constants(text).get("LAYOUT", [])
+        assert [name for name, _, _ in layout] == names
+        assert ("def _cut(" in text) == bool(names)
+
+    def test_lengths_are_variable_length_numbers(self) -> None:
+        assert [emit._varint(n).hex() for n in (0, 127, 128, 300, 2**21)] == [
+            "00",
+            "7f",
+            "8001",
+            "ac02",
+            "80808001",
+        ]

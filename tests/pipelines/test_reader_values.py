@@ -1,0 +1,389 @@
+"""The emitted reader: the values that it gives, for every kind of feature."""
+
+import io
+import math
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+import pytest
+import tensorflow as tf
+
+from snapshard.pipelines.emit import emit_reader
+from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
+from snapshard.transforms.prepare.images import decode_pixels
+from snapshard.transforms.rows import encode_example
+
+WriteSnapshot = Callable[..., types.ModuleType]
+Serialize = Callable[[Features, Mapping[str, Any]], bytes]
+
+
+class TestValues:
+    @pytest.mark.parametrize("compression", ["none", "gzip"])
+    def test_scalars_and_tensors(
+        self, tmp_path: Path, compression: str, write_snapshot: WriteSnapshot
+    ) -> None:
+        features: Features = {
+            "bool": Scalar(dtype="bool"),
+            "byte": Scalar(dtype="uint8"),
+            "int8": Scalar(dtype="int8"),
+            "large": Scalar(dtype="uint32"),
+            "long": Scalar(dtype="int64"),
+            "real": Scalar(dtype="float32"),
+            "text": Scalar(dtype="string"),
+            "matrix": Tensor(dtype="float32", shape=(2, 3)),
+            "flags": Tensor(dtype="bool", shape=(2,)),
+            "words": Tensor(dtype="string", shape=(None,)),
+            "steps": Tensor(dtype="int16", shape=(None,), optional=True),
+            "bits": Tensor(dtype="bool", shape=(None,)),
+        }
+        row = {
+            "bool": 1,
+            "byte": 255,
+            "int8": -128,
+            "large": 2**32 - 1,
+            "long": -(2**63),
+            "real": 0.1,
+            "text": "é".encode(),
+            "matrix": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
+            "flags": [1, 0],
+            "words": [b"a", b"", b"c"],
+            "steps": [-5, 6],
+            "bits": [1],
+        }
+        second = row | {"words": [], "steps": None, "bits": [], "bool": 0}
+        reader = write_snapshot(
+            tmp_path,
+            features,
+            {"train": [[row, second]]},
+            label=None,
+            compression=compression,
+        )
+        batch = next(iter(reader.dataset("train", 2, shuffle=False)))
+        assert set(batch) == set(features)
+        types_ = {name: value.dtype for name, value in batch.items()}
+        assert types_ == {name: tf.as_dtype(f.dtype) for name, f in features.items()}  # type: ignore[union-attr]
+        assert batch["bool"].numpy().tolist() == [True, False]
+        assert batch["byte"].numpy().tolist() == [255, 255]
+        assert batch["int8"].numpy().tolist() == [-128, -128]
+        assert batch["large"].numpy().tolist() == [2**32 - 1] * 2
+        assert batch["long"].numpy().tolist() == [-(2**63)] * 2
+        assert batch["text"].numpy().tolist() == ["é".encode()] * 2
+        assert batch["matrix"].numpy().tolist() == [[[0, 1, 2], [3, 4, 5]]] * 2
+        assert batch["flags"].numpy().tolist() == [[True, False]] * 2
+        assert isinstance(batch["words"], tf.RaggedTensor)
+        assert batch["words"].to_list() == [[b"a", b"", b"c"], []]
+        assert batch["steps"].to_list() == [[-5, 6], []]
+        assert batch["bits"].to_list() == [[True], []]
+
+    def test_missing_scalars_take_the_default_that_features_states(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        features: Features = {
+            "real": Scalar(dtype="float32", optional=True),
+            "given": Scalar(dtype="float32", optional=True, default=-1.5),
+            "whole": Scalar(dtype="int32", optional=True),
+            "seven": Scalar(dtype="int64", optional=True, default=7),
+            "yes": Scalar(dtype="bool", optional=True, default=True),
+            "no": Scalar(dtype="bool", optional=True),
+            "text": Scalar(dtype="string", optional=True),
+            "word": Scalar(dtype="string", optional=True, default="none"),
+            "there": Scalar(dtype="int64"),
+        }
+        reader = write_snapshot(
+            tmp_path, features, {"train": [[{"there": 1}, {"there": 2, "seven": 9}]]}, label=None
+        )
+        batch = next(iter(reader.dataset("train", 2, shuffle=False)))
+        found = {name: value.numpy().tolist() for name, value in batch.items()}
+        assert all(map(math.isnan, found.pop("real")))
+        assert found == {
+            "given": [-1.5] * 2,
+            "whole": [0, 0],
+            "seven": [7, 9],
+            "yes": [True] * 2,
+            "no": [False] * 2,
+            "text": [b""] * 2,
+            "word": [b"none"] * 2,
+            "there": [1, 2],
+        }
+        assert {name: feature["default"] for name, feature in reader.FEATURES.items()} == {
+            "real": pytest.approx(math.nan, nan_ok=True),
+            "given": -1.5,
+            "whole": 0,
+            "seven": 7,
+            "yes": True,
+            "no": False,
+            "text": "",
+            "word": "none",
+            "there": None,
+        }
+
+    def test_a_required_value_that_is_missing_raises(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        reader = write_snapshot(
+            tmp_path, {"id": Scalar(dtype="int64")}, {"train": [[{}]]}, label=None
+        )
+        with pytest.raises(tf.errors.InvalidArgumentError, match="id"):
+            next(iter(reader.dataset("train", 2)))
+
+    def test_wide_classes_and_odd_names(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        names = tuple(f'class "{i}" {{\n}}' for i in range(300))
+        features: Features = {"a/b c'\"é": Scalar(dtype="string"), "y": ClassLabel(names=names)}
+        records = [{"a/b c'\"é": b"x", "y": i} for i in range(300)]
+        reader = write_snapshot(tmp_path, features, {"train": [records]}, label="y")
+        assert list(names) == reader.CLASS_NAMES
+        labels = [y for batch in reader.dataset("train", 64, shuffle=False) for y in batch["y"]]
+        assert labels == list(range(300))
+        batch = next(iter(reader.dataset("train", 64)))
+        assert batch["a/b c'\"é"].numpy().tolist() == [b"x"] * 64
+
+
+def gradient(height: int, width: int, channels: int = 3) -> Any:
+    """An image that looks different from every side."""
+    y, x, c = np.mgrid[:height, :width, :channels]
+    return ((y * 37 + x * 11 + c * 83 + y * x) % 256).astype(np.uint8)
+
+
+def encode(image: Any, form: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    PIL.Image.fromarray(image.squeeze()).save(stream, form, **options)
+    return stream.getvalue()
+
+
+class TestRawImages:
+    @pytest.fixture(params=["alone", "beside", "many"])
+    def made(
+        self, request: pytest.FixtureRequest, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> tuple[types.ModuleType, list[Any]]:
+        """A snapshot that is all of one layout, one that is not, and one of too many classes."""
+        names = tuple(map(str, range(200 if request.param == "many" else 128)))
+        features: Features = {
+            "image": Image(height=6, width=5, channels=3),
+            "label": ClassLabel(names=names),
+        }
+        if request.param == "beside":
+            features = {**features, "id": Scalar(dtype="string")}
+        images = [np.roll(gradient(6, 5), i) for i in range(128)]
+        records = [
+            {"image": image.tobytes(), "label": i, "id": b"x" * i} for i, image in enumerate(images)
+        ]
+        reader = write_snapshot(tmp_path, features, {"train": [records[:60], records[60:]]})
+        assert hasattr(reader, "LAYOUT") == (request.param == "alone")
+        return reader, images
+
+    @pytest.mark.parametrize("drop_remainder", [False, True])
+    def test_pixels_and_labels(
+        self, made: tuple[types.ModuleType, list[Any]], drop_remainder: bool
+    ) -> None:
+        reader, images = made
+        dataset = reader.dataset("train", 50, seed=1, drop_remainder=drop_remainder)
+        spec = dataset.element_spec["image"]
+        assert spec.shape.as_list() == [50 if drop_remainder else None, 6, 5, 3]
+        count = 0
+        for batch in dataset:
+            assert batch["image"].dtype == tf.uint8
+            assert batch["label"].dtype == tf.int64
+            for image, label in zip(batch["image"].numpy(), batch["label"].numpy(), strict=True):
+                assert (image == images[label]).all()
+                count += 1
+        assert count == (100 if drop_remainder else 128)
+
+    def test_image_size_resizes(self, made: tuple[types.ModuleType, list[Any]]) -> None:
+        reader, images = made
+        dataset = reader.dataset("train", 128, shuffle=False, image_size=[3, 4])
+        assert dataset.element_spec["image"].shape.as_list() == [None, 3, 4, 3]
+        found = next(iter(dataset))["image"].numpy()
+        wanted = tf.image.resize(np.stack(images), (3, 4), antialias=True)
+        assert found.dtype == np.uint8
+        assert (found == np.round(wanted)).all()
+
+    def test_an_unexpected_layout_is_parsed(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot, serialize: Serialize
+    ) -> None:
+        features: Features = {
+            "image": Image(height=2, width=2, channels=1),
+            "label": ClassLabel(names=("a", "b")),
+        }
+        reader = write_snapshot(tmp_path, features, {"train": [[]]})
+        assert reader.LAYOUT
+        good = serialize(features, {"image": b"1234", "label": 1})
+        wider = serialize(features, {"image": b"5678", "label": 1000})
+        halves = [
+            tf.train.Example(features=tf.train.Features(feature={name: feature}))
+            for name, feature in tf.train.Example.FromString(good).features.feature.items()
+        ]
+        by_name = sorted(halves, key=lambda half: -len(half.SerializeToString()))
+        reverse = b"".join(half.SerializeToString() for half in by_name[::-1])
+        parse = reader._parser(as_supervised=True, image_size=None)
+        for rows, labels in (
+            ([good, good], [1, 1]),
+            ([good, wider], [1, 1000]),
+            ([reverse, good], [1, 1]),
+        ):
+            image, label = parse(tf.constant(rows))
+            assert label.numpy().tolist() == labels
+            last = b"5678" if 1000 in labels else b"1234"
+            assert image.numpy().tobytes() == b"1234" + last
+        short = serialize(features, {"image": b"123", "label": 1})
+        for rows in ([short], [short, short], [good, short], [good[:-1]], [b""]):
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                parse(tf.constant(rows))
+
+    def test_images_alone_and_twice(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        features: Features = {
+            "a": Image(height=70, width=80, channels=3),
+            "b": Image(height=1, width=2, channels=4),
+        }
+        left, right = gradient(70, 80), gradient(1, 2, 4)
+        records = [{"a": left.tobytes(), "b": right.tobytes()}] * 3
+        reader = write_snapshot(tmp_path, features, {"train": [records]}, label=None)
+        assert reader.LAYOUT
+        batch = next(iter(reader.dataset("train", 8)))
+        assert (batch["a"].numpy() == left).all()
+        assert (batch["b"].numpy() == right).all()
+
+    def test_images_of_unequal_sizes(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        features: Features = {"image": Image(channels=1), "label": ClassLabel(names=("a",))}
+        images = [gradient(4, 5, 1), gradient(8, 3, 1), gradient(6, 6, 1)]
+        records = [
+            {
+                "image": image.tobytes(),
+                "image/height": image.shape[0],
+                "image/width": image.shape[1],
+                "label": 0,
+            }
+            for image in images
+        ]
+        reader = write_snapshot(tmp_path, features, {"train": [records]})
+        with pytest.raises(ValueError, match=r"'image' differ in size: give image_size="):
+            reader.dataset("train", 2)
+        dataset = reader.dataset("train", 3, shuffle=False, image_size=(6, 6))
+        assert dataset.element_spec["image"].shape.as_list() == [None, 6, 6, 1]
+        found = next(iter(dataset))["image"].numpy()
+        for image, pixels in zip(images, found, strict=True):
+            wanted = np.round(tf.image.resize(image, (6, 6), antialias=True))
+            assert (pixels == wanted).all()
+        assert (found[2] == images[2]).all()
+
+
+class TestEncodedImages:
+    FEATURES: ClassVar[Features] = {
+        "image": Image(storage="encoded"),
+        "label": ClassLabel(names=("a", "b")),
+    }
+
+    def record(self, content: bytes, orientation: int = 1) -> Mapping[str, Any]:
+        return {
+            "image": content,
+            "image/height": 1,
+            "image/width": 1,
+            "image/orientation": orientation,
+            "label": 1,
+        }
+
+    @pytest.mark.parametrize("channels", [1, 3, 4])
+    def test_every_format_as_the_builder_decodes_it(
+        self, tmp_path: Path, channels: int, write_snapshot: WriteSnapshot
+    ) -> None:
+        colour, grey = gradient(16, 16), gradient(16, 16, 1)
+        cmyk = io.BytesIO()
+        PIL.Image.fromarray(colour).convert("CMYK").save(cmyk, "JPEG")
+        contents = [
+            encode(colour, "JPEG"),
+            encode(grey, "JPEG"),
+            cmyk.getvalue(),
+            encode(colour, "PNG"),
+            encode(grey, "PNG"),
+            encode(gradient(16, 16, 4), "PNG"),
+            encode(grey.astype(np.uint16) * 257, "PNG"),
+            encode(colour, "GIF"),
+            encode(colour, "GIF", save_all=True, append_images=[PIL.Image.fromarray(colour[::-1])]),
+            encode(colour, "BMP"),
+        ]
+        features = {**self.FEATURES, "image": Image(channels=channels, storage="encoded")}
+        records = [self.record(content) for content in contents]
+        reader = write_snapshot(tmp_path, features, {"train": [records]})
+        with pytest.raises(ValueError, match="give image_size="):
+            reader.dataset("train", 2)
+        dataset = reader.dataset("train", 10, shuffle=False, image_size=(16, 16))
+        found = next(iter(dataset))["image"].numpy()
+        assert found.shape == (10, 16, 16, channels)
+        for content, pixels in zip(contents, found, strict=True):
+            assert (pixels == decode_pixels(tf.constant(content), channels).numpy()).all()
+
+    @pytest.mark.parametrize("size", [None, (10, 12)])
+    def test_images_of_one_size_need_no_image_size(
+        self, tmp_path: Path, size: tuple[int, int] | None, write_snapshot: WriteSnapshot
+    ) -> None:
+        features = {**self.FEATURES, "image": Image(height=20, width=24, storage="encoded")}
+        content = encode(gradient(20, 24), "PNG")
+        reader = write_snapshot(tmp_path, features, {"train": [[self.record(content)] * 5]})
+        dataset = reader.dataset("train", 3, image_size=size, drop_remainder=True)
+        height, width = size or (20, 24)
+        assert dataset.element_spec["image"].shape.as_list() == [3, height, width, 3]
+        image, label = next(iter(dataset.map(lambda batch: (batch["image"], batch["label"]))))
+        wanted = np.round(tf.image.resize(gradient(20, 24), (height, width), antialias=True))
+        assert (image.numpy() == wanted).all()
+        assert label.numpy().tolist() == [1, 1, 1]
+
+    def test_all_orientations(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        image = gradient(6, 4)
+        records = [self.record(encode(image, "PNG"), turn) for turn in range(1, 9)]
+        reader = write_snapshot(
+            tmp_path, self.FEATURES, {"train": [records]}, rotated=frozenset({"image"})
+        )
+        dataset = reader.dataset("train", 8, shuffle=False, image_size=(6, 4))
+        found = next(iter(dataset))["image"].numpy()
+        for turn, pixels in enumerate(found, start=1):
+            original = PIL.Image.fromarray(image)
+            original.getexif()[0x0112] = turn
+            stream = io.BytesIO()
+            original.save(stream, "PNG", exif=original.getexif())
+            upright = PIL.ImageOps.exif_transpose(PIL.Image.open(stream))
+            wanted = np.asarray(upright)
+            if turn < 5:
+                assert (pixels == wanted).all(), turn
+            else:
+                assert wanted.shape == (4, 6, 3)
+                resized = np.round(tf.image.resize(wanted, (6, 4), antialias=True))
+                assert (pixels == resized).all(), turn
+
+    def test_an_image_that_does_not_decode_raises(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        records = [self.record(b"\xff\xd8\xff nothing")]
+        reader = write_snapshot(tmp_path, self.FEATURES, {"train": [records]})
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            next(iter(reader.dataset("train", 2, image_size=(8, 8))))
+
+
+def test_the_layout_is_what_the_encoder_writes() -> None:
+    features: Features = {
+        "image": Image(height=64, width=64, channels=3),
+        "label": ClassLabel(names=("a", "b")),
+    }
+    pixels = np.zeros((64, 64, 3), np.uint8)
+    example = encode_example({"image": pixels, "label": 1}, features)
+    text = emit_reader(
+        name="n",
+        fingerprint="0" * 16,
+        features=features,
+        label="label",
+        compression="none",
+        num_examples={"train": 1},
+        record_bytes=1,
+        rotated_images=frozenset(),
+        version="1",
+    )
+    line = text[text.index("LAYOUT") : text.index("COMPRESSION =")]
+    values: dict[str, Any] = {}
+    exec(line, {}, values)
+    (_, first, size), (_, second, _) = values["LAYOUT"]
+    assert example == first + bytes(size) + second + b"\x01"
