@@ -170,7 +170,10 @@ def test_a_worker_killed_from_outside_ends_the_job(tmp_path: Path) -> None:
 
 
 _SCRIPT = """
+import signal
 import sys
+# A shell that runs the tests in the background lets them ignore SIGINT, and so their children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from snapshard.runners.direct import DirectRunner
 sys.path.insert(0, {tests!r})
