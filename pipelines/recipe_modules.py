@@ -206,7 +206,7 @@ class RecipeModules:
     def execute(self, module: ModuleType, path: str) -> None:
         """Runs a file's code as a module; a folder without code is a package as it is."""
         module.__dict__["__builtins__"] = self._builtins
-        content = self._tree.read(path) if path.endswith(".py") else None
+        content = self._content(path)
         if content is None:
             return
         file_name, code_name = self._tree.origin(path)
@@ -216,6 +216,14 @@ class RecipeModules:
         # Without a time: whoever asks for the source later gets what ran, not an edited file.
         linecache.cache[code_name] = (len(content), None, lines, code_name)
         exec(code, module.__dict__)
+
+    def source(self, path: str) -> str | None:
+        """A file's text; None for a folder without code."""
+        content = self._content(path)
+        return None if content is None else importlib.util.decode_source(content)
+
+    def _content(self, path: str) -> bytes | None:
+        return self._tree.read(path) if path.endswith(".py") else None
 
     def _locate(self, parts: tuple[str, ...]) -> tuple[str, bool] | None:
         """The file of a module, and whether it is a package; a bare folder has no file."""
@@ -342,9 +350,12 @@ class _Loader(importlib.abc.InspectLoader):
         self._modules = modules
         self._path = path
 
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        # A module that is carried by value goes without the machinery that imported it.
+        return type(None), ()
+
     def get_source(self, fullname: str) -> str | None:
-        content = self._modules._tree.read(self._path) if self._path.endswith(".py") else None
-        return None if content is None else importlib.util.decode_source(content)
+        return self._modules.source(self._path)
 
     def exec_module(self, module: ModuleType) -> None:
         self._modules.execute(module, self._path)

@@ -24,6 +24,7 @@ from ..schemas.errors import RecipeError, StorageError
 from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe
 from ..transforms import storage
+from ..transforms.code_digest import code_digest, step_digest
 from ..transforms.user_code import user_modules
 from .recipe_modules import ArchiveTree, FolderTree, RecipeModules
 
@@ -95,7 +96,12 @@ def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
     if not storage.exists(url):
         storage.put_bytes(url, archive)
     staged = _ArchivedRecipe(
-        url=url, digest=digest, folder=origin.folder, main=origin.main, attribute=origin.attribute
+        url=url,
+        digest=digest,
+        folder=origin.folder,
+        main=origin.main,
+        attribute=origin.attribute,
+        code=_code_of(recipe),
     )
     _LIVE[staged.key] = recipe
     return staged
@@ -171,17 +177,27 @@ _LIVE: dict[str, Recipe] = {}
 class _ArchivedRecipe:
     """A recipe in an archive in the workspace."""
 
-    def __init__(self, *, url: str, digest: str, folder: str, main: str, attribute: str) -> None:
+    def __init__(
+        self,
+        *,
+        url: str,
+        digest: str,
+        folder: str,
+        main: str,
+        attribute: str,
+        code: dict[str, str],
+    ) -> None:
         self.url = url
         self.digest = digest
         self.folder = folder
         self.main = main
         self.attribute = attribute
+        self.code = code
 
     @property
     def key(self) -> str:
-        """What makes it the same recipe: the code, the name in it, where paths count from."""
-        return "\0".join((self.digest, self.main, self.attribute, self.folder))
+        """What makes it the same recipe: the files, the name in them, the folder, the values."""
+        return "\0".join((self.digest, self.main, self.attribute, self.folder, str(self.code)))
 
     def load(self) -> Recipe:
         """The recipe, imported from the archive where this process has not got it."""
@@ -202,6 +218,15 @@ class _ArchivedRecipe:
         _, recipe = _import_recipe(
             modules, shown=shown, folder=self.folder, attribute=self.attribute
         )
+        here = _code_of(recipe)
+        other = sorted(name for name in here | self.code if here.get(name) != self.code.get(name))
+        if other:
+            raise RecipeError(
+                f"{shown}: {', '.join(other)} is not the same in a worker process as where the "
+                "build started. It depends on something that changes (a file that was edited "
+                "meanwhile or is not there, the time, random numbers, the environment): let the "
+                "recipe read fixed values only, and start the build again."
+            )
         return recipe
 
 
@@ -287,6 +312,17 @@ def _import_recipe(
         )
     object.__setattr__(recipe, "folder", folder)
     return attribute, recipe
+
+
+def _code_of(recipe: Recipe) -> dict[str, str]:
+    """Digests of a recipe's functions and steps, values that they refer to included, by name."""
+    code = {
+        f"prepare[{index}]": step_digest(step, folder=recipe.folder)
+        for index, step in enumerate(recipe.prepare)
+    }
+    if recipe.preprocessing_fn is not None:
+        code["preprocessing_fn"] = code_digest(recipe.preprocessing_fn, folder=recipe.folder)
+    return code
 
 
 def _only_recipe(names: dict[str, Any], *, shown: str) -> str:

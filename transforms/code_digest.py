@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
-import io
 import sys
 import types
 import typing
@@ -23,29 +22,32 @@ from ..schemas.errors import RecipeError
 from ..schemas.fingerprint import digest
 from ..schemas.recipe import PrepareStep
 from .code_names import (
+    as_built_in,
+    attributes_of,
     constructs,
     holds_state,
+    import_targets,
     import_users,
     imported_from,
+    is_followed,
+    is_told,
     is_users_class,
     is_users_function,
     library_name,
-    member,
     versioned,
 )
+from .code_normal import code_json, normalised
 from .code_source import (
     Sources,
     attribute_chains,
-    code_json,
     free_names,
     global_names,
     imported_names,
-    normalised,
     own_functions,
     statements_about,
 )
 from .user_code import is_user_module
-from .value_digest import Json, Values
+from .value_digest import Json, OpaqueError, Values
 
 _MODULE_NAMES = frozenset(
     {"__name__", "__file__", "__path__", "__package__", "__spec__", "__loader__", "__doc__"}
@@ -86,15 +88,6 @@ def step_digest(step: Any, *, folder: str) -> str:
     return code_digest(step, folder=folder)
 
 
-class _OpaqueError(Exception):
-    """A value whose content cannot be told."""
-
-    def __init__(self, where: str, value: Any) -> None:
-        super().__init__(where)
-        self.where = where
-        self.value = value
-
-
 class _Walk:
     """One walk over everything that a function refers to.
 
@@ -115,8 +108,8 @@ class _Walk:
         name = getattr(root, "__qualname__", None) or type(root).__qualname__
         try:
             return digest([self._refer(root, name), self._records])
-        except _OpaqueError as error:
-            raise RecipeError(_explain(name, error)) from None
+        except OpaqueError as error:
+            raise RecipeError(error.explain(name)) from None
 
     def _refer(self, value: Any, where: str) -> Json:
         """The JSON by which a record refers to a value."""
@@ -152,7 +145,7 @@ class _Walk:
             return ["property", *(self._refer(accessor, where) for accessor in accessors)]
         if isinstance(value, typing.TypeVar) or type(value).__module__ in ("typing", "types"):
             if isinstance(value, Iterable) and not hasattr(value, "__origin__"):
-                raise _OpaqueError(where, value)
+                raise OpaqueError(where, value)
             return ["type", repr(value)]
         if hasattr(value, "__wrapped__") and callable(value):
             return ["wrapped", library_name(type(value)), self._refer(value.__wrapped__, where)]
@@ -208,16 +201,19 @@ class _Walk:
     def _library_function(self, function: FunctionType, where: str) -> Json:
         """A library's function by name; what a library made around a user's own by that."""
         wrapped = getattr(function, "__wrapped__", None)
-        if "<locals>" not in function.__qualname__ and wrapped is None:
-            return ["library", library_name(function)]
+        # Not by __module__ and __qualname__: a wrapper bears those of what it wraps.
+        module = versioned(str(function.__globals__.get("__name__")))
+        name = f"{module}:{function.__code__.co_qualname}"
+        if "<locals>" not in name and wrapped is None:
+            return ["library", name]
         number = self._start(function)
-        found: list[Json] = ["library", library_name(function), self._refer(wrapped, where)]
+        found: list[Json] = ["library", name, self._refer(wrapped, where)]
         for cell in function.__closure__ or ():
             try:
                 found.append(self._refer(cell.cell_contents, where))
             except ValueError:
                 found.append(None)
-            except _OpaqueError as error:
+            except OpaqueError as error:
                 # A library's inner workings are told by its version; what moves is not.
                 if holds_state(error.value):
                     raise
@@ -262,7 +258,7 @@ class _Walk:
         value = scope[name]
         try:
             return self._refer(value, name)
-        except _OpaqueError as error:
+        except OpaqueError as error:
             if error.value is not value:
                 raise
             made = self._statements_making(name, scope)
@@ -288,36 +284,15 @@ class _Walk:
     def _imports_in(self, node: ast.AST, function: FunctionType) -> Json:
         """What import statements inside a function bring in."""
         found: list[Json] = []
-        for statement in ast.walk(node):
-            if isinstance(statement, ast.Import):
-                for alias in statement.names:
-                    module = import_users(alias.name, function.__globals__)
-                    if module is None:
-                        found.append(["library", versioned(alias.name)])
-                        continue
-                    name = alias.asname
-                    if name is None:
-                        name = alias.name.partition(".")[0]
-                        module = import_users(name, function.__globals__) or module
-                    found.append(self._used_of_module(module, attribute_chains(node, name)))
-            elif isinstance(statement, ast.ImportFrom):
-                base = import_users(
-                    statement.module or "", function.__globals__, level=statement.level
-                )
-                if base is None:
-                    found.append(["library", versioned(statement.module or "")])
-                    continue
-                for alias in statement.names:
-                    try:
-                        value = member(base, alias.name)
-                    except AttributeError:
-                        found.append(["unbound"])
-                        continue
-                    if isinstance(value, ModuleType) and is_user_module(value):
-                        chains = attribute_chains(node, alias.asname or alias.name)
-                        found.append(self._used_of_module(value, chains))
-                    else:
-                        found.append(self._variable(alias.name, vars(base)))
+        for module, name, local in import_targets(node, function.__globals__):
+            if module is None:
+                found.append(["library", versioned(name)])
+            elif local is not None:
+                found.append(self._used_of_module(module, attribute_chains(node, local)))
+            elif name in vars(module):
+                found.append(self._variable(name, vars(module)))
+            else:
+                found.append(["unbound"])
         return found
 
     def _module_named(self, name: str, scope: Mapping[str, Any]) -> Json:
@@ -337,7 +312,7 @@ class _Walk:
         if id(scope) in self._numbers:
             return ["record", self._numbers[id(scope)]]
         number = self._start(scope)
-        names = [name for name in scope if name not in _MODULE_NAMES and _is_ours(scope[name])]
+        names = [name for name in scope if name not in _MODULE_NAMES and is_followed(scope[name])]
         return self._finish(number, [[n, self._variable(n, scope)] for n in sorted(names)])
 
     def _statements_making(self, name: str, scope: Mapping[str, Any]) -> Json | None:
@@ -394,7 +369,7 @@ class _Walk:
         record["attributes"] = [
             [name, self._attribute(cls, name, nodes, scope)]
             for name in sorted(vars(cls))
-            if not _is_told(name, vars(cls)[name], by_source=bool(nodes), methods=methods)
+            if not is_told(name, vars(cls)[name], by_source=bool(nodes), methods=methods)
         ]
         return self._finish(number, record)
 
@@ -405,7 +380,7 @@ class _Walk:
         value = vars(cls)[name]
         try:
             return self._refer(value, f"{cls.__qualname__}.{name}")
-        except _OpaqueError as error:
+        except OpaqueError as error:
             made = self._made(name, value, nodes[0], scope) if nodes else None
             if error.value is not value or made is None:
                 raise
@@ -424,28 +399,14 @@ class _Walk:
 
     def _state(self, value: Any, where: str) -> Json:
         """What an object holds: as it would be pickled where its class says so."""
-        cls = type(value)
-        own = getattr(cls, "__getstate__", None)
+        own = getattr(type(value), "__getstate__", None)
         if own is not None and own is not getattr(object, "__getstate__", None):
             return self._refer(value.__getstate__(), where)
-        state = {}
-        for base in cls.__mro__:
-            slots = vars(base).get("__slots__", ())
-            for slot in (slots,) if isinstance(slots, str) else slots:
-                if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
-                    state[slot] = getattr(value, slot)
-        state.update(getattr(value, "__dict__", {}))
         found = [
-            [name, self._refer(item, f"{where}.{name}")]
-            for name, item in sorted(state.items())
-            if not isinstance(getattr(cls, name, None), functools.cached_property)
+            [name, self._refer(item, f"{where}.{name}")] for name, item in attributes_of(value)
         ]
-        for base in (dict, list, tuple, set, frozenset, str, bytes, int, float):
-            if isinstance(value, base):
-                plain = base.__int__(value) if base is int else base(value)  # type: ignore[arg-type]
-                found.append(["", self._values.plain(plain, self._refer, where)])
-                break
-        return found
+        base = as_built_in(value)
+        return found if base is None else [*found, self._values.plain(base, self._refer, where)]
 
     def _of_library(self, value: Any, where: str) -> Json:
         """An instance of a library's class that is data: fields are all it has."""
@@ -456,35 +417,4 @@ class _Walk:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             items = [self._refer(item, where) for item in value]
             return ["tuple", library_name(type(value)), items]
-        raise _OpaqueError(where, value)
-
-
-def _is_told(name: str, value: Any, *, by_source: bool, methods: Mapping[str, Any]) -> bool:
-    """Whether a class's attribute is told by its source, or only belongs to Python's workings."""
-    if name in methods:
-        return by_source
-    if name.startswith("__") and name.endswith("__"):
-        return True
-    slots = (types.MemberDescriptorType, types.GetSetDescriptorType)
-    return isinstance(value, slots) or type(value).__module__ in ("_abc", "_collections")
-
-
-def _is_ours(value: Any) -> bool:
-    """Whether a module's variable is worth following when the whole module counts."""
-    return not isinstance(value, ModuleType) or is_user_module(value)
-
-
-def _explain(root: str, error: _OpaqueError) -> str:
-    kind = type(error.value)
-    shown = f"{kind.__module__}.{kind.__qualname__}"
-    message = (
-        f"{root} uses {error.where}, a {shown}: what it holds cannot be told from the code, so a "
-        "change of it would go unnoticed and old results would be taken for new ones. "
-    )
-    if isinstance(error.value, io.IOBase):
-        return message + "Read the file where the module is loaded, and use what was read."
-    return message + (
-        "Make it inside the function from plain values (numbers, strings, lists, dicts, arrays), "
-        "or hold it in an object whose class has a method settings() that returns plain values "
-        "which say what it is."
-    )
+        raise OpaqueError(where, value)

@@ -10,7 +10,8 @@ import importlib.metadata
 import importlib.util
 import io
 import sys
-from collections.abc import Mapping
+import types
+from collections.abc import Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -90,18 +91,44 @@ def import_users(name: str, scope: Mapping[str, Any], *, level: int = 0) -> Modu
     return module if is_user_module(module) else None
 
 
-def member(module: ModuleType, name: str) -> Any:
-    """What ``from module import name`` gives: a variable, or a module inside the package.
+def import_targets(
+    node: ast.AST, scope: Mapping[str, Any]
+) -> Iterator[tuple[ModuleType | None, str, str | None]]:
+    """What the import statements in some code bring in: (module, name, local name).
 
-    Raises:
-        AttributeError: if it has none.
+    A module of the user's comes with the name that the code gives it; a variable of one with
+    its name there and None; a library as None with its name.
     """
+    for statement in ast.walk(node):
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                module = import_users(alias.name, scope)
+                if module is not None and alias.asname is None:
+                    top = alias.name.partition(".")[0]
+                    yield import_users(top, scope) or module, alias.name, top
+                else:
+                    yield module, alias.name, alias.asname
+        elif isinstance(statement, ast.ImportFrom):
+            base = import_users(statement.module or "", scope, level=statement.level)
+            if base is None:
+                yield None, statement.module or "", None
+                continue
+            for alias in statement.names:
+                value = _member(base, alias.name)
+                if is_user_module(value):
+                    yield value, alias.name, alias.asname or alias.name
+                else:
+                    yield base, alias.name, None
+
+
+def _member(module: ModuleType, name: str) -> Any:
+    """What ``from module import name`` gives: a variable, or a module inside the package."""
     if name not in vars(module) and hasattr(module, "__path__"):
         try:
             return importlib.import_module(f"{module.__name__}.{name}")
         except ImportError:
-            pass
-    return getattr(module, name)
+            return None
+    return vars(module).get(name)
 
 
 def imported_from(
@@ -148,3 +175,45 @@ def holds_state(value: Any) -> bool:
     if isinstance(value, io.IOBase) or any(hasattr(value, name) for name in _MOVING):
         return True
     return any(bool(getattr(value, name, None)) for name in ("variables", "weights", "parameters"))
+
+
+def attributes_of(value: Any) -> list[tuple[str, Any]]:
+    """An object's own attributes, sorted: those in slots too, what it only caches left out."""
+    cls = type(value)
+    state = {}
+    for base in cls.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
+                state[slot] = getattr(value, slot)
+    state.update(getattr(value, "__dict__", {}))
+    return [
+        (name, item)
+        for name, item in sorted(state.items())
+        if not isinstance(getattr(cls, name, None), functools.cached_property)
+    ]
+
+
+def as_built_in(value: Any) -> Any:
+    """The plain value that an object of a subclass of ``dict``, ``str`` and so on is; or None."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    kinds: tuple[Any, ...] = (dict, list, tuple, set, frozenset, bytes, float)
+    return next((kind(value) for kind in kinds if isinstance(value, kind)), None)
+
+
+def is_told(name: str, value: Any, *, by_source: bool, methods: Mapping[str, Any]) -> bool:
+    """Whether a class's attribute is told by its source, or only belongs to Python's workings."""
+    if name in methods:
+        return by_source
+    if name.startswith("__") and name.endswith("__"):
+        return True
+    slots = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    return isinstance(value, slots) or type(value).__module__ in ("_abc", "_collections")
+
+
+def is_followed(value: Any) -> bool:
+    """Whether a module's variable is worth following when the whole module counts."""
+    return not isinstance(value, ModuleType) or is_user_module(value)

@@ -1,13 +1,8 @@
-"""The source text of live functions and classes: found, checked against the code, normalised.
-
-Comments, docstrings, formatting and annotations that nothing reads leave no trace in what is
-given; names and constants do.
-"""
+"""The source text of live functions and classes: found, checked against the code, and read."""
 
 from __future__ import annotations
 
 import ast
-import copy
 import dis
 import linecache
 import symtable
@@ -15,6 +10,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
+
+from .code_normal import stripped
+from .user_code import is_user_file
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 _GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
@@ -29,8 +27,14 @@ class Sources:
 
     def module(self, names: Mapping[str, Any]) -> ast.Module | None:
         """The source of the module with this namespace; None where there is none."""
-        path = names.get("__file__")
-        return self._tree(path, names) if isinstance(path, str) else None
+        path, loader = names.get("__file__"), names.get("__loader__")
+        if not isinstance(path, str):
+            return None
+        try:
+            text = loader.get_source(names["__name__"]) if loader is not None else None
+        except (AttributeError, ImportError, OSError):
+            text = None
+        return self._tree(path, names) if text is None else self._parse(path, text)
 
     def function(self, function: FunctionType) -> ast.AST | None:
         """The definition of a function.
@@ -88,7 +92,11 @@ class Sources:
     def _tree(self, path: str, names: Mapping[str, Any]) -> ast.Module | None:
         if path not in self._trees:
             linecache.checkcache(path)
-            text = "".join(linecache.getlines(path, dict(names)))
+            self._parse(path, "".join(linecache.getlines(path, dict(names))))
+        return self._trees[path]
+
+    def _parse(self, path: str, text: str) -> ast.Module | None:
+        if path not in self._trees:
             self._trees[path], self._codes[path] = None, []
             try:
                 tree = ast.parse(text) if text else None
@@ -113,16 +121,18 @@ def own_functions(cls: type) -> dict[str, FunctionType]:
             isinstance(function, FunctionType)
             and function.__qualname__ == f"{cls.__qualname__}.{function.__name__}"
             and function.__module__ == cls.__module__
-            and function.__code__.co_filename
-            == function.__globals__.get("__file__", function.__code__.co_filename)
+            and not _is_generated(function)
         ):
             found[name] = function
     return found
 
 
-def normalised(node: ast.AST) -> str:
-    """A text that is the same for code that means the same, however it is written down."""
-    return ast.dump(_Normaliser().visit(copy.deepcopy(node)))
+def _is_generated(function: FunctionType) -> bool:
+    """Whether a function in a class was not written there: a decorator's, a library's."""
+    path = function.__code__.co_filename
+    if path.startswith("<") and not path.endswith(".py"):
+        return "__file__" in function.__globals__
+    return not is_user_file(path)
 
 
 def global_names(code: CodeType) -> set[str]:
@@ -147,7 +157,7 @@ def imported_names(code: CodeType) -> set[str]:
 
 def free_names(node: ast.AST) -> set[str]:
     """Names that a definition or statement reads from around it."""
-    module = ast.Module(body=[_Normaliser().visit(copy.deepcopy(node))], type_ignores=[])
+    module: Any = ast.Module(body=[stripped(node)], type_ignores=[])  # type: ignore[list-item]
     table = symtable.symtable(ast.unparse(ast.fix_missing_locations(module)), "<node>", "exec")
     names = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
     waiting = list(table.get_children())
@@ -199,95 +209,6 @@ def statements_about(tree: ast.AST, name: str) -> list[ast.stmt]:
         statement
         for statement in simple(getattr(tree, "body", []))
         if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(statement))
-    ]
-
-
-class _Normaliser(ast.NodeTransformer):
-    """Removes what has no effect."""
-
-    def __init__(self) -> None:
-        self._in_class = False
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        for field in ("body", "orelse", "finalbody"):
-            body = getattr(node, field, None)
-            if isinstance(body, list):
-                kept = [
-                    s
-                    for s in body
-                    if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
-                ]
-                if not kept and body and field == "body":
-                    kept = [ast.Pass()]
-                setattr(node, field, kept)
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        outer, self._in_class = self._in_class, False
-        # A decorator may read annotations, as functools.singledispatch does.
-        if not node.decorator_list:
-            node.returns = None
-            arguments = node.args
-            for argument in (
-                *arguments.posonlyargs,
-                *arguments.args,
-                *arguments.kwonlyargs,
-                arguments.vararg,
-                arguments.kwarg,
-            ):
-                if argument is not None:
-                    argument.annotation = None
-        node.type_comment = None
-        self.generic_visit(node)
-        self._in_class = outer
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        outer, self._in_class = self._in_class, True
-        self.generic_visit(node)
-        self._in_class = outer
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        self.generic_visit(node)
-        # In a class they may be the fields of a dataclass.
-        if self._in_class:
-            return node
-        if node.value is None:
-            node.annotation = ast.Constant(None)
-            return node
-        return ast.copy_location(ast.Assign(targets=[node.target], value=node.value), node)
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        node.kind = None
-        return node
-
-
-def code_json(code: CodeType, doc: str | None) -> list[Any]:
-    """Compiled code, where there is no source: without line numbers, file name, docstring."""
-    constants: list[Any] = []
-    for position, constant in enumerate(code.co_consts):
-        if isinstance(constant, CodeType):
-            constants.append(code_json(constant, None))
-        elif position == 0 and doc is not None and constant == doc:
-            constants.append(None)
-        elif isinstance(constant, frozenset):
-            constants.append(sorted(map(repr, constant)))
-        else:
-            constants.append(repr(constant))
-    return [
-        code.co_name,
-        code.co_code.hex(),
-        constants,
-        *(list(names) for names in (code.co_names, code.co_varnames, code.co_freevars)),
-        [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags],
     ]
 
 

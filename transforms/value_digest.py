@@ -13,6 +13,7 @@ import enum
 import fractions
 import functools
 import hashlib
+import io
 import logging
 import operator
 import os
@@ -47,6 +48,31 @@ _NO_EFFECT: tuple[type, ...] = (
     type(threading.RLock()),
 )
 _CALLS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+
+
+class OpaqueError(Exception):
+    """A value whose content cannot be told; ``where`` names it for a person."""
+
+    def __init__(self, where: str, value: Any) -> None:
+        super().__init__(where)
+        self.where = where
+        self.value = value
+
+    def explain(self, root: str) -> str:
+        """What is wrong with it and what helps; ``root`` is the function that leads to it."""
+        kind = type(self.value)
+        shown = f"{kind.__module__}.{kind.__qualname__}"
+        message = (
+            f"{root} uses {self.where}, a {shown}: what it holds cannot be told from the code, so "
+            "a change of it would go unnoticed and old results would be taken for new ones. "
+        )
+        if isinstance(self.value, io.IOBase):
+            return message + "Read the file where the module is loaded, and use what was read."
+        return message + (
+            "Make it inside the function from plain values (numbers, strings, lists, arrays), or "
+            "hold it in an object whose class has a method settings() that returns plain values "
+            "which say what it is."
+        )
 
 
 class Values:

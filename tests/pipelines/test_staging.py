@@ -480,3 +480,68 @@ def test_a_script_builds_with_what_it_defines(
         check=True,
     )
     assert elsewhere(done.stdout, "recipe.prepare[0](1)") == (107 if with_file else 7)
+
+
+def test_what_changes_between_processes_is_refused(
+    tmp_path: Path, workspace: Workspace, elsewhere: _Elsewhere
+) -> None:
+    text = _recipe_text(
+        imports="""
+            from pathlib import Path
+            WORDS = (Path(__file__).parent / "words.txt").read_text()
+        """,
+        body="WORDS",
+    )
+    path = _write(tmp_path, recipe=text)
+    (tmp_path / "words.txt").write_text("one")
+    handle = stage(load_recipe_file(path), workspace)
+    assert elsewhere(handle, "recipe.prepare[0](0)") == "one"
+    (tmp_path / "words.txt").write_text("two")
+    handle = stage(load_recipe_file(path), workspace)
+    (tmp_path / "words.txt").write_text("three")
+    with pytest.raises(
+        AssertionError, match=r"recipe\.py: prepare\[0\] is not the same in a worker"
+    ):
+        elsewhere(handle, "0")
+
+
+def test_all_kinds_of_code_are_the_same_in_a_worker(
+    tmp_path: Path, workspace: Workspace, elsewhere: _Elsewhere
+) -> None:
+    text = """
+        import dataclasses, enum, functools, string
+        import snapshard as ss
+        import helpers
+        FORMATTER = string.Formatter()
+        class Mode(enum.Enum):
+            A = 1
+        @dataclasses.dataclass
+        class Step:
+            n: int
+            mode: Mode = Mode.A
+            def __call__(self, record):
+                return helpers.f(record) + self.n
+            @property
+            def twice(self):
+                return self.n * 2
+        def made(n):
+            class Local:
+                @staticmethod
+                def run(x):
+                    return x + n
+            return Local.run
+        def late(x):
+            import late_helpers
+            return late_helpers.TABLE, FORMATTER
+        add = [lambda x: x + 1, lambda x: x + 2]
+        recipe = ss.Recipe(
+            name="test",
+            source=ss.ImageFolder("data"),
+            prepare=[Step(3), made(4), late, *add, functools.partial(late), Step(5).__call__],
+        )
+    """
+    path = _write(
+        tmp_path, recipe=text, helpers="def f(x): return -x", late_helpers="TABLE = {'a': 1}"
+    )
+    handle = stage(load_recipe_file(path), workspace)
+    assert elsewhere(handle, "[step(1) for step in recipe.prepare[3:5]]") == [2, 3]
