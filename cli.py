@@ -1,7 +1,7 @@
 """The command line: arguments in, calls out. What it prints is in ``terminal``.
 
 Exit codes: 0 done, 2 usage or recipe error, 3 the data is refused, 4 a snapshot is damaged,
-1 anything unexpected. Only the last shows a traceback.
+1 anything unexpected. Only a defect shows a traceback.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,14 +32,31 @@ _Source = Annotated[
     str,
     typer.Argument(
         help="A recipe file (.py), or raw data itself: a folder of class folders of images, a "
-        "CSV file or a folder of them.",
+        "CSV file or a folder of them; a path, a glob or a URL.",
         show_default=False,
     ),
 ]
 _SnapshotPath = Annotated[
     str,
-    typer.Argument(help="A snapshot, or a folder of snapshots: then its latest."),
+    typer.Argument(help="A snapshot's folder, or one that holds snapshots: then the latest."),
 ]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from . import __version__
+
+        print(f"snapshard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Turns raw files into a training-ready snapshot, once: TFRecord shards and their reader."""
 
 
 @app.command()
@@ -65,16 +81,16 @@ def build(
         return
     terminal.show_splits(snapshot.manifest)
     _show_rejects(snapshot)
-    state = "already built" if snapshot.cached else "built"
-    terminal.out.print(f"{state}: {snapshot.path}", markup=False)
+    terminal.say(f"{'already built' if snapshot.cached else 'built'}: {snapshot.path}")
 
 
 @app.command()
 def init(source: _Source) -> None:
     """Print the recipe that raw data suggests, as a file worth keeping."""
-    from .pipelines.suggest import recipe_text, suggest_recipe
+    from . import terminal
+    from .pipelines.suggest import describe_suggestion
 
-    print(recipe_text(suggest_recipe(source)), end="")
+    terminal.say(describe_suggestion(source).rstrip("\n"))
 
 
 @app.command()
@@ -83,12 +99,21 @@ def plan(source: _Source) -> None:
     from . import terminal
     from .pipelines.forecast import forecast
 
+    recipe = _recipe_of(source)
     with terminal.Bars() as bars:
-        found = forecast(_recipe_of(source), progress=bars)
-    terminal.show_features(found.features)
+        found = forecast(recipe, progress=bars)
+    skipped = ", ".join(f"{reason}: {number:,}" for reason, number in found.num_skipped.items())
+    terminal.say(
+        f"reads {terminal.human_count(found.num_files, 'files')}, "
+        f"{terminal.human_bytes(found.input_bytes)}" + (f"; skips {skipped}" if skipped else "")
+    )
+    title = "features" if recipe.preprocessing_fn is None else "features before preprocessing_fn"
+    terminal.show_features(found.features, title)
+    if found.class_counts:
+        terminal.show_counts("files by class", found.class_counts)
     terminal.show_table(
-        "splits to come",
-        ("split", "examples", "shards", "size", "each shard"),
+        "splits to come, about",
+        ("name", "examples", "shards", "size", "each shard"),
         [
             (
                 split.name,
@@ -100,15 +125,14 @@ def plan(source: _Source) -> None:
             for split in found.splits
         ],
     )
-    terminal.out.print(
-        f"{found.num_files:,} files, {terminal.human_bytes(found.input_bytes)}; skipped "
-        f"{sum(found.num_skipped.values()):,}. About {found.num_examples:,} examples of "
+    terminal.say(
+        f"about {terminal.human_count(found.num_examples, 'examples')} of "
         f"{terminal.human_bytes(found.example_bytes)}, {terminal.human_bytes(found.output_bytes)} "
-        f"in all; {found.memory_note}",
-        markup=False,
+        f"in all before compression; this {'fits' if found.fits_memory else 'does not fit'} into "
+        f"the {terminal.human_bytes(found.free_memory_bytes)} of memory that are free here"
     )
     for warning in found.warnings:
-        terminal.out.print(f"warning: {warning}", markup=False)
+        terminal.show_warning(warning)
 
 
 @app.command()
@@ -127,16 +151,16 @@ def inspect(snapshot: _SnapshotPath) -> None:
             for label, count in shard.label_counts.items():
                 counts[label] = counts.get(label, 0) + count
         if counts:
-            listed = ", ".join(f"{label} {count:,}" for label, count in sorted(counts.items()))
-            terminal.out.print(f"{name}: {terminal.shorten(listed, 400)}", markup=False)
+            terminal.show_counts(f"{name} by {manifest.label}", counts)
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
-    terminal.out.print(
-        f"compression {manifest.compression}; label {manifest.label}; seed {manifest.seed}; "
-        f"fingerprint {manifest.fingerprint}\nwritten with {versions}",
-        markup=False,
+    num_bytes = sum(entry.bytes for entry in manifest.files.values())
+    terminal.say(
+        f"label {manifest.label}; compression {manifest.compression}; seed {manifest.seed}; "
+        f"{terminal.human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
+        f"written with {versions}"
     )
     _show_rejects(found)
-    terminal.out.print(found.path, markup=False)
+    terminal.say(found.path)
 
 
 @app.command()
@@ -149,27 +173,30 @@ def verify(snapshot: _SnapshotPath) -> None:
     found = Snapshot.open(snapshot)
     with terminal.Bars() as bars:
         checked = run_verify(found, progress=bars)
-    terminal.out.print(
-        f"whole: {checked.num_files:,} files, {terminal.human_bytes(checked.num_bytes)}, "
-        f"{checked.num_examples:,} examples in {found.path}",
-        markup=False,
+    terminal.say(
+        f"whole: {terminal.human_count(checked.num_files, 'files')}, "
+        f"{terminal.human_bytes(checked.num_bytes)}, "
+        f"{terminal.human_count(checked.num_examples, 'examples')} in {found.path}"
     )
 
 
 @app.command()
 def gc(
     folder: Annotated[str, typer.Argument(help="An output root, or the folder of one name.")],
-    dry_run: Annotated[bool, typer.Option(help="Only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
 ) -> None:
     """Clear work that no snapshot refers to, and unpublished directories."""
     from . import terminal
     from .pipelines.gc import collect_garbage
 
     report = collect_garbage(folder, dry_run=dry_run)
-    verb = "would free" if dry_run else "freed"
-    terminal.out.print(
-        f"{verb} {terminal.human_bytes(report.num_bytes)} in {report.num_files:,} files",
-        markup=False,
+    for path in report.unpublished:
+        terminal.say(f"{'would remove' if dry_run else 'removed'} {path}, which is not published")
+    for path in report.busy:
+        terminal.show_warning(f"{path} is left alone: a build is at work there.")
+    terminal.say(
+        f"{'would free' if dry_run else 'freed'} {terminal.human_bytes(report.num_bytes)} in "
+        f"{terminal.human_count(report.num_files, 'files')}"
     )
 
 
@@ -202,37 +229,58 @@ def _json_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 def _show_rejects(snapshot: Snapshot) -> None:
     from . import terminal
-    from .schemas.naming import REJECTS
+    from .schemas.naming import REJECTS, join
 
     if snapshot.manifest.num_rejects:
-        terminal.out.print(
-            f"{snapshot.manifest.num_rejects:,} rejects: {Path(snapshot.path) / REJECTS}",
-            markup=False,
-        )
+        number = terminal.human_count(snapshot.manifest.num_rejects, "rejects")
+        terminal.say(f"{number}, with their reasons: {join(snapshot.path, REJECTS)}")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
     from . import terminal
+    from .pipelines.startup_noise import hush_tensorflow
+
+    terminal.prepare_streams()
+    hush_tensorflow()
+    try:
+        code = _run(arguments)
+        terminal.flush()
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has enough of it: what is left to flush goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    if code == _INTERRUPTED:  # typer makes it of a KeyboardInterrupt
+        terminal.show_error("interrupted. What is done is kept: the same command goes on.")
+    sys.exit(code)
+
+
+def _run(arguments: list[str] | None) -> int:
+    from . import terminal
     from .schemas.errors import SnapshardError
 
-    # TensorFlow and Beam talk a lot; what a user should know, snapshard says.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         code = app(arguments, standalone_mode=False, prog_name="snapshard")
     except SnapshardError as error:
         terminal.show_error(str(error))
-        code = error.exit_code
+        return error.exit_code
     except typer.TyperException as error:
         if message := error.format_message():  # none where the help was shown instead
-            terminal.show_error(f"{message} Try 'snapshard --help'.")
-        code = 2
-    except typer.Abort:
-        code = _INTERRUPTED
+            command = getattr(getattr(error, "ctx", None), "command_path", "snapshard")
+            terminal.show_error(f"{message.rstrip('.')}. Try '{command} --help'.")
+        return 2
     except BrokenPipeError:
-        code = 1
-    if code == _INTERRUPTED:  # typer makes it of a KeyboardInterrupt
-        terminal.show_error("interrupted. What is done is kept: the same command goes on.")
-    terminal.flush()
-    sys.exit(code if isinstance(code, int) else 0)
+        raise
+    except OSError as error:
+        from .transforms.storage_failures import failing_as_storage_error
+
+        # A full disk or a missing temporary folder, for example: not a defect.
+        try:
+            with failing_as_storage_error("use", str(error.filename or "a file of this machine")):
+                raise
+        except SnapshardError as explained:
+            terminal.show_error(str(explained))
+        return 1
+    return code if isinstance(code, int) else 0

@@ -6,38 +6,71 @@ results alone.
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
-    TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.text import Text
 
+from .schemas.features import ClassLabel, Feature, Features, Image, Tensor
 from .schemas.manifest import Manifest
 
-out = Console(soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+# Neither markup nor emoji: what is printed holds names from the data.
+out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+_CONTROLS = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}
+
+
+def prepare_streams() -> None:
+    """Lets any text be written: what the terminal's encoding lacks is written as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def printable(text: str) -> str:
+    r"""Text in which no character steers the terminal, line breaks apart.
+
+    >>> printable("a \x1b[31mred\x1b[0m name")
+    'a \\x1b[31mred\\x1b[0m name'
+    """
+    return text.translate(_CONTROLS)
+
+
+def say(text: str) -> None:
+    """Prints a result on standard output."""
+    out.print(printable(text))
 
 
 def show_error(message: str) -> None:
-    """Prints an error, without markup of its own."""
-    err.print("[bold red]error:[/]", end=" ")
-    err.print(message, markup=False)
+    """Prints an error on standard error."""
+    err.print(Text.assemble(("error:", "bold red"), " ", printable(message)))
+
+
+def show_warning(message: str) -> None:
+    """Prints a warning on standard error."""
+    err.print(Text.assemble(("warning:", "yellow"), " ", printable(message)))
 
 
 def show_note(message: str) -> None:
     """Prints a note on standard error."""
-    err.print(message, style="dim", markup=False)
+    err.print(printable(message), style="dim")
 
 
 def human_bytes(size: float) -> str:
@@ -53,30 +86,49 @@ def human_bytes(size: float) -> str:
     raise AssertionError("unreachable")
 
 
+def human_count(number: int, unit: str) -> str:
+    """A number of things whose plural is given.
+
+    >>> human_count(1, "shards"), human_count(1200, "files")
+    ('1 shard', '1,200 files')
+    """
+    return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
+
+
+def human_seconds(seconds: float) -> str:
+    """A span of time for people.
+
+    >>> human_seconds(9.7), human_seconds(125), human_seconds(7260)
+    ('9 s', '2:05 min', '2:01 h')
+    """
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole // 60 % 60:02} h"
+
+
 class Bars:
     """Progress of each step as a bar on a terminal, as one line a step elsewhere."""
 
     def __init__(self) -> None:
         """Draws nothing yet."""
-        self._tasks: dict[str, TaskID] = {}
-        self._started: dict[str, float] = {}
-        self._done: dict[str, int] = {}
-        self._units: dict[str, str] = {}
-        self._progress = Progress(
-            SpinnerColumn(finished_text="[green]✓[/]"),
-            TextColumn("{task.description:<10}"),
-            BarColumn(bar_width=28),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]}"),
-            TextColumn("[dim]{task.fields[rate]}[/]"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("[dim]{task.fields[note]}[/]"),
-            console=err,
-        )
+        self._steps: dict[str, _Step] = {}
+        self._drawn: Progress | None = None
+        # On a dumb terminal nothing can be drawn over; elsewhere, lines last.
+        if err.is_interactive and err.file.isatty():
+            self._drawn = Progress(
+                SpinnerColumn(finished_text="[green]✓[/]"),
+                TextColumn("{task.description:<9}"),
+                BarColumn(bar_width=24),
+                _Facts(),
+                console=err,
+            )
 
     def __enter__(self) -> Bars:
-        if err.is_terminal:
-            self._progress.start()
+        if self._drawn is not None:
+            self._drawn.start()
         return self
 
     def __exit__(
@@ -85,68 +137,165 @@ class Bars:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if err.is_terminal:
-            self._progress.stop()
+        if self._drawn is not None:
+            self._drawn.stop()
 
     def start(self, step: str, *, total: int | None, unit: str) -> None:
         """A step begins."""
-        self._started[step] = time.monotonic()
-        self._done[step] = 0
-        self._units[step] = unit
-        self._tasks[step] = self._progress.add_task(step, total=total, unit=unit, rate="", note="")
+        begun = self._steps[step] = _Step(total=total, unit=unit)
+        if self._drawn is not None:
+            begun.task = self._drawn.add_task(step, total=total, step=begun)
 
     def advance(self, step: str, *, done: int) -> None:
         """``done`` units of the step are done."""
-        seconds = time.monotonic() - self._started[step]
-        rate = f"{done / seconds:,.1f}/s" if seconds > 1 and done else ""
-        self._done[step] = done
-        self._progress.update(self._tasks[step], completed=done, rate=rate)
+        begun = self._steps[step]
+        begun.advance(done)
+        if self._drawn is not None and begun.task is not None:
+            self._drawn.update(begun.task, completed=done)
 
     def finish(self, step: str, *, reused: bool, note: str = "") -> None:
         """The step ended."""
-        words = ", ".join(filter(None, (note, "reused" if reused else "")))
-        task = self._progress.tasks[self._tasks[step]]
-        total = task.total if task.total is not None else 1
-        self._progress.update(self._tasks[step], total=total, completed=total, note=words)
-        if not err.is_terminal:
-            seconds = time.monotonic() - self._started[step]
-            amount = f"{total:,.0f} {self._units[step]}, " if task.total is not None else ""
-            err.print(f"{step}: {amount}{seconds:.1f} s {words}".rstrip(), markup=False)
+        begun = self._steps[step]
+        begun.finish(reused=reused, note=note)
+        if self._drawn is None:
+            err.print(f"{step}: {begun.facts()}")
+        elif begun.task is not None:
+            total = begun.total if begun.total is not None else 1
+            self._drawn.update(begun.task, total=total, completed=total)
+
+
+class _Step:
+    """How far one step is, and how fast it goes."""
+
+    def __init__(self, *, total: int | None, unit: str) -> None:
+        self.total = total
+        self.task: TaskID | None = None
+        self._unit = unit
+        self._begun = time.monotonic()
+        self._done = 0
+        self._first: tuple[int, float] | None = None
+        self._seconds: float | None = None
+        self._words = ""
+
+    def advance(self, done: int) -> None:
+        if self._first is None:
+            # What was done before counts for no rate.
+            self._first = (done, time.monotonic())
+        self._done = done
+
+    def finish(self, *, reused: bool, note: str) -> None:
+        self._seconds = time.monotonic() - self._begun
+        self._words = ", ".join(filter(None, (note, "reused" if reused else "")))
+
+    def facts(self) -> str:
+        """Counts, rate and time left; in the end, what was done and how long it took."""
+        if self._seconds is not None:
+            amount = "" if self.total is None else human_count(self.total, self._unit)
+            return ", ".join(filter(None, (amount, self._words, f"{self._seconds:.1f} s")))
+        elapsed = time.monotonic() - self._begun
+        if self.total is None:
+            return human_seconds(elapsed)
+        parts = [f"{self._done:,}/{human_count(self.total, self._unit)}"]
+        base, since = self._first or (0, self._begun)
+        made, seconds = self._done - base, time.monotonic() - since
+        if made > 0 and seconds > 0.5:
+            rate = made / seconds
+            parts.append(f"{rate:,.1f}/s" if rate >= 1 else f"{1 / rate:,.1f} s each")
+            parts.append(f"{human_seconds((self.total - self._done) / rate)} left")
+        else:
+            parts.append(human_seconds(elapsed))
+        return ", ".join(parts)
+
+
+class _Facts(ProgressColumn):
+    """The words beside a bar, reckoned anew each time it is drawn."""
+
+    max_refresh = 0.2
+
+    def render(self, task: Task) -> Text:
+        step: _Step = task.fields["step"]
+        return Text(step.facts(), style="dim" if task.finished else "")
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table on standard output; numbers stand on the right."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     kept = [list(row) for row in rows]
-    for index, column in enumerate(columns):
-        numeric = bool(kept) and all(isinstance(row[index], int | float) for row in kept)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in kept:
-        table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row))
-    out.print(table, markup=False)
+    say(title)
+    lines = [list(columns), *([_cell(value) for value in row] for row in kept)]
+    widths = [max(cell_len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        cells = []
+        for i, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            space = " " * (width - cell_len(cell))
+            right = bool(kept) and all(isinstance(row[i], int | float) for row in kept)
+            cells.append(space + cell if right else cell + space)
+        say(f"  {'  '.join(cells)}".rstrip())
 
 
-def show_features(features: Mapping[str, object], title: str = "features") -> None:
+def _cell(value: object) -> str:
+    text = f"{value:,}" if isinstance(value, int) else str(value)
+    return printable(text.replace("\n", "\\n"))
+
+
+def show_features(features: Features, title: str = "features") -> None:
     """Prints features, one a line."""
-    show_table(title, ("feature", "type"), [(name, shorten(f)) for name, f in features.items()])
+    rows = [(name, describe_feature(feature)) for name, feature in features.items()]
+    show_table(title, ("name", "type"), rows)
 
 
-def shorten(value: object, limit: int = 160) -> str:
-    """A value's text, cut where it is long."""
-    text = str(value)
+def show_counts(title: str, counts: Mapping[str, int]) -> None:
+    """Prints how often each name occurs, in a line, cut where there are many."""
+    listed = ", ".join(f"{name}: {counts[name]:,}" for name in sorted(counts))
+    say(f"{title}: {shorten(listed, 600)}")
+
+
+def describe_feature(feature: Feature) -> str:
+    """What a feature holds, in a line.
+
+    >>> from snapshard import Scalar
+    >>> describe_feature(Image(height=64, width=64))
+    'image, uint8[64, 64, 3]'
+    >>> describe_feature(Scalar("float32", optional=True))
+    'float32, may be missing'
+    >>> describe_feature(ClassLabel(names=("no", "yes")))
+    'class, one of 2: no, yes'
+    """
+    if isinstance(feature, ClassLabel):
+        names = shorten(", ".join(feature.names), 60)
+        return f"class, one of {len(feature.names):,}: {names}"
+    missing = ""
+    if isinstance(feature, Image):
+        shape = (feature.height, feature.width, feature.channels)
+        text = f"image, uint8[{', '.join('any' if n is None else str(n) for n in shape)}]"
+        return text + (", its file's bytes" if feature.storage == "encoded" else "")
+    if feature.optional:
+        missing = ", may be missing"
+    if isinstance(feature, Tensor):
+        shape_text = ", ".join("any" if n is None else str(n) for n in feature.shape)
+        return f"{feature.dtype}[{shape_text}]{missing}"
+    if feature.default is not None:
+        missing += f", then {feature.default!r}"
+    return f"{feature.dtype}{missing}"
+
+
+def shorten(text: str, limit: int) -> str:
+    """A text, cut where it is long."""
     return text if len(text) <= limit else f"{text[:limit]} …"
 
 
 def show_splits(manifest: Manifest) -> None:
-    """Prints the splits of a snapshot."""
+    """Prints the splits of a snapshot, the largest first."""
     rows = []
-    for name, split in manifest.splits.items():
+    splits = sorted(manifest.splits.items(), key=lambda item: -item[1].num_examples)
+    for name, split in splits:
         sizes = [shard.num_bytes for shard in split.shards]
-        span = f"{human_bytes(min(sizes))} to {human_bytes(max(sizes))}" if sizes else "none"
+        span = (
+            " to ".join(dict.fromkeys(human_bytes(f(sizes)) for f in (min, max))) if sizes else ""
+        )
         rows.append(
             (name, split.num_examples, len(split.shards), human_bytes(split.num_bytes), span)
         )
-    show_table("splits", ("split", "examples", "shards", "size", "each shard"), rows)
+    show_table("splits", ("name", "examples", "shards", "size", "each shard"), rows)
 
 
 def flush() -> None:

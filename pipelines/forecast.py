@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 import psutil
 
 from ..schemas.blocks import Block
@@ -20,12 +22,14 @@ from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
 from ..transforms.keys import record_keys
 from ..transforms.rejects import describe_rejects
-from ..transforms.runs import NUM_BYTES
+from ..transforms.runs import ID, NUM_BYTES
+from ..transforms.sources.image_folder import ImageFolder
 from .block_runs import BlockPreparer, PrepareConfig
 from .staging import carry
 from .survey import Survey, survey
 
 _SAMPLE_FILES = 64
+_SAMPLE_ROWS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +44,30 @@ class SplitForecast:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What a build would read and make; sizes before a ``preprocessing_fn`` and compression."""
+    """What a build would read and make; sizes before a ``preprocessing_fn`` and compression.
+
+    Attributes:
+        features: The prepared records' features.
+        num_files: How many files hold records.
+        input_bytes: Of all these files.
+        num_skipped: How many files are no records' files, by reason.
+        class_counts: Files by class, where folders name the classes.
+        num_examples: An estimate, as are the next two.
+        example_bytes: Mean encoded bytes of an example.
+        splits: What becomes of each split.
+        free_memory_bytes: What this machine has free now.
+        warnings: What a build would trip over, or its user.
+    """
 
     features: Features
     num_files: int
     input_bytes: int
     num_skipped: Mapping[str, int]
+    class_counts: Mapping[str, int]
     num_examples: int
     example_bytes: float
     splits: tuple[SplitForecast, ...]
-    fits_memory: bool
+    free_memory_bytes: int
     warnings: tuple[str, ...]
 
     @property
@@ -58,11 +76,19 @@ class Forecast:
         return round(self.num_examples * self.example_bytes)
 
     @property
-    def memory_note(self) -> str:
-        """Whether all examples would fit into memory, as a clause."""
-        free = psutil.virtual_memory().available
-        verdict = "fits" if self.fits_memory else "does not fit"
-        return f"which {verdict} the {free / 1e9:.1f} GB of memory that are free (for a cache)"
+    def fits_memory(self) -> bool:
+        """Whether all examples would fit into the memory that is free, as a cache."""
+        return self.output_bytes < self.free_memory_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sample:
+    """Prepared records, and how many more like them there are."""
+
+    num_records: int
+    record_bytes: float
+    num_all: int
+    rejects: list[Reject]
 
 
 def forecast(recipe: Recipe, *, progress: Progress) -> Forecast:
@@ -75,37 +101,59 @@ def forecast(recipe: Recipe, *, progress: Progress) -> Forecast:
     with tempfile.TemporaryDirectory(prefix="snapshard-") as scratch:
         workspace = Workspace(scratch)
         found = survey(recipe, workspace=workspace, progress=progress, write=False)
-        config = PrepareConfig(
-            staged=carry(recipe),
-            folder=recipe.folder,
-            workspace=workspace,
-            raw=found.features.raw,
-            prepared=found.features.prepared,
-            prepare_digest=found.prepare_digest,
-        )
-        rejects: list[Reject] = []
-        block = _sample_block(found)
-        records = next(BlockPreparer(config).records(block, rejects=rejects, facts={}), None)
-    num_sampled, example_bytes = 0, 0.0
-    num_examples = 0 if recipe.source.numbered else len(found.inventory.files)
-    if records is not None and records.num_rows:
-        num_sampled = records.num_rows
-        example_bytes = float(np.mean(records.column(NUM_BYTES).to_numpy()))
-        if recipe.source.numbered:
-            last = int(records.column("snapshard/id")[num_sampled - 1].as_py().rpartition(b"#")[2])
-            start = block.ranges[0].start
-            num_examples = round(found.inventory.num_bytes * num_sampled / max(1, last - start))
+        progress.start("sample", total=None, unit="records")
+        sample = _sample(found, workspace)
+        progress.finish("sample", reused=False, note=f"{sample.num_records:,} records")
     return Forecast(
         features=found.features.prepared,
         num_files=len(found.inventory.files),
         input_bytes=found.inventory.num_bytes,
         num_skipped=found.inventory.num_skipped,
-        num_examples=num_examples,
-        example_bytes=example_bytes,
-        splits=_splits(recipe, num_examples=num_examples, example_bytes=example_bytes),
-        fits_memory=num_examples * example_bytes < psutil.virtual_memory().available,
-        warnings=tuple(_warnings(found, rejects, num_sampled=num_sampled)),
+        class_counts=_class_counts(found),
+        num_examples=sample.num_all,
+        example_bytes=sample.record_bytes,
+        splits=_splits(recipe, num_examples=sample.num_all, example_bytes=sample.record_bytes),
+        free_memory_bytes=psutil.virtual_memory().available,
+        warnings=tuple(_warnings(found, sample)),
     )
+
+
+def _sample(found: Survey, workspace: Workspace) -> _Sample:
+    """Prepares the records of a few files, or the first rows of a block."""
+    recipe, inventory = found.recipe, found.inventory
+    config = PrepareConfig(
+        staged=carry(recipe),
+        folder=recipe.folder,
+        workspace=workspace,
+        raw=found.features.raw,
+        prepared=found.features.prepared,
+        prepare_digest=found.prepare_digest,
+    )
+    rejects: list[Reject] = []
+    block = _sample_block(found)
+    sizes: list[npt.NDArray[np.int64]] = []
+    path, position, whole = "", 0, True
+    for records in BlockPreparer(config).records(block, rejects=rejects, facts={}):
+        sizes.append(records.column(NUM_BYTES).to_numpy())
+        if recipe.source.numbered and sum(map(len, sizes)) >= _SAMPLE_ROWS:
+            last = records.column(ID)[-1].as_py().decode("utf-8", "surrogateescape")
+            path, _, number = last.rpartition("#")
+            position, whole = int(number), False
+            break
+    num_records = sum(map(len, sizes))
+    record_bytes = float(np.concatenate(sizes).mean()) if num_records else 0.0
+    if not recipe.source.numbered:
+        num_all = sum(not file.problem for file in inventory.files)
+    elif whole:
+        num_all = round(num_records * inventory.num_bytes / max(1, block.num_bytes))
+    else:
+        read = 0
+        for part in block.ranges:
+            read += (position if part.path == path else part.stop) - part.start
+            if part.path == path:
+                break
+        num_all = round(num_records * inventory.num_bytes / max(1, read))
+    return _Sample(num_records, record_bytes, num_all, rejects)
 
 
 def _sample_block(found: Survey) -> Block:
@@ -131,20 +179,30 @@ def _splits(
     return tuple(forecasts)
 
 
-def _warnings(found: Survey, rejects: list[Reject], *, num_sampled: int) -> list[str]:
-    warnings = []
-    problems = sum(bool(file.problem) for file in found.inventory.files)
-    if problems:
-        warnings.append(f"{problems:,} files cannot be read and will be rejects")
-    if rejects:
-        warnings.append(
-            f"{len(rejects):,} of {num_sampled + len(rejects):,} sampled records would be "
-            f"rejected:\n{describe_rejects(rejects)}"
+def _class_counts(found: Survey) -> dict[str, int]:
+    if not isinstance(found.recipe.source, ImageFolder):
+        return {}
+    folders = (file.path.partition("/") for file in found.inventory.files)
+    return dict(sorted(Counter(name for name, _, below in folders if below).items()))
+
+
+def _warnings(found: Survey, sample: _Sample) -> Iterator[str]:
+    problems = Counter(file.problem for file in found.inventory.files if file.problem)
+    for problem, number in problems.most_common():
+        yield f"{number:,} of the files will be rejects: {problem}"
+    if sample.rejects:
+        yield (
+            f"{len(sample.rejects):,} of {sample.num_records + len(sample.rejects):,} sampled "
+            f"records would be rejected:\n{describe_rejects(sample.rejects)}"
         )
     for name, feature in found.features.prepared.items():
         if isinstance(feature, ClassLabel) and len(feature.names) < 2:
-            warnings.append(f"feature {name!r} has only the class {', '.join(feature.names)}")
-    small = [name for name, share in found.recipe.splits.fractions if share * num_sampled < 1]
-    if num_sampled and small:
-        warnings.append(f"splits {', '.join(small)} may be empty")
-    return warnings
+            yield f"feature {name!r} has only the class {', '.join(map(repr, feature.names))}"
+    splits = found.recipe.splits.fractions
+    scarce = [name for name, number in _class_counts(found).items() if number < len(splits)]
+    if scarce:
+        listed = ", ".join(map(repr, scarce[:10])) + (" …" if len(scarce) > 10 else "")
+        yield f"classes with fewer files than there are splits: {listed}"
+    small = [name for name, share in splits if share * sample.num_all < 1]
+    if sample.num_all and small:
+        yield f"these splits may be empty: {', '.join(small)}"

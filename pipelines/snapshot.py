@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import linecache
+import os
 import types
 
-from ..schemas.errors import DamagedSnapshotError, RecipeError
+from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ..schemas.manifest import Manifest
-from ..schemas.naming import LATEST, MANIFEST, READER, join
+from ..schemas.naming import BUILD, LATEST, MANIFEST, READER, WORKSPACE, ShardName, join
 from ..transforms import storage
 
 
@@ -27,33 +30,41 @@ class Snapshot:
     cached: bool = False
 
     @classmethod
-    def open(cls, path: str) -> Snapshot:
+    def open(cls, path: str | os.PathLike[str]) -> Snapshot:
         """Opens a snapshot, or the latest one where ``path`` is a folder of snapshots.
 
+        Args:
+            path: A snapshot's folder, the folder of one name, or an output root that holds one
+                name; a local path or URL.
+
         Raises:
-            RecipeError: if there is none at this place.
-            DamagedSnapshotError: if its manifest cannot be read.
+            RecipeError: if there is none at this place, or several names.
+            DamagedSnapshotError: if its manifest is missing or cannot be read.
         """
-        where = join(path, MANIFEST)
-        if not storage.exists(where):
-            pointer = join(path, LATEST)
-            if not storage.exists(pointer):
-                raise RecipeError(
-                    f"{path} is no snapshot: it has neither {MANIFEST} nor {LATEST}. Give the "
-                    "folder that `snapshard build` printed."
-                )
-            path = join(path, read_latest(pointer))
-            where = join(path, MANIFEST)
-        content = storage.read_bytes(where)
-        return cls(path, Manifest.from_bytes(content, where=where))
+        folder = _find(storage.absolute(os.fspath(path)))
+        where = join(folder, MANIFEST)
+        return cls(folder, Manifest.from_bytes(storage.read_bytes(where), where=where))
 
     def reader(self) -> types.ModuleType:
-        """Imports the snapshot's ``reader.py`` under a name of its own."""
+        """Imports the snapshot's ``reader.py``, as a module of its own each time.
+
+        Its ``dataset`` reads this snapshot, wherever it lies.
+
+        Raises:
+            StorageError: if it cannot be read.
+        """
         where = join(self.path, READER)
+        source = storage.read_bytes(where).decode()
         module = types.ModuleType(f"snapshard_reader_{self.manifest.fingerprint}")
         module.__file__ = where
-        source = storage.read_bytes(where)
+        # Tracebacks, and TensorFlow's AutoGraph, ask for the source, which may lie far away.
+        linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
         exec(compile(source, where, "exec"), module.__dict__)
+        if not storage.is_local(self.path):
+            # What a module calls its own folder is always a local one.
+            module.__dict__["dataset"] = functools.wraps(module.dataset)(
+                functools.partial(module.dataset, root=self.path)
+            )
         return module
 
 
@@ -70,3 +81,67 @@ def read_latest(url: str) -> str:
     if not isinstance(fingerprint, str) or not fingerprint.isalnum():
         raise DamagedSnapshotError(f"{url} names no fingerprint. Build again to replace it.")
     return fingerprint
+
+
+def _find(path: str) -> str:
+    """The folder of the snapshot that a path means."""
+    names = _names_in(path)
+    if MANIFEST in names:
+        return path
+    if LATEST in names:
+        return _latest_in(path)
+    # What a build puts into a snapshot before its manifest, which is the commit.
+    if {READER, BUILD}.intersection(names) or any(ShardName.parse(name) for name in names):
+        raise DamagedSnapshotError(
+            f"{path} has no {MANIFEST}: either its build did not finish, or the file was removed. "
+            "Run the same build again: it goes on."
+        )
+    inside = {name: set(_names_inside(join(path, name))) for name in names if name != WORKSPACE}
+    snapshots = sorted(name for name, below in inside.items() if MANIFEST in below)
+    recipes = sorted(name for name, below in inside.items() if LATEST in below)
+    found = snapshots or recipes
+    if not found:
+        raise RecipeError(
+            f"{path} is no snapshot: there is no {MANIFEST} in it. Give the folder that "
+            "`snapshard build` printed, or the output root."
+        )
+    if len(found) > 1:
+        listed = ", ".join(found[:20]) + (" …" if len(found) > 20 else "")
+        raise RecipeError(
+            f"{path} holds several snapshots: {listed}. Name one of them: {join(path, found[0])}"
+        )
+    return join(path, found[0]) if snapshots else _latest_in(join(path, found[0]))
+
+
+def _latest_in(folder: str) -> str:
+    fingerprint = read_latest(join(folder, LATEST))
+    found = join(folder, fingerprint)
+    if not storage.exists(join(found, MANIFEST)):
+        raise DamagedSnapshotError(
+            f"{join(folder, LATEST)} names {fingerprint}, and no snapshot of that name is there. "
+            "Build again, or give the folder of another snapshot."
+        )
+    return found
+
+
+def _names_in(path: str) -> list[str]:
+    try:
+        names = storage.list_names(path)
+    except StorageError as error:
+        if not isinstance(error.__context__, NotADirectoryError):
+            raise
+        raise RecipeError(
+            f"{path} is a file, expected the folder of a snapshot. Give the folder that "
+            "`snapshard build` printed."
+        ) from None
+    if not names and not storage.exists(path):
+        raise RecipeError(f"{path} does not exist. Give the folder that `snapshard build` printed.")
+    return names
+
+
+def _names_inside(path: str) -> list[str]:
+    try:
+        return storage.list_names(path)
+    except StorageError:
+        # A file, or a folder of somebody else's.
+        return []

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import textwrap
+from collections.abc import Sequence
 
-from ..schemas.errors import RecipeError
-from ..schemas.features import Features
+from ..schemas.blocks import SourceFile
+from ..schemas.errors import DataError, RecipeError
+from ..schemas.features import ClassLabel, Feature, Features
 from ..schemas.recipe import PrepareStep, Recipe, Source
-from ..transforms.opened_source import open_source
+from ..transforms.opened_source import OpenedSource, open_source
 from ..transforms.sources.csv import Csv
 from ..transforms.sources.image_folder import ImageFolder
-from ..transforms.sources.inference import infer_image_steps
+from ..transforms.sources.inference import infer_image_steps, read_sizes
+from .resolve import resolve_features
 
 _TABLES = (".csv", ".tsv")
+_IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png")
+_DELIMITERS = ",;\t|"
+_HEADER_BYTES = 1 << 16
+_NUM_PROBED = 64
+_WIDTH = 88
+_INDENT = " " * 4
+_HEAD = '''"""Build it with `snapshard build FILE --out DIR`; paths count from the file's folder."""
+
+import snapshard as ss
+
+'''
 
 
 def suggest_recipe(url: str) -> Recipe:
@@ -23,32 +38,93 @@ def suggest_recipe(url: str) -> Recipe:
     have, or to 256×256 with the ratio kept where none is the rule.
 
     Raises:
-        RecipeError: if there is nothing, or nothing that is known.
+        RecipeError: if nothing lies there, or it is a recipe already.
+        DataError: if it is empty, or neither of these.
     """
+    return _suggest(url)[0]
+
+
+def describe_suggestion(url: str) -> str:
+    """The text of the suggested recipe's file, its features declared as they are found.
+
+    The next build then refuses data that no longer has them.
+
+    Raises:
+        RecipeError: if nothing lies there, or it is a recipe already.
+        DataError: if it is empty, or neither of these, or its features cannot be told.
+    """
+    recipe, opened = _suggest(url)
+    files = recipe.source.select(opened.list()).files
+    resolved = resolve_features(recipe, files=files, opened=opened)
+    return recipe_text(recipe, resolved.prepared)
+
+
+def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
+    if url.endswith(".py"):
+        raise RecipeError(f"{url} is a recipe already. Build it: snapshard build {url} --out DIR")
     opened = open_source(url, ".")
-    paths = [file.path for file in opened.list()]
+    listed = opened.list()
+    if not listed:
+        raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
     source: Source
-    if any(path.lower().endswith(_TABLES) for path in paths):
-        tabs = all(path.lower().endswith(".tsv") for path in paths if "." in path)
-        source = Csv(url, delimiter="\t") if tabs else Csv(url)
-        steps: tuple[PrepareStep, ...] = ()
-    elif any("/" in path for path in paths):
-        source = ImageFolder(url)
-        steps = tuple(infer_image_steps(source.select(opened.list()).files, opened))
+    steps: Sequence[PrepareStep] = ()
+    images = ImageFolder(url)
+    pictured = [file for file in images.select(listed).files if "/" in file.path]
+    tables = [f for f in listed if f.path.lower().endswith(_TABLES) and not _hidden(f.path)]
+    num_images = sum(file.path.lower().endswith(_IMAGES) for file in pictured)
+    if tables and len(tables) >= num_images:
+        source = _table_source(url, tables, opened)
+    elif num_images or read_sizes(pictured[:: 1 + len(pictured) // _NUM_PROBED], opened):
+        source = images
+        steps = infer_image_steps(images.select(listed).files, opened)
     else:
-        raise RecipeError(
-            f"{opened.shown} holds neither CSV files nor class folders of images. Write a recipe "
-            "file that says what it is."
-        )
+        raise DataError(_say_unknown(opened, listed))
     recipe = Recipe(name=_name_of(url), source=source, prepare=steps)
     object.__setattr__(recipe, "folder", ".")
-    return recipe
+    return recipe, opened
+
+
+def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:
+    """CSV, or what has another delimiter in its header line."""
+    ends = {file.path[-4:].lower() for file in tables}
+    if ends == {".tsv"} and not opened.single and not opened.pattern:
+        # A folder's tables are its .csv files, unless a glob says otherwise.
+        url = f"{url.rstrip('/')}/**/*.tsv"
+    kept = [file for file in tables if file.path.lower().endswith(max(ends - {".tsv"} or ends))]
+    first = next((file for file in kept if not file.problem), None)
+    head = opened.read(first.path, 0, _HEADER_BYTES) if first is not None else b""
+    line = re.split(rb"[\r\n]", head.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n"), maxsplit=1)[0]
+    bare = re.sub(rb'"[^"]*"', b"", line).decode("latin-1")
+    delimiter = max(_DELIMITERS, key=lambda mark: (bare.count(mark), -_DELIMITERS.index(mark)))
+    return Csv(url) if delimiter == "," else Csv(url, delimiter=delimiter)
+
+
+def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
+    flat = [file for file in listed if file.path.lower().endswith(_IMAGES)]
+    if flat:
+        return (
+            f"{opened.shown} holds {len(flat):,} images beside each other (first: "
+            f"{flat[0].path!r}), expected class folders: <root>/<class>/<image>. Put the images "
+            "into one folder for each class, or give the folder above."
+        )
+    return (
+        f"{opened.shown} holds neither CSV files nor class folders of images (first of "
+        f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
+        "that says what it is."
+    )
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))
 
 
 def _name_of(url: str) -> str:
-    last = url.partition("::")[0].rstrip("/").rpartition("/")[2]
+    """A recipe's name: the last part of its place that is no wildcard."""
+    parts = [part for part in re.split(r"[/\\]|::", url.partition("?")[0]) if part]
+    plain = [part for part in parts if not re.search(r"[*\[]", part) and part not in (".", "..")]
+    last = plain[-1] if plain else ""
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", last.rpartition(".")[0] or last).strip("_-")
-    return name or "dataset"
+    return name[:100] or "dataset"
 
 
 def recipe_text(recipe: Recipe, features: Features | None = None) -> str:
@@ -56,28 +132,37 @@ def recipe_text(recipe: Recipe, features: Features | None = None) -> str:
 
     With ``features`` they are declared, so that the next build enforces them.
     """
-    steps = ", ".join(
-        f"ss.images.{_call(step, type(step).__name__.lower())}" for step in recipe.prepare
-    )
+    steps = [f"ss.images.{_call(step, type(step).__name__.lower())}" for step in recipe.prepare]
     fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
-    declared = "None"
+    lines = [
+        f"name={_quoted(recipe.name)},",
+        f"source=ss.{_call(recipe.source, type(recipe.source).__name__)},",
+        f"prepare=[{', '.join(steps)}],",
+        f"splits=ss.Splits({fractions}),",
+    ]
+    if recipe.source.label is None:
+        lines.insert(1, '# Add label="COLUMN" to name the one to predict.')
     if features is not None:
-        lines = (
-            f"        {name!r}: ss.{_call(f, type(f).__name__)},\n" for name, f in features.items()
-        )
-        declared = "{\n" + "".join(lines) + "    }"
-    return f'''"""Build it with `snapshard build THIS_FILE --out DIR`."""
+        lines.append("features={")
+        for name, feature in features.items():
+            lines += textwrap.indent(_declared(name, feature), _INDENT).splitlines()
+        lines.append("},")
+    body = textwrap.indent("\n".join(lines), _INDENT)
+    return f"{_HEAD}recipe = ss.Recipe(\n{body}\n)\n"
 
-import snapshard as ss
 
-recipe = ss.Recipe(
-    name={recipe.name!r},
-    source=ss.{_call(recipe.source, type(recipe.source).__name__)},
-    prepare=[{steps}],
-    splits=ss.Splits({fractions}),
-    features={declared},
-)
-'''
+def _declared(name: str, feature: Feature) -> str:
+    """One feature's line, or several where it has many classes."""
+    line = f"{_quoted(name)}: ss.{_call(feature, type(feature).__name__)},"
+    if len(line) <= _WIDTH or not isinstance(feature, ClassLabel):
+        return line
+    lines = [""]
+    for text in map(_quoted, feature.names):
+        if lines[-1] and len(lines[-1]) + len(text) > _WIDTH - 8:
+            lines.append("")
+        lines[-1] += f" {text}," if lines[-1] else f"{text},"
+    names = textwrap.indent("\n".join(lines), 2 * _INDENT)
+    return f"{_quoted(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT})\n),"
 
 
 def _call(value: object, name: str) -> str:
@@ -85,13 +170,27 @@ def _call(value: object, name: str) -> str:
 
     >>> from ..schemas.features import Scalar
     >>> _call(Scalar("float32", optional=True), "Scalar")
-    "Scalar('float32', optional=True)"
+    'Scalar("float32", optional=True)'
     """
     arguments = []
     for field in dataclasses.fields(value):  # type: ignore[arg-type]
         found = getattr(value, field.name)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            arguments.append(repr(found))
+            arguments.append(_written(found))
         elif found != field.default:
-            arguments.append(f"{field.name}={found!r}")
+            arguments.append(f"{field.name}={_written(found)}")
     return f"{name}({', '.join(arguments)})"
+
+
+def _written(value: object) -> str:
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_written, value))}{',' if len(value) == 1 else ''})"
+    return repr(value)
+
+
+def _quoted(text: str) -> str:
+    """A string literal, in double quotes where nothing in it speaks against that."""
+    single = repr(text)
+    return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single

@@ -6,13 +6,16 @@ import dataclasses
 import hashlib
 
 from ..schemas.errors import DamagedSnapshotError
-from ..schemas.manifest import Manifest
+from ..schemas.manifest import Manifest, ShardEntry
 from ..schemas.naming import MANIFEST, UNLISTED, ShardName, join
 from ..schemas.progress import Progress
 from ..transforms import storage
-from ..transforms.index import index_from_bytes
 from ..transforms.tfrecord import scan_tfrecord
 from .snapshot import Snapshot
+
+_CHUNK_BYTES = 16 << 20
+_BYTECODE = "__pycache__"
+"""Python makes it where a trainer imports the reader from the snapshot."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,27 +33,33 @@ def verify(snapshot: Snapshot, *, progress: Progress) -> Verified:
     Raises:
         DamagedSnapshotError: naming every file that is not as the manifest says and, in a
             shard, the first record that is not.
+        StorageError: if a file that is there cannot be read.
     """
     manifest = snapshot.manifest
-    findings = _contradictions(manifest)
+    findings = list(_contradictions(manifest))
     progress.start("verify", total=len(manifest.files), unit="files")
-    num_bytes = 0
-    for done, (name, entry) in enumerate(sorted(manifest.files.items()), start=1):
-        found = _check_file(snapshot, name)
-        if found is not None:
-            findings.append(f"{name}: {found}")
-        num_bytes += entry.bytes
+    found = set(storage.walk(snapshot.path))
+    progress.advance("verify", done=0)
+    checker = _Checker(snapshot)
+    for done, name in enumerate(sorted(manifest.files), start=1):
+        wrong = checker.check(name) if name in found else "is missing"
+        if wrong is not None:
+            findings.append(f"{name}: {wrong}")
         progress.advance("verify", done=done)
-    extra = set(storage.walk(snapshot.path)) - set(manifest.files) - UNLISTED
-    findings.extend(f"{name}: is not in the manifest" for name in sorted(extra))
+    extra = found - set(manifest.files) - UNLISTED
+    findings.extend(f"{name}: is not in the manifest" for name in sorted(extra) if _matters(name))
     progress.finish("verify", reused=False)
     if findings:
         listed = "\n".join(f"  {finding}" for finding in findings)
         raise DamagedSnapshotError(
-            f"{snapshot.path} is damaged:\n{listed}\nRemove the folder and build again."
+            f"{snapshot.path} is damaged:\n{listed}\nRestore the files from a copy, or remove the "
+            "folder and build again."
         )
-    num_examples = sum(split.num_examples for split in manifest.splits.values())
-    return Verified(len(manifest.files), num_bytes, num_examples)
+    return Verified(
+        num_files=len(manifest.files),
+        num_bytes=sum(entry.bytes for entry in manifest.files.values()),
+        num_examples=sum(split.num_examples for split in manifest.splits.values()),
+    )
 
 
 def _contradictions(manifest: Manifest) -> list[str]:
@@ -62,61 +71,65 @@ def _contradictions(manifest: Manifest) -> list[str]:
             if entry is None or (entry.bytes, entry.sha256) != (shard.num_bytes, shard.sha256):
                 findings.append(f"{MANIFEST}: shard {shard.file} differs from its entry in files")
         for total in ("num_examples", "num_bytes"):
-            if getattr(split, total) != sum(getattr(shard, total) for shard in split.shards):
-                findings.append(f"{MANIFEST}: {total} of split {name!r} is not its shards' sum")
+            told, summed = getattr(split, total), sum(getattr(s, total) for s in split.shards)
+            if told != summed:
+                findings.append(
+                    f"{MANIFEST}: {total} of split {name!r} is {told:,}, its shards' sum {summed:,}"
+                )
     return findings
 
 
-def _check_file(snapshot: Snapshot, name: str) -> str | None:
-    """What is wrong with one file of the snapshot; None if nothing is."""
-    entry = snapshot.manifest.files[name]
-    url = join(snapshot.path, name)
-    if not storage.exists(url):
-        return "is missing"
-    num_bytes = storage.num_bytes(url)
-    if num_bytes != entry.bytes:
-        wrong = f"has {num_bytes:,} bytes, expected {entry.bytes:,}"
-    elif _sha256(url, num_bytes) != entry.sha256:
-        wrong = "its content is not what was written (sha256 differs)"
-    else:
-        return _check_count(snapshot, name)
-    shard = ShardName.parse(name)
-    if shard is None:
-        return wrong
+def _matters(name: str) -> bool:
+    parts = name.split("/")
+    return _BYTECODE not in parts[:-1] and not storage.TEMPORARY.fullmatch(parts[-1])
+
+
+class _Checker:
+    """Checks the files of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._path = snapshot.path
+        self._files = snapshot.manifest.files
+        splits = snapshot.manifest.splits.values()
+        self._shards = {shard.file: shard for split in splits for shard in split.shards}
+        self._by_hash = {entry.sha256: name for name, entry in self._files.items()}
+
+    def check(self, name: str) -> str | None:
+        """What is wrong with one file; None if nothing is."""
+        entry, url = self._files[name], join(self._path, name)
+        num_bytes = storage.num_bytes(url)
+        shard = self._shards.get(name)
+        if num_bytes == entry.bytes or shard is not None:
+            sha256 = _sha256(url, num_bytes)
+            if sha256 == entry.sha256:
+                return None
+            other = self._by_hash.get(sha256)
+            if other is not None:
+                return f"holds what belongs into {other}; were they swapped?"
+        if num_bytes != entry.bytes:
+            wrong = f"has {num_bytes:,} bytes, expected {entry.bytes:,}"
+        else:
+            wrong = "its content is not what was written (sha256 differs)"
+        return wrong if shard is None else f"{wrong}; {_first_damage(url, shard)}"
+
+
+def _first_damage(url: str, shard: ShardEntry) -> str:
+    """Which record of a shard is damaged, or that its records are others than were written."""
+    name = ShardName.parse(shard.file)
+    if name is None:
+        return "its name is no shard's"
     try:
-        for _ in scan_tfrecord(url, shard.compression):
-            pass
+        num_records = sum(1 for _ in scan_tfrecord(url, name.compression))
     except DamagedSnapshotError as error:
-        return f"{wrong}; {error}"
-    return wrong
-
-
-def _check_count(snapshot: Snapshot, name: str) -> str | None:
-    """Whether a shard's index has as many records as the manifest says."""
-    shard = ShardName.parse(name)
-    if shard is None:
-        return None
-    expected = next(
-        (
-            entry.num_examples
-            for split in snapshot.manifest.splits.values()
-            for entry in split.shards
-            if entry.file == name
-        ),
-        None,
-    )
-    url = join(snapshot.path, shard.index_files[0])
-    if not storage.exists(url):
-        return None
-    found = len(index_from_bytes(storage.read_bytes(url))[0])
-    if expected is not None and found != expected:
-        return f"its index lists {found:,} records, the manifest {expected:,}"
-    return None
+        return str(error).removeprefix(f"{storage.redact(url)} is ").partition(". Restore")[0]
+    if num_records != shard.num_examples:
+        return f"it holds {num_records:,} whole records, expected {shard.num_examples:,}"
+    return "all its records are whole, but they are not the ones that were written"
 
 
 def _sha256(url: str, num_bytes: int) -> str:
     hasher = hashlib.sha256()
-    step = 16 << 20
-    for start in range(0, num_bytes, step):
-        hasher.update(storage.read_bytes(url, start=start, stop=min(num_bytes, start + step)))
+    for start in range(0, num_bytes, _CHUNK_BYTES):
+        stop = min(num_bytes, start + _CHUNK_BYTES)
+        hasher.update(storage.read_bytes(url, start=start, stop=stop))
     return hasher.hexdigest()

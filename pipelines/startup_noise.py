@@ -1,0 +1,144 @@
+"""Keeps what TensorFlow says while it loads off the terminal, and loses no other word.
+
+Its C++ code writes to file descriptor 2 before any setting can silence it: that no GPU was found,
+that oneDNN is on, and that it has not set up logging yet. While TensorFlow is imported and looks
+for devices, that descriptor therefore leads to a small process that passes on every line but
+those. A process of its own, so that the last words of a crash come through as well. What Python
+writes does not take that way.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+NOISE = (
+    rb"WARNING: All log messages before absl::InitializeLog\(\)"
+    # Information, warnings and errors; a fatal one comes through.
+    rb"|[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w./-]+:\d+\] "
+    rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] "
+    rb"|To enable the following instructions: "
+)
+"""What a line of noise begins with."""
+
+_FILTER = """
+import os, re
+noise = re.compile({noise!r})
+held = b""
+while chunk := os.read(0, 1 << 16):
+    *lines, held = (held + chunk).split(b"\\n")
+    for line in lines:
+        if not noise.match(line):
+            os.write(2, line + b"\\n")
+if held and not noise.match(held):
+    os.write(2, held)
+"""
+
+
+def hush_tensorflow() -> None:
+    """Arranges that TensorFlow loads silently in this process, and uses no GPU.
+
+    A build decodes and encodes on the processor; a GPU that it took would be missing where a
+    model trains meanwhile. Whoever has set ``TF_CPP_MIN_LOG_LEVEL`` below 3 sees all.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
+        return
+    if "tensorflow" not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+@contextmanager
+def without_noise() -> Iterator[None]:
+    """Filters what is written to file descriptor 2 meanwhile; Python's own writing goes past."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    python = sys.stderr
+    try:
+        past: Any = None
+        if _descriptor(python) == 2:
+            past = open(  # noqa: SIM115
+                os.dup(kept), "w", encoding=python.encoding, errors=python.errors, buffering=1
+            )
+            sys.stderr = past
+        filtering = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _FILTER.format(noise=NOISE)],
+            stdin=subprocess.PIPE,
+            stderr=kept,
+            # Ctrl-C is for the process that is filtered; the filter ends with it.
+            start_new_session=True,
+        )
+        pipe = filtering.stdin
+        assert pipe is not None
+        os.dup2(pipe.fileno(), 2)
+        pipe.close()
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            filtering.wait()
+            if past is not None:
+                if sys.stderr is past:
+                    sys.stderr = python
+                past.close()
+    finally:
+        os.close(kept)
+
+
+def is_noise(line: bytes) -> bool:
+    """Whether a line is one of those that TensorFlow writes whatever it is told.
+
+    >>> is_noise(b"I0000 00:00:1795244383.977556   26434 port.cc:153] oneDNN custom operations")
+    True
+    >>> is_noise(b"F0000 00:00:1795244383.977556   26434 cpu_feature_guard.cc:16] needs AVX")
+    False
+    """
+    return re.match(NOISE, line) is not None
+
+
+def _descriptor(stream: Any) -> int | None:
+    try:
+        found: int = stream.fileno()
+    except (AttributeError, OSError, io.UnsupportedOperation):
+        return None
+    return found
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds TensorFlow as others do, and has it loaded without noise."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != "tensorflow":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next(filter(None, found), None)
+        if spec is not None and spec.loader is not None:
+            _load_quietly(spec.loader)
+        return spec
+
+
+def _load_quietly(loader: Any) -> None:
+    """Makes a loader's next module load without noise; then the loader is as it was."""
+    load = loader.exec_module
+
+    def load_quietly(module: ModuleType) -> None:
+        del loader.exec_module
+        with without_noise():
+            load(module)
+            # Looking for devices is the other thing that it talks about.
+            module.config.list_physical_devices()
+
+    loader.exec_module = load_quietly
