@@ -96,10 +96,8 @@ class BlockPreparer:
     def prepare(self, block: Block) -> RunEntry:
         """Makes sure that the block's run and its key file are in the workspace."""
         workspace, run_id = self._config.workspace, self._config.run_id(block)
-        info_url = workspace.run_info(run_id)
-        if storage.exists(info_url):
-            info = RunInfo.from_json(json.loads(storage.read_bytes(info_url)))
-        else:
+        info = run_in_place(workspace, run_id)
+        if info is None:
             with storage.scratch_folder(self._config.workspace.root) as scratch:
                 info = self._write_run(block, run_id=run_id, scratch=scratch)
         return RunEntry(info, self._key_batches(info))
@@ -222,6 +220,19 @@ class BlockPreparer:
             for batch in RunReader(url, entry.keys, keys_schema()).scan()
         )
         return Summary(KeyHistogram.merge(parts), (entry,))
+
+
+def run_in_place(workspace: Workspace, run_id: str) -> RunInfo | None:
+    """What is known of a run; None where it or a part of it is missing."""
+    if not storage.exists(workspace.run_info(run_id)):
+        return None
+    info = RunInfo.from_json(json.loads(storage.read_bytes(workspace.run_info(run_id))))
+    url = workspace.run(run_id)
+    if not storage.exists(url) or storage.num_bytes(url) != info.num_bytes:
+        return None
+    if info.num_rejects and not storage.exists(workspace.run_rejects(run_id)):
+        return None
+    return info
 
 
 def _json_bytes(value: object) -> bytes:

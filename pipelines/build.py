@@ -25,7 +25,7 @@ from ..transforms.graph import read_graph_info
 from ..transforms.rejects import describe_rejects
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
 from ..transforms.summary import Summary, read_summary
-from .block_runs import PrepareConfig, summary_digest
+from .block_runs import PrepareConfig, run_in_place, summary_digest
 from .inventory import write_descriptors
 from .layout import Layout, lay_out, plan_with, train_split
 from .occupancy import building
@@ -143,8 +143,9 @@ class Build:
         """Makes sure that every block has its run: the summary, and how many were made."""
         workspace, blocks = self._workspace, found.inventory.blocks
         name = self._summary_digest(found, config)
-        outputs = [workspace.run_info(config.run_id(block)) for block in blocks]
-        missing = [url for url in outputs if not storage.exists(url)]
+        run_ids = [config.run_id(block) for block in blocks]
+        outputs = [workspace.run_info(run_id) for run_id in run_ids]
+        missing = [run_id for run_id in run_ids if run_in_place(workspace, run_id) is None]
         if missing or not storage.exists(workspace.summary(name)):
             from .prepare import PrepareRuns
 
