@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 from PIL import Image
 
-RECIPE = '''
+RECIPE = """
 import snapshard as ss
 
 
@@ -39,7 +39,7 @@ recipe = ss.Recipe(
     prepare=[ss.images.decode("image"), ss.images.resize("image", (64, 64))],
     preprocessing_fn=preprocessing_fn,
 )
-'''
+"""
 
 
 def make_photos(folder: Path, *, num_bytes: int) -> int:
@@ -49,7 +49,9 @@ def make_photos(folder: Path, *, num_bytes: int) -> int:
     for _ in range(32):
         coarse = rng.integers(0, 256, (60, 80, 3), np.uint8)
         picture = Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC)
-        noisy = np.clip(np.asarray(picture, np.int16) + rng.integers(-12, 13, (480, 640, 3)), 0, 255)
+        noisy = np.clip(
+            np.asarray(picture, np.int16) + rng.integers(-12, 13, (480, 640, 3)), 0, 255
+        )
         buffer = io.BytesIO()
         Image.fromarray(noisy.astype(np.uint8)).save(buffer, "JPEG", quality=85)
         made.append(buffer.getvalue())

@@ -13,7 +13,7 @@ import tensorflow as tf  # noqa: E402
 import snapshard as ss  # noqa: E402
 import snapshard.pipelines.build  # noqa: E402
 import snapshard.pipelines.prepare  # noqa: E402
-import snapshard.pipelines.write  # noqa: E402, F401
+import snapshard.pipelines.write  # noqa: E402
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A TensorFlow Datasets builder of class folders of JPEGs, as a module that Beam can pickle by name."""
+"""A TensorFlow Datasets builder of class folders of JPEGs, which Beam pickles by name."""
 
 import os
 from collections.abc import Iterator
