@@ -18,7 +18,9 @@ FORMAT_VERSION = 1
 MAX_LABELS = 1000
 """``label_counts`` keeps the most frequent labels, so many."""
 
-_STRICT = pydantic.ConfigDict(extra="forbid", frozen=True)
+_STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+_Count = Annotated[int, pydantic.Field(ge=0)]
 
 
 class FileEntry(pydantic.BaseModel):
@@ -26,7 +28,7 @@ class FileEntry(pydantic.BaseModel):
 
     model_config = _STRICT
 
-    bytes: int
+    bytes: _Count
     sha256: str
 
 
@@ -36,11 +38,11 @@ class ShardEntry(pydantic.BaseModel):
     model_config = _STRICT
 
     file: str
-    num_examples: int
-    num_bytes: int
+    num_examples: _Count
+    num_bytes: _Count
     """Length of the file (compressed, if it is)."""
     sha256: str
-    label_counts: dict[str, int]
+    label_counts: dict[str, _Count]
     """Examples by label, the 1,000 most frequent; empty without a label of few values."""
 
 
@@ -49,8 +51,8 @@ class SplitEntry(pydantic.BaseModel):
 
     model_config = _STRICT
 
-    num_examples: int
-    num_bytes: int
+    num_examples: _Count
+    num_bytes: _Count
     """Sum of the shards' lengths."""
     shards: list[ShardEntry]
 
@@ -62,15 +64,15 @@ class Manifest(pydantic.BaseModel):
 
     format_version: Literal[1]
     name: str
-    fingerprint: str
+    fingerprint: Annotated[str, pydantic.Field(pattern="^[0-9a-f]{16}$")]
     """16 hex digits: the content address of the snapshot, and its folder's name."""
     features: dict[str, Annotated[Feature, pydantic.Field(discriminator="kind")]]
     """What the examples hold."""
     label: str | None
     """The feature to predict: ``as_supervised`` gives it apart."""
     compression: Literal["none", "gzip"]
-    num_rejects: int
-    num_skipped: dict[str, int]
+    num_rejects: _Count
+    num_skipped: dict[str, _Count]
     """Files that are no records (dot-files and the like), by reason."""
     seed: int
     versions: dict[str, str]
@@ -109,3 +111,12 @@ class Manifest(pydantic.BaseModel):
             raise DamagedSnapshotError(
                 f"{where} is not a manifest: {place}: {first['msg']}. Build again."
             ) from None
+
+
+def manifest_schema() -> str:
+    """The JSON Schema of ``manifest.json``, as it stands in ``docs/manifest.schema.json``."""
+    value = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Manifest.model_json_schema(mode="serialization"),
+    }
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
