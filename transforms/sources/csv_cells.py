@@ -213,13 +213,7 @@ class CellReader:
         """
         coded = self._table.texts(rows, column.index).dictionary_encode()
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        present, first = np.unique(codes, return_index=True)
-        first = np.sort(first[present >= 0])
-
-        def fails(part: Offsets) -> bool:
-            return self._fails(rows.take(part), column)
-
-        unfit = codes[_culprits(fails, first)]
+        unfit = self._unfit_codes(rows, column, codes=codes, texts=coded.dictionary)
         text = column.arrow_type == pa.large_string()
         for row in np.flatnonzero(np.isin(codes, unfit)).tolist():
             cell = coded.dictionary[int(codes[row])].as_py()
@@ -231,6 +225,25 @@ class CellReader:
                 message = f"column {column.name!r} is {_shown(cell)}, expected {column.expected}"
             bad.add(int(kept[row]), "read", reason, _with_fix(message, fix))
             yield row
+
+    def _unfit_codes(
+        self, rows: Rows, column: _Column, *, codes: Offsets, texts: pa.Array
+    ) -> Offsets:
+        """Which of the texts of a column, by their code, cannot be parsed."""
+        if column.arrow_type == pa.large_string():
+            return np.flatnonzero([not _is_utf8(text) for text in texts.to_pylist()])
+        present, first = np.unique(codes, return_index=True)
+        first = first[present >= 0]
+        plausible = pc.match_substring_regex(texts, _plausible(column.arrow_type))
+        hopeless = np.flatnonzero(~plausible.to_numpy(zero_copy_only=False))
+        doubtful = np.sort(first[plausible.to_numpy(zero_copy_only=False)])
+        asked = rows.take(doubtful)
+
+        def fails(start: int, stop: int) -> bool:
+            return self._fails(asked.part(start, stop), column)
+
+        culprits = list(_culprits(fails, 0, len(doubtful)))
+        return np.concatenate((hopeless, codes[doubtful[culprits]]))
 
     def _how_to_fix(self, column: _Column, cell: bytes) -> str:
         other = "string"
@@ -301,14 +314,36 @@ class CellReader:
                 yield row, cell
 
 
-def _culprits(fails: Callable[[Offsets], bool], rows: Offsets) -> Offsets:
-    """The rows that fail each by itself, where a set fails if one of its rows does."""
-    if not len(rows) or not fails(rows):
-        return rows[:0]
-    if len(rows) == 1:
-        return rows
-    half = len(rows) // 2
-    return np.concatenate((_culprits(fails, rows[:half]), _culprits(fails, rows[half:])))
+def _plausible(kind: pa.DataType) -> str:
+    """A pattern of all texts that pyarrow may parse as a type, and of few others.
+
+    It only spares asking the parser about each of a million texts that are clearly no numbers.
+    """
+    if pa.types.is_integer(kind):
+        return r"^\s*[-+]?([0-9]+|0[xX][0-9a-fA-F]*)\s*$"
+    if pa.types.is_boolean(kind):
+        return r"^[A-Za-z01]{1,5}$"
+    return r"^\s*[-+]?([0-9.]+([eE][-+]?[0-9]*)?|[iI][nN][fF][a-zA-Z]*|[nN][aA][nN].*)\s*$"
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _culprits(fails: Callable[[int, int], bool], start: int, stop: int) -> Iterator[int]:
+    """The rows of [start, stop) that fail each by itself, where a range fails if one row does."""
+    if start == stop or not fails(start, stop):
+        return
+    if stop - start == 1:
+        yield start
+        return
+    middle = (start + stop) // 2
+    yield from _culprits(fails, start, middle)
+    yield from _culprits(fails, middle, stop)
 
 
 def _missing(values: pa.Array, feature: ClassLabel | Scalar) -> pa.Array:

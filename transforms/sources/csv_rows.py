@@ -68,6 +68,18 @@ class Rows:
         stops = starts + (self.stops[rows] - self.starts[rows])
         return dataclasses.replace(self, data=data, starts=starts, stops=stops)
 
+    def part(self, first: int, stop: int) -> Rows:
+        """Rows [first, stop), at least one, in their own ``data``."""
+        begin = int(self.starts[first])
+        end = int(self.starts[stop]) if stop < len(self) else len(self.data)
+        return dataclasses.replace(
+            self,
+            data=self.data[begin:end],
+            offset=self.offset + begin,
+            starts=self.starts[first:stop] - begin,
+            stops=self.stops[first:stop] - begin,
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class _Found:

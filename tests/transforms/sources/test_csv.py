@@ -22,6 +22,7 @@ from snapshard.transforms.sources import csv_rows
 from snapshard.transforms.sources.csv import Csv
 from snapshard.transforms.sources.csv_cells import MAX_BATCH_ROWS
 from snapshard.transforms.sources.csv_rows import cut_offsets, find_rows
+from snapshard.transforms.sources.csv_table import Table
 
 
 class Bytes:
@@ -276,6 +277,27 @@ def cell(text: bytes, feature: Scalar | ClassLabel, **settings: object) -> objec
 )
 def test_cells(text: bytes, dtype: str, expected: object) -> None:
     assert cell(text, Scalar(dtype)) == expected
+
+
+@given(
+    st.text(st.sampled_from("0123456789+-.eExXabcdefinftyNA() \t_,TRUElsou\xe9"), max_size=8),
+    st.sampled_from(["int64", "uint8", "float32", "bool", "string"]),
+)
+def test_a_cell_is_parsed_alone_as_among_others(text: str, dtype: str) -> None:
+    """What spares the parser never decides: each cell is rejected only if the parser says so."""
+    source, data = Csv("a.csv", null_values=("",)), f'a,b\n"{text}",1\nno,1\n1,1\n'.encode()
+    read = read_all(source, Bytes(a_csv=data), {"a": Scalar(dtype, optional=True)})
+    table = Table(path="a.csv", header=("a", "b"), delimiter=",", null_values=("",))
+    (rows,) = find_rows(lambda a, b: data[a:b], 4, len(data) - 9, delimiter=",")
+    kind = {"float32": pa.float32(), "bool": pa.bool_(), "string": pa.large_string()}
+    try:
+        table.parse(rows, types={0: kind.get(dtype) or getattr(pa, dtype)()})
+    except pa.ArrowInvalid:
+        fits = False
+    else:
+        fits = True
+    rejected = {reject.position for reject in read.rejects if reject.reason == "wrong type"}
+    assert (4 not in rejected) == fits
 
 
 def test_nan_is_a_number_where_it_does_not_mean_missing() -> None:
