@@ -1,9 +1,9 @@
 """Speed of the columnar encoder beside tfx_bsl's, on the same data, in one run.
 
 Each repetition times both encoders one after the other, in alternating order, on the same record
-batch, in processor time; a ratio is that of one repetition. tfx_bsl takes list columns only, so they are wrapped
-beforehand, outside the timing. It gives Python bytes; ours gives an Arrow array, which the second
-line of each case turns into Python bytes too.
+batch, in processor time; a ratio is that of one repetition. tfx_bsl takes list columns only, so
+they are wrapped beforehand, outside the timing. It gives Python bytes; ours gives an Arrow array,
+which the second line of each case turns into Python bytes too.
 
 Run: python benchmarks/encode.py [--repeats 15] [--rows 4096 65536]
 """
