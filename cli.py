@@ -72,6 +72,7 @@ def build(
     from . import terminal
     from .pipelines.build import build as run_build
 
+    _check_root(out)
     recipe = _recipe_of(source)
     with terminal.Bars() as bars:
         snapshot = run_build(recipe, out, workers=workers, progress=bars)
@@ -200,6 +201,19 @@ def gc(
     )
 
 
+def _check_root(out: str) -> None:
+    """Refuses an output root that cannot be one."""
+    from .schemas.errors import RecipeError
+    from .transforms import storage
+
+    if not out:
+        raise RecipeError("--out is empty, expected a folder or URL.")
+    if storage.is_local(out):
+        path = storage.local_path(out)
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise RecipeError(f"--out: {path} is a file, expected a folder. Choose another place.")
+
+
 def _recipe_of(source: str) -> Recipe:
     """The recipe in a file, or the one that raw data suggests, shown."""
     if source.endswith(".py"):
@@ -239,10 +253,10 @@ def _show_rejects(snapshot: Snapshot) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
     from . import terminal
-    from .pipelines.startup_noise import hush_tensorflow
+    from .pipelines.startup_noise import hush_libraries
 
     terminal.prepare_streams()
-    hush_tensorflow()
+    hush_libraries()
     try:
         code = _run(arguments)
         terminal.flush()

@@ -7,6 +7,7 @@ results alone.
 from __future__ import annotations
 
 import io
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -185,6 +186,8 @@ class _Step:
 
     def finish(self, *, reused: bool, note: str) -> None:
         self._seconds = time.monotonic() - self._begun
+        # "1 shards" is what a note says that was written for all numbers.
+        note = re.sub(r"^(1 \w+)s$", r"\1", note)
         self._words = ", ".join(filter(None, (note, "reused" if reused else "")))
 
     def facts(self) -> str:

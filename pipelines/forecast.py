@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from ..schemas.blocks import Block
+from ..schemas.blocks import Block, ImageFacts
 from ..schemas.errors import Reject
 from ..schemas.features import ClassLabel, Features
 from ..schemas.naming import Workspace
@@ -89,6 +89,7 @@ class _Sample:
     record_bytes: float
     num_all: int
     rejects: list[Reject]
+    image_facts: Mapping[str, ImageFacts]
 
 
 def forecast(recipe: Recipe, *, progress: Progress) -> Forecast:
@@ -133,7 +134,8 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     block = _sample_block(found)
     sizes: list[npt.NDArray[np.int64]] = []
     path, position, whole = "", 0, True
-    for records in BlockPreparer(config).records(block, rejects=rejects, facts={}):
+    facts: dict[str, ImageFacts] = {}
+    for records in BlockPreparer(config).records(block, rejects=rejects, facts=facts):
         sizes.append(records.column(NUM_BYTES).to_numpy())
         if recipe.source.numbered and sum(map(len, sizes)) >= _SAMPLE_ROWS:
             last = records.column(ID)[-1].as_py().decode("utf-8", "surrogateescape")
@@ -153,7 +155,7 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
             if part.path == path:
                 break
         num_all = round(num_records * inventory.num_bytes / max(1, read))
-    return _Sample(num_records, record_bytes, num_all, rejects)
+    return _Sample(num_records, record_bytes, num_all, rejects, facts)
 
 
 def _sample_block(found: Survey) -> Block:
@@ -198,6 +200,12 @@ def _warnings(found: Survey, sample: _Sample) -> Iterator[str]:
     for name, feature in found.features.prepared.items():
         if isinstance(feature, ClassLabel) and len(feature.names) < 2:
             yield f"feature {name!r} has only the class {', '.join(map(repr, feature.names))}"
+    for name, known in sample.image_facts.items():
+        if known.height is None or known.width is None:
+            yield (
+                f"feature {name!r}: images differ in size, so the reader needs image_size=; or "
+                "resize them once, in prepare="
+            )
     splits = found.recipe.splits.fractions
     scarce = [name for name, number in _class_counts(found).items() if number < len(splits)]
     if scarce:

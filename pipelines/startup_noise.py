@@ -1,10 +1,10 @@
-"""Keeps what TensorFlow says while it loads off the terminal, and loses no other word.
+"""Keeps what libraries say to themselves off the terminal, and loses no other word.
 
-Its C++ code writes to file descriptor 2 before any setting can silence it: that no GPU was found,
-that oneDNN is on, and that it has not set up logging yet. While TensorFlow is imported and looks
-for devices, that descriptor therefore leads to a small process that passes on every line but
-those. A process of its own, so that the last words of a crash come through as well. What Python
-writes does not take that way.
+TensorFlow's C++ code writes to file descriptor 2 before any setting can silence it: that no GPU
+was found, that oneDNN is on, and that it has not set up logging yet. While TensorFlow is imported
+and looks for devices, that descriptor therefore leads to a small process that passes on every
+line but those. A process of its own, so that the last words of a crash come through as well. What
+Python writes does not take that way.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import io
+import logging
 import os
 import re
 import subprocess
@@ -44,14 +45,21 @@ if held and not noise.match(held):
 """
 
 
-def hush_tensorflow() -> None:
-    """Arranges that TensorFlow loads silently in this process, and uses no GPU.
+_CHATTY = ("aiobotocore", "asyncio", "botocore", "gcsfs", "google", "s3fs")
+"""Loggers of stores' clients. What they log and give up on comes as an error as well."""
+
+
+def hush_libraries() -> None:
+    """Arranges that TensorFlow loads silently in this process, uses no GPU, and others are quiet.
 
     A build decodes and encodes on the processor; a GPU that it took would be missing where a
-    model trains meanwhile. Whoever has set ``TF_CPP_MIN_LOG_LEVEL`` below 3 sees all.
+    model trains meanwhile. Whoever has set ``TF_CPP_MIN_LOG_LEVEL`` below 3 sees what
+    TensorFlow says.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
         return
     if "tensorflow" not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
