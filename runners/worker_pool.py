@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,19 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import IO
 
-_LAST_WORDS = 2000
+_LAST_WORDS = 4000
+_NOISE = re.compile(
+    r"[IW]\d{4} \d\d:|E\d{4} .*cuda|WARNING: All log messages before absl|To enable "
+)
+
+
+def without_startup_noise(text: str) -> str:
+    r"""What a process wrote, without what TensorFlow always says when it starts.
+
+    >>> without_startup_noise("I0000 00:00:17.4 cudart_stub.cc:31] Could not find cuda\nKilled")
+    'Killed'
+    """
+    return "\n".join(line for line in text.splitlines() if not _NOISE.match(line)).strip()
 
 
 class WorkerProcess:
@@ -90,7 +103,7 @@ class WorkerProcess:
         """The end of what the process wrote."""
         with contextlib.suppress(OSError), open(self._log_path, "rb") as log:
             log.seek(max(0, os.path.getsize(self._log_path) - _LAST_WORDS))
-            return log.read().decode(errors="replace").strip()
+            return without_startup_noise(log.read().decode(errors="replace"))
         return ""
 
     def _read(self, stream: IO[bytes]) -> None:
