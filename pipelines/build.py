@@ -147,11 +147,12 @@ class Build:
         outputs = [workspace.run_info(run_id) for run_id in run_ids]
         missing = [run_id for run_id in run_ids if run_in_place(workspace, run_id) is None]
         if missing or not storage.exists(workspace.summary(name)):
-            from .prepare import PrepareRuns
-
             descriptors = write_descriptors(blocks, workspace)
-            job = PrepareRuns(config, descriptors, name, self._runner.threads_per_worker)
             with watched(self._progress, "prepare", outputs=outputs, unit="blocks"):
+                # Takes seconds: in the step's time, so that its bar shows.
+                from .prepare import PrepareRuns
+
+                job = PrepareRuns(config, descriptors, name, self._runner.threads_per_worker)
                 self._runner.run(lambda pipeline: pipeline | job, job_name="prepare")
         else:
             self._progress.start("prepare", total=len(outputs), unit="blocks")
@@ -240,15 +241,15 @@ class Build:
         outputs = [self._workspace.shard_info(found.fingerprint, str(name)) for name in names]
         missing = [name for name in names if read_shard_info(settings, name) is None]
         if missing:
-            from .write import WriteShards
-
-            job = WriteShards(
-                settings,
-                layout.splits,
-                self._summary_digest(found, config),
-                self._runner.threads_per_worker,
-            )
             with watched(self._progress, "write", outputs=outputs, unit="shards"):
+                from .write import WriteShards
+
+                job = WriteShards(
+                    settings,
+                    layout.splits,
+                    self._summary_digest(found, config),
+                    self._runner.threads_per_worker,
+                )
                 self._runner.run(lambda pipeline: pipeline | job, job_name="write")
         else:
             self._progress.start("write", total=len(outputs), unit="shards")
