@@ -175,14 +175,17 @@ class _Step:
         self._begun = time.monotonic()
         self._done = 0
         self._first: tuple[int, float] | None = None
+        self._advanced = self._begun
         self._seconds: float | None = None
         self._words = ""
 
     def advance(self, done: int) -> None:
+        now = time.monotonic()
         if self._first is None:
             # What was done before counts for no rate.
-            self._first = (done, time.monotonic())
-        self._done = done
+            self._first = (done, now)
+        if done != self._done:
+            self._done, self._advanced = done, now
 
     def finish(self, *, reused: bool, note: str) -> None:
         self._seconds = time.monotonic() - self._begun
@@ -200,11 +203,12 @@ class _Step:
             return human_seconds(elapsed)
         parts = [f"{self._done:,}/{human_count(self.total, self._unit)}"]
         base, since = self._first or (0, self._begun)
-        made, seconds = self._done - base, time.monotonic() - since
-        if made > 0 and seconds > 0.5:
+        made, seconds = self._done - base, self._advanced - since
+        if made > 0 and seconds > 0.1:
             rate = made / seconds
             parts.append(f"{rate:,.1f}/s" if rate >= 1 else f"{1 / rate:,.1f} s each")
-            parts.append(f"{human_seconds((self.total - self._done) / rate)} left")
+            left = (self.total - self._done) / rate - (time.monotonic() - self._advanced)
+            parts.append(f"{human_seconds(max(0.0, left))} left")
         else:
             parts.append(human_seconds(elapsed))
         return ", ".join(parts)
