@@ -110,6 +110,10 @@ class _Walk:
             return digest([self._refer(root, name), self._records])
         except OpaqueError as error:
             raise RecipeError(error.explain(name)) from None
+        except RecursionError:
+            raise RecipeError(
+                f"{name} uses values that are nested too deeply to be told apart. Flatten them."
+            ) from None
 
     def _refer(self, value: Any, where: str) -> Json:
         """The JSON by which a record refers to a value."""
@@ -277,6 +281,8 @@ class _Walk:
                 found.append([chain, self._module(owner)])
             elif chain[depth] in vars(owner):
                 found.append([chain, self._variable(chain[depth], vars(owner))])
+            elif "__getattr__" in vars(owner):
+                found.append([chain, self._module(owner)])
             else:
                 found.append([chain, ["unbound"]])
         return ["module", found]

@@ -567,6 +567,27 @@ def test_reading_all_globals_takes_the_whole_module(tmp_path: Path) -> None:
     assert _digest_of(path) != first
 
 
+def test_a_module_that_makes_its_attributes_counts_as_a_whole(tmp_path: Path) -> None:
+    text = "import snapshard as ss\nimport h\ndef step(x):\n    return h.made\n" + (
+        'recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[step])\n'
+    )
+    path = tmp_path / "recipe.py"
+    path.write_text(text)
+    found = set()
+    for value in (1, 2):
+        (tmp_path / "h.py").write_text(f"def __getattr__(name): return {value}")
+        found.add(_digest_of(path))
+    assert len(found) == 2
+
+
+def test_values_nested_too_deeply_are_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(RecipeError, match="nested too deeply"):
+        _of(deep)
+
+
 def test_a_bare_module_counts_as_a_whole(tmp_path: Path) -> None:
     text = "import snapshard as ss\nimport h\ndef step(x):\n    return getattr(h, x)\n" + (
         'recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[step])\n'
