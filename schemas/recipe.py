@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .blocks import Block, RawBatch, Selection, SourceFile
 from .errors import RecipeError
-from .features import Features, wire_columns
+from .features import Feature, Features, wire_columns
 from .shards import Shards
 from .splits import Splits
 
@@ -156,6 +156,10 @@ class Recipe:
                 f"Recipe: source={self.source!r} is no source. Write for example "
                 'ss.ImageFolder("folder") or ss.Csv("table.csv").'
             )
+        if not isinstance(self.prepare, list | tuple):
+            raise RecipeError(
+                f"Recipe: prepare={self.prepare!r} is no list of steps. Write prepare=[…]."
+            )
         object.__setattr__(self, "prepare", tuple(self.prepare))
         for step in self.prepare:
             if not isinstance(step, PrepareStep) and not callable(step):
@@ -179,15 +183,30 @@ class Recipe:
                     f"is none in {', '.join(self.splits.names)}. Name one split train."
                 )
         if self.features is not None:
-            wire_columns(self.features)
+            self._check_features(self.features)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise RecipeError(f"Recipe: seed={self.seed!r} is not an integer.")
         allowed = self.max_rejects
-        if allowed is not None and (isinstance(allowed, bool) or not allowed >= 0):
+        number = isinstance(allowed, int | float) and not isinstance(allowed, bool)
+        if allowed is not None and not (number and allowed >= 0):
             raise RecipeError(
                 f"Recipe: max_rejects={allowed!r}, expected a fraction below 1 or a count."
             )
         object.__setattr__(self, "folder", _calling_folder())
+
+    def _check_features(self, features: object) -> None:
+        if not isinstance(features, Mapping):
+            raise RecipeError(
+                f"Recipe: features={features!r} is no dict. Write for example "
+                '{"label": ss.ClassLabel(("no", "yes"))}.'
+            )
+        for name, feature in features.items():
+            if not isinstance(name, str) or not isinstance(feature, Feature):
+                raise RecipeError(
+                    f"Recipe: features declares {name!r} as {feature!r}, expected a name and an "
+                    "ss.Image(…), ss.ClassLabel(…), ss.Scalar(…) or ss.Tensor(…)."
+                )
+        wire_columns(features)
 
     def reject_budget(self, num_records: int) -> int:
         """How many of so many records may be rejected."""

@@ -21,6 +21,10 @@ def _recipe(**arguments: Any) -> ss.Recipe:
         ({"name": ""}, "cannot name a folder"),
         ({"source": "images"}, "source='images' is no source"),
         ({"prepare": ["resize"]}, "prepare holds 'resize'"),
+        ({"prepare": ss.images.decode("image")}, "is no list of steps"),
+        ({"features": ["image"]}, r"features=\['image'\] is no dict"),
+        ({"features": {"image": 3}}, "declares 'image' as 3"),
+        ({"features": {1: ss.Image()}}, "declares 1 as"),
         ({"splits": {"train": 1.0}}, r"splits=.* is no ss\.Splits"),
         ({"shards": 3}, r"shards=3 is no ss\.Shards"),
         ({"preprocessing_fn": "f"}, "is not a function"),
@@ -28,6 +32,7 @@ def _recipe(**arguments: Any) -> ss.Recipe:
         ({"seed": 0.5}, "seed=0.5 is not an integer"),
         ({"seed": True}, "seed=True is not an integer"),
         ({"max_rejects": -1}, "max_rejects=-1"),
+        ({"max_rejects": "1%"}, "max_rejects='1%'"),
         ({"max_rejects": float("nan")}, "max_rejects=nan"),
     ],
 )
