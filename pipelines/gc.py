@@ -208,6 +208,8 @@ def _references(folder: str, found: Set[str]) -> References:
 
 def _name_folders(folder: str) -> list[str]:
     """The folders of names at a place: itself, or those in it."""
+    if storage.is_local(folder) and not os.path.isdir(storage.local_path(folder)):
+        return []
     if _is_name_folder(folder):
         return [folder]
     inside = [join(folder, name) for name in storage.list_names(folder) if name != WORKSPACE]
