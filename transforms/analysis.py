@@ -231,12 +231,13 @@ def _check_outputs(outputs: Any) -> None:
                 f"preprocessing_fn returned {name!r} as {tensor.dtype.name}, expected int64, "
                 "float32 or string. Cast it: tf.cast(x, tf.int64)."
             )
-        dims = tensor.shape.dims
+        rank, sizes = tensor.shape.rank, list(tensor.shape or ())
         if isinstance(tensor, tf.Tensor):
-            fits = bool(dims) and None not in [dim.value for dim in dims[1:]]
-            expected = "[records, …] with all other sizes known: reshape it"
+            # The number of records is never known: a first size that is, is of something else.
+            fits = bool(rank) and sizes[0] is None and None not in sizes[1:]
+            expected = "[records, …] with all other sizes known: give each record a value or row"
         else:
-            fits = dims is not None and len(dims) == 2
+            fits = rank == 2
             expected = "two dimensions: flatten it, or return its parts"
         if not fits:
             raise RecipeError(
@@ -262,5 +263,5 @@ def _explain(error: BaseException, what: str) -> str:
 _NOISE = re.compile(
     r"An error occurred while trying to apply the transformation: |Graph execution error:"
     r"|Detected at node .*\n|<stack traces unavailable>|\[\[.*?\]\]|\[Op:.*?\]"
-    r"|\s*Batch instances:[\s\S]*|\[while running .*?\]"
+    r"|\s*Batch instances:[\s\S]*|\[while running .*\]"
 )

@@ -210,9 +210,13 @@ FAILURES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "number": (lambda x: {"a": 3}, "returned 'a' as 3, expected a tensor"),
     "dtype": (lambda x: {"a": tf.cast(x["size"], tf.int32)}, "'a' as int32, expected int64"),
     "scalar": (lambda x: {"a": tf.reduce_sum(x["size"])}, r"'a' of shape \(\)"),
+    "statistic": (
+        lambda x: {"a": tf.stack([tft.mean(x["size"])])},
+        r"'a' of shape \(1,\), expected \[records",
+    ),
     "unknown size": (
-        lambda x: {"a": tf.reshape(x["size"], [1, -1])[:, : tf.size(x["size"])]},
-        r"'a' of shape \(1, None\)",
+        lambda x: {"a": tf.reshape(x["size"], [tf.size(x["size"]), -1])},
+        r"'a' of shape \(None, None\)",
     ),
     "three dimensions": (
         lambda x: {"a": tf.sparse.reshape(x["mass"], [-1, 1, 1])},
