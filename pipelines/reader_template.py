@@ -44,7 +44,7 @@ RECORD_BYTES = 20_000
 _BUFFER_BYTES = 16 << 20  # memory of the default shuffle buffer (it pays to stay in the cache) …
 _BUFFER_RECORDS = 16_384  # … which never holds more records than this
 _OPEN_SHARDS = 16  # shards that a shuffled epoch draws on at a time
-_WINDOW = 64  # records of one shard that are shuffled before they meet others, at most
+_WINDOWS = 1_024  # records that are shuffled within the open shards, all together, at most
 _CHUNK = 32  # records that travel together from there on, at most
 _READ_BYTES = 1 << 20  # one read from a shard
 
@@ -120,7 +120,8 @@ def dataset(
     def epoch(epoch_seed: Any) -> tf.data.Dataset:
         if buffer:
             return _shuffled(ranges, batch_size, drop_remainder, buffer=buffer, seed=epoch_seed)
-        return _stored(ranges).batch(batch_size, drop_remainder=drop_remainder)
+        records = _streams(ranges).flat_map(_records)
+        return records.batch(batch_size, drop_remainder=drop_remainder)
 
     # One number for each epoch, which seeds all of its shuffling; a second pass draws new ones.
     seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
@@ -203,11 +204,6 @@ def _records(path: Any, skip: Any, take: Any) -> tf.data.Dataset:
     return records.skip(skip).take(take).apply(tf.data.experimental.assert_cardinality(take))
 
 
-def _stored(ranges: list[tuple[str, int, int]]) -> tf.data.Dataset:
-    """The serialized examples of all ranges in stored order."""
-    return _streams(ranges).flat_map(_records)
-
-
 def _shuffled(
     ranges: list[tuple[str, int, int]],
     batch_size: int,
@@ -218,16 +214,16 @@ def _shuffled(
 ) -> tf.data.Dataset:
     """Batches of serialized examples, in an order and a composition that the seed decides.
 
-    Records are shuffled within a window of each open shard. From there they travel in chunks,
-    an eighth of a batch or less, which costs a tenth of single records. The rest of the buffer
+    Records are shuffled within a window of each open shard. From there they travel in chunks of
+    an eighth of a batch or less, which costs less than one by one. The rest of the buffer
     shuffles the chunks of all shards, and batches are cut from their stream.
     """
     num_open = max(1, min(_OPEN_SHARDS, len(ranges)))
-    window = max(1, min(_WINDOW, buffer // 2 // num_open))
+    window = max(1, min(_WINDOWS, buffer // 2) // num_open)
     chunk = max(1, min(_CHUNK, batch_size // 8, window))
 
     def chunks(index: Any, range_: tuple[Any, Any, Any]) -> tf.data.Dataset:
-        return _shuffle(_records(*range_), window, seed, index).batch(chunk)
+        return _shuffle(_records(*range_), window, seed, index + 1).batch(chunk)
 
     streams = _shuffle(_streams(ranges).enumerate(), len(ranges), seed, -1)
     mixed = streams.interleave(
