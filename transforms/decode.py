@@ -17,6 +17,7 @@ from ..schemas.features import ListKind
 from .varint import unpack_varints
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_ENTRY = {(1, _BYTES), (2, _BYTES)}
 _KINDS: dict[int, ListKind] = {1: "bytes", 2: "float32", 3: "int64"}
 
 
@@ -42,6 +43,9 @@ def read_lists(serialized: bytes) -> dict[str, ExampleList]:
     lists: dict[str, ExampleList | None] = {}
     try:
         for entry in _parts(b"".join(_parts(serialized, 1)), 1):
+            if any(field[:2] not in _ENTRY for field in _fields(entry)):
+                # Protobuf's parser (upb) takes an entry with a field it does not know for unknown.
+                continue
             name = b"".join(_parts(entry, 1)[-1:]).decode()
             lists[name] = _list(b"".join(_parts(entry, 2)))
     except UnicodeDecodeError:

@@ -230,6 +230,7 @@ UNUSUAL = {
         b"a", field(3, 2, PACKED) + field(1, 2, b"") + field(3, 2, field(1, 0, b"\x07"))
     ),
     "no list": feature_entry(b"a"),
+    "unknown field in an entry": field(1, 2, field(3, 2, b"a") + field(2, 2, field(3, 2, PACKED))),
     "unknown fields": feature_entry(
         b"a",
         field(3, 2, field(2, 1, bytes(8)) + PACKED + field(9, 5, bytes(4)) + field(1, 1, bytes(8))),
