@@ -262,6 +262,60 @@ class TestSettings:
         assert len(pairs) == len(set(patients.tolist()))
         assert {split for _, split in pairs} == {"train", "test"}
 
+    def test_stratified_by_what_may_be_missing(
+        self, lab: Any, tmp_path: Path, examples: Path
+    ) -> None:
+        table = examples / "data" / "penguins.csv"
+        (tmp_path / "recipe.py").write_text(
+            "import snapshard as ss\n"
+            f'recipe = ss.Recipe(name="by_sex", source=ss.Csv({str(table)!r}),\n'
+            '    splits=ss.Splits(train=0.8, validation=0.1, test=0.1, stratify_by="sex"))\n'
+        )
+        snapshot = lab.build(tmp_path / "recipe.py", tmp_path / "out")
+        assert b"" in lab.read_back(snapshot).values["sex"]
+        assert_exact_shares(lab, snapshot, "sex")
+        assert_all_rows(lab, snapshot, table)
+
+    def test_fewer_records_than_splits(self, lab: Any, tmp_path: Path) -> None:
+        snapshot = lab.build(lab.image_project(tmp_path, num=2), tmp_path / "out")
+        held = lab.read_back(snapshot)
+        assert len(set(held.ids)) == 2
+        empty = [name for name, split in snapshot.manifest.splits.items() if not split.shards]
+        assert empty
+        for name in empty:
+            dataset = snapshot.reader().dataset(name, 4)
+            assert dataset.cardinality().numpy() == 0
+            assert list(dataset) == []
+
+    def test_bad_cells_are_rejects(self, lab: Any, tmp_path: Path) -> None:
+        cells = [str(i) for i in range(200)]
+        for row in (3, 77, 150):
+            cells[row] = f"about {row}"
+        content = "name,size\n" + "".join(f"thing {i},{cell}\n" for i, cell in enumerate(cells))
+        (tmp_path / "things.csv").write_text(content)
+        text = (
+            "import snapshard as ss\n"
+            'recipe = ss.Recipe(name="things", source=ss.Csv("things.csv"), max_rejects=REJECTS,\n'
+            '    features={"name": ss.Scalar("string"), "size": ss.Scalar("int32")})\n'
+        )
+        recipe = tmp_path / "recipe.py"
+        recipe.write_text(text.replace("REJECTS", "None"))
+        with pytest.raises(ss.SnapshardError, match=r"3 of 200 records were rejected, and 0"):
+            lab.build(recipe, tmp_path / "out")
+        assert not list((tmp_path / "out").rglob("manifest.json"))
+        recipe.write_text(text.replace("REJECTS", "3"))
+        snapshot = lab.build(recipe, tmp_path / "out")
+        held, rejects = lab.read_back(snapshot), lab.rejects(snapshot)
+        rows = dict(csv_rows(tmp_path / "things.csv"))
+        assert sorted([*held.ids, *(row["id"] for row in rejects)]) == sorted(rows)
+        for row in rejects:
+            assert rows[row["id"]]["size"].startswith("about ")
+            assert row["id"] == f"{row['source']}#{row['position']}"
+            assert rows[row["id"]]["size"] in row["message"]
+        for record_id, _, values in held.rows():
+            assert values["size"] == int(rows[record_id]["size"])
+            assert values["name"] == rows[record_id]["name"].encode()
+
     @pytest.mark.parametrize(
         ("shards", "wanted"),
         [
