@@ -1,0 +1,166 @@
+"""Opening a snapshot from wherever a user points, and importing its reader."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+import snapshard as ss
+from snapshard.schemas.errors import DamagedSnapshotError, RecipeError
+
+FEATURES = {"x": ss.Scalar("int64"), "label": ss.ClassLabel(("no", "yes"))}
+RECORDS = [{"x": i, "label": i % 2} for i in range(5)]
+FIRST, SECOND = "0" * 16, "1" * 16
+
+
+@pytest.fixture
+def make(write_snapshot: Callable[..., Any]) -> Callable[..., Path]:
+    """Makes ``<out>/<name>/<fingerprint>`` and the pointer to it."""
+
+    def made(
+        out: Path,
+        name: str = "made",
+        fingerprint: str = FIRST,
+        *,
+        latest: bool = True,
+        **options: Any,
+    ) -> Path:
+        folder = out / name / fingerprint
+        features = options.pop("features", FEATURES)
+        write_snapshot(folder, features, {"train": [RECORDS]}, fingerprint=fingerprint, **options)
+        if latest:
+            pointer = json.dumps({"fingerprint": fingerprint})
+            (out / name / "latest.json").write_text(pointer)
+        return folder
+
+    return made
+
+
+def test_opens_a_snapshot(make: Any, tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    found = ss.Snapshot.open(folder)
+    assert found.path == str(folder)
+    assert found.manifest.fingerprint == FIRST
+    assert not found.cached
+
+
+def test_path_is_absolute(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make(tmp_path)
+    monkeypatch.chdir(folder)
+    assert ss.Snapshot.open(".").path == str(folder)
+    monkeypatch.chdir(tmp_path)
+    assert ss.Snapshot.open("made").path == str(folder)
+
+
+def test_folder_of_a_name_is_its_latest(make: Any, tmp_path: Path) -> None:
+    make(tmp_path, fingerprint=FIRST)
+    latest = make(tmp_path, fingerprint=SECOND)
+    assert ss.Snapshot.open(tmp_path / "made").path == str(latest)
+
+
+def test_output_root_of_one_name(make: Any, tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    (tmp_path / "notes.txt").write_text("beside it")
+    (tmp_path / "empty").mkdir()
+    assert ss.Snapshot.open(tmp_path).path == str(folder)
+
+
+def test_output_root_of_several_names(make: Any, tmp_path: Path) -> None:
+    make(tmp_path, name="one")
+    make(tmp_path, name="two")
+    with pytest.raises(
+        RecipeError, match=rf"several snapshots: one, two\. Name one.*{tmp_path}/one"
+    ):
+        ss.Snapshot.open(tmp_path)
+
+
+def test_folder_of_snapshots_without_a_pointer(make: Any, tmp_path: Path) -> None:
+    folder = make(tmp_path, latest=False)
+    (tmp_path / "made" / ".work").mkdir()
+    assert ss.Snapshot.open(tmp_path / "made").path == str(folder)
+    make(tmp_path, fingerprint=SECOND, latest=False)
+    with pytest.raises(RecipeError, match=f"several snapshots: {FIRST}, {SECOND}"):
+        ss.Snapshot.open(tmp_path / "made")
+
+
+def test_what_is_no_snapshot(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "folder" / "below").mkdir(parents=True)
+    with pytest.raises(RecipeError, match="absent does not exist"):
+        ss.Snapshot.open(tmp_path / "absent")
+    with pytest.raises(RecipeError, match="file is a file, expected the folder"):
+        ss.Snapshot.open(tmp_path / "file")
+    with pytest.raises(RecipeError, match=r"folder is no snapshot: there is no manifest\.json"):
+        ss.Snapshot.open(tmp_path / "folder")
+
+
+def test_unpublished(make: Any, tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(DamagedSnapshotError, match=r"no manifest\.json: either its build did not"):
+        ss.Snapshot.open(folder)
+    with pytest.raises(DamagedSnapshotError, match=f"names {FIRST}, and no snapshot"):
+        ss.Snapshot.open(tmp_path / "made")
+
+
+@pytest.mark.parametrize(
+    "pointer", ["", "[]", "{}", '{"fingerprint": "../../x"}', '{"fingerprint": 1}']
+)
+def test_pointer_is_no_path(make: Any, tmp_path: Path, pointer: str) -> None:
+    make(tmp_path)
+    (tmp_path / "made" / "latest.json").write_text(pointer)
+    with pytest.raises(DamagedSnapshotError, match=r"latest\.json names no fingerprint"):
+        ss.Snapshot.open(tmp_path / "made")
+
+
+def test_manifest_that_is_none(make: Any, tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    for content, said in (
+        ("{", "is not JSON"),
+        ("[]", "is not a manifest"),
+        ('{"format_version": 99}', "has format_version 99, expected 1"),
+    ):
+        (folder / "manifest.json").write_text(content)
+        with pytest.raises(DamagedSnapshotError, match=said):
+            ss.Snapshot.open(folder)
+
+
+def test_reader_reads(make: Any, tmp_path: Path) -> None:
+    first = ss.Snapshot.open(make(tmp_path, fingerprint=FIRST)).reader()
+    second = ss.Snapshot.open(make(tmp_path, fingerprint=SECOND)).reader()
+    assert (first.FINGERPRINT, second.FINGERPRINT) == (FIRST, SECOND)
+    assert first.__name__ not in sys.modules
+    (batch,) = first.dataset("train", 8, shuffle=False)
+    np.testing.assert_array_equal(batch["x"], [0, 1, 2, 3, 4])
+
+
+def test_reader_of_a_remote_snapshot(make: Any, tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    store = fsspec.filesystem("memory")
+    store.put(str(folder), "memory://bucket/made", recursive=True)
+    try:
+        found = ss.Snapshot.open("memory://bucket/made")
+        assert found.manifest == ss.Snapshot.open(folder).manifest
+        reader = found.reader()
+        assert reader.NUM_EXAMPLES == {"train": 5}
+        # TensorFlow reads gs:// by itself and this store not: the place is what matters here.
+        with pytest.raises(Exception, match="memory"):
+            reader.dataset("train", 8)
+        (batch,) = reader.dataset("train", 8, shuffle=False, root=folder)
+        np.testing.assert_array_equal(batch["x"], [0, 1, 2, 3, 4])
+    finally:
+        store.rm("memory://bucket", recursive=True)
+
+
+def test_names_from_the_data_are_no_code(make: Any, tmp_path: Path) -> None:
+    names = ('"); raise SystemExit("pwned") #', "'''", '"""', "\\", "a\nimport os", "{}", "\x1b")
+    features = {"x": ss.Scalar("int64"), "label": ss.ClassLabel(names)}
+    reader = ss.Snapshot.open(make(tmp_path, features=features)).reader()
+    assert tuple(reader.CLASS_NAMES) == names
+    (batch,) = reader.dataset("train", 8, shuffle=False)
+    np.testing.assert_array_equal(batch["label"], [0, 1, 0, 1, 0])
