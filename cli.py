@@ -33,12 +33,16 @@ _Source = Annotated[
     typer.Argument(
         help="A recipe file (.py), or raw data itself: a folder of class folders of images, a "
         "CSV file or a folder of them; a path, a glob or a URL.",
+        metavar="SOURCE",
         show_default=False,
     ),
 ]
 _SnapshotPath = Annotated[
     str,
-    typer.Argument(help="A snapshot's folder, or one that holds snapshots: then the latest."),
+    typer.Argument(
+        help="A snapshot's folder, or one that holds snapshots: then the latest.",
+        metavar="SNAPSHOT",
+    ),
 ]
 
 
@@ -62,8 +66,8 @@ def options(
 @app.command()
 def build(
     source: _Source,
-    out: Annotated[str, typer.Option(help="Output root: a folder or URL.")],
-    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 1,
+    out: Annotated[str, typer.Option(help="Output root: a folder or URL.", metavar="DIR")],
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.", metavar="N")] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line.")
     ] = False,
@@ -77,7 +81,6 @@ def build(
     with terminal.Bars() as bars:
         snapshot = run_build(recipe, out, workers=workers, progress=bars)
     if as_json:
-        terminal.flush()
         print(json.dumps(_json_facts(snapshot)))
         return
     terminal.show_splits(snapshot.manifest)
@@ -183,7 +186,9 @@ def verify(snapshot: _SnapshotPath) -> None:
 
 @app.command()
 def gc(
-    folder: Annotated[str, typer.Argument(help="An output root, or the folder of one name.")],
+    folder: Annotated[
+        str, typer.Argument(help="An output root, or the folder of one name.", metavar="DIR")
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
 ) -> None:
     """Clear work that no snapshot refers to, and unpublished directories."""
@@ -259,12 +264,10 @@ def main(arguments: list[str] | None = None) -> None:
     hush_libraries()
     try:
         code = _run(arguments)
-        terminal.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has enough of it: what is left to flush goes nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has enough of it.
         code = 1
     if code == _INTERRUPTED:  # typer makes it of a KeyboardInterrupt
         terminal.show_error("interrupted. What is done is kept: the same command goes on.")
@@ -277,6 +280,7 @@ def _run(arguments: list[str] | None) -> int:
 
     try:
         code = app(arguments, standalone_mode=False, prog_name="snapshard")
+        terminal.flush()
     except SnapshardError as error:
         terminal.show_error(str(error))
         return error.exit_code
@@ -292,7 +296,7 @@ def _run(arguments: list[str] | None) -> int:
 
         # A full disk or a missing temporary folder, for example: not a defect.
         try:
-            with failing_as_storage_error("use", str(error.filename or "a file of this machine")):
+            with failing_as_storage_error("use", str(error.filename or "a file or the output")):
                 raise
         except SnapshardError as explained:
             terminal.show_error(str(explained))

@@ -7,6 +7,7 @@ results alone.
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 import time
@@ -39,7 +40,20 @@ _CONTROLS = {
 
 
 def prepare_streams() -> None:
-    """Lets any text be written: what the terminal's encoding lacks is written as an escape."""
+    """Lets any text be written: what the terminal's encoding lacks is written as an escape.
+
+    Streams that were closed lead nowhere from now on: the next file to be opened would get their
+    descriptors, and what libraries write there.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -252,7 +266,7 @@ def show_features(features: Features, title: str = "features") -> None:
 
 def show_counts(title: str, counts: Mapping[str, int]) -> None:
     """Prints how often each name occurs, in a line, cut where there are many."""
-    listed = ", ".join(f"{name}: {counts[name]:,}" for name in sorted(counts))
+    listed = ", ".join(f"{_cell(name)}: {counts[name]:,}" for name in sorted(counts))
     say(f"{title}: {shorten(listed, 600)}")
 
 
@@ -268,7 +282,7 @@ def describe_feature(feature: Feature) -> str:
     'class, one of 2: no, yes'
     """
     if isinstance(feature, ClassLabel):
-        names = shorten(", ".join(feature.names), 60)
+        names = shorten(", ".join(map(_cell, feature.names)), 60)
         return f"class, one of {len(feature.names):,}: {names}"
     missing = ""
     if isinstance(feature, Image):
@@ -306,6 +320,15 @@ def show_splits(manifest: Manifest) -> None:
 
 
 def flush() -> None:
-    """Makes sure that what was printed is out before a process ends."""
-    sys.stdout.flush()
+    """Makes sure that what was printed is out before a process ends.
+
+    Raises:
+        OSError: if it cannot be written; what is left then goes nowhere, or the interpreter
+            would try again and complain.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
     sys.stderr.flush()
