@@ -1,0 +1,160 @@
+"""A dry run says what a build would read and make, and leaves no trace."""
+
+import os
+import tempfile
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image as PillowImage
+
+import snapshard as ss
+from snapshard.pipelines.forecast import Forecast, forecast
+from snapshard.schemas.errors import DataError, RecipeError
+from snapshard.schemas.progress import Silent
+
+
+def _forecast(recipe: ss.Recipe) -> Forecast:
+    return forecast(recipe, progress=Silent())
+
+
+def _table(path: Path, num_rows: int, *, first: int = 0) -> None:
+    lines = [f"{first + i:08},word {(first + i) % 7}" for i in range(num_rows)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["number,word", *lines]) + "\n")
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Callable[..., None]:
+    """Writes one image below ``images``."""
+
+    def write(name: str, size: tuple[int, int] = (4, 6)) -> None:
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        PillowImage.fromarray(np.zeros((*size, 3), np.uint8)).save(path)
+
+    return write
+
+
+def _images(tmp_path: Path, **options: Any) -> ss.Recipe:
+    return ss.Recipe(name="x", source=ss.ImageFolder(str(tmp_path / "images")), **options)
+
+
+def test_small_table_is_counted_exactly(tmp_path: Path) -> None:
+    _table(tmp_path / "t" / "a.csv", 70)
+    _table(tmp_path / "t" / "b.csv", 30, first=70)
+    (tmp_path / "t" / "README").write_text("not a table")
+    found = _forecast(ss.Recipe(name="x", source=ss.Csv(str(tmp_path / "t"))))
+    assert (found.num_files, found.num_examples) == (2, 100)
+    assert found.input_bytes == sum(p.stat().st_size for p in tmp_path.rglob("*.csv"))
+    assert found.num_skipped == {"not a .csv file": 1}
+    assert found.features == {"number": ss.Scalar("int64"), "word": ss.Scalar("string")}
+    assert [(s.name, s.num_examples, s.num_shards) for s in found.splits] == [
+        ("train", 80, 1),
+        ("validation", 10, 1),
+        ("test", 10, 1),
+    ]
+    assert found.output_bytes == pytest.approx(sum(s.num_bytes for s in found.splits), rel=0.01)
+    assert found.warnings == ()
+
+
+def test_large_table_is_estimated(tmp_path: Path) -> None:
+    _table(tmp_path / "t" / "a.csv", 3_000)
+    # So many rows that the windows read do not reach the end.
+    _table(tmp_path / "t" / "b.csv", 400_000, first=3_000)
+    found = _forecast(ss.Recipe(name="x", source=ss.Csv(str(tmp_path / "t"))))
+    assert found.num_examples == pytest.approx(403_000, rel=0.02)
+
+
+def test_table_of_which_nothing_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
+    features = {"a": ss.Scalar("int64"), "b": ss.Scalar("int64")}
+    recipe = ss.Recipe(name="x", source=ss.Csv(str(tmp_path / "t.csv")), features=features)
+    found = _forecast(recipe)
+    assert (found.num_examples, found.output_bytes) == (0, 0)
+    assert [split.num_shards for split in found.splits] == [0, 0, 0]
+    (warning,) = found.warnings
+    assert warning.startswith("2 of 2 sampled records would be rejected:")
+    assert "t.csv" in warning
+
+
+def test_images(tmp_path: Path, picture: Any) -> None:
+    for index in range(30):
+        picture(f"{'cat' if index % 3 else 'dog'}/{index}.png")
+    (tmp_path / "images" / "cat" / ".hidden").touch()
+    steps = [ss.images.decode("image"), ss.images.resize("image", (10, 10))]
+    found = _forecast(_images(tmp_path, prepare=steps, shards=ss.Shards(num_shards=2)))
+    assert found.class_counts == {"cat": 20, "dog": 10}
+    assert found.num_skipped == {"hidden file": 1}
+    assert found.num_examples == 30
+    assert found.features["image"] == ss.Image(height=10, width=10)
+    # Pixels, and what the wire format adds.
+    assert 300 < found.example_bytes < 360
+    assert [split.num_shards for split in found.splits] == [2, 2, 2]
+    assert found.warnings == ()
+
+
+def test_warns_of_what_a_build_would_trip_over(tmp_path: Path, picture: Any) -> None:
+    for index in range(5):
+        picture(f"many/{index}.png", (4, 4 + index % 2))
+    picture("few/1.png")
+    (tmp_path / "images" / "many" / "text.png").write_text("no image")
+    (tmp_path / "images" / "many" / "gone.png").symlink_to(tmp_path / "nowhere")
+    found = "\n".join(_forecast(_images(tmp_path)).warnings)
+    assert "1 of the files will be rejects: dangling symbolic link" in found
+    assert "many/text.png" in found
+    assert "classes with fewer files than there are splits: 'few'" in found
+    assert "images differ in size, so the reader needs image_size=" in found
+    assert "these splits may be empty: validation, test" in found
+
+
+def test_warns_of_a_single_class(tmp_path: Path, picture: Any) -> None:
+    for index in range(20):
+        picture(f"only/{index}.png")
+    assert _forecast(_images(tmp_path)).warnings == ("feature 'label' has only the class 'only'",)
+
+
+@pytest.mark.parametrize("free", [10**4, 10**9])
+def test_says_whether_it_fits_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    _table(tmp_path / "t.csv", 1000)
+    memory = types.SimpleNamespace(available=free)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    found = _forecast(ss.Recipe(name="x", source=ss.Csv(str(tmp_path / "t.csv"))))
+    assert found.free_memory_bytes == free
+    assert found.fits_memory == (free > 10**5)
+
+
+def test_writes_nothing(tmp_path: Path, picture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(10):
+        picture(f"cat/{index}.png")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+    def listing() -> dict[str, tuple[int, int]]:
+        found = {str(path): path.lstat() for path in [tmp_path, *tmp_path.rglob("*")]}
+        return {
+            name: (stat.st_ino, stat.st_mtime_ns if "temporary" not in name else 0)
+            for name, stat in found.items()
+        }
+
+    before = listing()
+    assert _forecast(_images(tmp_path)).num_examples == 10
+    assert listing() == before
+    assert not os.listdir(tmp_path / "temporary")
+
+
+def test_errors_are_those_of_a_build(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    with pytest.raises(DataError, match="holds no files"):
+        _forecast(_images(tmp_path))
+    _table(tmp_path / "t.csv", 10)
+    splits = ss.Splits(train=1.0, stratify_by="colour")
+    recipe = ss.Recipe(name="x", source=ss.Csv(str(tmp_path / "t.csv")), splits=splits)
+    with pytest.raises(RecipeError, match="stratify_by='colour' names no feature"):
+        _forecast(recipe)

@@ -1,0 +1,216 @@
+"""What raw data suggests, and that the text of it is a recipe file that makes the same."""
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image as PillowImage
+
+import snapshard as ss
+from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.suggest import describe_suggestion, recipe_text, suggest_recipe
+from snapshard.pipelines.survey import survey
+from snapshard.schemas.errors import DataError, RecipeError
+from snapshard.schemas.naming import Workspace
+from snapshard.schemas.progress import Silent
+
+TABLE = "id,name,weight,seen\n1,ann,2.5,true\n2,bob,,false\n"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Callable[..., str]:
+    """Writes images of these sizes in turn, into class folders."""
+
+    def write(
+        sizes: Sequence[tuple[int, int]], classes: Sequence[str] = ("cat", "dog"), num: int = 6
+    ) -> str:
+        for name in classes:
+            for index in range(num):
+                height, width = sizes[index % len(sizes)]
+                path = tmp_path / "pets" / name / f"{index}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                PillowImage.fromarray(np.zeros((height, width, 3), np.uint8)).save(path)
+        return "pets"
+
+    return write
+
+
+def _fingerprint(recipe: ss.Recipe, tmp_path: Path) -> Any:
+    workspace = Workspace(str(tmp_path / "workspace"))
+    found = survey(recipe, workspace=workspace, progress=Silent(), write=False)
+    return found.fingerprint, found.prepare_digest
+
+
+def _written(source: str, tmp_path: Path) -> ss.Recipe:
+    """The recipe that is read from the suggestion's text, saved as a file beside the source."""
+    (tmp_path / "made.py").write_text(describe_suggestion(source))
+    return load_recipe_file(tmp_path / "made.py")
+
+
+def test_images_of_one_size_are_copied(pictures: Any) -> None:
+    recipe = suggest_recipe(pictures([(4, 6)]))
+    assert (recipe.name, recipe.source, recipe.prepare) == ("pets", ss.ImageFolder("pets"), ())
+
+
+def test_images_of_several_sizes_take_the_commonest(pictures: Any) -> None:
+    recipe = suggest_recipe(pictures([(4, 6), (4, 6), (8, 8)]))
+    decode, resize = recipe.prepare
+    assert decode == ss.images.decode("image")
+    assert resize == ss.images.resize("image", (4, 6))
+
+
+def test_images_without_a_common_size_keep_their_ratio(pictures: Any) -> None:
+    recipe = suggest_recipe(pictures([(4, 6), (5, 5), (8, 8)]))
+    assert recipe.prepare[1] == ss.images.resize("image", (256, 256), keep_ratio=True)
+
+
+def test_images_beside_a_table_of_theirs(pictures: Any, tmp_path: Path) -> None:
+    source = pictures([(4, 6)])
+    (tmp_path / source / "labels.csv").write_text(TABLE)
+    assert suggest_recipe(source).source == ss.ImageFolder(source)
+
+
+def test_images_are_known_by_their_content(pictures: Any, tmp_path: Path) -> None:
+    source = pictures([(4, 6)])
+    for path in (tmp_path / source).rglob("*.png"):
+        path.rename(path.with_suffix(""))
+    assert suggest_recipe(source).source == ss.ImageFolder(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "source"),
+    [
+        ("t.csv", TABLE, ss.Csv("t.csv")),
+        ("T.CSV", TABLE, ss.Csv("T.CSV")),
+        ("t.csv", TABLE.replace(",", ";"), ss.Csv("t.csv", delimiter=";")),
+        ("t.csv", '"a,b";c\n1;2\n', ss.Csv("t.csv", delimiter=";")),
+        ("t.csv", "\ufeff\na|b\n1|2\n", ss.Csv("t.csv", delimiter="|")),
+        ("t.csv", "only\n1\n", ss.Csv("t.csv")),
+        ("t.tsv", TABLE.replace(",", "\t"), ss.Csv("t.tsv", delimiter="\t")),
+        ("folder/t.csv", TABLE, ss.Csv("folder")),
+        ("folder/a/b/t.csv", TABLE, ss.Csv("folder")),
+        (
+            "folder/t.tsv",
+            TABLE.replace(",", "\t"),
+            ss.Csv("folder/**/*.tsv", delimiter="\t"),
+        ),
+    ],
+)
+def test_tables(tmp_path: Path, name: str, text: str, source: ss.Csv) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    given = name.split("/")[0]
+    recipe = suggest_recipe(given)
+    assert recipe.source == source
+    # What is suggested can be read.
+    assert set(_fingerprint(recipe, tmp_path)) == set(
+        _fingerprint(_written(given, tmp_path), tmp_path)
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("pets", "pets"),
+        ("pets/", "pets"),
+        ("./pets", "pets"),
+        ("pets/*", "pets"),
+        ("pets/**/*.png", "pets"),
+        ("../{here}/pets", "pets"),
+    ],
+)
+def test_name_comes_from_the_place(pictures: Any, tmp_path: Path, given: str, name: str) -> None:
+    pictures([(4, 6)])
+    (tmp_path / "pets" / "here").mkdir()
+    shutil.copytree(tmp_path / "pets" / "cat", tmp_path / "pets" / "here" / "below")
+    recipe = suggest_recipe(given.format(here=tmp_path.name))
+    assert recipe.name == name
+
+
+def test_name_is_one_that_a_folder_can_have(tmp_path: Path) -> None:
+    (tmp_path / "my täble (1).csv").write_text(TABLE)
+    assert suggest_recipe("my täble (1).csv").name == "my_t_ble_1"
+    (tmp_path / "(1).csv").write_text(TABLE)
+    assert suggest_recipe("(1).csv").name == "1"
+
+
+def test_what_is_no_known_data(pictures: Any, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="nowhere does not exist"):
+        suggest_recipe("nowhere")
+    with pytest.raises(RecipeError, match=r"made\.py is a recipe already\. Build it: snapshard bu"):
+        suggest_recipe("made.py")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty holds no files"):
+        suggest_recipe("empty")
+    (tmp_path / "texts" / "a").mkdir(parents=True)
+    (tmp_path / "texts" / "a" / "x.txt").write_text("words")
+    with pytest.raises(DataError, match=r"neither CSV files nor class folders .*'a/x\.txt'"):
+        suggest_recipe("texts")
+    with pytest.raises(DataError, match=r"6 images beside each other .*one folder for each class"):
+        suggest_recipe(f"{pictures([(4, 6)])}/cat")
+
+
+@pytest.mark.parametrize("sizes", [[(4, 6)], [(4, 6), (4, 6), (8, 8)], [(4, 6), (5, 5), (8, 8)]])
+def test_text_of_images_makes_the_same_snapshot(pictures: Any, tmp_path: Path, sizes: Any) -> None:
+    source = pictures(sizes, classes=("cat", "d\"o'g", "emu\nbird", "ünï", "[red]"))
+    read = _written(source, tmp_path)
+    assert read.features is not None
+    assert read.features["label"] == ss.ClassLabel(("[red]", "cat", "d\"o'g", "emu\nbird", "ünï"))
+    assert _fingerprint(read, tmp_path) == _fingerprint(suggest_recipe(source), tmp_path)
+
+
+def test_text_of_a_table_makes_the_same_snapshot(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TABLE)
+    read = _written("t.csv", tmp_path)
+    assert read.features == {
+        "id": ss.Scalar("int64"),
+        "name": ss.Scalar("string"),
+        "weight": ss.Scalar("float32", optional=True),
+        "seen": ss.Scalar("bool"),
+    }
+    assert _fingerprint(read, tmp_path) == _fingerprint(suggest_recipe("t.csv"), tmp_path)
+
+
+def test_text_counts_from_where_it_is_saved(pictures: Any, tmp_path: Path) -> None:
+    text = describe_suggestion(pictures([(4, 6)]))
+    (tmp_path / "elsewhere").mkdir()
+    os.rename(tmp_path / "pets", tmp_path / "elsewhere" / "pets")
+    (tmp_path / "elsewhere" / "made.py").write_text(text)
+    read = load_recipe_file("elsewhere/made.py")
+    assert _fingerprint(read, tmp_path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(
+    names=st.lists(
+        st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30),
+        min_size=1,
+        max_size=40,
+        unique=True,
+    ),
+    column=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20),
+)
+def test_any_names_survive_the_text(tmp_path: Path, names: list[str], column: str) -> None:
+    recipe = ss.Recipe(name="x", source=ss.Csv("t.csv", label=column))
+    features = {
+        f"f{column}": ss.ClassLabel(tuple(names)),
+        "image": ss.Image(height=3, storage="encoded"),
+        "t": ss.Tensor("string", (None,), optional=True),
+        "s": ss.Scalar("float32", optional=True, default=-1.5),
+    }
+    text = recipe_text(recipe, features)
+    (tmp_path / "made.py").write_text(text, encoding="utf-8")
+    read = load_recipe_file(tmp_path / "made.py")
+    assert (read.source, read.features) == (recipe.source, features)
