@@ -42,6 +42,14 @@ class WireColumn:
     optional: bool = False
 
 
+_PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "float32": (float, int),
+    "string": (str,),
+}
+"""What a default of a dtype is in Python; an int elsewhere."""
+
+
 def list_kind(dtype: str) -> ListKind:
     """Says which of an Example's three lists holds values of a dtype."""
     if dtype == "float32":
@@ -112,6 +120,18 @@ class Scalar:
     optional: bool = False
     default: bool | int | float | str | None = None
     kind: Literal["scalar"] = "scalar"
+
+    def __post_init__(self) -> None:
+        """Checks that the default is of the dtype; NaN, which is float32's own, becomes None."""
+        default, expected = self.default, _PYTHON_TYPES.get(self.dtype, (int,))
+        if default is None:
+            return
+        if not isinstance(default, expected) or isinstance(default, bool) != (expected == (bool,)):
+            raise ValueError(f"default={default!r} is no {self.dtype}")
+        if isinstance(default, float) and math.isinf(default):
+            raise ValueError(f"default={default} must be finite")  # JSON has no infinity
+        if isinstance(default, float) and math.isnan(default):
+            object.__setattr__(self, "default", None)
 
     def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
         """The stored columns of a feature of this type called ``name``."""
