@@ -287,7 +287,8 @@ def _run(arguments: list[str] | None) -> int:
     except typer.TyperException as error:
         if message := error.format_message():  # none where the help was shown instead
             command = getattr(getattr(error, "ctx", None), "command_path", "snapshard")
-            terminal.show_error(f"{message.rstrip('.')}. Try '{command} --help'.")
+            stop = "" if message.endswith((".", "?")) else "."
+            terminal.show_error(f"{message}{stop} Try '{command} --help'.")
         return 2
     except BrokenPipeError:
         raise

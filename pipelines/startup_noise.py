@@ -53,14 +53,13 @@ def hush_libraries() -> None:
     """Arranges that TensorFlow loads silently in this process, uses no GPU, and others are quiet.
 
     A build decodes and encodes on the processor; a GPU that it took would be missing where a
-    model trains meanwhile. Whoever has set ``TF_CPP_MIN_LOG_LEVEL`` below 3 sees what
-    TensorFlow says.
+    model trains meanwhile. Whoever sets ``TF_CPP_MIN_LOG_LEVEL=0`` sees all that TensorFlow says.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") != "3":
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
         return
     if "tensorflow" not in sys.modules and not any(isinstance(f, _Finder) for f in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

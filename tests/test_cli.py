@@ -1,0 +1,547 @@
+"""The command line as users and scripts meet it: exit codes, messages, output, what is written."""
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as PillowImage
+
+from snapshard import cli, terminal
+from snapshard.pipelines import startup_noise, verify
+from snapshard.pipelines import suggest as suggest_module
+from snapshard.schemas.errors import StorageError
+
+TABLE = "id,name,weight\n" + "".join(f"{i},name {i % 5},{i / 4}\n" for i in range(60))
+# The tests' own process asks TensorFlow to say more.
+PLAIN = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+NOISE = ("absl", "oneDNN", "cuda", "WARNING", "Warning", "Traceback")
+
+
+def _run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "snapshard", *map(str, arguments)],
+        **{
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+            "check": False,
+            "timeout": 300,
+            "env": PLAIN,
+            **options,
+        },
+    )
+
+
+def _listing(folder: Path) -> dict[str, tuple[int, int]]:
+    found = {str(path): path.lstat() for path in [folder, *folder.rglob("*")]}
+    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in found.items()}
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command line in this process: its code, output and error output."""
+    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(argument) for argument in arguments])
+        written = capsys.readouterr()
+        assert "Traceback" not in written.err
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, written.out, written.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw images of two sizes in class folders."""
+    folder = tmp_path_factory.mktemp("raw") / "pets"
+    rng = np.random.default_rng(0)
+    for index in range(40):
+        path = folder / ("cat" if index % 2 else "dog") / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        size = (6, 8) if index % 3 else (5, 5)
+        PillowImage.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A build of raw images: the output root, and how the process ended."""
+    out = tmp_path_factory.mktemp("built") / "out"
+    return out, _run("build", images.name, "--out", out, "--json", cwd=images.parent)
+
+
+@pytest.fixture
+def snapshot(built: tuple[Path, Any], tmp_path: Path) -> Path:
+    """A copy of the snapshot, to be damaged."""
+    out, done = built
+    assert done.returncode == 0, done.stderr
+    shutil.copytree(out, tmp_path / "out")
+    return (
+        tmp_path / "out" / Path(json.loads(done.stdout.splitlines()[-1])["path"]).relative_to(out)
+    )
+
+
+class TestBuild:
+    def test_raw_images(self, built: tuple[Path, Any], images: Path) -> None:
+        out, done = built
+        assert done.returncode == 0, done.stderr
+        (line,) = done.stdout.splitlines()
+        facts = json.loads(line)
+        assert set(facts) == {"path", "fingerprint", "cached", "num_rejects", "splits"}
+        assert facts["path"] == f"{out}/pets/{facts['fingerprint']}"
+        assert re.fullmatch("[0-9a-f]{16}", facts["fingerprint"])
+        assert (facts["cached"], facts["num_rejects"]) == (False, 0)
+        assert set(facts["splits"]) == {"train", "validation", "test"}
+        assert sum(split["num_examples"] for split in facts["splits"].values()) == 40
+        manifest = json.loads((out / "pets" / facts["fingerprint"] / "manifest.json").read_text())
+        assert set(manifest["features"]) == {"image", "label"}
+        assert manifest["features"]["image"]["height"] == 6
+
+    def test_tells_the_recipe_and_each_step_and_no_noise(self, built: tuple[Path, Any]) -> None:
+        _, done = built
+        assert 'source=ss.ImageFolder("pets")' in done.stderr
+        assert 'ss.images.resize("image", (6, 8))' in done.stderr
+        steps = [line for line in done.stderr.splitlines() if re.match(r"\w+: ", line)]
+        assert [step.partition(":")[0] for step in steps] == [
+            "inventory",
+            "prepare",
+            "plan",
+            "write",
+        ]
+        for step, said in zip(
+            steps, ("40 files", "1 block, 40 records", "3 shards", "3 shards"), strict=True
+        ):
+            assert re.fullmatch(rf"\w+: {said}, \d+\.\d s", step), step
+        for word in NOISE:
+            assert word not in done.stderr
+
+    def test_saved_suggestion_is_cached_and_writes_nothing(
+        self, built: tuple[Path, Any], images: Path, call: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        out, done = built
+        monkeypatch.chdir(images.parent)
+        code, text, _ = call("init", "pets")
+        assert code == 0
+        Path("pets_recipe.py").write_text(text)
+        before = _listing(out)
+        code, printed, told = call("build", "pets_recipe.py", "--out", out, "--json")
+        assert code == 0
+        assert _listing(out) == before
+        first, second = json.loads(done.stdout), json.loads(printed)
+        assert second == {**first, "cached": True}
+        # A file that was written just now is read again.
+        assert re.search(r"^inventory: 40 files,( reused,)? \d+\.\d s$", told, re.MULTILINE)
+        code, printed, _ = call("build", "pets_recipe.py", "--out", out)
+        assert code == 0
+        assert printed.endswith(f"already built: {first['path']}\n")
+
+    def test_declared_features_are_enforced(self, tmp_path: Path, call: Any) -> None:
+        (tmp_path / "t.csv").write_text(TABLE)
+        code, text, _ = call("init", tmp_path / "t.csv")
+        assert code == 0
+        (tmp_path / "recipe.py").write_text(text)
+        (tmp_path / "t.csv").write_text(TABLE + "sixty,name,1.0\n")
+        code, printed, told = call("build", tmp_path / "recipe.py", "--out", tmp_path / "out")
+        assert code == 3
+        assert printed == ""
+        assert "1 of 61 records were rejected, and 0 are allowed; nothing was published" in told
+        assert "'sixty'" in told
+        assert not list((tmp_path / "out").rglob("manifest.json"))
+
+    def test_interrupted(self, images: Path, tmp_path: Path) -> None:
+        with subprocess.Popen(
+            [sys.executable, "-m", "snapshard", "build", images, "--out", tmp_path / "out"],
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            stderr = process.stderr
+            assert stderr is not None
+            for line in stderr:
+                if line.startswith("inventory:"):
+                    break
+            process.send_signal(signal.SIGINT)
+            rest = stderr.read()
+            assert process.wait(60) == 130
+        assert "Traceback" not in rest
+        assert "interrupted. What is done is kept" in rest
+
+
+class TestPlan:
+    def test_shows_what_would_come_and_writes_nothing(
+        self, images: Path, call: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(images.parent)
+        before = _listing(images.parent)
+        code, printed, told = call("plan", "pets")
+        assert code == 0, told
+        assert _listing(images.parent) == before
+        for part in (
+            "reads 40 files",
+            "image  image, uint8[6, 8, 3]",
+            "class, one of 2: cat, dog",
+            "files by class: cat: 20, dog: 20",
+            "about 40 examples",
+            "fits into the",
+        ):
+            assert part in printed
+        assert re.search(r"train +32 +1 ", printed)
+        assert "source=ss.ImageFolder" in told
+
+    def test_warns(self, tmp_path: Path, call: Any) -> None:
+        (tmp_path / "t.csv").write_text("a,b\n1,2\n3\n")
+        code, _, told = call("plan", tmp_path / "t.csv")
+        assert code == 0
+        assert "warning: 1 of 2 sampled records would be rejected:" in told
+        assert "t.csv byte 8: the row '3' does not have 2 cells" in told
+
+
+class TestInspectAndVerify:
+    def test_inspect(self, snapshot: Path, call: Any) -> None:
+        for place in (snapshot, snapshot.parent, snapshot.parent.parent):
+            code, printed, _ = call("inspect", place)
+            assert code == 0
+            assert printed.splitlines()[-1] == str(snapshot)
+        assert "image, uint8[6, 8, 3]" in printed
+        assert re.search(r"train by label: cat: \d+, dog: \d+", printed)
+        assert "tensorflow 2" in printed
+
+    def test_verify(self, snapshot: Path, call: Any) -> None:
+        code, printed, told = call("verify", snapshot)
+        assert code == 0
+        assert re.fullmatch(rf"whole: 12 files, [\d.]+ kB, 40 examples in {snapshot}\n", printed)
+        assert told.startswith("verify: 12 files, ")
+
+    def test_damage_is_4_and_names_file_and_record(self, snapshot: Path, call: Any) -> None:
+        (shard,) = snapshot.glob("train-*")
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+        code, printed, told = call("verify", snapshot)
+        assert (code, printed) == (4, "")
+        assert re.search(rf"{shard.name}: its content is not .* damaged at record \d+, byte", told)
+
+    @pytest.mark.parametrize("command", ["verify", "inspect"])
+    def test_missing_manifest_is_4(self, snapshot: Path, call: Any, command: str) -> None:
+        (snapshot / "manifest.json").unlink()
+        code, _, told = call(command, snapshot)
+        assert code == 4
+        assert "no manifest.json" in told
+
+
+class TestGc:
+    def test_dry_run_then_real(self, snapshot: Path, call: Any) -> None:
+        out = snapshot.parent.parent
+        unpublished = snapshot.parent / ("e" * 16)
+        unpublished.mkdir()
+        (unpublished / "train-00000-of-00001.tfrecord").write_bytes(bytes(1000))
+        before = _listing(out)
+        code, printed, _ = call("gc", out, "--dry-run")
+        assert code == 0
+        assert _listing(out) == before
+        assert f"would remove {unpublished}" in printed
+        assert "would free" in printed
+        code, printed, _ = call("gc", out)
+        assert code == 0
+        assert f"removed {unpublished}" in printed
+        assert not unpublished.exists()
+        assert call("verify", snapshot)[0] == 0
+
+
+BROKEN_RECIPES = {
+    "syntax": ("recipe = ss.Recipe(name='x' source=1)", "recipe.py line 2: invalid syntax"),
+    "unknown argument": ("recipe = ss.Recipe(nam='x')", "recipe.py line 2: TypeError"),
+    "bad setting": ("ss.Shards(target_bytes='big')", "line 2: Shards: 'big' is not a size"),
+    "bad type": ("ss.ImageFolder('x', max_pixels='y')", "line 2: ImageFolder: max_pixels"),
+    "own error": ("def f():\n    return 1 / 0\nf()", "recipe.py line 3: ZeroDivisionError"),
+    "missing module": ("import nowhere_at_all", "No module named 'nowhere_at_all'. Install it"),
+    "no recipe": ("x = 1", "makes no recipe"),
+    "ends the program": ("import sys; sys.exit(7)", "ended the program while it was loaded"),
+    "no source": (
+        "recipe = ss.Recipe(name='x', source=ss.ImageFolder('gone'))",
+        "The source gone does not exist (looked for ",
+    ),
+}
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["bild"], "No such command 'bild'. Did you mean 'build'? Try 'snapshard --help'."),
+            (["zap"], "No such command 'zap'. Try 'snapshard --help'."),
+            (["build"], "Missing argument 'SOURCE'. Try 'snapshard build --help'."),
+            (["build", "x"], "Missing option '--out'. Try 'snapshard build --help'."),
+            (["build", "x", "--out", "y", "--nope"], "No such option: --nope"),
+            (["build", "x", "--out", "y", "--workers", "0"], "Invalid value for '--workers'"),
+            (["build", "x", "--out", "y", "--workers", "two"], "Invalid value for '--workers'"),
+            (["build", "x", "--out"], "--out"),
+            (["build", "x", "--out", ""], "--out is empty"),
+            (["build", "x", "--out", "file"], "--out: file is a file, expected a folder"),
+            (["build", "x", "y", "--out", "z"], "unexpected extra argument"),
+            (["build", "nowhere", "--out", "y"], "The source nowhere does not exist"),
+            (["build", "nowhere.py", "--out", "y"], "nowhere.py does not exist"),
+            (["build", "foo://y", "--out", "z"], "Protocol not known"),
+            (["plan", "nowhere"], "The source nowhere does not exist"),
+            (["init", "recipe.py"], "recipe.py is a recipe already"),
+            (["inspect", "nowhere"], "nowhere does not exist"),
+            (["verify", "file"], "file is a file, expected the folder of a snapshot"),
+            (["gc", "nowhere"], "nowhere is no output root"),
+            (["gc", "file"], "file is no output root"),
+        ],
+    )
+    def test_usage_is_2(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        call: Any,
+        arguments: list[str],
+        said: str,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "file").write_text("text")
+        code, printed, told = call(*arguments)
+        assert (code, printed) == (2, "")
+        assert told.startswith("error: ")
+        assert said in told
+        assert os.listdir(tmp_path) == ["file"]
+
+    def test_no_arguments_show_the_help(self, call: Any) -> None:
+        code, printed, told = call()
+        assert (code, told) == (2, "")
+        assert "Usage: snapshard" in printed
+
+    def test_help_and_version_are_0(self, call: Any) -> None:
+        code, printed, _ = call("--help")
+        assert code == 0
+        for command in ("build", "init", "plan", "inspect", "verify", "gc"):
+            assert re.search(rf"\b{command}\b", printed)
+        code, printed, _ = call("--version")
+        assert code == 0
+        assert re.fullmatch(r"snapshard \d+\.\d+\.\d+\n", printed)
+
+    @pytest.mark.parametrize("broken", BROKEN_RECIPES)
+    @pytest.mark.parametrize("command", ["build", "plan"])
+    def test_broken_recipe_is_2(self, tmp_path: Path, call: Any, broken: str, command: str) -> None:
+        code, said = BROKEN_RECIPES[broken]
+        (tmp_path / "recipe.py").write_text(f"import snapshard as ss\n{code}\n")
+        out = ["--out", str(tmp_path / "out")] if command == "build" else []
+        code, printed, told = call(command, tmp_path / "recipe.py", *out)
+        assert (code, printed) == (2, "")
+        assert said in told
+
+    def test_refused_data_is_3(self, tmp_path: Path, call: Any) -> None:
+        out = tmp_path / "out"
+        (tmp_path / "empty").mkdir()
+        code, _, told = call("build", tmp_path / "empty", "--out", out)
+        assert code == 3
+        assert "empty holds no files" in told
+        (tmp_path / "t.csv").write_text("a,b\n")
+        code, _, told = call("build", tmp_path / "t.csv", "--out", out)
+        assert code == 3
+        assert "a header and no whole row" in told
+        (tmp_path / "t.csv").write_bytes(b"\xff\xfea\x00")
+        code, _, told = call("build", tmp_path / "t.csv", "--out", out)
+        assert code == 3
+        assert "UTF-16" in told
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere; run as another user")
+    def test_unwritable_output_is_told(self, images: Path, tmp_path: Path, call: Any) -> None:
+        (tmp_path / "out").mkdir(mode=0o500)
+        code, _, told = call("build", images, "--out", tmp_path / "out")
+        assert code == 1
+        assert "permission denied" in told
+
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            (StorageError("Cannot read x: no answer."), "error: Cannot read x: no answer."),
+            (OSError(28, "No space left on device", "/tmp/x"), "/tmp/x: no space is left there."),
+            (OSError(5, "Input/output error"), "Cannot use a file or the output: Input/output"),
+        ],
+    )
+    def test_failing_machine_is_1_without_a_traceback(
+        self, monkeypatch: pytest.MonkeyPatch, call: Any, error: Exception, said: str
+    ) -> None:
+        def fail(source: str) -> None:
+            raise error
+
+        monkeypatch.setattr(suggest_module, "suggest_recipe", fail)
+        code, _, told = call("plan", "x")
+        assert code == 1
+        assert said in told
+
+    def test_defect_shows_its_traceback(self, tmp_path: Path) -> None:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "from snapshard import cli\n"
+                "from snapshard.pipelines import suggest\n"
+                "suggest.suggest_recipe = lambda source: 1 / 0\n"
+                "cli.main(['plan', 'x'])",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 1
+        assert "Traceback" in done.stderr
+        assert "ZeroDivisionError" in done.stderr
+
+    def test_ctrl_c_is_130(self, monkeypatch: pytest.MonkeyPatch, call: Any) -> None:
+        def interrupt(source: str) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(suggest_module, "suggest_recipe", interrupt)
+        code, _, told = call("plan", "x")
+        assert code == 130
+        assert "the same command goes on" in told
+
+
+class TestStreams:
+    @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+    def test_closed_streams(self, snapshot: Path, closed: str) -> None:
+        command = f"{sys.executable} -m snapshard verify {snapshot} {closed}"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert (">&-" in closed.split()) == (done.stdout == "")
+        assert "Traceback" not in done.stderr
+
+    def test_reader_of_the_output_that_leaves(self, snapshot: Path) -> None:
+        command = f"{sys.executable} -m snapshard inspect {snapshot} | true"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        assert done.stderr == ""
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+    def test_full_output_is_1(self, snapshot: Path) -> None:
+        with open("/dev/full", "w") as full:
+            done = _run("inspect", snapshot, stdout=full)
+        assert done.returncode == 1
+        assert "no space is left there" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_output_that_is_not_unicode(self, tmp_path: Path) -> None:
+        (tmp_path / "täble \x1b[31m.csv").write_text("größe,…\n1,2\n")
+        environment = {**PLAIN, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+        done = _run("init", tmp_path / "täble \x1b[31m.csv", env=environment)
+        assert done.returncode == 0, done.stderr
+        assert "\x1b" not in done.stdout
+        namespace: dict[str, Any] = {}
+        exec(done.stdout, namespace)
+        assert set(namespace["recipe"].features) == {"größe", "…"}
+
+
+@pytest.fixture
+def terminal_output() -> Iterator[Callable[..., str]]:
+    """Runs the command line on a terminal; gives what was written there."""
+
+    def run(*arguments: str | Path, env: dict[str, str] | None = None) -> str:
+        main, other = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "snapshard", *map(str, arguments)],
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            env={**PLAIN, "TERM": "xterm", "COLUMNS": "120", **(env or {})},
+        )
+        os.close(other)
+        written = b""
+        while select.select([main], [], [], 60)[0]:
+            try:
+                part = os.read(main, 1 << 16)
+            except OSError:  # what Linux says when the other end is closed
+                break
+            if not part:
+                break
+            written += part
+        os.close(main)
+        assert process.wait(60) == 0, written
+        return written.decode()
+
+    return run
+
+
+class TestTerminal:
+    def test_bar(self, snapshot: Path, terminal_output: Any) -> None:
+        written = terminal_output("verify", snapshot)
+        assert "━" in written
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written)
+        assert re.search(r"✓ verify +━+ 12 files, \d+\.\d s", plain)
+        assert "whole: 12 files" in plain
+
+    def test_dumb_terminal_gets_lines(self, snapshot: Path, terminal_output: Any) -> None:
+        written = terminal_output("verify", snapshot, env={"TERM": "dumb"})
+        assert "\x1b" not in written
+        assert re.search(r"^verify: 12 files, \d+\.\d s\r$", written, re.MULTILINE)
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class TestProgress:
+    def test_rate_and_time_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = _Clock()
+        monkeypatch.setattr(terminal, "time", clock)
+        step = terminal._Step(total=1000, unit="blocks")
+        clock.now += 5
+        assert step.facts() == "0/1,000 blocks, 5 s"
+        # 400 were there before: no rate comes of them.
+        step.advance(400)
+        assert step.facts() == "400/1,000 blocks, 5 s"
+        clock.now += 10
+        step.advance(600)
+        assert step.facts() == "600/1,000 blocks, 20.0/s, 20 s left"
+        clock.now += 5
+        assert step.facts() == "600/1,000 blocks, 20.0/s, 15 s left"
+        clock.now += 100
+        assert step.facts() == "600/1,000 blocks, 20.0/s, 0 s left"
+        step.finish(reused=False, note="")
+        assert step.facts() == "1,000 blocks, 120.0 s"
+
+    def test_slow_steps_tell_the_time_of_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = _Clock()
+        monkeypatch.setattr(terminal, "time", clock)
+        step = terminal._Step(total=7, unit="blocks")
+        step.advance(0)
+        clock.now += 40
+        step.advance(2)
+        assert step.facts() == "2/7 blocks, 20.0 s each, 1:40 min left"
+
+    def test_lines(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with terminal.Bars() as bars:
+            bars.start("prepare", total=1, unit="blocks")
+            bars.advance("prepare", done=1)
+            bars.finish("prepare", reused=True, note="1 records")
+            bars.start("plan", total=None, unit="shards")
+            bars.finish("plan", reused=False, note="12 shards")
+        assert capsys.readouterr().err == (
+            "prepare: 1 block, 1 record, reused, 0.0 s\nplan: 12 shards, 0.0 s\n"
+        )
+
+    def test_verify_tells_bars_every_file(self, snapshot: Path) -> None:
+        from snapshard import Snapshot
+
+        with terminal.Bars() as bars:
+            assert verify.verify(Snapshot.open(snapshot), progress=bars).num_files == 12
