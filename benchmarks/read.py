@@ -146,13 +146,18 @@ def mixing(snapshot: Path, batch_size: int) -> tuple[float, float]:
         the next epoch, as a multiple of how often they would be by chance.
     """
     reader = load_reader(snapshot)
+    read = reader._records
 
     def numbered(path: Any, skip: Any, take: Any) -> Any:
+        paths = tf.data.Dataset.from_tensors(path).repeat()
         places = tf.data.Dataset.range(skip, skip + take)
-        return places.map(lambda place: tf.strings.join([path, tf.strings.as_string(place)], "|"))
+        return tf.data.Dataset.zip(read(path, skip, take), paths, places)
+
+    def name(_: Any, path: Any, place: Any) -> Any:
+        return tf.strings.join([path, tf.strings.as_string(place)], "|")
 
     reader._records = numbered  # type: ignore[attr-defined]
-    reader._parser = lambda **_: lambda content: content  # type: ignore[attr-defined]
+    reader._parser = lambda **_: name  # type: ignore[attr-defined]
     dataset = reader.dataset("train", batch_size, epochs=2, drop_remainder=True)
     batches = [[name.decode() for name in batch.numpy()] for batch in dataset]
     shards = [len({name.partition("|")[0] for name in batch}) for batch in batches]
@@ -178,10 +183,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
 
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as scratch:
-        images = Path(scratch) / "images"
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
+        scratch = Path(folder).resolve()
+        images = scratch / "images"
         num_files = multiply(arguments.images, images, copies=arguments.copies)
-        snapshot = arguments.snapshot or build(images, Path(scratch))
+        snapshot = arguments.snapshot or build(images, scratch)
         num_examples = load_reader(snapshot).NUM_EXAMPLES["train"]
         rates: dict[str, list[float]] = {}
         costs: dict[str, list[float]] = {}

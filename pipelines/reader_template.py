@@ -46,7 +46,8 @@ _BUFFER_RECORDS = 16_384  # … which never holds more records than this
 _OPEN_SHARDS = 16  # shards that a shuffled epoch draws on at a time
 _WINDOWS = 1_024  # records that are shuffled within the open shards, all together, at most
 _CHUNK = 32  # records that travel together from there on, at most
-_READ_BYTES = 1 << 20  # one read from a shard
+_READ_BYTES = 256 << 10  # one read from a shard …
+_FETCH_BYTES = 4 << 20  # … and where each is a request to a store
 
 
 def dataset(
@@ -200,7 +201,9 @@ def _streams(ranges: list[tuple[str, int, int]]) -> tf.data.Dataset:
 def _records(path: Any, skip: Any, take: Any) -> tf.data.Dataset:
     """The serialized examples of one range; fewer than ``take`` raise."""
     kind = "GZIP" if COMPRESSION == "gzip" else ""
-    records = tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=_READ_BYTES)
+    remote = tf.strings.regex_full_match(path, "[a-z0-9]+://.*")
+    size = tf.where(remote, tf.constant(_FETCH_BYTES, tf.int64), _READ_BYTES)
+    records = tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=size)
     return records.skip(skip).take(take).apply(tf.data.experimental.assert_cardinality(take))
 
 

@@ -274,6 +274,10 @@ class TestRoot:
     def test_a_slash_at_the_end_is_no_matter(self, reader: types.ModuleType, folder: Path) -> None:
         assert flat(reader.dataset("test", 8, root=f"{folder}/")) == list(range(20))
 
+    def test_the_root_may_be_a_url(self, reader: types.ModuleType, folder: Path) -> None:
+        dataset = reader.dataset("train", 8, root=folder.as_uri())
+        assert sorted(flat(dataset)) == list(range(TOTAL))
+
     @pytest.mark.slow  # starts Python and TensorFlow anew, twice
     def test_alone_in_another_process(
         self, reader: types.ModuleType, folder: Path, tmp_path: Path
