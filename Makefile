@@ -17,7 +17,7 @@ demo: $(VENV)/.run ## Builds the snapshot of the shipped images and trains a mod
 
 .PHONY: test
 test: $(VENV)/.dev ## Runs the tests that are quick and need nothing beside Python
-	$(PY) -m pytest -m "not slow and not engine"
+	$(PY) -m pytest -m "not slow and not engine" --numprocesses 2 --dist loadfile
 
 .PHONY: test-all
 test-all: test ## Runs the quick tests, then the slow ones and those on real engines
