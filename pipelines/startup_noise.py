@@ -69,37 +69,39 @@ def hush_libraries() -> None:
 def without_noise() -> Iterator[None]:
     """Filters what is written to file descriptor 2 meanwhile; Python's own writing goes past."""
     sys.stderr.flush()
+    # Never closed: another thread, that of a progress bar, may be about to write there.
     kept = os.dup(2)
-    python = sys.stderr
-    try:
-        past: Any = None
-        if _descriptor(python) == 2:
-            past = open(  # noqa: SIM115
-                os.dup(kept), "w", encoding=python.encoding, errors=python.errors, buffering=1
-            )
-            sys.stderr = past
-        filtering = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _FILTER.format(noise=NOISE)],
-            stdin=subprocess.PIPE,
-            stderr=kept,
-            # Ctrl-C is for the process that is filtered; the filter ends with it.
-            start_new_session=True,
+    python, past = sys.stderr, None
+    if _descriptor(python) == 2:
+        past = open(  # noqa: SIM115
+            kept,
+            "w",
+            encoding=python.encoding,
+            errors=python.errors,
+            buffering=1,
+            closefd=False,
         )
-        pipe = filtering.stdin
-        assert pipe is not None
-        os.dup2(pipe.fileno(), 2)
-        pipe.close()
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            filtering.wait()
-            if past is not None:
-                if sys.stderr is past:
-                    sys.stderr = python
-                past.close()
+        sys.stderr = past
+    filtering = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _FILTER.format(noise=NOISE)],
+        stdin=subprocess.PIPE,
+        stderr=kept,
+        # Ctrl-C is for the process that is filtered; the filter ends with it.
+        start_new_session=True,
+    )
+    pipe = filtering.stdin
+    assert pipe is not None
+    os.dup2(pipe.fileno(), 2)
+    pipe.close()
+    try:
+        yield
     finally:
-        os.close(kept)
+        os.dup2(kept, 2)
+        filtering.wait()
+        if past is not None:
+            past.flush()
+            if sys.stderr is past:
+                sys.stderr = python
 
 
 def is_noise(line: bytes) -> bool:

@@ -2,14 +2,12 @@
 
 import json
 import os
-import pty
 import re
-import select
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-from snapshard import cli, terminal
-from snapshard.pipelines import startup_noise, verify
+from snapshard import cli
+from snapshard.pipelines import startup_noise
 from snapshard.pipelines import suggest as suggest_module
 from snapshard.schemas.errors import StorageError
 
@@ -360,12 +358,14 @@ class TestErrors:
         assert code == 3
         assert "UTF-16" in told
 
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere; run as another user")
-    def test_unwritable_output_is_told(self, images: Path, tmp_path: Path, call: Any) -> None:
-        (tmp_path / "out").mkdir(mode=0o500)
-        code, _, told = call("build", images, "--out", tmp_path / "out")
+    def test_output_that_cannot_be_written_is_told(
+        self, images: Path, tmp_path: Path, call: Any
+    ) -> None:
+        (tmp_path / "file").touch()
+        code, _, told = call("build", images, "--out", tmp_path / "file" / "out")
         assert code == 1
-        assert "permission denied" in told
+        assert "Cannot write" in told
+        assert "a part of the path is a file, expected a folder" in told
 
     @pytest.mark.parametrize(
         ("error", "said"),
@@ -413,135 +413,3 @@ class TestErrors:
         code, _, told = call("plan", "x")
         assert code == 130
         assert "the same command goes on" in told
-
-
-class TestStreams:
-    @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-    def test_closed_streams(self, snapshot: Path, closed: str) -> None:
-        command = f"{sys.executable} -m snapshard verify {snapshot} {closed}"
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert (">&-" in closed.split()) == (done.stdout == "")
-        assert "Traceback" not in done.stderr
-
-    def test_reader_of_the_output_that_leaves(self, snapshot: Path) -> None:
-        command = f"{sys.executable} -m snapshard inspect {snapshot} | true"
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-        assert done.stderr == ""
-
-    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-    def test_full_output_is_1(self, snapshot: Path) -> None:
-        with open("/dev/full", "w") as full:
-            done = _run("inspect", snapshot, stdout=full)
-        assert done.returncode == 1
-        assert "no space is left there" in done.stderr
-        assert "Traceback" not in done.stderr
-
-    def test_output_that_is_not_unicode(self, tmp_path: Path) -> None:
-        (tmp_path / "täble \x1b[31m.csv").write_text("größe,…\n1,2\n")
-        environment = {**PLAIN, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-        done = _run("init", tmp_path / "täble \x1b[31m.csv", env=environment)
-        assert done.returncode == 0, done.stderr
-        assert "\x1b" not in done.stdout
-        namespace: dict[str, Any] = {}
-        exec(done.stdout, namespace)
-        assert set(namespace["recipe"].features) == {"größe", "…"}
-
-
-@pytest.fixture
-def terminal_output() -> Iterator[Callable[..., str]]:
-    """Runs the command line on a terminal; gives what was written there."""
-
-    def run(*arguments: str | Path, env: dict[str, str] | None = None) -> str:
-        main, other = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "snapshard", *map(str, arguments)],
-            stdin=other,
-            stdout=other,
-            stderr=other,
-            env={**PLAIN, "TERM": "xterm", "COLUMNS": "120", **(env or {})},
-        )
-        os.close(other)
-        written = b""
-        while select.select([main], [], [], 60)[0]:
-            try:
-                part = os.read(main, 1 << 16)
-            except OSError:  # what Linux says when the other end is closed
-                break
-            if not part:
-                break
-            written += part
-        os.close(main)
-        assert process.wait(60) == 0, written
-        return written.decode()
-
-    return run
-
-
-class TestTerminal:
-    def test_bar(self, snapshot: Path, terminal_output: Any) -> None:
-        written = terminal_output("verify", snapshot)
-        assert "━" in written
-        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written)
-        assert re.search(r"✓ verify +━+ 12 files, \d+\.\d s", plain)
-        assert "whole: 12 files" in plain
-
-    def test_dumb_terminal_gets_lines(self, snapshot: Path, terminal_output: Any) -> None:
-        written = terminal_output("verify", snapshot, env={"TERM": "dumb"})
-        assert "\x1b" not in written
-        assert re.search(r"^verify: 12 files, \d+\.\d s\r$", written, re.MULTILINE)
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-class TestProgress:
-    def test_rate_and_time_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = _Clock()
-        monkeypatch.setattr(terminal, "time", clock)
-        step = terminal._Step(total=1000, unit="blocks")
-        clock.now += 5
-        assert step.facts() == "0/1,000 blocks, 5 s"
-        # 400 were there before: no rate comes of them.
-        step.advance(400)
-        assert step.facts() == "400/1,000 blocks, 5 s"
-        clock.now += 10
-        step.advance(600)
-        assert step.facts() == "600/1,000 blocks, 20.0/s, 20 s left"
-        clock.now += 5
-        assert step.facts() == "600/1,000 blocks, 20.0/s, 15 s left"
-        clock.now += 100
-        assert step.facts() == "600/1,000 blocks, 20.0/s, 0 s left"
-        step.finish(reused=False, note="")
-        assert step.facts() == "1,000 blocks, 120.0 s"
-
-    def test_slow_steps_tell_the_time_of_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        clock = _Clock()
-        monkeypatch.setattr(terminal, "time", clock)
-        step = terminal._Step(total=7, unit="blocks")
-        step.advance(0)
-        clock.now += 40
-        step.advance(2)
-        assert step.facts() == "2/7 blocks, 20.0 s each, 1:40 min left"
-
-    def test_lines(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with terminal.Bars() as bars:
-            bars.start("prepare", total=1, unit="blocks")
-            bars.advance("prepare", done=1)
-            bars.finish("prepare", reused=True, note="1 records")
-            bars.start("plan", total=None, unit="shards")
-            bars.finish("plan", reused=False, note="12 shards")
-        assert capsys.readouterr().err == (
-            "prepare: 1 block, 1 record, reused, 0.0 s\nplan: 12 shards, 0.0 s\n"
-        )
-
-    def test_verify_tells_bars_every_file(self, snapshot: Path) -> None:
-        from snapshard import Snapshot
-
-        with terminal.Bars() as bars:
-            assert verify.verify(Snapshot.open(snapshot), progress=bars).num_files == 12
