@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..runners.direct import DirectRunner
-from ..schemas.errors import DataError, RejectsError
+from ..schemas.blocks import SourceFile
+from ..schemas.errors import DataError, RecipeError, RejectsError
 from ..schemas.fingerprint import digest
 from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
 from ..schemas.progress import Progress, Silent
@@ -22,6 +23,7 @@ from ..schemas.recipe import Recipe
 from ..schemas.runner import JobRunner
 from ..transforms import storage
 from ..transforms.graph import read_graph_info
+from ..transforms.opened_source import open_source
 from ..transforms.rejects import describe_rejects
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
 from ..transforms.summary import Summary, read_summary
@@ -82,6 +84,7 @@ class Build:
 
     def run(self) -> Snapshot:
         """Runs what is not done yet."""
+        self._refuse_output_among_data()
         with building(self._workspace):
             return self._run()
 
@@ -125,6 +128,23 @@ class Build:
         snapshot = publish(found, settings, plans=layout.splits, summary=summary, build_facts=facts)
         point_latest(self._out, found.fingerprint)
         return snapshot
+
+    def _refuse_output_among_data(self) -> None:
+        """Refuses an output that the next build would take for records."""
+        source = self._recipe.source
+        opened = open_source(source.url, self._recipe.folder)
+        if not opened.local or opened.single or opened.pattern:
+            return
+        if not storage.is_local(self._out.folder):
+            return
+        root = os.path.realpath(storage.local_path(opened.root))
+        inside = os.path.relpath(os.path.realpath(storage.local_path(self._out.folder)), root)
+        written = SourceFile(path=f"{inside}/{MANIFEST}", num_bytes=1, stamp="")
+        if inside.split(os.sep)[0] != os.pardir and source.select([written]).files:
+            raise RecipeError(
+                f"The output {self._out.folder} lies inside the source {opened.shown}: the next "
+                "build would take it for data. Choose a folder beside the source."
+            )
 
     def _config(self, found: Survey, staged: StagedRecipe) -> PrepareConfig:
         return PrepareConfig(

@@ -8,12 +8,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 from PIL import Image as PillowImage
 from PIL import ImageOps
 
 import snapshard as ss
+
+# What every manifest has; people's own programs rely on it.
+MANIFEST_HAS = {
+    "compression",
+    "features",
+    "files",
+    "fingerprint",
+    "format_version",
+    "name",
+    "num_rejects",
+    "splits",
+    "versions",
+}
 
 MEASURES = ("bill_length_mm", "bill_depth_mm", "flipper_length_mm")
 
@@ -411,9 +425,13 @@ class TestFullData:
 
 
 def test_manifest_adds_up(sign_digits: ss.Snapshot, penguins: ss.Snapshot) -> None:
+    schema = Path(__file__).resolve().parents[2] / "docs" / "manifest.schema.json"
+    validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
     for snapshot in (sign_digits, penguins):
         folder = Path(snapshot.path)
         manifest = json.loads((folder / "manifest.json").read_text())
+        validator.validate(manifest)
+        assert not MANIFEST_HAS - manifest.keys()
         there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
         assert there == {*manifest["files"], "manifest.json", "build.json"}
         for name, entry in manifest["files"].items():

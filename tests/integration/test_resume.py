@@ -316,6 +316,28 @@ def test_what_a_user_can_cause(
     assert not list(tmp_path.rglob("manifest.json"))
 
 
+def test_output_among_the_data(lab: Any, tmp_path: Path) -> None:
+    """Refused where the next build would read it; hidden folders are no data."""
+    recipe = lab.image_project(tmp_path, num=5)
+    for out in ("images", "images/out", "images/class 0/out"):
+        with pytest.raises(ss.SnapshardError, match="inside the source"):
+            lab.build(recipe, tmp_path / out)
+    assert not list(tmp_path.rglob(".work"))
+    assert not lab.build(recipe, tmp_path / "images" / ".out").cached
+    assert lab.build(recipe, tmp_path / "images" / ".out").cached
+
+
+def test_output_beside_a_table(lab: Any, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,b\n" + "".join(f"{i},{i * i}\n" for i in range(50)))
+    for source in ("table.csv", "."):
+        recipe = tmp_path / "recipe.py"
+        recipe.write_text(
+            f"import snapshard as ss\nrecipe = ss.Recipe(name='table', source=ss.Csv({source!r}))\n"
+        )
+        assert not lab.build(recipe, tmp_path / "out" / source).cached
+        assert lab.build(recipe, tmp_path / "out" / source).cached
+
+
 def test_preprocessing_fn_that_fails(
     examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
