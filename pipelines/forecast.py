@@ -81,15 +81,22 @@ class Forecast:
         return self.output_bytes < self.free_memory_bytes
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Sample:
     """Prepared records, and how many more like them there are."""
 
     num_records: int
     record_bytes: float
-    num_all: int
     rejects: list[Reject]
+    """Those of records that could be read: what the inventory rejects is known of all files."""
+    scale: float
+    """How many records each of the sample stands for."""
     image_facts: Mapping[str, ImageFacts]
+
+    @property
+    def num_all(self) -> int:
+        """Examples to come."""
+        return round(self.num_records * self.scale)
 
 
 def forecast(recipe: Recipe, *, progress: Progress) -> Forecast:
@@ -131,31 +138,41 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
         prepare_digest=found.prepare_digest,
     )
     rejects: list[Reject] = []
+    facts: dict[str, ImageFacts] = {}
     block = _sample_block(found)
     sizes: list[npt.NDArray[np.int64]] = []
-    path, position, whole = "", 0, True
-    facts: dict[str, ImageFacts] = {}
+    num_read = block.num_bytes
     for records in BlockPreparer(config).records(block, rejects=rejects, facts=facts):
         sizes.append(records.column(NUM_BYTES).to_numpy())
         if recipe.source.numbered and sum(map(len, sizes)) >= _SAMPLE_ROWS:
             last = records.column(ID)[-1].as_py().decode("utf-8", "surrogateescape")
-            path, _, number = last.rpartition("#")
-            position, whole = int(number), False
+            num_read = _bytes_before(last, block)
             break
+    rejects = [reject for reject in rejects if reject.stage != "inventory"]
     num_records = sum(map(len, sizes))
-    record_bytes = float(np.concatenate(sizes).mean()) if num_records else 0.0
-    if not recipe.source.numbered:
-        num_all = sum(not file.problem for file in inventory.files)
-    elif whole:
-        num_all = round(num_records * inventory.num_bytes / max(1, block.num_bytes))
+    if recipe.source.numbered:
+        scale = inventory.num_bytes / max(1, num_read)
     else:
-        read = 0
-        for part in block.ranges:
-            read += (position if part.path == path else part.stop) - part.start
-            if part.path == path:
-                break
-        num_all = round(num_records * inventory.num_bytes / max(1, read))
-    return _Sample(num_records, record_bytes, num_all, rejects, facts)
+        readable = sum(not file.problem for file in inventory.files)
+        scale = readable / max(1, num_records + len(rejects))
+    return _Sample(
+        num_records=num_records,
+        record_bytes=float(np.concatenate(sizes).mean()) if num_records else 0.0,
+        rejects=rejects,
+        scale=scale,
+        image_facts=facts,
+    )
+
+
+def _bytes_before(record_id: str, block: Block) -> int:
+    """How much of a block lies before a record."""
+    path, _, position = record_id.rpartition("#")
+    num_bytes = 0
+    for part in block.ranges:
+        if part.path == path:
+            return num_bytes + int(position) - part.start
+        num_bytes += part.stop - part.start
+    return num_bytes
 
 
 def _sample_block(found: Survey) -> Block:
@@ -196,6 +213,12 @@ def _warnings(found: Survey, sample: _Sample) -> Iterator[str]:
         yield (
             f"{len(sample.rejects):,} of {sample.num_records + len(sample.rejects):,} sampled "
             f"records would be rejected:\n{describe_rejects(sample.rejects)}"
+        )
+    num_rejects = problems.total() + round(len(sample.rejects) * sample.scale)
+    allowed = found.recipe.reject_budget(sample.num_all + num_rejects)
+    if num_rejects > allowed:
+        yield (
+            f"a build will refuse this: about {num_rejects:,} rejects, and {allowed:,} are allowed"
         )
     for name, feature in found.features.prepared.items():
         if isinstance(feature, ClassLabel) and len(feature.names) < 2:

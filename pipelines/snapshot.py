@@ -100,6 +100,11 @@ def _find(path: str) -> str:
     snapshots = sorted(name for name, below in inside.items() if MANIFEST in below)
     recipes = sorted(name for name, below in inside.items() if LATEST in below)
     found = snapshots or recipes
+    if not found and (WORKSPACE in names or any(WORKSPACE in below for below in inside.values())):
+        raise RecipeError(
+            f"{path} holds no published snapshot: its build did not finish. Run the same build "
+            "again: it goes on."
+        )
     if not found:
         raise RecipeError(
             f"{path} is no snapshot: there is no {MANIFEST} in it. Give the folder that "

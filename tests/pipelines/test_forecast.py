@@ -77,9 +77,10 @@ def test_table_of_which_nothing_can_be_read(tmp_path: Path) -> None:
     found = _forecast(recipe)
     assert (found.num_examples, found.output_bytes) == (0, 0)
     assert [split.num_shards for split in found.splits] == [0, 0, 0]
-    (warning,) = found.warnings
-    assert warning.startswith("2 of 2 sampled records would be rejected:")
-    assert "t.csv" in warning
+    sampled, refused = found.warnings
+    assert sampled.startswith("2 of 2 sampled records would be rejected:")
+    assert "t.csv" in sampled
+    assert refused == "a build will refuse this: about 2 rejects, and 0 are allowed"
 
 
 def test_images(tmp_path: Path, picture: Any) -> None:
@@ -104,7 +105,10 @@ def test_warns_of_what_a_build_would_trip_over(tmp_path: Path, picture: Any) -> 
     picture("few/1.png")
     (tmp_path / "images" / "many" / "text.png").write_text("no image")
     (tmp_path / "images" / "many" / "gone.png").symlink_to(tmp_path / "nowhere")
-    found = "\n".join(_forecast(_images(tmp_path)).warnings)
+    forecasted = _forecast(_images(tmp_path))
+    assert forecasted.num_examples == 6
+    found = "\n".join(forecasted.warnings)
+    assert "about 2 rejects, and 0 are allowed" in found
     assert "1 of the files will be rejects: dangling symbolic link" in found
     assert "many/text.png" in found
     assert "classes with fewer files than there are splits: 'few'" in found

@@ -99,6 +99,13 @@ def test_what_is_no_snapshot(tmp_path: Path) -> None:
         ss.Snapshot.open(tmp_path / "folder")
 
 
+def test_unfinished_build(tmp_path: Path) -> None:
+    (tmp_path / "made" / ".work" / "runs").mkdir(parents=True)
+    for place in (tmp_path, tmp_path / "made"):
+        with pytest.raises(RecipeError, match="holds no published snapshot: its build did not"):
+            ss.Snapshot.open(place)
+
+
 def test_unpublished(make: Any, tmp_path: Path) -> None:
     folder = make(tmp_path)
     (folder / "manifest.json").unlink()
