@@ -111,7 +111,12 @@ class Build:
             "blocks": {"total": len(found.inventory.blocks), "prepared": num_prepared},
             "fingerprint_parts": found.parts.to_json(),
             "host": platform.node(),
-            "input": {"files": len(found.inventory.files), "bytes": found.inventory.num_bytes},
+            # Not in the manifest: what is skipped is no input, and may vary under one fingerprint.
+            "input": {
+                "bytes": found.inventory.num_bytes,
+                "files": len(found.inventory.files),
+                "skipped": dict(found.inventory.num_skipped),
+            },
             "runner": self._runner.name,
             "seconds": {name: round(value, 3) for name, value in self._seconds.items()},
             "shards": {

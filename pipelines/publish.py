@@ -98,7 +98,6 @@ def publish(
         label=settings.label,
         compression=settings.compression,
         num_rejects=len(rejects),
-        num_skipped=dict(survey.inventory.num_skipped),
         seed=survey.recipe.seed,
         versions=survey.parts.versions,
         splits=splits,

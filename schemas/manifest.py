@@ -72,8 +72,6 @@ class Manifest(pydantic.BaseModel):
     """The feature to predict: ``as_supervised`` gives it apart."""
     compression: Literal["none", "gzip"]
     num_rejects: _Count
-    num_skipped: dict[str, _Count]
-    """Files that are no records (dot-files and the like), by reason."""
     seed: int
     versions: dict[str, str]
     """Of snapshard, Python and the libraries that shape the bytes."""

@@ -37,7 +37,6 @@ def snapshot(tmp_path: Path) -> Path:
         label=None,
         compression="none",
         num_rejects=0,
-        num_skipped={},
         seed=0,
         versions={},
         splits={},

@@ -82,6 +82,15 @@ def test_images_elsewhere(
     assert len(lab.hashes(first)) >= 10
 
 
+def test_files_that_are_no_records_do_not_count(lab: Any, tmp_path: Path) -> None:
+    first = lab.build(lab.image_project(tmp_path / "here", num=10), tmp_path / "out")
+    lab.copy_shuffled(tmp_path / "here", tmp_path / "there")
+    (tmp_path / "there" / "images" / "class 0" / "Thumbs.db").write_bytes(b"icons")
+    second = lab.build(tmp_path / "there" / "recipe.py", tmp_path / "other")
+    assert lab.build_facts(second)["input"]["skipped"] == {"Thumbs.db": 1}
+    assert lab.hashes(first) == lab.hashes(second)
+
+
 @pytest.mark.slow  # starts two worker processes for each job, and each imports TensorFlow
 @pytest.mark.parametrize(
     "rest",

@@ -83,7 +83,6 @@ def write_snapshot(
         label=label,
         compression="gzip" if compression == "gzip" else "none",
         num_rejects=0,
-        num_skipped={},
         seed=0,
         versions={},
         splits=entries,

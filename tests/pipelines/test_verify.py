@@ -65,7 +65,6 @@ def _write(folder: Path, *, compress: bool = False) -> Path:
         label=None,
         compression="gzip" if compress else "none",
         num_rejects=0,
-        num_skipped={},
         seed=0,
         versions={},
         splits={
