@@ -24,6 +24,7 @@ from ..transforms.keys import record_keys
 from ..transforms.rejects import describe_rejects
 from ..transforms.runs import ID, NUM_BYTES
 from ..transforms.sources.image_folder import ImageFolder
+from ..transforms.tfrecord import FRAME_BYTES
 from .block_runs import BlockPreparer, PrepareConfig
 from .staging import carry
 from .survey import Survey, survey
@@ -53,7 +54,7 @@ class Forecast:
         num_skipped: How many files are no records' files, by reason.
         class_counts: Files by class, where folders name the classes.
         num_examples: An estimate, as are the next two.
-        example_bytes: Mean encoded bytes of an example.
+        example_bytes: Mean bytes of an example in a shard, its framing included.
         splits: What becomes of each split.
         free_memory_bytes: What this machine has free now.
         warnings: What a build would trip over, or its user.
@@ -72,7 +73,7 @@ class Forecast:
 
     @property
     def output_bytes(self) -> int:
-        """Encoded bytes of all examples together."""
+        """Bytes of all shards together."""
         return round(self.num_examples * self.example_bytes)
 
     @property
@@ -157,7 +158,7 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
         scale = readable / max(1, num_records + len(rejects))
     return _Sample(
         num_records=num_records,
-        record_bytes=float(np.concatenate(sizes).mean()) if num_records else 0.0,
+        record_bytes=FRAME_BYTES + float(np.concatenate(sizes).mean()) if num_records else 0.0,
         rejects=rejects,
         scale=scale,
         image_facts=facts,
