@@ -93,7 +93,8 @@ class Splits:
     def to_json(self) -> dict[str, object]:
         """The settings as plain JSON, for the fingerprint and for people."""
         return {
-            "fractions": dict(self.fractions),
+            # In their order: it decides which range of the key each split is.
+            "fractions": [list(pair) for pair in self.fractions],
             "group_by": self.group_by,
             "stratify_by": self.stratify_by,
         }

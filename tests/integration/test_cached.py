@@ -12,6 +12,8 @@ import snapshard as ss
 from snapshard.pipelines import inventory
 from snapshard.transforms.blocks import group_blocks
 
+RESIZED = 'prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8))],'
+
 OWN_STEP = '''
 """A recipe with a step of its own."""
 
@@ -113,6 +115,19 @@ class TestNothingChanged:
         assert ss.Snapshot.open(str(out / "made")).path == first.path
 
 
+def test_order_of_splits_counts(lab: Any, tmp_path: Path) -> None:
+    """It decides which half of the keys is whose."""
+    splits = "splits=ss.Splits(train=0.5, test=0.5),"
+    first = lab.build(lab.image_project(tmp_path, rest=RESIZED + splits), tmp_path / "out")
+    lab.write_recipe(tmp_path, RESIZED + "splits=ss.Splits(test=0.5, train=0.5),")
+    second = lab.build(tmp_path / "recipe.py", tmp_path / "out")
+    assert not second.cached
+    of_first = dict(zip(lab.read_back(first).ids, lab.read_back(first).splits, strict=True))
+    of_second = dict(zip(lab.read_back(second).ids, lab.read_back(second).splits, strict=True))
+    assert of_first.keys() == of_second.keys()
+    assert all(of_first[record_id] != of_second[record_id] for record_id in of_first)
+
+
 class TestRecipeCode:
     @pytest.mark.parametrize(
         ("old", "new"),
@@ -177,12 +192,11 @@ class TestRunsAreReused:
         self, lab: Any, shared: Callable[[str], Path], change: str
     ) -> None:
         folder = shared("reused")
-        steps = 'prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8))],'
         if not (folder / "images").exists():
-            lab.build(lab.image_project(folder, rest=steps), folder / "out")
+            lab.build(lab.image_project(folder, rest=RESIZED), folder / "out")
         runs = folder / "out" / "made" / ".work" / "runs"
         before = {k: v for k, v in lab.listing(runs).items() if ".by-" not in k and "." in k}
-        snapshot = lab.build(lab.write_recipe(folder, steps + change), folder / "out")
+        snapshot = lab.build(lab.write_recipe(folder, RESIZED + change), folder / "out")
         after = {k: v for k, v in lab.listing(runs).items() if ".by-" not in k and "." in k}
         assert before == after
         if not snapshot.cached:  # max_rejects alone shapes no byte
