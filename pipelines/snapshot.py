@@ -41,6 +41,8 @@ class Snapshot:
             RecipeError: if there is none at this place, or several names.
             DamagedSnapshotError: if its manifest is missing or cannot be read.
         """
+        if not os.fspath(path):
+            raise RecipeError("The path of the snapshot is empty.")
         folder = _find(storage.absolute(os.fspath(path)))
         where = join(folder, MANIFEST)
         return cls(folder, Manifest.from_bytes(storage.read_bytes(where), where=where))

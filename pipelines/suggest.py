@@ -60,6 +60,8 @@ def describe_suggestion(url: str) -> str:
 
 
 def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
+    if not url:
+        raise RecipeError("The source is empty, expected a path or URL.")
     if url.endswith(".py"):
         raise RecipeError(f"{url} is a recipe already. Build it: snapshard build {url} --out DIR")
     opened = open_source(url, ".")

@@ -295,6 +295,8 @@ class TestErrors:
             (["build", "nowhere", "--out", "y"], "The source nowhere does not exist"),
             (["build", "nowhere.py", "--out", "y"], "nowhere.py does not exist"),
             (["build", "foo://y", "--out", "z"], "Protocol not known"),
+            (["plan", ""], "The source is empty"),
+            (["verify", ""], "The path of the snapshot is empty"),
             (["plan", "nowhere"], "The source nowhere does not exist"),
             (["init", "recipe.py"], "recipe.py is a recipe already"),
             (["inspect", "nowhere"], "nowhere does not exist"),
