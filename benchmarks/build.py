@@ -40,7 +40,8 @@ def multiply(images: Path, target: Path, *, copies: int) -> int:
 
 def time_once(command: list[str], *, num_images: int) -> dict[str, float]:
     """Runs one contender; gives its seconds as a whole process, and those after its imports."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # Worker processes import the builder's module by name.
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(PEERS)}
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     whole = time.perf_counter() - started
@@ -88,12 +89,13 @@ def main() -> None:
     arguments = parser.parse_args()
 
     with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as scratch:
-        images = Path(scratch) / "images"
+        root = Path(scratch).resolve()
+        images = root / "images"
         num_images = multiply(arguments.images, images, copies=arguments.copies)
         times: dict[str, list[dict[str, float]]] = {}
         for number in range(arguments.rounds):
             for name, command in contenders(arguments, images).items():
-                out = Path(scratch) / f"{name}-{number}"
+                out = root / f"{name}-{number}"
                 full = [*command, str(out), *OPTIONS.get(name, [])]
                 times.setdefault(name, []).append(time_once(full, num_images=num_images))
                 shutil.rmtree(out, ignore_errors=True)
