@@ -5,9 +5,8 @@ hashing, reading, writing, leaves Python's lock free for much of its time, so a 
 under way keeps the other cores busy without a second process and its imports.
 """
 
-import collections
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import apache_beam as beam
@@ -32,25 +31,21 @@ class ConcurrentDoFn(beam.DoFn):
     def start_bundle(self) -> None:
         """Starts with nothing under way, whatever became of the bundle before."""
         self._pool = ThreadPoolExecutor(self._num_threads)
-        self._under_way: collections.deque[Future[Any]] = collections.deque()
+        self._under_way: list[Future[Any]] = []
 
-    def process(self, element: Any) -> Iterator[Any]:
-        """Takes one element up; gives the oldest output where enough are under way."""
-        if len(self._under_way) == self._num_threads:
-            yield self._take()
+    def process(self, element: Any) -> None:
+        """Takes one element up; it waits in the pool's queue while all threads work."""
         self._under_way.append(self._pool.submit(self.work, element))
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Gives the outputs that are still to come."""
-        window = GlobalWindow()
-        while self._under_way:
-            yield WindowedValue(self._take(), window.max_timestamp(), [window])
-        self._pool.shutdown()
-
-    def _take(self) -> Any:
+        """Gives the outputs, once all elements are done or the first one fails."""
         try:
-            return self._under_way.popleft().result()
-        except BaseException:
-            # The bundle fails: what waits need not begin.
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            raise
+            done, _ = wait(self._under_way, return_when=FIRST_EXCEPTION)
+            failed = [future for future in self._under_way if future in done and future.exception()]
+            outputs = [future.result() for future in failed or self._under_way]
+        finally:
+            # Where the bundle fails, what has not begun need not begin.
+            self._pool.shutdown(cancel_futures=True)
+        window = GlobalWindow()
+        for output in outputs:
+            yield WindowedValue(output, window.max_timestamp(), [window])
