@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -112,7 +113,13 @@ class DirectRunner:
         )
         pipeline = beam.Pipeline(FnApiRunner(default_environment=environment), options=options)
         construct(pipeline)
-        pipeline.run().wait_until_finish()
+        # TensorFlow and Beam have made a million objects that stay: without a look at each of
+        # them in every full collection, a build of many small files takes about 5 % less.
+        gc.freeze()
+        try:
+            pipeline.run().wait_until_finish()
+        finally:
+            gc.unfreeze()
 
 
 def without_step(error: BaseException) -> BaseException:

@@ -13,8 +13,11 @@ STARTED = time.perf_counter()
 import json  # noqa: E402
 import os  # noqa: E402
 
+import apache_beam as beam  # noqa: E402
+import tensorflow as tf  # noqa: E402
 import tensorflow_datasets as tfds  # noqa: E402
 from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner  # noqa: E402
 from tfds_images import BeamImages, Images  # noqa: E402
 
 
@@ -23,6 +26,10 @@ def main() -> None:
     mode, images, out, *options = sys.argv[1:]
     os.environ["IMAGES"] = images
     builder = (BeamImages if mode == "beam" else Images)(data_dir=out)
+    # What the engine and TensorFlow import on first use is import time too.
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        pipeline | beam.Create([0]) | beam.Reshuffle()
+    tf.constant(0)
     imported = time.perf_counter()
     config = tfds.download.DownloadConfig(
         beam_runner="apache_beam.runners.portability.fn_api_runner.FnApiRunner",

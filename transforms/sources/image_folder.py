@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 import pydantic
 
@@ -192,7 +193,7 @@ class _Pending:
 
     def batch(self) -> RawBatch:
         columns = {
-            "image": pa.array(self.contents, pa.large_binary()),
+            "image": _binary_array(self.contents),
             "image/height": pa.array([header.height for header in self.headers], pa.int64()),
             "image/width": pa.array([header.width for header in self.headers], pa.int64()),
             "image/orientation": pa.array(
@@ -207,6 +208,13 @@ class _Pending:
             columns=pa.RecordBatch.from_arrays(arrays, schema=schema),
             rejects=tuple(self.rejects),
         )
+
+
+def _binary_array(contents: Sequence[bytes]) -> pa.LargeBinaryArray:
+    """``pa.array(contents, pa.large_binary())`` with one copy of the bytes and not two."""
+    ends = np.cumsum([0, *map(len, contents)], dtype=np.int64)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(contents))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(contents), buffers)
 
 
 def _chunks(parts: Sequence[FileRange]) -> Iterator[list[FileRange]]:
