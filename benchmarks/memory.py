@@ -92,7 +92,7 @@ def peak_of(command: list[str]) -> tuple[float, float, int]:
 
     def sample() -> None:
         nonlocal peak, samples
-        while not ended.wait(0.05):
+        while not ended.wait(0.02):
             peak = max(peak, tree_pss(process.pid))
             samples += 1
 
