@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from .pipelines.build import build
     from .pipelines.snapshot import Snapshot
     from .schemas.errors import SnapshardError
-    from .schemas.features import ClassLabel, Image, Scalar, Tensor
+    from .schemas.features import (
+        Audio,
+        BoundingBoxes,
+        ClassLabel,
+        Image,
+        Scalar,
+        Sequence,
+        Struct,
+        Tensor,
+        Text,
+        Timestamp,
+    )
     from .schemas.recipe import Recipe
     from .schemas.shards import Shards
     from .schemas.splits import Splits
@@ -28,17 +39,23 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Audio",
+    "BoundingBoxes",
     "ClassLabel",
     "Csv",
     "Image",
     "ImageFolder",
     "Recipe",
     "Scalar",
+    "Sequence",
     "Shards",
     "SnapshardError",
     "Snapshot",
     "Splits",
+    "Struct",
     "Tensor",
+    "Text",
+    "Timestamp",
     "__version__",
     "build",
     "encode_example",
@@ -49,17 +66,23 @@ __all__ = [
 # Public name -> the module that defines it, relative to this package: the imports above, said again
 # for the running program. A module is its own value: `images`.
 _EXPORTS: dict[str, str] = {
+    "Audio": ".schemas.features",
+    "BoundingBoxes": ".schemas.features",
     "ClassLabel": ".schemas.features",
     "Csv": ".transforms.sources.csv",
     "Image": ".schemas.features",
     "ImageFolder": ".transforms.sources.image_folder",
     "Recipe": ".schemas.recipe",
     "Scalar": ".schemas.features",
+    "Sequence": ".schemas.features",
     "Shards": ".schemas.shards",
     "SnapshardError": ".schemas.errors",
     "Snapshot": ".pipelines.snapshot",
     "Splits": ".schemas.splits",
+    "Struct": ".schemas.features",
     "Tensor": ".schemas.features",
+    "Text": ".schemas.features",
+    "Timestamp": ".schemas.features",
     "build": ".pipelines.build",
     "encode_example": ".transforms.rows",
     "parse_example": ".transforms.rows",

@@ -27,7 +27,17 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from .schemas.features import ClassLabel, Feature, Features, Image, Tensor
+from .schemas.features import (
+    Audio,
+    BoundingBoxes,
+    ClassLabel,
+    Feature,
+    Features,
+    Image,
+    Scalar,
+    Timestamp,
+    tensor_form,
+)
 from .schemas.manifest import Manifest
 
 # Neither markup nor emoji: what is printed holds names from the data.
@@ -273,7 +283,6 @@ def show_counts(title: str, counts: Mapping[str, int]) -> None:
 def describe_feature(feature: Feature) -> str:
     """What a feature holds, in a line.
 
-    >>> from snapshard import Scalar
     >>> describe_feature(Image(height=64, width=64))
     'image, uint8[64, 64, 3]'
     >>> describe_feature(Scalar("float32", optional=True))
@@ -284,19 +293,22 @@ def describe_feature(feature: Feature) -> str:
     if isinstance(feature, ClassLabel):
         names = shorten(", ".join(map(_cell, feature.names)), 60)
         return f"class, one of {len(feature.names):,}: {names}"
-    missing = ""
     if isinstance(feature, Image):
         shape = (feature.height, feature.width, feature.channels)
         text = f"image, uint8[{', '.join('any' if n is None else str(n) for n in shape)}]"
         return text + (", its file's bytes" if feature.storage == "encoded" else "")
-    if feature.optional:
-        missing = ", may be missing"
-    if isinstance(feature, Tensor):
-        shape_text = ", ".join("any" if n is None else str(n) for n in feature.shape)
-        return f"{feature.dtype}[{shape_text}]{missing}"
-    if feature.default is not None:
+    form = tensor_form(feature)
+    if form is None:
+        return "sound, its file's bytes"
+    words = {Audio: "sound, ", Timestamp: "time, ", BoundingBoxes: "boxes, "}
+    shape_text = ", ".join("any" if n is None else str(n) for n in form.shape)
+    text = words.get(type(feature), "") + form.dtype + (f"[{shape_text}]" if form.shape else "")
+    if isinstance(feature, Timestamp):
+        text += f" {feature.unit}"
+    missing = ", may be missing" if form.optional else ""
+    if isinstance(feature, Scalar) and feature.default is not None:
         missing += f", then {feature.default!r}"
-    return f"{feature.dtype}{missing}"
+    return text + missing
 
 
 def shorten(text: str, limit: int) -> str:

@@ -118,7 +118,7 @@ def _facts(features: Features, rotated_images: frozenset[str]) -> dict[str, bool
             isinstance(value, Scalar) and value.optional and value.dtype == "bool"
             for value in values
         ),
-        "ragged": any(isinstance(value, Tensor) and value.length is None for value in values),
+        "ragged": any(isinstance(value, Tensor) and value.shape == (None,) for value in values),
     }
 
 

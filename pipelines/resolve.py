@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 
 from ..schemas.blocks import ImageFacts, SourceFile
 from ..schemas.errors import RecipeError, SchemaError
-from ..schemas.features import ClassLabel, Feature, Features, Image, Scalar, wire_columns
+from ..schemas.features import ClassLabel, Feature, Features, Image, Scalar, flatten, wire_columns
 from ..schemas.recipe import OpenSource, Recipe
 from ..transforms.prepare.compile import output_features
+from ..transforms.strata import is_countable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,8 @@ class ResolvedFeatures:
 
     raw: dict[str, Feature]
     prepared: dict[str, Feature]
+    structs: tuple[str, ...] = ()
+    """Structs whose fields are among the prepared features, outer ones first."""
 
 
 def resolve_features(
@@ -35,8 +38,8 @@ def resolve_features(
         RecipeError: if the steps do not lead to the declared features, or ``stratify_by`` or
             ``group_by`` names none that can be divided by.
     """
-    inferred: dict[str, Feature] = dict(recipe.source.infer(files, opened))
-    declared = recipe.features
+    inferred, structs = flatten(recipe.source.infer(files, opened))
+    declared = None if recipe.features is None else flatten(recipe.features)[0]
     if declared is None:
         raw = inferred
         prepared = dict(output_features(recipe.prepare, raw))
@@ -45,7 +48,9 @@ def resolve_features(
         prepared = _hold_against(dict(output_features(recipe.prepare, raw)), declared)
     wire_columns(prepared)
     _check_divisible(recipe, prepared)
-    return ResolvedFeatures(raw=raw, prepared=prepared)
+    named = dict.fromkeys([*recipe.structs, *structs])
+    kept = [name for name in named if any(leaf.startswith(f"{name}.") for leaf in prepared)]
+    return ResolvedFeatures(raw=raw, prepared=prepared, structs=tuple(sorted(kept)))
 
 
 def _with_declared(
@@ -118,12 +123,10 @@ def _check_divisible(recipe: Recipe, features: Features) -> None:
                 f"Splits: {setting}={name!r} names no feature; there are "
                 f"{', '.join(map(repr, features))}."
             )
-        if not isinstance(feature, ClassLabel | Scalar) or (
-            isinstance(feature, Scalar) and feature.dtype == "float32"
-        ):
+        if not is_countable(feature):
             raise RecipeError(
-                f"Splits: {setting}={name!r} is {feature}; expected a class, an integer, a bool "
-                "or a string."
+                f"Splits: {setting}={name!r} is {feature}; expected a class, an integer, a bool, "
+                "a time or a string."
             )
 
 

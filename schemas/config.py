@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
@@ -43,7 +44,12 @@ def config_class(cls: type[_T]) -> type[_T]:
     )(cls)
     validate: Callable[..., None] = made.__init__
 
+    names = [field.name for field in dataclasses.fields(made) if not field.kw_only]
+
     def init(self: _T, *args: object, **kwargs: object) -> None:
+        if len(args) <= len(names) and not kwargs.keys() & set(names[: len(args)]):
+            # By name, so that an error names the argument and not its place.
+            args, kwargs = (), dict(zip(names, args, strict=False)) | kwargs
         try:
             validate(self, *args, **kwargs)
         except pydantic.ValidationError as error:

@@ -1,199 +1,100 @@
-"""Feature types: what a record holds, and how each lies in a ``tf.train.Example``.
+"""Features: what a record holds, by name, and how all of it lies in a ``tf.train.Example``.
 
 A feature is what a person means (an image, a class); a :class:`WireColumn` is how it is
 stored: one list of an Example, one column of a run. ``wire_columns`` leads from one to the
 other, and everything that writes or reads examples (encoder, reader, schema) goes through it.
+The types themselves stand in ``values``, ``media`` and ``nested``.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pydantic
 
-from .config import config_class
 from .errors import RecipeError
+from .media import Audio, Image
+from .nested import Leaf, Sequence, Struct, flatten
+from .values import (
+    BoundingBoxes,
+    ClassLabel,
+    Domain,
+    Scalar,
+    Tensor,
+    TensorForm,
+    Text,
+    Timestamp,
+)
+from .wire import Dtype, ListKind, WireColumn, list_kind
 
-ListKind = Literal["bytes", "int64", "float32"]
-ScalarDtype = Literal[
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float32", "string"
+__all__ = [
+    "RESERVED_PREFIX",
+    "Audio",
+    "BoundingBoxes",
+    "ClassLabel",
+    "Domain",
+    "Dtype",
+    "Feature",
+    "Features",
+    "Image",
+    "ListKind",
+    "Scalar",
+    "Sequence",
+    "Struct",
+    "Tensor",
+    "TensorForm",
+    "Text",
+    "Timestamp",
+    "WireColumn",
+    "domain_of",
+    "features_from_json",
+    "features_to_json",
+    "flatten",
+    "is_encoded",
+    "list_kind",
+    "side_columns",
+    "tensor_form",
+    "wire_columns",
 ]
 
 RESERVED_PREFIX = "snapshard/"
 """Feature names must not begin so: runs keep keys and ids under it."""
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WireColumn:
-    """One stored list: a feature of a ``tf.train.Example`` and a column of a run.
-
-    In Arrow: ``large_binary``, ``int64`` or ``float32`` where ``length`` is 1; a
-    ``fixed_size_list`` of it for a larger fixed length; a ``large_list`` where it varies.
-    A null is a feature that this Example does not have.
-    """
-
-    name: str
-    kind: ListKind
-    length: int | None = 1
-    """Values per record; None where it varies."""
-    optional: bool = False
-
-
-_PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
-    "bool": (bool,),
-    "float32": (float, int),
-    "string": (str,),
-}
-"""What a default of a dtype is in Python; an int elsewhere."""
-
-
-def list_kind(dtype: str) -> ListKind:
-    """Says which of an Example's three lists holds values of a dtype."""
-    if dtype == "float32":
-        return "float32"
-    return "bytes" if dtype == "string" else "int64"
-
-
-@config_class
-class Image:
-    """An image of ``uint8[height, width, channels]``.
-
-    ``storage="raw"`` keeps the pixels (row-major, as ``tf.io.decode_raw`` reads them):
-    trains fastest. ``storage="encoded"`` keeps the file's bytes (JPEG, PNG, GIF, BMP) with
-    their size and EXIF orientation beside them. A height and width of None differ from
-    record to record; then ``<name>/height`` and ``<name>/width`` stand in the Example.
-    """
-
-    height: int | None = None
-    width: int | None = None
-    channels: Literal[1, 3, 4] = 3
-    storage: Literal["raw", "encoded"] = "raw"
-    kind: Literal["image"] = "image"
-
-    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
-        """The stored columns of a feature of this type called ``name``."""
-        pixels = WireColumn(name=name, kind="bytes")
-        size = tuple(
-            WireColumn(name=f"{name}/{part}", kind="int64") for part in ("height", "width")
-        )
-        if self.storage == "encoded":
-            return (pixels, *size, WireColumn(name=f"{name}/orientation", kind="int64"))
-        return (pixels,) if self.fixed_size else (pixels, *size)
-
-    @property
-    def fixed_size(self) -> bool:
-        """Whether every image has the same height and width."""
-        return self.height is not None and self.width is not None
-
-
-@config_class
-class ClassLabel:
-    """A class, stored as an int64: the index of its name in ``names``."""
-
-    names: tuple[str, ...]
-    kind: Literal["class_label"] = "class_label"
-
-    def __post_init__(self) -> None:
-        """Checks that names are unique."""
-        if len(set(self.names)) != len(self.names):
-            raise ValueError("class names must be unique")
-
-    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
-        """The stored columns of a feature of this type called ``name``."""
-        return (WireColumn(name=name, kind="int64"),)
-
-
-@config_class
-class Scalar:
-    """One number, bool or string.
-
-    Integers and bool lie in the int64 list, float32 in the float list, strings (UTF-8 or any
-    bytes) in the bytes list. ``optional`` scalars may be missing: absent from the Example,
-    sparse in a ``preprocessing_fn``, ``default`` in the reader (where none is given: 0,
-    False, the empty string, and NaN for float32, which a loss does not overlook).
-    """
-
-    dtype: ScalarDtype
-    optional: bool = False
-    default: bool | int | float | str | None = None
-    kind: Literal["scalar"] = "scalar"
-
-    def __post_init__(self) -> None:
-        """Checks that the default is of the dtype; NaN, which is float32's own, becomes None."""
-        default, expected = self.default, _PYTHON_TYPES.get(self.dtype, (int,))
-        if default is None:
-            return
-        if not isinstance(default, expected) or isinstance(default, bool) != (expected == (bool,)):
-            raise ValueError(f"default={default!r} is no {self.dtype}")
-        if isinstance(default, float) and math.isinf(default):
-            raise ValueError(f"default={default} must be finite")  # JSON has no infinity
-        if isinstance(default, float) and math.isnan(default):
-            object.__setattr__(self, "default", None)
-
-    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
-        """The stored columns of a feature of this type called ``name``."""
-        return (WireColumn(name=name, kind=list_kind(self.dtype), optional=self.optional),)
-
-    @property
-    def fill(self) -> bool | int | float | str:
-        """What the reader puts where the value is missing."""
-        if self.default is not None:
-            return self.default
-        if self.dtype == "float32":
-            return math.nan
-        if self.dtype == "string":
-            return ""
-        return False if self.dtype == "bool" else 0
-
-
-@config_class
-class Tensor:
-    """A dense tensor of fixed shape, or a list of varying length (``shape=(None,)``).
-
-    Values lie row-major in one list. Optional tensors may be missing: the reader gives a list
-    of length zero, so only ``shape=(None,)`` may be optional.
-    """
-
-    dtype: ScalarDtype
-    shape: tuple[int | None, ...]
-    optional: bool = False
-    kind: Literal["tensor"] = "tensor"
-
-    def __post_init__(self) -> None:
-        """Checks which shapes can be stored."""
-        if None in self.shape and self.shape != (None,):
-            raise ValueError("a shape is fixed, or (None,) for a list of varying length")
-        if any(dim is not None and dim < 1 for dim in self.shape):
-            raise ValueError("dimensions are positive")
-        if self.optional and self.shape != (None,):
-            raise ValueError("only a list of shape (None,) can be optional")
-
-    @property
-    def length(self) -> int | None:
-        """Values per record; None where it varies."""
-        if self.shape == (None,):
-            return None
-        return math.prod(dim for dim in self.shape if dim is not None)
-
-    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
-        """The stored columns of a feature of this type called ``name``."""
-        return (
-            WireColumn(
-                name=name, kind=list_kind(self.dtype), length=self.length, optional=self.optional
-            ),
-        )
-
-
-Feature = Image | ClassLabel | Scalar | Tensor
+Feature = Leaf
+"""One feature as it is stored: any type but a Struct, whose fields are features of their own."""
 Features = Mapping[str, Feature]
 """Features by name. Their order means nothing; they are stored in the order of their names."""
 
 _ADAPTER: pydantic.TypeAdapter[dict[str, Feature]] = pydantic.TypeAdapter(
     dict[str, Annotated[Feature, pydantic.Field(discriminator="kind")]]
 )
+_LIMITS = {"min": None, "max": None, "values": None, "finite": False, "max_length": None}
+
+
+def is_encoded(feature: Feature) -> bool:
+    """Whether a feature is an image or a sound that is kept as its file's bytes."""
+    return isinstance(feature, Image | Audio) and feature.storage == "encoded"
+
+
+def tensor_form(feature: Feature) -> TensorForm | None:
+    """What a feature is as a tensor; None for images and encoded media, which are more."""
+    return None if isinstance(feature, Image) or is_encoded(feature) else feature.form
+
+
+def side_columns(name: str, feature: Feature) -> tuple[str, ...]:
+    """What stands beside a feature in a record: the columns that say how to take its bytes."""
+    if isinstance(feature, Image) and feature.storage == "encoded":
+        return tuple(f"{name}/{part}" for part in ("height", "width", "orientation"))
+    if isinstance(feature, Audio) and feature.storage == "raw" and feature.rate is None:
+        return (f"{name}/rate",)
+    return ()
+
+
+def domain_of(feature: Feature) -> Domain:
+    """Which values a feature may hold."""
+    limited = isinstance(feature, Scalar | Tensor | Text | Sequence)
+    return feature.domain if limited else Domain()
 
 
 def wire_columns(features: Features) -> tuple[WireColumn, ...]:
@@ -220,9 +121,22 @@ def wire_columns(features: Features) -> tuple[WireColumn, ...]:
 
 
 def features_to_json(features: Features) -> dict[str, object]:
-    """Features as plain JSON, names sorted; :func:`features_from_json` is its dual."""
+    """Features as plain JSON, names sorted; :func:`features_from_json` is its dual.
+
+    Limits that are not set are left out.
+    """
     dumped = _ADAPTER.dump_python(dict(features), mode="json")
-    return {name: dumped[name] for name in sorted(dumped, key=str.encode)}
+    return {name: _without_limits(dumped[name]) for name in sorted(dumped, key=str.encode)}
+
+
+def _without_limits(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _without_limits(item)
+        for key, item in value.items()
+        if key not in _LIMITS or item != _LIMITS[key]
+    }
 
 
 def features_from_json(value: object) -> dict[str, Feature]:

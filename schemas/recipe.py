@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .blocks import Block, RawBatch, Selection, SourceFile
 from .errors import RecipeError
-from .features import Feature, Features, wire_columns
+from .features import Feature, Features, Struct, flatten, wire_columns
 from .shards import Shards
 from .splits import Splits
 
@@ -134,11 +134,13 @@ class Recipe:
         default_factory=lambda: Splits(train=0.8, validation=0.1, test=0.1)
     )
     shards: Shards = dataclasses.field(default_factory=Shards)
-    features: Features | None = None
+    features: Mapping[str, Feature | Struct] | None = None
     seed: int = 0
     max_rejects: float | int | None = None
     folder: str = dataclasses.field(init=False, compare=False, repr=False, default="")
     """Folder of the file that the recipe was made in; relative sources count from it."""
+    structs: tuple[str, ...] = dataclasses.field(init=False, compare=False, repr=False, default=())
+    """Names of declared structs; ``features`` holds their fields as ``<struct>.<field>``."""
 
     def __post_init__(self) -> None:
         """Checks what can be checked without reading anything.
@@ -183,7 +185,7 @@ class Recipe:
                     f"is none in {', '.join(self.splits.names)}. Name one split train."
                 )
         if self.features is not None:
-            self._check_features(self.features)
+            self._flatten_features(self.features)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise RecipeError(f"Recipe: seed={self.seed!r} is not an integer.")
         allowed = self.max_rejects
@@ -194,19 +196,23 @@ class Recipe:
             )
         object.__setattr__(self, "folder", _calling_folder())
 
-    def _check_features(self, features: object) -> None:
+    def _flatten_features(self, features: object) -> None:
+        """Checks declared features, and makes the fields of structs features of their own."""
         if not isinstance(features, Mapping):
             raise RecipeError(
                 f"Recipe: features={features!r} is no dict. Write for example "
                 '{"label": ss.ClassLabel(("no", "yes"))}.'
             )
         for name, feature in features.items():
-            if not isinstance(name, str) or not isinstance(feature, Feature):
+            if not isinstance(name, str) or not isinstance(feature, Feature | Struct):
                 raise RecipeError(
-                    f"Recipe: features declares {name!r} as {feature!r}, expected a name and an "
-                    "ss.Image(…), ss.ClassLabel(…), ss.Scalar(…) or ss.Tensor(…)."
+                    f"Recipe: features declares {name!r} as {feature!r}, expected a name and a "
+                    "feature such as ss.Image(…), ss.ClassLabel(…) or ss.Scalar(…)."
                 )
-        wire_columns(features)
+        flat, structs = flatten(features)
+        wire_columns(flat)
+        object.__setattr__(self, "features", flat)
+        object.__setattr__(self, "structs", structs)
 
     def reject_budget(self, num_records: int) -> int:
         """How many of so many records may be rejected."""

@@ -29,11 +29,11 @@ import pyarrow.compute as pc
 from ..schemas.errors import RecipeError
 from ..schemas.features import (
     ClassLabel,
+    Dtype,
     Feature,
     Features,
     Image,
     Scalar,
-    ScalarDtype,
     Tensor,
     WireColumn,
     wire_columns,
@@ -161,7 +161,7 @@ def features_of_outputs(
     return features
 
 
-def _dtype(name: str) -> ScalarDtype:
+def _dtype(name: str) -> Dtype:
     if name == "string":
         return "string"
     return "int64" if name == "int64" else "float32"

@@ -239,7 +239,7 @@ def _from_wire(name: str, feature: Feature, values: Mapping[str, Flat]) -> Any:
             raise _unfit(name, feature, reprlib.repr(flat), "The Example is of other features.")
     if isinstance(feature, Scalar):
         return array[0] if feature.dtype == "string" else array[0].item()
-    return array if feature.length is None else array.reshape(feature.shape)
+    return array if None in feature.shape else array.reshape(feature.shape)
 
 
 def _image_from_wire(

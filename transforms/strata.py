@@ -8,15 +8,15 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..schemas.features import ClassLabel, Feature, Scalar
+from ..schemas.features import ClassLabel, Feature, tensor_form
 from ..schemas.manifest import MAX_LABELS
+from ..schemas.wire import FLOATS
 
 
 def is_countable(feature: Feature | None) -> bool:
-    """Whether a feature has labels: a class, an integer, a bool or a string."""
-    if isinstance(feature, Scalar):
-        return feature.dtype != "float32"
-    return isinstance(feature, ClassLabel)
+    """Whether a feature has labels: one class, integer, bool, time or string a record."""
+    form = tensor_form(feature) if feature is not None else None
+    return form is not None and form.shape == () and form.dtype not in FLOATS
 
 
 def bytes_texts(column: pa.Array) -> pa.Array:
@@ -33,8 +33,12 @@ def label_texts(column: pa.Array, feature: Feature) -> pa.Array:
     """The values of a wire column as text: class names, numbers, strings; null where missing."""
     if isinstance(feature, ClassLabel):
         return pa.array(feature.names, pa.large_string()).take(column)
-    if isinstance(feature, Scalar) and feature.dtype == "string":
+    form = tensor_form(feature)
+    assert form is not None
+    if form.dtype == "string":
         return bytes_texts(column)
+    if form.dtype == "uint64":
+        column = column.view(pa.uint64())
     return column.cast(pa.large_string())
 
 

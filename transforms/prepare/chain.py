@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...schemas.errors import RecipeError, SnapshardError
-from ...schemas.features import Feature, Features, Image
+from ...schemas.features import Feature, Features, Image, is_encoded, side_columns
 from ...schemas.recipe import PrepareStep, RecordFn
 from .images import Check
 
@@ -41,7 +41,11 @@ def is_builtin(step: Step) -> bool:
 def with_checks(steps: Sequence[Step], features: Features) -> tuple[Step, ...]:
     """The steps, and a check of each image that they leave encoded."""
     prepared = output_features(steps, features)
-    encoded = sorted(name for name, feature in prepared.items() if is_encoded(feature))
+    encoded = sorted(
+        name
+        for name, feature in prepared.items()
+        if isinstance(feature, Image) and is_encoded(feature)
+    )
     return (*steps, *(Check(name) for name in encoded))
 
 
@@ -96,14 +100,9 @@ def trace(steps: Sequence[Step], features: Features) -> TracedRecord:
     return traced[-1]
 
 
-def is_encoded(feature: Feature) -> bool:
-    """Whether a feature is an image that is kept as its file's bytes."""
-    return isinstance(feature, Image) and feature.storage == "encoded"
-
-
 def record_names(name: str, feature: Feature) -> set[str]:
-    """What stands in a record for a feature: itself and, where it is encoded, its sides."""
-    return columns_of(name, feature) if is_encoded(feature) else {name}
+    """What stands in a record for a feature: itself and its side columns."""
+    return {name, *side_columns(name, feature)}
 
 
 def columns_of(name: str, feature: Feature) -> set[str]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
-from ...schemas.features import Feature, Features, wire_columns
+from ...schemas.features import Feature, Features, is_encoded, wire_columns
 from ..runs import wire_schema
 from .chain import (
     Step,
@@ -25,7 +25,6 @@ from .chain import (
     apply_steps,
     columns_of,
     describe,
-    is_encoded,
     output_features,
     trace,
     with_checks,

@@ -14,10 +14,7 @@ import pydantic
 
 from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
-from ...schemas.features import Features, Image
-
-SIDE_COLUMNS = ("height", "width", "orientation")
-"""Stand beside an encoded image in a record, as ``<name>/<side column>``."""
+from ...schemas.features import Features, Image, side_columns
 
 _Size = Annotated[int, pydantic.Field(ge=1, le=65_535)]
 
@@ -54,7 +51,7 @@ class Decode:
         """Replaces the encoded bytes by ``uint8[height, width, channels]``."""
         image = decode_pixels(record[self.name], self.channels)
         image = turn_upright(image, record[f"{self.name}/orientation"])
-        sides = {f"{self.name}/{part}" for part in SIDE_COLUMNS}
+        sides = side_columns(self.name, Image(storage="encoded"))
         rest = {name: value for name, value in record.items() if name not in sides}
         return {**rest, self.name: image}
 
@@ -143,7 +140,8 @@ class Check:
         import tensorflow as tf
 
         data = record[self.name]
-        height, width, orientation = (record[f"{self.name}/{part}"] for part in SIDE_COLUMNS)
+        sides = side_columns(self.name, Image(storage="encoded"))
+        height, width, orientation = (record[side] for side in sides)
         stated = tf.cast(tf.stack([height, width]), tf.int32)
         stated = tf.where(orientation >= 5, tf.reverse(stated, [0]), stated)
 

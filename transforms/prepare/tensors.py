@@ -8,8 +8,9 @@ class, the declared dtype and shape for all else. A missing optional value is th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Set
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,20 +18,34 @@ import pyarrow.compute as pc
 import tensorflow as tf
 
 from ...schemas.errors import RecipeError
-from ...schemas.features import Feature, Features, Image, Scalar, Tensor, WireColumn, wire_columns
-from .images import SIDE_COLUMNS
-
-_DTYPES = frozenset(
-    ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float32", "string"]
+from ...schemas.features import (
+    Audio,
+    Dtype,
+    Feature,
+    Features,
+    Image,
+    Scalar,
+    Tensor,
+    TensorForm,
+    WireColumn,
+    side_columns,
+    tensor_form,
+    wire_columns,
 )
+from ...schemas.wire import ITEM_BYTES
+
+_DTYPES = frozenset(get_args(Dtype))
 _WIRE_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
+_PCM = 32_768
+"""16-bit samples of a sound in [-1, 1]."""
 
 
 def to_batch(columns: pa.RecordBatch, features: Features, names: Set[str]) -> dict[str, Any]:
     """The named wire columns of features as tensors of whole batches."""
     batch: dict[str, Any] = {}
     for name, feature in features.items():
-        fill = feature.fill if isinstance(feature, Scalar) else None
+        form = tensor_form(feature)
+        fill = form.fill if form is not None and not form.shape else None
         for column in feature.wire_columns(name):
             if column.name in names:
                 batch[column.name] = _column_tensor(columns.column(column.name), column, fill)
@@ -65,27 +80,39 @@ def to_record(wire: dict[str, Any], features: Features) -> dict[str, Any]:
     """One record, as steps see it, from its wire columns."""
     record: dict[str, Any] = {}
     for name, feature in features.items():
-        value = wire[name]
-        if isinstance(feature, Image):
-            if feature.storage == "encoded":
-                record[name] = value
-                for part in SIDE_COLUMNS:
-                    record[f"{name}/{part}"] = wire[f"{name}/{part}"]
-                continue
+        record |= {side: wire[side] for side in side_columns(name, feature)}
+        form = tensor_form(feature)
+        if isinstance(feature, Image) and feature.storage == "raw":
             size: list[Any] = [feature.height, feature.width]
             if not feature.fixed_size:
                 size = [wire[f"{name}/height"], wire[f"{name}/width"]]
-            pixels = tf.reshape(tf.io.decode_raw(value, tf.uint8), [*size, feature.channels])
+            pixels = tf.reshape(tf.io.decode_raw(wire[name], tf.uint8), [*size, feature.channels])
             record[name] = tf.ensure_shape(
                 pixels, (feature.height, feature.width, feature.channels)
             )
-            continue
-        if isinstance(feature, Tensor) and None not in feature.shape:
-            value = tf.reshape(value, feature.shape)
-        if isinstance(feature, Scalar | Tensor) and value.dtype.name != feature.dtype:
-            value = tf.cast(value, feature.dtype)
-        record[name] = value
+        elif form is None:
+            record[name] = wire[name]
+        else:
+            record[name] = _tensor(wire, form.wire_columns(name), form)
+            if isinstance(feature, Audio) and feature.dtype == "int16":
+                record[name] = tf.cast(record[name], tf.float32) / _PCM
     return record
+
+
+def _tensor(wire: dict[str, Any], columns: tuple[WireColumn, ...], form: TensorForm) -> Any:
+    """A tensor of its dtype and shape from the stored list, or packed bytes, of one record."""
+    column, *sides = columns
+    value = wire[column.name]
+    if column.packed is not None:
+        value = tf.io.decode_raw(value, column.packed)
+    elif form.dtype == "uint64":
+        value = tf.bitcast(value, tf.uint64)
+    elif value.dtype.name != form.dtype:
+        value = tf.cast(value, form.dtype)
+    if value.shape.as_list() == list(form.shape):
+        return value
+    sizes = wire[sides[0].name] if sides else [-1 if dim is None else dim for dim in form.shape]
+    return tf.ensure_shape(tf.reshape(value, sizes), form.shape)
 
 
 def empty_wire(features: Features, names: Set[str]) -> dict[str, Any]:
@@ -99,6 +126,11 @@ def empty_wire(features: Features, names: Set[str]) -> dict[str, Any]:
         if name in wire and isinstance(feature, Image) and feature.storage == "raw":
             num_bytes = (feature.height or 0) * (feature.width or 0) * feature.channels
             wire[name] = tf.constant(bytes(num_bytes))
+        form = tensor_form(feature)
+        for column in form.wire_columns(name) if form is not None else ():
+            if column.name in wire and column.packed is not None:
+                num_values = math.prod(dim or 0 for dim in form.shape)
+                wire[name] = tf.constant(bytes(num_values * ITEM_BYTES[column.packed]))
     return wire
 
 
@@ -121,21 +153,20 @@ def infer_feature(name: str, value: Any, *, given: Feature | None, where: str) -
         raise RecipeError(f"{found} as a {type(value).__name__}, expected a dense tensor.")
     dtype, shape = value.dtype.name, value.shape
     if dtype not in _DTYPES:
+        why = "an Example has no complex numbers: give two features" if "complex" in dtype else ""
         raise RecipeError(
-            f"{found} as {dtype}, expected one of {', '.join(sorted(_DTYPES))}. Cast it with "
-            "tf.cast."
+            f"{found} as {dtype}, expected one of {', '.join(sorted(_DTYPES))}. "
+            + (why or "Cast it with tf.cast.")
         )
     if dtype == "uint8" and shape.rank == 3 and shape[2] in (1, 3, 4):
         return Image(height=shape[0], width=shape[1], channels=shape[2])
     if shape.rank == 0:
         return Scalar(dtype=dtype)
-    if shape.rank is not None and shape.is_fully_defined():
+    if shape.rank is not None:
         return Tensor(dtype=dtype, shape=tuple(shape.as_list()))
-    if shape.rank == 1:
-        return Tensor(dtype=dtype, shape=(None,))
     raise RecipeError(
-        f"{found} with the shape {shape}; expected a fixed shape, a list of varying length, or an "
-        "image uint8[height, width, 1, 3 or 4]. Fix it with tf.ensure_shape."
+        f"{found} with the shape {shape}; expected a known number of dimensions. Fix it with "
+        "tf.ensure_shape."
     )
 
 
@@ -145,25 +176,35 @@ def to_wire(name: str, feature: Feature, record: dict[str, Any]) -> dict[str, An
     Fails where the tensor has not the feature's shape.
     """
     value = record[name]
-    if isinstance(feature, Image):
-        if feature.storage == "encoded":
-            sides = {f"{name}/{part}": record[f"{name}/{part}"] for part in SIDE_COLUMNS}
+    sides = {side: record[side] for side in side_columns(name, feature)}
+    form = tensor_form(feature)
+    if form is None:
+        if not isinstance(feature, Image) or feature.storage == "encoded":
             return {name: value, **sides}
         value = tf.ensure_shape(value, (feature.height, feature.width, feature.channels))
         if feature.fixed_size:
             return {name: value}
         height, width, _ = tf.unstack(tf.shape(value, tf.int64))
         return {name: tf.reshape(value, [-1]), f"{name}/height": height, f"{name}/width": width}
-    shape = feature.shape if isinstance(feature, Tensor) else ()
-    value = tf.ensure_shape(value, shape)
-    (column,) = feature.wire_columns(name)
-    value = tf.cast(value, _WIRE_DTYPES[column.kind]) if column.kind != "bytes" else value
-    return {name: value if shape == () or column.length is None else tf.reshape(value, [-1])}
+    value = tf.ensure_shape(value, form.shape)
+    if isinstance(feature, Audio) and feature.dtype == "int16":
+        value = tf.saturate_cast(tf.round(value * _PCM), tf.int16)
+    column, *shape_column = form.wire_columns(name)
+    if shape_column:
+        sides[shape_column[0].name] = tf.shape(value, tf.int64)
+    if column.packed is not None:
+        value = tf.cast(value, column.packed)
+    elif form.dtype == "uint64":
+        value = tf.bitcast(value, tf.int64)
+    elif column.kind != "bytes":
+        value = tf.cast(value, _WIRE_DTYPES[column.kind])
+    return {name: value if len(form.shape) <= 1 else tf.reshape(value, [-1]), **sides}
 
 
 def wire_specs(name: str, feature: Feature) -> dict[str, Any]:
     """TensorSpecs of what :func:`to_wire` gives, of one record."""
     specs: dict[str, Any] = {}
+    form = tensor_form(feature)
     for column in feature.wire_columns(name):
         shape: list[int | None] = [column.length]
         dtype = _WIRE_DTYPES[column.kind]
@@ -171,8 +212,12 @@ def wire_specs(name: str, feature: Feature) -> dict[str, Any]:
             dtype = tf.uint8
             shape = [feature.height, feature.width, feature.channels]
             shape = shape if feature.fixed_size else [None]
-        elif not isinstance(feature, Tensor):
-            shape = []
+        elif form is None or column.name != name or not form.shape:
+            shape = [] if column.length == 1 else shape
+        elif column.packed is not None:
+            shape = [None if None in form.shape else math.prod(map(int, form.shape))]
+        if column.packed is not None:
+            dtype = tf.as_dtype(column.packed)
         specs[column.name] = tf.TensorSpec(shape, dtype)
     return specs
 
@@ -250,11 +295,11 @@ def from_batch(value: Any, column: WireColumn) -> pa.Array:
         flat, lengths = (part.numpy() for part in value)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         if column.length is not None:
-            return _binary(offsets, flat)
+            return _binary(offsets * flat.itemsize, flat)
         return pa.LargeListArray.from_arrays(pa.array(offsets), _flat(flat, column))
     array = value.numpy()
-    if array.dtype == np.uint8:
-        row_bytes = int(np.prod(array.shape[1:]))
+    if column.packed is not None or array.dtype == np.uint8:
+        row_bytes = int(np.prod(array.shape[1:])) * array.itemsize
         return _binary(np.arange(len(array) + 1, dtype=np.int64) * row_bytes, array)
     values = _flat(array.reshape(-1), column)
     if column.length == 1:
@@ -264,8 +309,7 @@ def from_batch(value: Any, column: WireColumn) -> pa.Array:
 
 def _column_tensor(array: pa.Array, column: WireColumn, fill: object) -> Any:
     if array.null_count and column.length is not None:
-        fill = str(fill).encode() if column.kind == "bytes" else fill
-        array = pc.fill_null(array, pa.scalar(fill, array.type))
+        array = pc.fill_null(array, pa.scalar(_stored(fill, column), array.type))
     if column.length == 1:
         return tf.constant(array.to_numpy(zero_copy_only=False), _WIRE_DTYPES[column.kind])
     flat = tf.constant(array.flatten().to_numpy(zero_copy_only=False), _WIRE_DTYPES[column.kind])
@@ -273,6 +317,16 @@ def _column_tensor(array: pa.Array, column: WireColumn, fill: object) -> Any:
         return tf.reshape(flat, [len(array), column.length])
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     return tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
+
+
+def _stored(fill: Any, column: WireColumn) -> Any:
+    """A value of a wire column that stands for a missing one."""
+    if column.packed is not None:
+        return b"" if fill is None else np.array(fill, column.packed).tobytes()
+    if column.kind == "bytes":
+        return str(fill).encode()
+    # A uint64 keeps its bits.
+    return fill - (1 << 64) if column.kind == "int64" and fill >= 1 << 63 else fill
 
 
 def _flat(values: Any, column: WireColumn) -> pa.Array:

@@ -19,10 +19,10 @@ from ...schemas.config import config_class
 from ...schemas.errors import RecipeError, Reject, SchemaError
 from ...schemas.features import (
     ClassLabel,
+    Dtype,
     Features,
     Image,
     Scalar,
-    ScalarDtype,
     Tensor,
 )
 from ...schemas.recipe import OpenSource
@@ -44,7 +44,7 @@ NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 _DELIMITER = re.compile(r"[\t !#-/:-@\[-`{-~]")
 # The suffix that a glob ends with: "*.txt", "part-*.tsv".
 _GLOB_SUFFIX = re.compile(r"[*?\]](?:.*)(\.[a-z0-9]+)$")
-_DTYPES: tuple[str, ...] = get_args(ScalarDtype)
+_DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 @config_class

@@ -30,7 +30,7 @@ from typing import Literal
 import pyarrow as pa
 
 from ...schemas.errors import SchemaError
-from ...schemas.features import ClassLabel, Feature, Scalar, ScalarDtype
+from ...schemas.features import ClassLabel, Dtype, Feature, Scalar
 from ...schemas.manifest import MAX_LABELS
 from .csv_rows import Read, Rows, find_rows, skip_mark
 from .csv_table import Table
@@ -143,7 +143,7 @@ class ColumnTypes:
         """The feature of each column."""
         found: dict[str, Feature] = {}
         for name, kind, optional in zip(self.names, self.kinds, self.optional, strict=True):
-            dtype: ScalarDtype = "string" if kind == "null" else kind
+            dtype: Dtype = "string" if kind == "null" else kind
             found[name] = Scalar(dtype, optional=optional)
         return found
 

@@ -241,8 +241,15 @@ def test_a_function_before_decoding_sees_the_files_bytes(pictures: Any) -> None:
         (lambda record: {"x": record["nothing"]}, "failed with KeyError: 'nothing'.*'age'"),
         (lambda record: None, "returned a NoneType, expected a dict"),
         (lambda record: {}, "empty dict"),
-        (lambda record: {"x": tf.cast(record["age"], tf.float64)}, "float64.*tf.cast"),
-        (lambda record: {"x": tf.zeros((2, record["visits"]))}, "with the shape.*ensure_shape"),
+        (lambda record: {"x": tf.cast(record["age"], tf.complex64)}, "complex64.*two features"),
+        (
+            lambda record: (
+                {"x": tf.zeros(tf.cast(record["words"], tf.int32))}
+                if "words" in record
+                else {"x": tf.reshape(record["age"], tf.zeros(record["visits"], tf.int32))}
+            ),
+            "with the shape.*ensure_shape",
+        ),
         (lambda record: {"x": tf.sparse.from_dense([1])}, "SparseTensor"),
         (lambda record: {"x": tf.random.uniform(())}, "random numbers"),
         (lambda record: {"x": tf.where(record["member"], tf.random.normal(()), 0.0)}, "random"),

@@ -1,0 +1,77 @@
+"""Feature types of media: images and sounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pydantic
+
+from .config import config_class
+from .values import TensorForm
+from .wire import WireColumn
+
+_Positive = Annotated[int, pydantic.Field(ge=1)]
+
+
+@config_class
+class Image:
+    """An image of ``uint8[height, width, channels]``.
+
+    ``storage="raw"`` keeps the pixels (row-major, as ``tf.io.decode_raw`` reads them):
+    trains fastest. ``storage="encoded"`` keeps the file's bytes (JPEG, PNG, GIF, BMP) with
+    their size and EXIF orientation beside them. A height and width of None differ from
+    record to record; then ``<name>/height`` and ``<name>/width`` stand in the Example.
+    """
+
+    height: int | None = None
+    width: int | None = None
+    channels: Literal[1, 3, 4] = 3
+    storage: Literal["raw", "encoded"] = "raw"
+    kind: Literal["image"] = "image"
+
+    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
+        """The stored columns of a feature of this type called ``name``."""
+        pixels = WireColumn(name=name, kind="bytes")
+        size = tuple(
+            WireColumn(name=f"{name}/{part}", kind="int64") for part in ("height", "width")
+        )
+        if self.storage == "encoded":
+            return (pixels, *size, WireColumn(name=f"{name}/orientation", kind="int64"))
+        return (pixels,) if self.fixed_size else (pixels, *size)
+
+    @property
+    def fixed_size(self) -> bool:
+        """Whether every image has the same height and width."""
+        return self.height is not None and self.width is not None
+
+
+@config_class
+class Audio:
+    """A sound: ``float32[samples]``, or ``float32[samples, channels]`` where there are several.
+
+    Samples lie in [-1, 1]. ``dtype="int16"`` stores them as 16-bit PCM in one byte string, which
+    loses nothing of 16-bit files; ``float32`` stores the list of floats. A ``rate`` (Hz) of None
+    differs from record to record; then ``<name>/rate`` stands in the Example. A file's bytes
+    (``storage="encoded"``) exist only between a source and the step that decodes them.
+    """
+
+    rate: _Positive | None = None
+    channels: _Positive = 1
+    samples: _Positive | None = None
+    """Of each channel; None where it varies."""
+    dtype: Literal["int16", "float32"] = "int16"
+    storage: Literal["raw", "encoded"] = "raw"
+    kind: Literal["audio"] = "audio"
+
+    @property
+    def form(self) -> TensorForm:
+        """The samples as they are stored."""
+        shape = (self.samples,) if self.channels == 1 else (self.samples, self.channels)
+        return TensorForm(dtype=self.dtype, shape=shape)
+
+    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
+        """The stored columns of a feature of this type called ``name``."""
+        if self.storage == "encoded":
+            return (WireColumn(name=name, kind="bytes"),)
+        rate = (WireColumn(name=f"{name}/rate", kind="int64"),) if self.rate is None else ()
+        return (*self.form.wire_columns(name), *rate)

@@ -1,0 +1,111 @@
+"""Feature types that hold others: sequences of values, and structs of named fields.
+
+Neither is stored as such. A sequence is a tensor whose first dimension varies. A struct's fields
+are features of their own, ``<struct>.<field>``: that is how steps see them and how they lie in the
+Example; the reader alone nests them again (:func:`flatten`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from .config import config_class
+from .media import Audio, Image
+from .values import (
+    BoundingBoxes,
+    ClassLabel,
+    Domain,
+    Scalar,
+    Tensor,
+    TensorForm,
+    Text,
+    Timestamp,
+)
+from .wire import WireColumn
+
+Item = Annotated[
+    Scalar | ClassLabel | Text | Timestamp | Tensor, pydantic.Field(discriminator="kind")
+]
+
+
+@config_class
+class Sequence:
+    """Any number of values of one type: ``tf.RaggedTensor`` in the reader.
+
+    ``of`` is a Scalar, ClassLabel, Text or Timestamp, or a Tensor of fixed shape (vectors). A
+    sequence of a struct is a struct of sequences: write it so. Where an ``optional`` one is
+    missing, the reader gives one of length zero.
+    """
+
+    of: Item
+    optional: bool = False
+    kind: Literal["sequence"] = "sequence"
+
+    def __post_init__(self) -> None:
+        """Checks what it is of."""
+        if self.of.optional:
+            raise ValueError("values inside a sequence cannot be missing: make the sequence so")
+        if None in self.of.form.shape:
+            raise ValueError("the tensors of a sequence have a fixed shape")
+
+    @property
+    def domain(self) -> Domain:
+        """Limits on each value."""
+        return self.of.domain if isinstance(self.of, Scalar | Tensor | Text) else Domain()
+
+    @property
+    def form(self) -> TensorForm:
+        """As a tensor."""
+        item = self.of.form
+        fill = "" if item.dtype == "string" else 0
+        return TensorForm(
+            dtype=item.dtype, shape=(None, *item.shape), optional=self.optional, fill=fill
+        )
+
+    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
+        """The stored columns of a feature of this type called ``name``."""
+        return self.form.wire_columns(name)
+
+
+Leaf = Image | Audio | ClassLabel | Scalar | Tensor | Text | Timestamp | BoundingBoxes | Sequence
+
+
+@config_class
+class Struct:
+    """Named fields: a nested dict in the reader, features ``<struct>.<field>`` everywhere else."""
+
+    fields: Mapping[str, Any]
+    kind: Literal["struct"] = "struct"
+
+    def __post_init__(self) -> None:
+        """Checks the fields."""
+        if not self.fields:
+            raise ValueError("a struct has at least one field")
+        for name, field in self.fields.items():
+            if not name or not isinstance(field, Leaf | Struct):
+                raise ValueError(f"field {name!r} is {field!r}, expected a feature")
+
+
+def flatten(features: Mapping[str, Any]) -> tuple[dict[str, Leaf], tuple[str, ...]]:
+    """Features with the fields of structs as features of their own.
+
+    Returns:
+        The flat features, and the names of all structs, inner ones too (``a``, ``a.b``).
+
+    >>> flatten({"at": Struct({"x": Scalar("float32")})})[1]
+    ('at',)
+    """
+    flat: dict[str, Leaf] = {}
+    structs: list[str] = []
+    for name, feature in features.items():
+        if isinstance(feature, Struct):
+            inner = {f"{name}.{field}": value for field, value in feature.fields.items()}
+            below, names = flatten(inner)
+            flat.update(below)
+            structs += [name, *names]
+        else:
+            flat[name] = feature
+    return flat, tuple(structs)

@@ -1,0 +1,305 @@
+"""Feature types of plain values: numbers, strings, classes, times, boxes, and tensors of them.
+
+Each is stored as a :class:`TensorForm`: a dtype and a shape, from which its wire columns, what
+steps see, and what the reader gives back all follow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from .config import config_class
+from .wire import FLOATS, Dtype, WireColumn, tensor_columns
+
+Value = bool | int | float | str
+
+_PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {"bool": (bool,), "string": (str,)} | {
+    dtype: (float, int) for dtype in FLOATS
+}
+"""What a value of a dtype is in Python; an int elsewhere."""
+
+
+def _dtype_name(value: Any) -> Any:
+    """The name of a dtype, of NumPy's or TensorFlow's too; says why complex numbers are none."""
+    name = getattr(value, "name", None) or getattr(value, "__name__", None) or value
+    name = {"str": "string", "bytes": "string", "object": "string"}.get(name, name)
+    if isinstance(name, str) and name.startswith("complex"):
+        raise ValueError(
+            f"{name} cannot be stored: a tf.train.Example has no complex numbers, and few layers "
+            "take them. Make two float features of the real and the imaginary part"
+        )
+    return name
+
+
+DtypeField = Annotated[Dtype, pydantic.BeforeValidator(_dtype_name)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TensorForm:
+    """What a feature is as a tensor of one record."""
+
+    dtype: Dtype
+    shape: tuple[int | None, ...] = ()
+    """None where a dimension varies from record to record."""
+    optional: bool = False
+    fill: Value = 0
+    """What steps and the reader put where an optional scalar is missing."""
+
+    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
+        """The stored columns of a tensor called ``name``."""
+        return tensor_columns(name, self.dtype, self.shape, optional=self.optional)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Domain:
+    """Which values a feature may hold; a record with another one is rejected."""
+
+    min: float | int | None = None
+    max: float | int | None = None
+    values: tuple[Value, ...] | None = None
+    finite: bool = False
+    """Neither NaN nor infinite."""
+    max_length: int | None = None
+    """Of each string: characters of a Text, bytes of a Scalar or Tensor."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every value of the dtype is allowed."""
+        return self == Domain()
+
+
+def _check_domain(dtype: str, domain: Domain) -> None:
+    """Checks that a domain speaks of values of the dtype.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    is_number = dtype not in ("bool", "string")
+    for name in ("min", "max"):
+        limit = getattr(domain, name)
+        if limit is not None and (not is_number or not _is_of(dtype, limit) or limit != limit):
+            raise ValueError(f"{name}={limit!r} is no limit for {dtype}")
+    if domain.min is not None and domain.max is not None and domain.min > domain.max:
+        raise ValueError(f"min={domain.min} is above max={domain.max}")
+    if domain.values is not None:
+        unfit = [value for value in domain.values if not _is_of(dtype, value)]
+        if unfit or not domain.values:
+            raise ValueError(f"values={domain.values!r} are no values of {dtype}")
+    if domain.finite and dtype not in FLOATS:
+        raise ValueError(f"finite=True says nothing of {dtype}")
+    if domain.max_length is not None and (dtype != "string" or domain.max_length < 0):
+        raise ValueError(f"max_length={domain.max_length} is for strings, and 0 or more")
+
+
+def _is_of(dtype: str, value: object) -> bool:
+    expected = _PYTHON_TYPES.get(dtype, (int,))
+    return isinstance(value, expected) and isinstance(value, bool) == (expected == (bool,))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Bounded:
+    """Limits on values, as arguments of a feature: see :class:`Domain`."""
+
+    min: float | int | None = None
+    max: float | int | None = None
+    values: tuple[Value, ...] | None = None
+    finite: bool = False
+    max_length: int | None = None
+
+    @property
+    def domain(self) -> Domain:
+        """The limits together."""
+        return Domain(
+            min=self.min,
+            max=self.max,
+            values=self.values,
+            finite=self.finite,
+            max_length=self.max_length,
+        )
+
+
+@config_class
+class ClassLabel:
+    """A class, stored as an int64: the index of its name in ``names``.
+
+    An ``optional`` class may be missing: absent from the Example, -1 in the reader.
+    """
+
+    names: tuple[str, ...]
+    optional: bool = False
+    kind: Literal["class_label"] = "class_label"
+
+    def __post_init__(self) -> None:
+        """Checks that names are unique."""
+        if len(set(self.names)) != len(self.names):
+            raise ValueError("class names must be unique")
+
+    @property
+    def form(self) -> TensorForm:
+        """As a tensor."""
+        return TensorForm(dtype="int64", optional=self.optional, fill=-1 if self.optional else 0)
+
+    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
+        """The stored columns of a feature of this type called ``name``."""
+        return self.form.wire_columns(name)
+
+
+@config_class
+class Scalar(_Bounded):
+    """One number, bool or string (UTF-8 or any bytes).
+
+    ``optional`` scalars may be missing: absent from the Example, sparse in a
+    ``preprocessing_fn``, ``default`` in the reader (where none is given: 0, False, the empty
+    string, and NaN for floats, which a loss does not overlook).
+
+    ``min``, ``max``, ``values`` (an enumeration), ``finite`` (neither NaN nor infinite) and
+    ``max_length`` (bytes of a string) say what a value may be; others are rejected.
+    """
+
+    dtype: DtypeField
+    optional: bool = False
+    default: Value | None = None
+    kind: Literal["scalar"] = "scalar"
+
+    def __post_init__(self) -> None:
+        """Checks default and limits; NaN, which is a float's own default, becomes None."""
+        _check_domain(self.dtype, self.domain)
+        default = self.default
+        if default is None:
+            return
+        if not _is_of(self.dtype, default):
+            raise ValueError(f"default={default!r} is no {self.dtype}")
+        if isinstance(default, float) and math.isinf(default):
+            raise ValueError(f"default={default} must be finite")  # JSON has no infinity
+        if isinstance(default, float) and math.isnan(default):
+            object.__setattr__(self, "default", None)
+
+    @property
+    def fill(self) -> Value:
+        """What the reader puts where the value is missing."""
+        if self.default is not None:
+            return self.default
+        if self.dtype in FLOATS:
+            return math.nan
+        if self.dtype == "string":
+            return ""
+        return False if self.dtype == "bool" else 0
+
+    @property
+    def form(self) -> TensorForm:
+        """As a tensor."""
+        return TensorForm(dtype=self.dtype, optional=self.optional, fill=self.fill)
+
+    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
+        """The stored columns of a feature of this type called ``name``."""
+        return self.form.wire_columns(name)
+
+
+@config_class
+class Tensor(_Bounded):
+    """A tensor of one dtype; dimensions of None vary from record to record.
+
+    Values lie row-major in one list, or packed in one byte string: see ``schemas.wire``. With
+    two and more varying dimensions, ``<name>/shape`` stands beside it. The reader gives varying
+    dimensions as ``tf.RaggedTensor``. Only a tensor whose first dimension alone varies may be
+    ``optional``: where it is missing, the reader gives none of length zero.
+    """
+
+    dtype: DtypeField
+    shape: tuple[int | None, ...]
+    optional: bool = False
+    kind: Literal["tensor"] = "tensor"
+
+    def __post_init__(self) -> None:
+        """Checks shape and limits."""
+        _check_domain(self.dtype, self.domain)
+        if any(dim is not None and dim < 1 for dim in self.shape):
+            raise ValueError("dimensions are positive, or None where they vary")
+        if self.optional and (self.shape[:1] != (None,) or None in self.shape[1:]):
+            raise ValueError("only a tensor whose first dimension alone varies can be optional")
+
+    @property
+    def form(self) -> TensorForm:
+        """As a tensor."""
+        return TensorForm(
+            dtype=self.dtype,
+            shape=self.shape,
+            optional=self.optional,
+            fill="" if self.dtype == "string" else 0,
+        )
+
+    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
+        """The stored columns of a feature of this type called ``name``."""
+        return self.form.wire_columns(name)
+
+
+@config_class
+class Text:
+    """Text, valid UTF-8, of at most ``max_length`` characters; the reader gives a string."""
+
+    max_length: Annotated[int, pydantic.Field(ge=0)] | None = None
+    optional: bool = False
+    kind: Literal["text"] = "text"
+
+    @property
+    def domain(self) -> Domain:
+        """Its limits."""
+        return Domain(max_length=self.max_length)
+
+    @property
+    def form(self) -> TensorForm:
+        """As a tensor."""
+        return TensorForm(dtype="string", optional=self.optional, fill="")
+
+    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
+        """The stored columns of a feature of this type called ``name``."""
+        return self.form.wire_columns(name)
+
+
+@config_class
+class Timestamp:
+    """A point in time: int64, so many ``unit`` since 1970-01-01T00:00:00 UTC.
+
+    Times of a finer unit are rejected and not rounded, unless they come out even. Where it is
+    missing, the reader gives the smallest int64 (NumPy's NaT).
+    """
+
+    unit: Literal["s", "ms", "us", "ns"] = "us"
+    optional: bool = False
+    kind: Literal["timestamp"] = "timestamp"
+
+    @property
+    def form(self) -> TensorForm:
+        """As a tensor."""
+        return TensorForm(dtype="int64", optional=self.optional, fill=-(2**63))
+
+    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
+        """The stored columns of a feature of this type called ``name``."""
+        return self.form.wire_columns(name)
+
+
+@config_class
+class BoundingBoxes:
+    """Any number of boxes of one image: ``float32[num_boxes, 4]``.
+
+    A box is (ymin, xmin, ymax, xmax) as shares of the image's height and width, 0 to 1, as
+    TensorFlow's ``tf.image`` takes it. ``image`` names the image feature whose geometry they
+    follow; the image's steps move them along.
+    """
+
+    image: str = "image"
+    kind: Literal["bounding_boxes"] = "bounding_boxes"
+
+    @property
+    def form(self) -> TensorForm:
+        """As a tensor."""
+        return TensorForm(dtype="float32", shape=(None, 4))
+
+    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
+        """The stored columns of a feature of this type called ``name``."""
+        return self.form.wire_columns(name)
