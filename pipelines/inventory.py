@@ -169,7 +169,11 @@ def _learn(
     stopped = threading.Event()
 
     def learn(batch: list[SourceFile]) -> dict[str, Known | str]:
-        return {file.path: _learn_file(source, opened, file, stopped=stopped) for file in batch}
+        return {
+            file.path: _learn_small_file(opened, file)
+            or _learn_file(source, opened, file, stopped=stopped)
+            for file in batch
+        }
 
     with concurrent.futures.ThreadPoolExecutor(num_threads, "inventory") as pool:
         try:
@@ -192,6 +196,17 @@ def _batches(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
             batch, num_bytes = [], 0
     if batch:
         yield batch
+
+
+def _learn_small_file(opened: OpenedSource, file: SourceFile) -> Known | None:
+    """What is known of a small local file in which nothing is amiss."""
+    if not opened.local or file.num_bytes > CHUNK_BYTES:
+        return None
+    content = storage.read_expected(opened.full_path(file.path), file.num_bytes)
+    if content is None:
+        return None
+    sha256 = hashlib.sha256(content).hexdigest()
+    return Known(num_bytes=file.num_bytes, stamp=file.stamp, sha256=sha256)
 
 
 def _learn_file(
@@ -230,7 +245,9 @@ def _learn_file(
 
 def _complete(file: SourceFile, found: Known | str | None) -> SourceFile:
     if isinstance(found, Known):
-        return dataclasses.replace(file, sha256=found.sha256)
+        return SourceFile(
+            path=file.path, num_bytes=file.num_bytes, stamp=file.stamp, sha256=found.sha256
+        )
     problem = file.problem or found or "not read"
     return dataclasses.replace(file, num_bytes=0, problem=problem)
 
@@ -242,11 +259,11 @@ def _cuts_by(source: Source) -> str:
 
 
 def _digest(files: Sequence[SourceFile]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        line = json.dumps([file.path, file.sha256, file.problem]) + "\n"
-        digest.update(line.encode("ascii"))
-    return digest.hexdigest()
+    quoted = json.encoder.encode_basestring_ascii
+    lines = (
+        f"[{quoted(file.path)}, {quoted(file.sha256)}, {quoted(file.problem)}]\n" for file in files
+    )
+    return hashlib.sha256("".join(lines).encode("ascii")).hexdigest()
 
 
 def _say_none(

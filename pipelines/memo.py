@@ -5,11 +5,10 @@ It saves reading, nothing else: without it, or with a damaged one, files are rea
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..schemas.blocks import SourceFile
 from ..schemas.errors import StorageError
@@ -23,9 +22,8 @@ _FORMAT = 1
 _NUM_SOURCES = 4
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Known:
-    """What is known of a file of this size and stamp."""
+class Known(NamedTuple):
+    """What is known of a file of this size and stamp; a tuple, since each file makes one."""
 
     num_bytes: int
     stamp: str

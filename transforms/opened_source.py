@@ -28,6 +28,7 @@ from . import storage
 _MAGIC = re.compile(r"[*?\[]")
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
+_ALL_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 NO_PERMISSION = "no permission to read"
 
 _LOOP = "symbolic link loop"
@@ -96,7 +97,11 @@ class OpenedSource:
 
     def full_path(self, path: str) -> str:
         """The filesystem's own path of a file relative to the root."""
-        return f"{self.root.rstrip('/')}/{path}{self.query}" if self.root else path
+        return f"{self._prefix}{path}{self.query}" if self.root else path
+
+    @functools.cached_property
+    def _prefix(self) -> str:
+        return self.root.rstrip("/") + "/"
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         """Reads bytes [start, stop) of a file; to its end without a stop.
@@ -153,19 +158,20 @@ class OpenedSource:
             prefix = f"{path}/" if parts else ""
             folder = self.full_path(path)
             try:
-                names = os.listdir(folder)
+                with os.scandir(folder) as scanned:
+                    entries = list(scanned)
             except OSError as error:
                 if not parts:
                     raise
                 yield _unreadable(path, f"folder that cannot be listed: {error.strerror}")
                 continue
-            if not names and parts and _LIKE_A_FILE.fullmatch(parts[-1]) and self._wanted(parts):
+            if not entries and parts and _LIKE_A_FILE.fullmatch(parts[-1]) and self._wanted(parts):
                 yield _unreadable(path, "empty folder, expected a file")
-            for name in names:
-                below = (*parts, name)
-                if not _may_hold(below, self.pattern):
+            for entry in entries:
+                below = (*parts, entry.name)
+                if self.pattern and not _may_hold(below, self.pattern):
                     continue
-                file, identity = _inspect(self.full_path(prefix + name), prefix + name)
+                file, identity = _inspect(entry.path, prefix + entry.name)
                 if identity is not None and identity not in held_by:
                     pending.append((below, held_by | {identity}))
                 elif self._wanted(below):
@@ -316,7 +322,9 @@ def _inspect(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | None]:
     if not stat.S_ISREG(found.st_mode):
         kind = next(name for test, name in _SPECIAL if test(found.st_mode))
         return _unreadable(path, f"{kind}, expected a file"), None
-    if not os.access(full, os.R_OK, effective_ids=_EFFECTIVE_IDS):
+    # Where all may read, only an access list could say otherwise, and reading finds out.
+    readable = found.st_mode & _ALL_READ == _ALL_READ
+    if not readable and not os.access(full, os.R_OK, effective_ids=_EFFECTIVE_IDS):
         return _unreadable(path, NO_PERMISSION), None
     # The time of the last change to the inode tells a file put in place with its old mtime.
     stamp = f"time:{found.st_mtime_ns},{found.st_ctime_ns}"

@@ -5,10 +5,8 @@ Credentials that a URL carries never appear in a message.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import re
-from collections.abc import Iterator
 
 from ..schemas.errors import SnapshardError, StorageError
 
@@ -27,23 +25,35 @@ def redact(text: str) -> str:
     return _QUERY_VALUE.sub(r"\1***", text) if "://" in text else text
 
 
-@contextlib.contextmanager
-def failing_as_storage_error(action: str, url: str) -> Iterator[None]:
-    """Turns what a filesystem raises within into a StorageError on ``url``.
+class failing_as_storage_error:
+    """Turns what a filesystem raises within its ``with`` into a StorageError on ``url``.
 
-    Args:
-        action: What is tried, as in "Cannot <action> <url>": read, write, list …
-        url: The place; its credentials are left out of the message.
+    A class, since a generator's context takes a fifth of the time that reading a small file does.
     """
-    try:
-        yield
-    except SnapshardError:
-        raise
-    except _DEFECTS:
-        raise
-    except Exception as error:
+
+    __slots__ = ("_action", "_url")
+
+    def __init__(self, action: str, url: str) -> None:
+        """Takes what to tell.
+
+        Args:
+            action: What is tried, as in "Cannot <action> <url>": read, write, list …
+            url: The place; its credentials are left out of the message.
+        """
+        self._action = action
+        self._url = url
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Raises the StorageError; what is ours, a defect or an interrupt goes on as it is."""
+        if not isinstance(error, Exception) or isinstance(error, (SnapshardError, *_DEFECTS)):
+            return
         what, fix = _explain(error)
-        raise StorageError(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip()) from None
+        raise StorageError(
+            f"Cannot {self._action} {redact(self._url)}: {what}. {fix}".rstrip()
+        ) from None
 
 
 def _explain(error: Exception) -> tuple[str, str]:
