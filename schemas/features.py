@@ -93,8 +93,7 @@ def side_columns(name: str, feature: Feature) -> tuple[str, ...]:
 
 def domain_of(feature: Feature) -> Domain:
     """Which values a feature may hold."""
-    limited = isinstance(feature, Scalar | Tensor | Text | Sequence)
-    return feature.domain if limited else Domain()
+    return feature.domain if isinstance(feature, Scalar | Tensor | Text | Sequence) else Domain()
 
 
 def wire_columns(features: Features) -> tuple[WireColumn, ...]:

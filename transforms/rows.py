@@ -5,7 +5,6 @@ record batch (``encode``) and parse with TensorFlow: that is a hundred times as 
 """
 
 import math
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,33 +14,36 @@ import pyarrow as pa
 
 from ..schemas.errors import SchemaError
 from ..schemas.features import (
-    ClassLabel,
     Feature,
     Features,
     Image,
-    Scalar,
-    Tensor,
+    Struct,
     WireColumn,
+    flatten,
+    is_encoded,
+    side_columns,
+    tensor_form,
     wire_columns,
 )
 from .decode import ExampleList, NotAnExampleError, read_lists
 from .encode import encode_examples
 from .prepare.image_header import UnreadableImageError, read_header
+from .row_values import Flat, from_lists, to_array, to_lists, unfit
 from .runs import arrow_type
 
-Flat = Any
-"""The values of one stored list: list[bytes], int64[n] or float32[n]; None where it is absent."""
 
-
-def encode_example(record: Mapping[str, object], features: Features) -> bytes:
+def encode_example(record: Mapping[str, object], features: Mapping[str, Feature | Struct]) -> bytes:
     """Encodes one record as a serialized ``tf.train.Example``, as a build would.
 
     Args:
         record: A value per feature. An ``Image`` is ``uint8[height, width, channels]`` where it
             is stored raw, else the file's bytes (JPEG, PNG, GIF, BMP), whose size and
-            orientation are read from them. A ``ClassLabel`` is its name or its index. A string
-            is str or bytes. A ``Tensor`` is whatever NumPy makes an array of its shape of. An
-            optional feature may be None or missing.
+            orientation are read from them. An ``Audio`` is samples in [-1, 1], or int16 where
+            it is stored so; where rates vary, ``<name>/rate`` stands beside it. A ``ClassLabel``
+            is its name or its index, a ``Timestamp`` a datetime with its zone, a
+            ``np.datetime64`` or an int, a string is str or bytes. All else is whatever NumPy
+            makes an array of its shape of. A ``Struct`` is a dict, or its fields by their
+            dotted names. An optional feature may be None or missing.
         features: The features of the snapshot.
 
     Returns:
@@ -57,20 +59,23 @@ def encode_example(record: Mapping[str, object], features: Features) -> bytes:
     >>> ss.parse_example(serialized, features)
     {'age': 7, 'label': 1}
     """
-    unknown = sorted(set(record) - set(features))
+    flat, _ = flatten(features)
+    values = _leaves(record, flat)
+    beside = {side for name, leaf in flat.items() for side in _given_sides(name, leaf)}
+    unknown = sorted(set(values) - set(flat) - beside)
     if unknown:
         raise SchemaError(
             f"The record has {unknown}, which no feature describes; expected "
-            f"{sorted(features)}. Leave it out, or declare it."
+            f"{sorted(flat)}. Leave it out, or declare it."
         )
-    values: dict[str, Flat] = {}
-    for name, feature in features.items():
-        values |= _to_wire(name, feature, record.get(name))
-    arrays = {column.name: _array(column, values[column.name]) for column in wire_columns(features)}
+    lists: dict[str, Flat] = {}
+    for name, feature in flat.items():
+        lists |= _to_wire(name, feature, values)
+    arrays = {column.name: _array(column, lists[column.name]) for column in wire_columns(flat)}
     return bytes(encode_examples(pa.record_batch(arrays))[0].as_py())
 
 
-def parse_example(serialized: bytes, features: Features) -> dict[str, Any]:
+def parse_example(serialized: bytes, features: Mapping[str, Feature | Struct]) -> dict[str, Any]:
     """Parses one serialized ``tf.train.Example``: the dual of :func:`encode_example`.
 
     Args:
@@ -79,111 +84,109 @@ def parse_example(serialized: bytes, features: Features) -> dict[str, Any]:
 
     Returns:
         A value per feature: an ``Image`` as ``uint8[height, width, channels]`` where it is
-        stored raw, else the file's bytes; a ``ClassLabel`` as its index; a ``Scalar`` as bool,
-        int, float, or bytes; a ``Tensor`` as an array of its dtype and shape (objects of bytes
-        for strings). None where an optional feature is absent: what to put there is for the
-        caller to choose (the emitted reader puts the feature's default).
+        stored raw, else the file's bytes; an ``Audio`` as float32 samples in [-1, 1], with its
+        ``<name>/rate`` where rates vary; a ``ClassLabel`` as its index; a ``Timestamp`` as an
+        int of its unit; a ``Text`` as str; a ``Scalar`` as bool, int, float, or bytes; a
+        ``Struct`` as a dict; all else as an array of its dtype and shape (objects of bytes for
+        strings). None where an optional feature is absent: what to put there is for the caller
+        to choose (the emitted reader puts the feature's default).
 
     Raises:
         SchemaError: if the bytes are no Example, or one of other features.
     """
     try:
-        lists = read_lists(serialized)
+        stored = read_lists(serialized)
     except NotAnExampleError as error:
         raise SchemaError(
             f"{len(serialized):,} bytes are no serialized tf.train.Example: {error}. Give one "
             "record of a TFRecord file, without its framing."
         ) from None
-    values = {column.name: _stored(column, lists) for column in wire_columns(features)}
-    return {name: _from_wire(name, feature, values) for name, feature in features.items()}
+    flat, _ = flatten(features)
+    lists = {column.name: _stored(column, stored) for column in wire_columns(flat)}
+    values: dict[str, Any] = {}
+    for name, feature in flat.items():
+        values |= _from_wire(name, feature, lists)
+    return _nested(values, features, "")
 
 
-def _to_wire(name: str, feature: Feature, value: object) -> dict[str, Flat]:
+def _leaves(record: Mapping[str, Any], features: Features, prefix: str = "") -> dict[str, Any]:
+    """The record with the fields of dicts by their dotted names."""
+    leaves: dict[str, Any] = {}
+    for key, value in record.items():
+        name = f"{prefix}{key}"
+        is_struct = name not in features and any(leaf.startswith(f"{name}.") for leaf in features)
+        if is_struct and isinstance(value, Mapping):
+            leaves |= _leaves(value, features, f"{name}.")
+        elif not is_struct or value is not None:
+            leaves[name] = value
+    return leaves
+
+
+def _nested(
+    values: Mapping[str, Any], features: Mapping[str, Feature | Struct], prefix: str
+) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for key, feature in features.items():
+        name = f"{prefix}{key}"
+        if isinstance(feature, Struct):
+            nested[key] = _nested(values, feature.fields, f"{name}.")
+        else:
+            nested[key] = values[name]
+            sides = _given_sides(name, feature)
+            nested |= {side.removeprefix(prefix): values[side] for side in sides}
+    return nested
+
+
+def _given_sides(name: str, feature: Feature) -> tuple[str, ...]:
+    """What a record has beside a feature; an image's own come from its file."""
+    return () if isinstance(feature, Image) else side_columns(name, feature)
+
+
+def _to_wire(name: str, feature: Feature, record: Mapping[str, Any]) -> dict[str, Flat]:
     """The stored lists of one feature's value."""
+    value, form = record.get(name), tensor_form(feature)
     if value is None:
-        if isinstance(feature, Scalar | Tensor) and feature.optional:
+        if form is not None and form.optional:
             return {name: None}
-        raise _unfit(name, feature, "nothing", "Give it a value, or declare it optional.")
+        raise unfit(name, feature, "nothing", "Give it a value, or declare it optional.")
     if isinstance(feature, Image):
         return _image_to_wire(name, feature, value)
-    if isinstance(feature, ClassLabel):
-        return {name: _class_index(name, feature, value)}
-    shape = feature.shape if isinstance(feature, Tensor) else ()
-    return {name: _flatten(name, feature, value, dtype=feature.dtype, shape=shape)}
+    if form is None:
+        if not isinstance(value, bytes):
+            raise unfit(name, feature, f"a {type(value).__name__}", "Give the file's bytes.")
+        return {name: [value]}
+    lists = to_lists(name, form, to_array(name, feature, value))
+    for side in _given_sides(name, feature):
+        lists[side] = np.array([_rate(side, record.get(side))])
+    return lists
+
+
+def _rate(name: str, value: Any) -> int:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 < value < 2**63:
+        return int(value)
+    raise SchemaError(f"{name!r} is {value!r}, expected the sound's samples a second, an int.")
 
 
 def _image_to_wire(name: str, feature: Image, value: object) -> dict[str, Flat]:
     if feature.storage == "encoded":
         if not isinstance(value, bytes):
-            raise _unfit(name, feature, f"a {type(value).__name__}", "Give the file's bytes.")
+            raise unfit(name, feature, f"a {type(value).__name__}", "Give the file's bytes.")
         try:
             header = read_header(value)
         except UnreadableImageError as error:
-            raise _unfit(name, feature, f"no image ({error})", "Mend it.") from None
+            raise unfit(name, feature, f"no image ({error})", "Mend it.") from None
         height, width = header.height, header.width
         content = {name: [value], f"{name}/orientation": np.array([header.orientation])}
     else:
         pixels = np.asarray(value)
         if pixels.ndim != 3 or pixels.dtype != np.uint8 or pixels.shape[2] != feature.channels:
             found = f"{pixels.dtype}{list(pixels.shape)}"
-            raise _unfit(name, feature, found, "Convert it.")
+            raise unfit(name, feature, found, "Convert it.")
         height, width = pixels.shape[:2]
         content = {name: [pixels.tobytes()]}
     if (feature.height or height, feature.width or width) != (height, width):
-        raise _unfit(name, feature, f"an image of {height}×{width}", "Resize it.")
+        raise unfit(name, feature, f"an image of {height}×{width}", "Resize it.")
     return content | {f"{name}/height": np.array([height]), f"{name}/width": np.array([width])}
-
-
-def _class_index(name: str, feature: ClassLabel, value: Any) -> npt.NDArray[np.int64]:
-    if isinstance(value, str) and value in feature.names:
-        return np.array([feature.names.index(value)])
-    is_index = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if is_index and 0 <= int(value) < len(feature.names):
-        return np.array([int(value)])
-    raise _unfit(name, feature, reprlib.repr(value), "Give one of its names, or its index.")
-
-
-def _flatten(
-    name: str, feature: Scalar | Tensor, value: object, *, dtype: str, shape: tuple[int | None, ...]
-) -> Flat:
-    """The values row-major, once their type, shape and range are as declared."""
-    try:
-        array: npt.NDArray[Any] = np.asarray(value, object if dtype == "string" else None)
-    except ValueError:
-        raise _unfit(name, feature, "ragged", "Make its rows equally long.") from None
-    fits = array.ndim == 1 if shape == (None,) else array.shape == shape
-    if not fits:
-        raise _unfit(name, feature, f"of shape {list(array.shape)}", "Reshape it.")
-    if dtype == "string":
-        return [_encoded(name, feature, text) for text in array.ravel().tolist()]
-    kinds = {"bool": "b", "float32": "fiu"}.get(dtype, "iu")
-    if array.dtype.kind not in kinds and not (array.size == 0 and array.dtype == np.float64):
-        raise _unfit(name, feature, f"{reprlib.repr(value)} ({array.dtype})", "Convert it.")
-    with np.errstate(over="ignore"):
-        stored = array.astype(np.float32 if dtype == "float32" else np.int64).ravel()
-    if not _in_range(array.ravel(), stored, dtype):
-        raise _unfit(name, feature, reprlib.repr(value), "It is out of range: take a wider type.")
-    return stored
-
-
-def _in_range(values: npt.NDArray[Any], stored: npt.NDArray[Any], dtype: str) -> bool:
-    if dtype == "float32":
-        return bool(np.array_equal(np.isinf(values), np.isinf(stored)))
-    if dtype == "bool":
-        return not values.size or (int(values.min()) >= 0 and int(values.max()) <= 1)
-    limits = np.iinfo(dtype)
-    return not values.size or (int(values.min()) >= limits.min and int(values.max()) <= limits.max)
-
-
-def _encoded(name: str, feature: Feature, text: object) -> bytes:
-    if isinstance(text, bytes):
-        return bytes(text)
-    if isinstance(text, str):
-        try:
-            return text.encode()
-        except UnicodeEncodeError:
-            raise _unfit(name, feature, reprlib.repr(text), "It is no UTF-8: give bytes.") from None
-    raise _unfit(name, feature, reprlib.repr(text), "Give str or bytes.")
 
 
 def _array(column: WireColumn, flat: Flat) -> pa.Array:
@@ -218,28 +221,16 @@ def _stored(column: WireColumn, lists: Mapping[str, ExampleList]) -> Flat:
     return found.values
 
 
-def _from_wire(name: str, feature: Feature, values: Mapping[str, Flat]) -> Any:
-    """The value of one feature, from its stored lists."""
-    flat = values[name]
-    if flat is None:
-        return None
+def _from_wire(name: str, feature: Feature, lists: Mapping[str, Flat]) -> dict[str, Any]:
+    """The value of one feature and of what stands beside it, from its stored lists."""
+    if lists[name] is None:
+        return {name: None}
     if isinstance(feature, Image):
-        return _image_from_wire(name, feature, values)
-    if isinstance(feature, ClassLabel):
-        index = int(flat[0])
-        if not 0 <= index < len(feature.names):
-            raise _unfit(name, feature, f"{index}", "The Example is of other features.")
-        return index
-    if feature.dtype == "string":
-        array = np.array([*flat, None], object)[:-1]
-    else:
-        numbers = np.asarray(flat)
-        array = numbers.astype(feature.dtype)
-        if not _in_range(numbers, array, feature.dtype):
-            raise _unfit(name, feature, reprlib.repr(flat), "The Example is of other features.")
-    if isinstance(feature, Scalar):
-        return array[0] if feature.dtype == "string" else array[0].item()
-    return array if None in feature.shape else array.reshape(feature.shape)
+        return {name: _image_from_wire(name, feature, lists)}
+    if is_encoded(feature):
+        return {name: bytes(lists[name][0])}
+    sides = {side: int(lists[side][0]) for side in _given_sides(name, feature)}
+    return {name: from_lists(name, feature, lists), **sides}
 
 
 def _image_from_wire(
@@ -254,24 +245,5 @@ def _image_from_wire(
     shape = (height, width, feature.channels)
     pixels = np.frombuffer(content, np.uint8)
     if min(shape) < 0 or pixels.size != math.prod(shape):
-        raise _unfit(name, feature, f"{pixels.size:,} bytes for {list(shape)}", "Restore it.")
+        raise unfit(name, feature, f"{pixels.size:,} bytes for {list(shape)}", "Restore it.")
     return pixels.reshape(shape).copy()
-
-
-def _describe(feature: Feature) -> str:
-    """What a value of a feature should be, in words."""
-    if isinstance(feature, Image):
-        if feature.storage == "encoded":
-            size = f" of {feature.height}×{feature.width}" if feature.fixed_size else ""
-            return f"the bytes of an image file{size}"
-        sides = f"{feature.height or 'height'}, {feature.width or 'width'}, {feature.channels}"
-        return f"uint8[{sides}]"
-    if isinstance(feature, ClassLabel):
-        return f"one of {len(feature.names)} class names, or its index"
-    if isinstance(feature, Tensor):
-        return f"{feature.dtype}{list(feature.shape)}"
-    return feature.dtype
-
-
-def _unfit(name: str, feature: Feature, found: str, fix: str) -> SchemaError:
-    return SchemaError(f"Feature {name!r} is {found}, expected {_describe(feature)}. {fix}")

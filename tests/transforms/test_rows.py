@@ -93,7 +93,7 @@ def test_tensorflow_reads_the_same() -> None:
     assert list(feature["image"].bytes_list.value) == [RECORD["image"].tobytes()]
     assert list(feature["any/height"].int64_list.value) == [4]
     assert list(feature["matrix"].float_list.value) == [1, 2, 3, 4.5]
-    assert list(feature["tokens"].int64_list.value) == [1, 2, 65535]
+    assert list(feature["tokens"].bytes_list.value) == [b"\x01\x00\x02\x00\xff\xff"]
     assert set(feature) == {*FEATURES, "any/height", "any/width"} - {"maybe"}
 
 
