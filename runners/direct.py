@@ -27,7 +27,8 @@ class DirectRunner:
 
     It fulfils :class:`snapshard.schemas.runner.JobRunner`. The engine keeps shuffled data in
     memory and does not recover: a worker process that dies ends the job within seconds. As a
-    context manager it keeps its worker processes from one job to the next.
+    context manager it keeps its worker processes from one job to the next, and what is there
+    when a job starts out of garbage collections.
     """
 
     num_workers: int = 1
@@ -71,6 +72,7 @@ class DirectRunner:
     def __enter__(self) -> DirectRunner:
         """Begins to keep worker processes."""
         self._pool = WorkerPool()
+        gc.freeze()
         return self
 
     def __exit__(
@@ -80,6 +82,7 @@ class DirectRunner:
         traceback: TracebackType | None,
     ) -> None:
         """Ends the worker processes."""
+        gc.unfreeze()
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.__exit__(kind, error, traceback)
@@ -119,7 +122,8 @@ class DirectRunner:
         try:
             pipeline.run().wait_until_finish()
         finally:
-            gc.unfreeze()
+            if self._pool is None:
+                gc.unfreeze()
 
 
 def without_step(error: BaseException) -> BaseException:
