@@ -52,7 +52,9 @@ __all__ = [
     "features_to_json",
     "flatten",
     "is_encoded",
+    "is_optional",
     "list_kind",
+    "presence_name",
     "side_columns",
     "tensor_form",
     "wire_columns",
@@ -82,6 +84,15 @@ def tensor_form(feature: Feature) -> TensorForm | None:
     return None if isinstance(feature, Image) or is_encoded(feature) else feature.form
 
 
+def presence_name(name: str) -> str:
+    """Where a step's record says whether an optional feature is there: a bool scalar.
+
+    >>> presence_name("age")
+    'snapshard/present/age'
+    """
+    return f"{RESERVED_PREFIX}present/{name}"
+
+
 def side_columns(name: str, feature: Feature) -> tuple[str, ...]:
     """What stands beside a feature in a record: the columns that say how to take its bytes."""
     if isinstance(feature, Image) and feature.storage == "encoded":
@@ -89,6 +100,12 @@ def side_columns(name: str, feature: Feature) -> tuple[str, ...]:
     if isinstance(feature, Audio) and feature.storage == "raw" and feature.rate is None:
         return (f"{name}/rate",)
     return ()
+
+
+def is_optional(feature: Feature) -> bool:
+    """Whether a feature may be missing from a record."""
+    form = tensor_form(feature)
+    return form is not None and form.optional
 
 
 def domain_of(feature: Feature) -> Domain:
