@@ -6,6 +6,7 @@ Inventory, features, fingerprint. A build starts with it; a dry run ends with it
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 
 from ..schemas.features import features_to_json
 from ..schemas.fingerprint import FingerprintParts, digest, fingerprint, library_versions
@@ -58,6 +59,9 @@ def survey(
         "raw": features_to_json(features.raw),
         "seed": recipe.seed,
         "source": {"type": type(recipe.source).__name__, **recipe.source.settings()},
+        "sides": [
+            hashlib.sha256(opened.read_side(url)).hexdigest() for url in recipe.source.side_urls
+        ],
         "steps": [step_digest(step, folder=recipe.folder) for step in recipe.prepare],
         "versions": versions,
     }

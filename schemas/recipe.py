@@ -35,6 +35,9 @@ class OpenSource(Protocol):
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         """Reads bytes [start, stop) of a file; to its end without a stop."""
 
+    def read_side(self, url: str) -> bytes:
+        """Reads a file beside the source, whole: one of the source's ``side_urls``."""
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -59,8 +62,15 @@ class Source(Protocol):
     def numbered(self) -> bool:
         """Whether ids are ``path#position``: several records a file."""
 
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """URLs of files that shape the records and hold none, such as a table of labels.
+
+        A relative one counts as the source's own does. Their contents enter the fingerprint.
+        """
+
     def settings(self) -> dict[str, object]:
-        """What shapes the records, as plain JSON, for the fingerprint. Without the url."""
+        """What shapes the records, as plain JSON, for the fingerprint. Without the urls."""
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Tells records' files from the ones to skip. Pure."""

@@ -289,10 +289,12 @@ class BoundingBoxes:
 
     A box is (ymin, xmin, ymax, xmax) as shares of the image's height and width, 0 to 1, as
     TensorFlow's ``tf.image`` takes it. ``image`` names the image feature whose geometry they
-    follow; the image's steps move them along.
+    follow; the image's steps move them along. ``labels`` names a Sequence of one value a box,
+    such as its class: a box that is cropped away takes its own along.
     """
 
     image: str = "image"
+    labels: str | None = None
     kind: Literal["bounding_boxes"] = "bounding_boxes"
 
     @property

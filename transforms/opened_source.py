@@ -59,6 +59,7 @@ class OpenedSource:
         pattern: Parts of the glob below the root; () for every file.
         single: Name of the one file, where the source is a file.
         archived: Whether the files lie in an archive, such as ``zip://*::photos.zip``.
+        folder: What the relative URL of a file beside the source counts from.
     """
 
     url: str = dataclasses.field(repr=False)
@@ -67,6 +68,7 @@ class OpenedSource:
     pattern: tuple[str, ...] = ()
     single: str = ""
     archived: bool = False
+    folder: str = dataclasses.field(default=".", repr=False)
 
     @property
     def shown(self) -> str:
@@ -130,6 +132,18 @@ class OpenedSource:
             with opened as file:
                 while chunk := file.read(chunk_bytes):
                     yield chunk
+
+    def read_side(self, url: str) -> bytes:
+        """Reads a file beside the source, whole.
+
+        Raises:
+            RecipeError: if there is no such file.
+            StorageError: if it cannot be read.
+        """
+        side = open_source(url, self.folder)
+        if not side.single:
+            raise RecipeError(f"{storage.redact(url)} is a folder or a glob, expected one file.")
+        return side.read(side.single)
 
     def list(self) -> tuple[SourceFile, ...]:
         """All files of the source, by the bytes of their paths.
@@ -215,7 +229,7 @@ def open_source(url: str, folder: str) -> OpenedSource:
     with storage.failing_as_storage_error("open", absolute):
         opened = _open(absolute)
     if opened is not None:
-        return opened
+        return dataclasses.replace(opened, folder=folder)
     looked_for = "" if absolute == url else f" (looked for {storage.redact(absolute)})"
     raise RecipeError(
         f"The source {storage.redact(url)} does not exist{looked_for}. Correct the path; in a "

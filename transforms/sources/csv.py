@@ -92,6 +92,11 @@ class Csv:
         """A file holds many records."""
         return True
 
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """None: a table is all there is."""
+        return ()
+
     def settings(self) -> dict[str, object]:
         """What shapes the records, as plain JSON."""
         return {
