@@ -4,41 +4,38 @@ Rows are parsed by pyarrow straight into the features' types, a window at a time
 fails, or a value does not fit, is the culprit looked for: with the same parser on fewer rows,
 never with a cast from strings, which accepts other texts.
 
-What a cell may hold, blanks at its ends left out in numbers:
-
-=========== =======================================================================================
-dtype       texts
-=========== =======================================================================================
-int8 … 64,  decimal digits with a ``-``, or ``0x`` and hexadecimal ones, within the dtype's range;
-uint8 … 32  ``1.0``, ``+1`` and ``1e3`` are no integers
-float32     a decimal number, rounded to the nearest float32; ``inf`` and ``nan`` in any case (but
-            what stands in ``null_values``, as ``NaN`` does by default, is missing). A number too
-            large for float32 is rejected, and not made an infinity
-bool        ``true``, ``True``, ``TRUE``, ``1``; ``false``, ``False``, ``FALSE``, ``0``
-string      any UTF-8 text, blanks included
-class       one of the class's names, to the letter
-=========== =======================================================================================
-
-A text in ``null_values`` is a missing value in every column, quoted or not.
+What a cell may hold is told in ``csv_values``. A text in ``null_values`` is a missing value in
+every column, quoted or not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
-from ...schemas.features import ClassLabel, Features, Scalar
+from ...schemas.features import Features, Timestamp
 from ..runs import wire_schema
 from .csv_rows import TOO_LONG, Offsets, Rows
 from .csv_table import Table
+from .csv_text import shown_text
+from .csv_types import is_wide
+from .csv_values import (
+    CellFeature,
+    Mask,
+    expected,
+    infinite,
+    parse_type,
+    to_wire,
+    unfit_texts,
+)
 
 MAX_BATCH_ROWS = 1 << 16
 """Rows in one RawBatch, at most."""
@@ -54,22 +51,10 @@ class _Column:
     """A feature and where it stands in a file."""
 
     name: str
-    feature: ClassLabel | Scalar
+    feature: CellFeature
     index: int
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        if isinstance(self.feature, ClassLabel) or self.feature.dtype == "string":
-            return pa.large_string()
-        return getattr(pa, "bool_" if self.feature.dtype == "bool" else self.feature.dtype)()
-
-    @property
-    def expected(self) -> str:
-        if isinstance(self.feature, Scalar):
-            return self.feature.dtype
-        names = self.feature.names
-        shown = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
-        return f"one of the {len(names)} classes {shown}"
+    arrow_type: pa.DataType
+    expected: str
 
 
 @dataclasses.dataclass
@@ -86,7 +71,7 @@ class _Bad:
 class CellReader:
     """Turns the rows of one file into batches of wire columns.
 
-    ``features`` are Scalars and ClassLabels whose names stand in the table's header.
+    ``features`` are such as a cell can hold, and their names stand in the table's header.
     """
 
     def __init__(self, table: Table, features: Features) -> None:
@@ -94,9 +79,10 @@ class CellReader:
         self._table = table
         self._columns: list[_Column] = []
         for name, feature in features.items():
-            if not isinstance(feature, ClassLabel | Scalar):
+            if not isinstance(feature, CellFeature):
                 raise TypeError(f"feature {name!r} is {feature}, which no cell can hold")
-            self._columns.append(_Column(name, feature, table.header.index(name)))
+            index, kind = table.header.index(name), parse_type(feature)
+            self._columns.append(_Column(name, feature, index, kind, expected(feature)))
         self._columns.sort(key=lambda column: column.index)
         self._schema = wire_schema(features)
 
@@ -151,7 +137,7 @@ class CellReader:
             record_id=f"{self._table.path}#{position}",
             stage=stage,
             reason=reason,
-            message=f"{self._table.path} byte {position}: {message}",
+            message=f"{self._table.place(position)}: {message}",
             source=self._table.path,
             position=position,
             payload=rows.text(row) if short else None,
@@ -173,8 +159,12 @@ class CellReader:
         ragged = self._table.ragged(rows)
         wanted = len(self._table.header)
         for row in ragged:
-            message = f"the row {_shown(rows.text(row))} does not have {wanted} cells as the header"
+            line = rows.text(row)
+            message = f"the row {_shown(line)} does not have {wanted} cells as there are columns"
             fix = f"Mend it: quote cells that hold {self._table.delimiter!r}"
+            if not line.strip(b"\0"):
+                message = f"{len(line):,} zero bytes stand where a row of {wanted} cells should"
+                fix = "The file was not written whole: copy or make it anew"
             bad.add(row, "read", "wrong number of cells", _with_fix(message, fix))
         return np.delete(np.arange(len(rows)), ragged)
 
@@ -218,8 +208,9 @@ class CellReader:
         for row in np.flatnonzero(np.isin(codes, unfit)).tolist():
             cell = coded.dictionary[int(codes[row])].as_py()
             if text:
-                reason, fix = "not UTF-8", "Convert the file (iconv -f latin1 -t utf8)"
-                message = f"column {column.name!r} is {_shown(cell)}, expected UTF-8 text"
+                encoding = self._table.encoding.upper()
+                reason, fix = f"not {encoding}", "Name the file's encoding in the source"
+                message = f"column {column.name!r} is {_shown(cell)}, expected {encoding} text"
             else:
                 reason, fix = "wrong type", self._how_to_fix(column, cell)
                 message = f"column {column.name!r} is {_shown(cell)}, expected {column.expected}"
@@ -230,29 +221,26 @@ class CellReader:
         self, rows: Rows, column: _Column, *, codes: Offsets, texts: pa.Array
     ) -> Offsets:
         """Which of the texts of a column, by their code, cannot be parsed."""
+        hopeless = unfit_texts(texts, column.arrow_type)
         if column.arrow_type == pa.large_string():
-            return np.flatnonzero([not _is_utf8(text) for text in texts.to_pylist()])
+            return np.flatnonzero(hopeless)
+        # The parser has the last word on the rest: should it refuse one, that one is found.
         present, first = np.unique(codes, return_index=True)
         first = first[present >= 0]
-        plausible = pc.match_substring_regex(texts, _plausible(column.arrow_type))
-        hopeless = np.flatnonzero(~plausible.to_numpy(zero_copy_only=False))
-        doubtful = np.sort(first[plausible.to_numpy(zero_copy_only=False)])
+        doubtful = np.sort(first[~hopeless])
         asked = rows.take(doubtful)
 
         def fails(start: int, stop: int) -> bool:
             return self._fails(asked.part(start, stop), column)
 
         culprits = list(_culprits(fails, 0, len(doubtful)))
-        return np.concatenate((hopeless, codes[doubtful[culprits]]))
+        return np.concatenate((np.flatnonzero(hopeless), codes[doubtful[culprits]]))
 
     def _how_to_fix(self, column: _Column, cell: bytes) -> str:
         other = "string"
-        if column.expected.startswith(("int", "uint")):
-            try:
-                float(cell)
-                other = "string" if cell.strip().lstrip(b"+-").isdigit() else "float32"
-            except ValueError:
-                pass
+        if pa.types.is_integer(column.arrow_type) and not cell.strip().lstrip(b"+-").isdigit():
+            with contextlib.suppress(ValueError):
+                other = "float64" if is_wide(pa.array([float(cell)])) else "float32"
         shown = _shown(cell)
         return (
             f"Mend the cell, list {shown} in null_values if it means a missing value, declare "
@@ -261,77 +249,56 @@ class CellReader:
 
     def _wire(
         self, rows: Rows, kept: Offsets, parsed: pa.Table, bad: _Bad
-    ) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+    ) -> tuple[pa.Table, Mask]:
         """The wire columns of parsed rows, and which rows are fit to be stored."""
         fits = np.ones(len(kept), bool)
         wires: dict[str, pa.Array] = {}
         for column in self._columns:
             values = parsed.column(str(column.index)).combine_chunks()
-            wire = self._to_wire(values, column)
+            wire = to_wire(values, column.feature, self._schema.field(column.name).type)
             wires[column.name] = wire
-            for row in _rows_where(_missing(values, column.feature)):
+            for row, finding in self._unstorable(rows, kept, column, values=values, wire=wire):
                 fits[row] = False
-                message = f"column {column.name!r} has no value, expected {column.expected}"
-                fix = "Fill it, or give the feature optional=True"
-                if isinstance(column.feature, ClassLabel):
-                    fix = "Fill it, or remove the row"
-                bad.add(int(kept[row]), "validate", "missing value", _with_fix(message, fix))
-            if isinstance(column.feature, ClassLabel):
-                for row in _rows_where(pc.and_(values.is_valid(), wire.is_null())):
-                    fits[row] = False
-                    message = (
-                        f"column {column.name!r} is {_shown(values[row].as_py().encode())}, "
-                        f"expected {column.expected}"
-                    )
-                    fix = "Add it to the names of the class, or mend the cell"
-                    bad.add(int(kept[row]), "validate", "unknown class", _with_fix(message, fix))
-            elif column.feature.dtype == "float32":
-                for row, cell in self._too_large(rows, kept, column, values):
-                    fits[row] = False
-                    message = (
-                        f"column {column.name!r} is {_shown(cell)}, which is too large for float32"
-                    )
-                    fix = f"Rescale it, declare types={{{column.name!r}: 'string'}}"
-                    bad.add(int(kept[row]), "validate", "out of range", _with_fix(message, fix))
+                bad.add(int(kept[row]), *finding)
         arrays = [wires[name] for name in self._schema.names]
         return pa.table(arrays, names=self._schema.names), fits
 
-    def _to_wire(self, values: pa.Array, column: _Column) -> pa.Array:
-        if isinstance(column.feature, ClassLabel):
-            values = pc.index_in(values, pa.array(column.feature.names, pa.large_string()))
-        return values.cast(self._schema.field(column.name).type)
+    def _unstorable(
+        self, rows: Rows, kept: Offsets, column: _Column, *, values: pa.Array, wire: pa.Array
+    ) -> Iterator[tuple[int, tuple[str, str, str]]]:
+        """Rows whose value in a column cannot be stored, each with (stage, reason, message)."""
+        feature, name = column.feature, f"column {column.name!r}"
+        if values.null_count and not feature.optional:
+            fix = "Fill it, or give the feature optional=True"
+            message = _with_fix(f"{name} has no value, expected {column.expected}", fix)
+            for row in _rows_where(values.is_null()):
+                yield row, ("validate", "missing value", message)
+        if wire.null_count > values.null_count:
+            for row in _rows_where(pc.and_(values.is_valid(), wire.is_null())):
+                cell = values[row].as_py().encode()
+                message = f"{name} is {_shown(cell)}, expected {column.expected}"
+                if isinstance(feature, Timestamp):
+                    finding = ("read", "wrong type", self._how_to_fix(column, cell))
+                else:
+                    fix = "Add it to the names of the class, or mend the cell"
+                    finding = ("validate", "unknown class", fix)
+                yield row, (*finding[:2], _with_fix(message, finding[2]))
+        for row, cell in self._too_large(rows, kept, column, values):
+            message = f"{name} is {_shown(cell)}, which is too large for {column.expected}"
+            fix = f"Rescale it, declare types={{{column.name!r}: 'string'}}"
+            yield row, ("validate", "out of range", _with_fix(message, fix))
 
     def _too_large(
         self, rows: Rows, kept: Offsets, column: _Column, values: pa.Array
     ) -> Iterator[tuple[int, bytes]]:
         """Rows whose number became an infinity without being written as one."""
-        infinite = _rows_where(pc.is_inf(values))
-        if not infinite:
+        found = infinite(values, column.feature)
+        if not found:
             return
-        texts = self._table.texts(rows.take(kept[infinite]), column.index)
-        for row, cell in zip(infinite, texts.to_pylist(), strict=True):
+        texts = self._table.texts(rows.take(kept[found]), column.index)
+        for row, cell in zip(found, texts.to_pylist(), strict=True):
             if not _INFINITY.fullmatch(cell.decode(errors="replace")):
                 yield row, cell
-
-
-def _plausible(kind: pa.DataType) -> str:
-    """A pattern of all texts that pyarrow may parse as a type, and of few others.
-
-    It only spares asking the parser about each of a million texts that are clearly no numbers.
-    """
-    if pa.types.is_integer(kind):
-        return r"^\s*[-+]?([0-9]+|0[xX][0-9a-fA-F]*)\s*$"
-    if pa.types.is_boolean(kind):
-        return r"^[A-Za-z01]{1,5}$"
-    return r"^\s*[-+]?([0-9.]+([eE][-+]?[0-9]*)?|[iI][nN][fF][a-zA-Z]*|[nN][aA][nN].*)\s*$"
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _culprits(fails: Callable[[int, int], bool], start: int, stop: int) -> Iterator[int]:
@@ -346,21 +313,14 @@ def _culprits(fails: Callable[[int, int], bool], start: int, stop: int) -> Itera
     yield from _culprits(fails, middle, stop)
 
 
-def _missing(values: pa.Array, feature: ClassLabel | Scalar) -> pa.Array:
-    """Which rows lack a value that they must have."""
-    if values.null_count == 0 or (isinstance(feature, Scalar) and feature.optional):
-        return pa.array([], pa.bool_())
-    return values.is_null()
-
-
 def _rows_where(mask: pa.Array) -> list[int]:
     found: list[int] = pc.indices_nonzero(mask).to_pylist()
     return found
 
 
 def _shown(cell: bytes) -> str:
-    """A cell for a message: quoted, shortened, bytes that are not UTF-8 escaped."""
-    text = cell[: 4 * _SHOWN_CELL_CHARS].decode(errors="backslashreplace")
+    """A cell for a message: quoted, shortened, bytes that are no characters escaped."""
+    text = shown_text(cell[: 4 * _SHOWN_CELL_CHARS])
     if len(text) > _SHOWN_CELL_CHARS or len(cell) > 4 * _SHOWN_CELL_CHARS:
         return repr(text[:_SHOWN_CELL_CHARS]) + "…"
     return repr(text)

@@ -27,6 +27,13 @@ class Table:
     header: tuple[str, ...]
     delimiter: str
     null_values: tuple[str, ...]
+    encoding: str = "utf-8"
+    plain: bool = True
+    """Whether offsets count the file's own bytes, not those of a text made of it."""
+
+    def place(self, position: int) -> str:
+        """A place in the file, for messages."""
+        return f"{self.path} byte {position}" + ("" if self.plain else " of its text as UTF-8")
 
     def parse(
         self,

@@ -1,15 +1,17 @@
 """The features of CSV files, told from their headers and cells.
 
 Each window of rows is typed by pyarrow, and the windows' types are joined: a missing value fits
-any type, integers fit floats, anything else that differs is a string. So the result does not
-depend on where windows begin.
+any type, integers fit decimal numbers, anything else that differs is a string. So the result does
+not depend on where windows begin.
 
 =========================== =====================================================================
 cells                       feature
 =========================== =====================================================================
-integers                    int64
-decimal numbers             float32: an Example holds no double. Where 7 digits are too few
-                            (time stamps, identifiers), declare ``types={"name": "string"}``
+integers                    int64; a string where one needs more than 64 bits
+decimal numbers             float32 where that keeps every digit that is written, as for 39.1 or
+                            123456.78: the shortest text of the float32 is the same number. Else
+                            float64: 1234567890.5, 41.892042136. ``types={"name": "float32"}``
+                            makes do with seven digits
 true, false                 bool; 0 and 1 are integers
 anything else, dates too    string
 the label, if its cells     ClassLabel, names sorted, where there are at most 1,000 of them
@@ -24,68 +26,92 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...schemas.errors import SchemaError
-from ...schemas.features import ClassLabel, Dtype, Feature, Scalar
+from ...schemas.features import Dtype, Feature, Scalar
 from ...schemas.manifest import MAX_LABELS
-from .csv_rows import Read, Rows, find_rows, skip_mark
+from .csv_rows import Rows, find_rows, skip_mark
 from .csv_table import Table
+from .csv_text import Text, shown_text
 
-Kind = Literal["null", "bool", "int64", "float32", "string"]
+Kind = Literal["null", "bool", "int64", "float", "string"]
 
 _HEADER_WINDOW_BYTES = 1 << 16
-_WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_EXACT_IN_FLOAT32 = 1 << 24
+_INT64_END = float(1 << 63)
 
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """The first row of a file."""
+    """The names of a file's columns."""
 
     names: tuple[str, ...]
     stop: int
-    """Where the header's line ends and the rows begin, in bytes."""
+    """Where the rows begin, in bytes of the text."""
 
 
-def read_header(read: Read, num_bytes: int, *, path: str, delimiter: str) -> Header | None:
-    """Reads the names of a file's columns; None where the file is empty.
+def read_header(
+    text: Text,
+    *,
+    path: str,
+    delimiter: str,
+    encoding: str,
+    names: tuple[str, ...] | None = (),
+) -> Header | None:
+    """Reads the names of a file's columns; None where the file has no row.
+
+    Args:
+        text: The file's text.
+        path: The file, for messages.
+        delimiter: Between cells.
+        encoding: The file's, for messages.
+        names: Empty: the first row holds them. Else the file has no header line, and these are
+            the names; None: ``column_0`` and so on, as many as the first row has cells.
 
     Raises:
-        SchemaError: if the file does not begin with a row of UTF-8 text.
+        SchemaError: if the file's first row cannot be read.
+        DamagedError: if it lies behind the damage of a compressed file.
     """
-    if read(0, 2) in _WIDE_MARKS:
-        raise SchemaError(
-            f"{path} is UTF-16 text, expected UTF-8. Convert it: iconv -f utf-16 -t utf-8."
-        )
+    start = skip_mark(text.read)
     found = find_rows(
-        read,
-        skip_mark(read),
-        num_bytes,
-        delimiter=delimiter,
-        window_bytes=_HEADER_WINDOW_BYTES,
+        text.read, start, text.stop, delimiter=delimiter, window_bytes=_HEADER_WINDOW_BYTES
     )
     rows = next((rows for rows in found if len(rows)), None)
     if rows is None:
         return None
+    if names:
+        return Header(names, start)
+    what = "the header" if names is not None else "the first row"
     if rows.problem:
-        raise SchemaError(f"{path}: the header: {rows.problem}. Mend the file's first line.")
+        raise SchemaError(f"{path}: {what}: {rows.problem}. Mend the file's first line.")
+    line = rows.text(0)
+    if names is not None and not line.strip(b"\0"):
+        raise SchemaError(
+            f"{path} begins with zero bytes, as a file that was not written to its end does; "
+            f"expected {what}. Copy or make it anew."
+        )
     try:
-        text = rows.text(0).decode()
+        decoded = line.decode(errors="replace" if names is None else "strict")
     except UnicodeDecodeError as error:
         raise SchemaError(
-            f"{path}: the header is not UTF-8 (byte {rows.offset + error.start}: "
-            f"{error.object[error.start : error.start + 1]!r}). Convert the file, for example "
-            "with iconv -f latin1 -t utf-8."
+            f"{path}: the header is not {encoding.upper()} (byte {rows.offset + error.start}: "
+            f"'{shown_text(line[error.start :])[:20]}'). Name the file's encoding in the source, "
+            'for example encoding="latin-1".'
         ) from None
     try:
-        (names,) = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        (cells,) = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter)
     except csv.Error as error:
-        raise SchemaError(f"{path}: the header: {error}. Mend the file's first line.") from None
+        raise SchemaError(f"{path}: {what}: {error}. Mend the file's first line.") from None
+    if names is None:
+        return Header(tuple(f"column_{position}" for position in range(len(cells))), start)
     following = rows.starts[1] if len(rows) > 1 else len(rows.data)
-    return Header(tuple(names), rows.offset + int(following))
+    return Header(tuple(cells), rows.offset + int(following))
 
 
 def check_names(names: Sequence[str], *, path: str) -> None:
@@ -115,12 +141,29 @@ class ColumnTypes:
     names: tuple[str, ...]
     kinds: list[Kind]
     optional: list[bool]
+    wide: list[bool]
+    """Whether a number loses digits as a float32."""
     num_rows: int = 0
 
     @classmethod
-    def of(cls, names: tuple[str, ...]) -> ColumnTypes:
+    def of(cls, names: Iterable[str]) -> ColumnTypes:
         """Nothing seen yet."""
-        return cls(names, ["null"] * len(names), [False] * len(names))
+        names = tuple(names)
+        num = len(names)
+        return cls(names, ["null"] * num, [False] * num, [False] * num)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON; :meth:`merge` reads it."""
+        return dataclasses.asdict(self)
+
+    def merge(self, value: Mapping[str, Any]) -> None:
+        """Takes in what another one, of the same columns in any order, has seen."""
+        self.num_rows += value["num_rows"]
+        for position, name in enumerate(self.names):
+            other = value["names"].index(name)
+            self.kinds[position] = join(self.kinds[position], value["kinds"][other])
+            self.optional[position] |= value["optional"][other]
+            self.wide[position] |= value["wide"][other]
 
     def add(self, table: Table, rows: Rows) -> None:
         """Takes in some rows of a file. Ragged and bad rows tell nothing."""
@@ -135,15 +178,26 @@ class ColumnTypes:
             parsed = table.parse(rows, zero_one=False)
         self.num_rows += len(parsed)
         for position, name in enumerate(self.names):
-            column = parsed.column(table.header.index(name))
-            self.kinds[position] = join(self.kinds[position], kind_of(column.type))
+            index = table.header.index(name)
+            column = parsed.column(index).combine_chunks()
+            kind = kind_of(column.type)
+            if kind == "float" and _has_long_integer(table, rows, index, column):
+                kind = "string"
+            self.kinds[position] = join(self.kinds[position], kind)
             self.optional[position] |= column.null_count > 0
+            if kind in ("int64", "float") and not self.wide[position]:
+                self.wide[position] = is_wide(column)
 
     def features(self) -> dict[str, Feature]:
         """The feature of each column."""
         found: dict[str, Feature] = {}
-        for name, kind, optional in zip(self.names, self.kinds, self.optional, strict=True):
-            dtype: Dtype = "string" if kind == "null" else kind
+        columns = zip(self.names, self.kinds, self.optional, self.wide, strict=True)
+        for name, kind, optional, wide in columns:
+            dtype: Dtype = "string"
+            if kind == "float":
+                dtype = "float64" if wide else "float32"
+            elif kind != "null":
+                dtype = kind
             found[name] = Scalar(dtype, optional=optional)
         return found
 
@@ -156,32 +210,68 @@ def kind_of(type_: pa.DataType) -> Kind:
         return "bool"
     if pa.types.is_integer(type_):
         return "int64"
-    return "float32" if pa.types.is_floating(type_) else "string"
+    return "float" if pa.types.is_floating(type_) else "string"
 
 
 def join(one: Kind, other: Kind) -> Kind:
     """The narrowest kind that holds both.
 
-    >>> join("int64", "float32"), join("null", "bool"), join("bool", "int64")
-    ('float32', 'bool', 'string')
+    >>> join("int64", "float"), join("null", "bool"), join("bool", "int64")
+    ('float', 'bool', 'string')
     """
     if one == other or other == "null":
         return one
     if one == "null":
         return other
-    return "float32" if {one, other} == {"int64", "float32"} else "string"
+    return "float" if {one, other} == {"int64", "float"} else "string"
 
 
-def class_label(windows: Iterator[tuple[Table, Rows]], name: str) -> ClassLabel | None:
-    """The classes that a column's texts name; None where they are too many, or none.
+def is_wide(numbers: pa.Array) -> bool:
+    """Whether one of int64[n] or float64[n] is another number once it has been a float32.
+
+    A number survives where the shortest text of its float32 is that number again.
+
+    >>> is_wide(pa.array([39.1, 123456.78, None])), is_wide(pa.array([1234567890.5]))
+    (False, True)
+    """
+    values = numbers.drop_null().to_numpy()
+    if numbers.type == pa.int64():
+        values = values[(values > _EXACT_IN_FLOAT32) | (values < -_EXACT_IN_FLOAT32)]
+        values = values.astype(np.float64)
+    values = values[np.isfinite(values)]
+    # Six digits always survive: most numbers have no more, and need no text.
+    hundreds = np.rint(values * 100)
+    values = values[(hundreds / 100 != values) | (np.abs(hundreds) >= 1e6)]
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    narrow, values = narrow[narrow != values], values[narrow != values]
+    for start in range(0, len(values), 1 << 12):
+        texts = pa.array(narrow[start : start + (1 << 12)]).cast(pa.string())
+        if not np.array_equal(texts.cast(pa.float64()), values[start : start + (1 << 12)]):
+            return True
+    return False
+
+
+def _has_long_integer(table: Table, rows: Rows, index: int, numbers: pa.Array) -> bool:
+    """Whether an integer of more than 64 bits stands in a column that pyarrow takes for floats."""
+    values = numbers.to_numpy(zero_copy_only=False)
+    large = np.flatnonzero(np.abs(values) >= _INT64_END)
+    if not len(large):
+        return False
+    texts = table.texts(rows.take(large), index)
+    return bool(pc.any(pc.match_substring_regex(texts, r"^[ \t]*-?[0-9]+[ \t]*$")).as_py())
+
+
+def class_texts(windows: Iterator[Rows], table: Table, name: str) -> list[str] | None:
+    """The texts of a column, sorted; None where they are more than a class may have names.
 
     Texts that are not UTF-8 are left out: their rows will be rejected.
     """
     found: set[bytes] = set()
-    for table, rows in windows:
+    column = table.header.index(name)
+    for rows in windows:
         if rows.problem or not len(rows):
             continue
-        column = table.header.index(name)
         try:
             texts = table.texts(rows, column)
         except pa.ArrowInvalid:
@@ -198,7 +288,7 @@ def class_label(windows: Iterator[tuple[Table, Rows]], name: str) -> ClassLabel 
             names.append(text.decode())
         except UnicodeDecodeError:
             continue
-    return ClassLabel(tuple(sorted(names))) if names else None
+    return sorted(names)
 
 
 def override(

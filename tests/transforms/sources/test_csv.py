@@ -18,7 +18,7 @@ from snapshard.schemas.recipe import Source
 from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.runs import wire_schema
 from snapshard.transforms.sources import csv as csv_source
-from snapshard.transforms.sources import csv_rows
+from snapshard.transforms.sources import csv_files, csv_rows
 from snapshard.transforms.sources.csv import Csv
 from snapshard.transforms.sources.csv_cells import MAX_BATCH_ROWS
 from snapshard.transforms.sources.csv_rows import cut_offsets, find_rows
@@ -212,7 +212,7 @@ def test_a_file_cut_anywhere_gives_the_same_rows(
 
 
 def test_large_files_are_cut_outside_of_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_source, "CUT_BYTES", 100)
+    monkeypatch.setattr(csv_files, "CUT_BYTES", 100)
     rows = [b'%d,"%s\n%s"\n' % (i, b"x" * (i % 30), b"y" * (i % 7)) for i in range(60)]
     data = b"n,text\n" + b"".join(rows)
     opened = Bytes(a_csv=data)
@@ -384,7 +384,7 @@ def test_a_declared_column_must_be_there() -> None:
 
 @pytest.mark.parametrize("feature", [Image(), Tensor("float32", (2,))])
 def test_a_cell_holds_a_scalar_or_a_class(feature: Image | Tensor) -> None:
-    with pytest.raises(SchemaError, match=r"Scalar or a ClassLabel"):
+    with pytest.raises(SchemaError, match=r"Scalar, a ClassLabel"):
         read_all(Csv("a.csv"), Bytes(a_csv=b"a\n1\n"), {"a": feature})
 
 
@@ -421,14 +421,14 @@ def test_an_empty_or_unreadable_file_becomes_a_reject() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "no CSV file with a header"),
-        (b"\n\n", "no CSV file with a header"),
+        (b"", "a.csv holds no line .*expected a header"),
+        (b"\n\n", "a.csv holds no line .*expected a header"),
         (b"a,b\n", "no whole row"),
         (b"a,b\n1\n", "no whole row"),
         (b"a,,c\n1,2,3\n", "column 2 of 3 has no name"),
         (b"a,b,a\n1,2,3\n", "names 'a' more than once"),
-        ("a,b\n1,2\n".encode("utf-16"), "UTF-16"),
-        (b"caf\xe9,b\n1,2\n", r"not UTF-8 \(byte 3: b'\\xe9'\)"),
+        (bytes(100), "begins with zero bytes"),
+        (b"caf\xe9,b\n1,2\n", r"not UTF-8 \(byte 3: '\\xe9,b'\)"),
         (b'"a,b\n1,2\n', "quote not closed"),
     ],
 )
@@ -498,7 +498,7 @@ def test_types_do_not_depend_on_windows(window_bytes: int, monkeypatch: pytest.M
     def small(*args: object, **kwargs: object) -> object:
         return find_rows(*args, **{**kwargs, "window_bytes": window_bytes})
 
-    monkeypatch.setattr(csv_source, "find_rows", small)
+    monkeypatch.setattr(csv_files, "find_rows", small)
     data = b"a,b,c,d,e\n" + b"1,1,true,,1\n" * 5 + b"2,1.5,0,x,\n" * 3 + b"2,nan,true,2,3\n"
     assert infer(Csv("a.csv"), Bytes(a_csv=data)) == {
         "a": Scalar("int64"),
@@ -511,8 +511,8 @@ def test_types_do_not_depend_on_windows(window_bytes: int, monkeypatch: pytest.M
 
 def test_large_data_is_sampled_but_for_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_source, "INFER_ALL_BYTES", 100)
-    monkeypatch.setattr(csv_source, "CUT_BYTES", 1 << 20)
-    monkeypatch.setattr(csv_source, "MAX_SAMPLES", 3)
+    monkeypatch.setattr(csv_files, "CUT_BYTES", 1 << 20)
+    monkeypatch.setattr(csv_files, "MAX_SAMPLES", 3)
     rows = b"".join(b"%d,common\n" % i for i in range(800_000))
     opened = Bytes(a_csv=b"n,y\n" + rows + b"7,rare\n")
     assert infer(Csv("a.csv", label="y"), opened) == {
@@ -568,7 +568,10 @@ def test_data_files_are_selected(tmp_path: Path) -> None:
         found = Csv(url).select(opened.list())
         return [file.path for file in found.files], dict(found.num_skipped)
 
-    assert select("") == (["a.csv", "b.CSV", "sub/d.csv"], {"dot-file": 2, "not a .csv file": 2})
+    assert select("") == (
+        ["a.csv", "b.CSV", "sub/d.csv"],
+        {"dot-file": 2, "not a .csv or .tsv file": 2},
+    )
     assert select("notes") == (["notes"], {})
     assert select(".hidden.csv") == ([".hidden.csv"], {})
     assert select("*.txt") == (["c.txt"], {})

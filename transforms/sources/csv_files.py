@@ -1,0 +1,228 @@
+"""The files of a CSV source: how each is opened, and what is remembered of it between builds."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...schemas.blocks import SourceFile
+from ...schemas.errors import SchemaError
+from ...schemas.recipe import OpenSource
+from .csv_rows import Rows, cut_offsets, find_rows
+from .csv_table import Table
+from .csv_text import Text, open_text
+from .csv_types import ColumnTypes, Header, check_names, class_texts, read_header
+from .decompress import SUFFIXES as COMPRESSED_SUFFIXES
+from .decompress import DamagedError
+from .remembered import remembered
+
+CUT_BYTES = 32 << 20
+"""A large file may be cut about every so many bytes."""
+MAX_SAMPLES = 64
+"""Windows of rows in a sample, each of about 4 MiB."""
+
+_SUFFIXES = (".csv", ".tsv")
+# Of a file that can only be read from its start.
+_STREAM_WINDOWS = 16
+
+
+def is_table(path: str) -> bool:
+    """Whether a file's name is that of a CSV or TSV file, perhaps a compressed one.
+
+    >>> is_table("a/b.CSV"), is_table("b.tsv.gz"), is_table("b.txt")
+    (True, True, False)
+    """
+    return _plain_name(path).endswith(_SUFFIXES)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How the files of a source are written; see ``Csv``."""
+
+    delimiter: str | None
+    null_values: tuple[str, ...]
+    encoding: str
+    header: bool
+    columns: tuple[str, ...]
+
+    def delimiter_of(self, path: str) -> str:
+        """What stands between the cells of a file."""
+        if self.delimiter is not None:
+            return self.delimiter
+        return "\t" if _plain_name(path).endswith(".tsv") else ","
+
+    def read_header(self, text: Text, path: str) -> Header | None:
+        """The columns of a file; None where it has no row.
+
+        Raises:
+            SchemaError: if its first row cannot be read.
+            DamagedError: if that lies behind the damage of a compressed file.
+        """
+        return read_header(
+            text,
+            path=path,
+            delimiter=self.delimiter_of(path),
+            encoding=self.encoding,
+            names=() if self.header else self.columns or None,
+        )
+
+    def table(self, path: str, names: tuple[str, ...], *, plain: bool = True) -> Table:
+        """How a file's rows are parsed."""
+        return Table(
+            path=path,
+            header=names,
+            delimiter=self.delimiter_of(path),
+            null_values=self.null_values,
+            encoding=self.encoding,
+            plain=plain,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundTable:
+    """A file that has rows, or at least a header."""
+
+    file: SourceFile
+    table: Table
+    start: int
+    """Where its rows begin, in bytes of its text."""
+
+
+class CsvFiles:
+    """Looks into the files of one source; what it finds is remembered by their contents."""
+
+    def __init__(self, dialect: Dialect, opened: OpenSource) -> None:
+        """Takes how they are written, and their root."""
+        self._dialect = dialect
+        self._opened = opened
+
+    def open(self, path: str, num_bytes: int) -> Text:
+        """The text of a file, or of its first bytes where it is its own text."""
+        encoding = self._dialect.encoding
+        return open_text(self._opened, path, num_bytes=num_bytes, encoding=encoding)
+
+    def tables(self, files: Sequence[SourceFile]) -> list[FoundTable]:
+        """The files that have a row; their columns are the same in all but for the order.
+
+        Raises:
+            SchemaError: if they are not, or there is no such file.
+        """
+        found: list[FoundTable] = []
+        for file in files:
+            header = None if file.problem else self._header(file)
+            if header is None:
+                continue
+            check_names(header.names, path=file.path)
+            if found and set(header.names) != set(found[0].table.header):
+                first = found[0].table
+                lacks = sorted(set(first.header) - set(header.names))
+                more = sorted(set(header.names) - set(first.header))
+                raise SchemaError(
+                    f"{file.path} has other columns than {first.path}: it lacks {lacks}, and has "
+                    f"{more} besides. Give all files the same columns, or read them as two sources."
+                )
+            table = self._dialect.table(file.path, header.names)
+            found.append(FoundTable(file, table, header.stop))
+        if not found:
+            what = f"{files[0].path} holds" if len(files) == 1 else f"{len(files):,} files hold"
+            wanted = "a header line" if self._dialect.header else "rows"
+            raise SchemaError(
+                f"{what} no line of text that can be read, expected {wanted}. Put the data there, "
+                "or correct the source in the recipe."
+            )
+        return found
+
+    def cuts(self, file: SourceFile) -> list[int]:
+        """Row starts about every so many bytes; none where a file cannot be cut."""
+        if file.problem or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
+            return []
+        text = self.open(file.path, file.num_bytes)
+        header = self._dialect.read_header(text, file.path) if text.plain else None
+        if header is None:
+            return []
+        delimiter = self._dialect.delimiter_of(file.path)
+        return cut_offsets(text.read, header.stop, text.stop, delimiter=delimiter, every=CUT_BYTES)
+
+    def types(self, tables: Sequence[FoundTable], *, sample: bool) -> Iterator[dict[str, Any]]:
+        """What the rows of each file tell of its columns, for ``ColumnTypes.merge``.
+
+        Args:
+            tables: The files.
+            sample: Takes windows of rows in place of all: at the heads of files, and at places
+                at equal distances.
+        """
+        if not sample:
+            for found in tables:
+                yield self._types(found, found.start, num_windows=None)
+            return
+        places = [
+            (found, start)
+            for found in tables
+            for start in (found.start, *self._known_cuts(found.file))
+        ]
+        for found, start in places[:: -(-len(places) // MAX_SAMPLES)]:
+            yield self._types(found, start, num_windows=1)
+
+    def class_texts(self, tables: Sequence[FoundTable], name: str) -> list[str] | None:
+        """The texts of a column in all rows, sorted; None where they are too many for a class."""
+        texts: set[str] = set()
+        for found in tables:
+            some = self._class_texts(found, name)
+            if some is None:
+                return None
+            texts.update(some)
+        return sorted(texts)
+
+    def _header(self, file: SourceFile) -> Header | None:
+        def look() -> list[Any] | None:
+            text = self.open(file.path, file.num_bytes)
+            try:
+                header = self._dialect.read_header(text, file.path)
+            except DamagedError:
+                return None
+            return None if header is None else [list(header.names), header.stop]
+
+        what = f"header {self._dialect.delimiter_of(file.path)}"
+        found = remembered(self._opened, file.sha256, what, look)
+        return None if found is None else Header(tuple(found[0]), found[1])
+
+    def _types(self, found: FoundTable, start: int, *, num_windows: int | None) -> dict[str, Any]:
+        def look() -> dict[str, Any]:
+            text = self.open(found.file.path, found.file.num_bytes)
+            num = num_windows if text.plain or num_windows is None else _STREAM_WINDOWS
+            seen = ColumnTypes.of(found.table.header)
+            for rows in itertools.islice(_rows(text, found.table, start), num):
+                seen.add(found.table, rows)
+            return seen.to_json()
+
+        what = f"types {found.table.delimiter} {start} {num_windows}"
+        return remembered(self._opened, found.file.sha256, what, look)
+
+    def _known_cuts(self, file: SourceFile) -> list[int]:
+        what = f"cuts {self._dialect.delimiter_of(file.path)}"
+        return remembered(self._opened, file.sha256, what, lambda: self.cuts(file))
+
+    def _class_texts(self, found: FoundTable, name: str) -> list[str] | None:
+        def look() -> list[str] | None:
+            text = self.open(found.file.path, found.file.num_bytes)
+            return class_texts(_rows(text, found.table, found.start), found.table, name)
+
+        what = f"texts {found.table.delimiter} {name}"
+        return remembered(self._opened, found.file.sha256, what, look)
+
+
+def _rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
+    """The rows from a row's start on; those before the damage where a file is damaged."""
+    try:
+        yield from find_rows(text.read, start, text.stop, delimiter=table.delimiter)
+    except DamagedError:
+        return
+
+
+def _plain_name(path: str) -> str:
+    """A path in lower case, without the suffix of a compressed file."""
+    lower = path.lower()
+    ending = next((suffix for suffix in COMPRESSED_SUFFIXES if lower.endswith(suffix)), "")
+    return lower.removesuffix(ending)

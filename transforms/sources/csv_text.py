@@ -1,0 +1,224 @@
+"""A CSV file's text: decompressed and as UTF-8, read from its start to its end.
+
+A file of plain UTF-8 *is* its text, and any range of it may be read. A compressed file, or one of
+another encoding, is a stream: offsets then count the bytes of the text, uncompressed and as
+UTF-8. Bytes that are no character of the encoding stay in the text as bytes that are not UTF-8, so
+the cells that hold them are found like any others that are not.
+"""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from ...schemas.recipe import OpenSource
+from .csv_rows import Read
+from .decompress import DamagedError, compression_of, decompressed
+
+ENDLESS = 1 << 62
+"""Where a text of unknown length is read to."""
+
+_HEAD_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 20
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_UNDECODABLE = "snapshard-undecodable"
+_LONE = re.compile("[\udc00-\udcff]")
+
+
+class Text(Protocol):
+    """What rows are found in."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the file's own bytes, so that the file may be cut."""
+
+    @property
+    def stop(self) -> int:
+        """Its length in bytes, or more."""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop): at least one, but at its end.
+
+        Raises:
+            DamagedError: where what is left of a compressed file cannot be decompressed.
+        """
+
+
+def codec_name(encoding: str) -> str:
+    """The one name of an encoding that has many; ``utf-8`` where the bytes are taken as they are.
+
+    Raises:
+        ValueError: if Python knows no such encoding of text.
+
+    >>> codec_name("latin1"), codec_name("UTF8"), codec_name("utf-8-sig")
+    ('iso8859-1', 'utf-8', 'utf-8')
+    """
+    probe = "a,1\n"
+    try:
+        found = codecs.lookup(encoding)
+        codecs.getincrementaldecoder(encoding)
+        known = codecs.decode(codecs.encode(probe, encoding), encoding) == probe
+    except (LookupError, TypeError, ValueError):
+        known = False
+    if not known:
+        raise ValueError(
+            f"encoding={encoding!r} is none that Python knows; expected for example 'utf-8', "
+            "'latin-1', 'cp1252', 'utf-16' or 'shift_jis'"
+        )
+    return "utf-8" if found.name == "utf-8-sig" else found.name
+
+
+def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -> Text:
+    """Opens a file's text; reads its head.
+
+    Args:
+        opened: The source's root.
+        path: The file.
+        num_bytes: Its length.
+        encoding: A name of Python's; of text that begins with a mark of UTF-16 or UTF-32, that.
+
+    Raises:
+        StorageError: if it cannot be read.
+    """
+    head = opened.read(path, 0, _HEAD_BYTES)
+
+    def read(start: int, stop: int) -> bytes:
+        if stop <= len(head) or len(head) < _HEAD_BYTES:
+            return head[start:stop]
+        return opened.read(path, start, stop)
+
+    compression = compression_of(head)
+    if not compression and encoding == "utf-8" and not _mark_of(head):
+        return _Plain(read, num_bytes)
+    return _Stream(read, compression, encoding)
+
+
+def shown_text(cell: bytes) -> str:
+    r"""A cell for a message; bytes that are no character of its encoding as ``\xNN``.
+
+    >>> shown_text(b"caf\xed\xb3\xa9"), shown_text(b"caf\xe9")
+    ('caf\\xe9', 'caf\\xe9')
+    """
+    try:
+        text = cell.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return cell.decode(errors="backslashreplace")
+    shown = _LONE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
+    return shown.encode(errors="backslashreplace").decode()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plain:
+    read: Read
+    stop: int
+    plain: bool = True
+
+
+class _Stream:
+    """Reads forward; going back starts over."""
+
+    plain = False
+    stop = ENDLESS
+
+    def __init__(self, read: Read, compression: str, encoding: str) -> None:
+        self._source = (read, compression, encoding)
+        self._start_over()
+
+    def _start_over(self) -> None:
+        read, compression, encoding = self._source
+        pieces = decompressed(read, compression) if compression else _pieces(read)
+        self._pieces = _as_utf8(pieces, encoding)
+        self._held = b""
+        self._offset = 0
+        self._damage: DamagedError | None = None
+        self._ended = False
+
+    def read(self, start: int, stop: int) -> bytes:
+        if start < self._offset:
+            self._start_over()
+        held, num_held = [self._held], len(self._held)
+        while not self._ended and self._offset + num_held < stop:
+            try:
+                piece = next(self._pieces, None)
+            except DamagedError as error:
+                self._damage, piece = error, None
+            if piece is None:
+                self._ended = True
+            elif self._offset + num_held + len(piece) <= start:
+                self._offset += num_held + len(piece)
+                held, num_held = [], 0
+            else:
+                held.append(piece)
+                num_held += len(piece)
+        whole = b"".join(held)
+        first = min(max(start - self._offset, 0), len(whole))
+        last = max(stop - self._offset, first)
+        # What has been read is not held, or the text of a window would be there twice; what goes
+        # back reads the file's first windows once more.
+        found, self._held = whole[first:last], whole[last:]
+        self._offset += len(whole) - len(self._held)
+        if not found and self._damage is not None and stop > start:
+            raise self._damage
+        return found
+
+
+def _pieces(read: Read) -> Iterator[bytes]:
+    offset = 0
+    while piece := read(offset, offset + _PIECE_BYTES):
+        offset += len(piece)
+        yield piece
+
+
+def _mark_of(head: bytes) -> str:
+    return next((name for mark, name in _MARKS.items() if head.startswith(mark)), "")
+
+
+def _as_utf8(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    """Text as UTF-8, piece by piece; what is damaged raises when all before it has been given."""
+    head = b""
+    damage: DamagedError | None = None
+    while len(head) < 4:
+        try:
+            head += next(pieces)
+        except StopIteration:
+            break
+        except DamagedError as error:
+            damage = error
+            break
+    if encoding == "utf-8":
+        encoding = _mark_of(head) or encoding
+    if encoding == "utf-8":
+        yield head
+        if damage is None:
+            yield from pieces
+    else:
+        codecs.register_error(_UNDECODABLE, _keep_undecodable)
+        decoder = codecs.getincrementaldecoder(encoding)(_UNDECODABLE)
+        yield _encoded(decoder, head)
+        while damage is None and (piece := next(pieces, None)) is not None:
+            yield _encoded(decoder, piece)
+        if damage is None:
+            yield _encoded(decoder, b"", final=True)
+    if damage is not None:
+        raise damage
+
+
+def _encoded(decoder: Any, piece: bytes, *, final: bool = False) -> bytes:
+    text: str = decoder.decode(piece, final)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _keep_undecodable(error: UnicodeError) -> tuple[str, int]:
+    """Bytes that are no character become lone surrogates, which no UTF-8 has."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    found = error.object[error.start : error.end]
+    return "".join(chr(0xDC00 + byte) for byte in found), error.end
