@@ -1,4 +1,4 @@
-"""Images in class folders: the first folder level below the root names the class."""
+"""Folders of images; labels come from folders, file names or a table (``file_labels``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +14,14 @@ import pydantic
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import DataError, Reject, StorageError
-from ...schemas.features import ClassLabel, Features, Image
+from ...schemas.errors import Reject, StorageError
+from ...schemas.features import Features, Image
 from ...schemas.recipe import OpenSource
 from ..prepare.compile import MAX_PAYLOAD_BYTES
 from ..prepare.image_header import MAX_PIXELS, ImageHeader, UnreadableImageError, read_header
 from ..runs import wire_schema
+from .file_labels import FileLabels, LabelReader
+from .label_table import UnlabelledError
 from .read_files import read_files
 
 BATCH_FILES = 256
@@ -36,10 +38,11 @@ _SYSTEM_FOLDERS = frozenset({"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volum
 
 @config_class
 class ImageFolder:
-    """A folder of class folders of images: features ``image`` and ``label``.
+    """A folder of images: feature ``image``, and what says what is on it.
 
-    Every file is a record, at any depth below its class folder and whatever it is called; what
-    does not decode becomes a reject. Hidden files and those that operating systems leave behind
+    Without ``pattern`` and ``table``, the images lie in class folders, whose names become the
+    feature ``label``. Every file is a record, at any depth and whatever it is called; what does not
+    decode becomes a reject. Hidden files and those that operating systems leave behind
     (``Thumbs.db``, ``__MACOSX`` …) are skipped and counted.
 
     Raw batches are in the wire form of the raw features: the file's bytes in ``image``, and in
@@ -49,25 +52,64 @@ class ImageFolder:
     Attributes:
         url: The folder that holds the class folders: a path or any fsspec URL, or a glob whose
             root holds them. In a recipe, a relative path counts from the recipe's file.
+        pattern: The form of the files' names, fields in braces: ``"{label}_{camera}_{n}.jpg"``.
+            Held against the path where it has a '/'. ``*`` stands for any characters. Each field
+            is a feature: ``label`` a ClassLabel; one of digits alone an int64; else a string.
+        table: A ``.csv``, ``.tsv`` or ``.jsonl`` file with a row for each image, named in a column
+            ``file``, ``file_name``, ``filename``, ``path`` or ``image``, else in the first; other
+            columns are features: ``label`` a ClassLabel, ``boxes`` of JSON Lines bounding boxes.
+            An image without a row is rejected. A relative path counts as ``url`` does.
+        split_folders: The first folder is the split (``train/cat/1.jpg``); take it with
+            ``ss.Splits.by_folder()``. False where class folders are called so.
         max_pixels: Images of more pixels are rejected before they are decoded, which would take
             as many times 3 bytes of memory.
     """
 
     url: str
     max_pixels: Annotated[int, pydantic.Field(gt=0)] = MAX_PIXELS
+    pattern: str | None = None
+    table: str | None = None
+    split_folders: bool | None = None
 
-    label = "label"
     media = True
     numbered = False
-    side_urls: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Checks where labels come from."""
+        self._labels.check()
+
+    @property
+    def label(self) -> str | None:
+        """``label``, unless the file names have no such field, or a table may have none."""
+        return self._labels.label
+
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """The table, if there is one."""
+        return self._labels.side_urls
+
+    @property
+    def _labels(self) -> FileLabels:
+        return FileLabels(
+            source="ImageFolder",
+            content="image",
+            pattern=self.pattern,
+            table=self.table,
+            split_folders=self.split_folders,
+        )
 
     def settings(self) -> dict[str, object]:
         """What shapes the records, as plain JSON, for the fingerprint."""
-        return {"source": "image_folder", "max_pixels": self.max_pixels}
+        labels = self._labels.settings()
+        return {"source": "image_folder", "max_pixels": self.max_pixels, **labels}
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Takes all files but those that people do not mean when they speak of the folder's."""
-        reasons = [_skip_reason(file.path) for file in files]
+        labels = self._labels
+        reasons = [
+            "label table" if labels.is_side_file(file.path) else skip_reason(file.path)
+            for file in files
+        ]
         kept = tuple(file for file, reason in zip(files, reasons, strict=True) if reason is None)
         counts = Counter(reason for reason in reasons if reason is not None)
         return Selection(files=kept, num_skipped={key: counts[key] for key in sorted(counts)})
@@ -77,54 +119,40 @@ class ImageFolder:
         return ()
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The image as it is stored, and the classes: all folders with a record's file, sorted.
+        """The image as it is stored, and the features that ``file_labels`` finds.
 
         Raises:
-            DataError: if no file lies in a class folder, or a class name is no valid UTF-8.
+            RecipeError: if class folders are called like splits.
+            DataError: if no file has labels, or the table cannot be read.
         """
-        names = {file.path.split("/", 1)[0] for file in files if "/" in file.path}
-        if not names:
-            raise DataError(
-                f"ImageFolder: none of the {len(files):,} files lies in a class folder. Expected "
-                "<root>/<class>/<image>: put the images into one folder for each class."
-            )
-        for name in sorted(names):
-            if not _is_utf8(name):
-                shown = name.encode("utf-8", "surrogateescape")
-                raise DataError(
-                    f"ImageFolder: the name of the class folder {shown!r} is not valid UTF-8. "
-                    "Rename it."
-                )
-        labels = ClassLabel(names=tuple(sorted(names)))
-        return {"image": Image(storage="encoded"), "label": labels}
+        return {"image": Image(storage="encoded"), **self._labels.infer(files, opened)}
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
     ) -> Iterator[RawBatch]:
         """Reads a block's images in the order of ``ordered``, many at a time.
 
-        What the inventory could not read, what lies in no class folder and what has no image's
-        header becomes a reject of the batch in which it would have been.
+        What the inventory could not read, what has no labels and what has no image's header
+        becomes a reject of the batch in which it would have been.
 
         Raises:
             StorageError: if a file is no longer what the inventory found. Its bytes must not slip
                 into a snapshot whose fingerprint speaks of others, and it is no bad record
                 either: the next build sees it as it is.
         """
-        classes = features.get("label")
-        codes = {name: i for i, name in enumerate(getattr(classes, "names", ()))}
+        labels = self._labels.reader(features, opened)
         for chunk in _chunks([block.ranges[i] for i in ordered]):
-            yield from self._read_chunk(chunk, features=features, codes=codes, opened=opened)
+            yield from self._read_chunk(chunk, features=features, labels=labels, opened=opened)
 
     def _read_chunk(
         self,
         chunk: Sequence[FileRange],
         *,
         features: Features,
-        codes: Mapping[str, int],
+        labels: LabelReader,
         opened: OpenSource,
     ) -> Iterator[RawBatch]:
-        pending = _Pending(features)
+        pending = _Pending(features, labels)
         contents = iter(_verified(opened, [part for part in chunk if not part.problem]))
         for part in chunk:
             path = part.path
@@ -132,15 +160,12 @@ class ImageFolder:
                 pending.reject(path, stage="inventory", reason=part.problem, message=part.problem)
                 continue
             data = next(contents)
-            folder, _, below = path.partition("/")
-            if "label" in features and not (below and folder in codes):
-                reason = "class not declared" if below else "not in a class folder"
-                message = (
-                    f"the folder {folder!r} is none of the declared classes"
-                    if below
-                    else "the file lies beside the class folders, expected inside one"
+            try:
+                label = labels.find(path)
+            except UnlabelledError as error:
+                pending.reject(
+                    path, stage="validate", reason=error.reason, message=str(error), data=data
                 )
-                pending.reject(path, stage="validate", reason=reason, message=message, data=data)
                 continue
             try:
                 header = read_header(data, max_pixels=self.max_pixels)
@@ -151,8 +176,8 @@ class ImageFolder:
                 continue
             if pending.num_pixels and pending.num_pixels + _num_pixels(header) > BATCH_PIXELS:
                 yield pending.batch()
-                pending = _Pending(features)
-            pending.add(path, data=data, header=header, label=codes.get(folder, 0))
+                pending = _Pending(features, labels)
+            pending.add(path, data=data, header=header, label=label)
         if pending.ids or pending.rejects:
             yield pending.batch()
 
@@ -162,14 +187,15 @@ class _Pending:
     """Rows and rejects of a raw batch, before it is full."""
 
     features: Features
+    reader: LabelReader
     ids: list[str] = dataclasses.field(default_factory=list)
     contents: list[bytes] = dataclasses.field(default_factory=list)
     headers: list[ImageHeader] = dataclasses.field(default_factory=list)
-    labels: list[int] = dataclasses.field(default_factory=list)
+    labels: list[Any] = dataclasses.field(default_factory=list)
     rejects: list[Reject] = dataclasses.field(default_factory=list)
     num_pixels: int = 0
 
-    def add(self, path: str, *, data: bytes, header: ImageHeader, label: int) -> None:
+    def add(self, path: str, *, data: bytes, header: ImageHeader, label: Any) -> None:
         self.ids.append(path)
         self.contents.append(data)
         self.headers.append(header)
@@ -200,7 +226,7 @@ class _Pending:
             "image/orientation": pa.array(
                 [header.orientation for header in self.headers], pa.int64()
             ),
-            "label": pa.array(self.labels, pa.int64()),
+            **self.reader.columns(self.labels),
         }
         schema = wire_schema(self.features)
         arrays = [columns[name] for name in schema.names]
@@ -254,7 +280,8 @@ def _num_pixels(header: ImageHeader) -> int:
     return header.height * header.width
 
 
-def _skip_reason(path: str) -> str | None:
+def skip_reason(path: str) -> str | None:
+    """Why a file is none that people mean when they speak of a folder's files."""
     *folders, name = path.split("/")
     for folder in folders:
         if folder in _SYSTEM_FOLDERS:
@@ -268,11 +295,3 @@ def _skip_reason(path: str) -> str | None:
     if name.startswith("."):
         return "hidden file"
     return _SYSTEM_FILES.get(name.lower())
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

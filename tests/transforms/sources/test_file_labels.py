@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshard.schemas.blocks import SourceFile
+from snapshard.schemas.errors import DataError, RecipeError, SchemaError
+from snapshard.schemas.features import (
+    BoundingBoxes,
+    ClassLabel,
+    Feature,
+    Features,
+    Scalar,
+    Sequence,
+    Text,
+    Timestamp,
+)
+from snapshard.transforms.opened_source import open_source
+from snapshard.transforms.sources.file_labels import FileLabels, looks_like_splits
+from snapshard.transforms.sources.label_table import UnlabelledError
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """Side files by URL, and nothing else."""
+
+    sides: dict[str, bytes]
+
+    filesystem: Any = None
+
+    def full_path(self, path: str) -> str:
+        return path
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        raise AssertionError("labels need no content")
+
+    def read_side(self, url: str) -> bytes:
+        return self.sides[url]
+
+
+def files(*paths: str) -> list[SourceFile]:
+    return [SourceFile(path=path, num_bytes=1, stamp="") for path in paths]
+
+
+def labels(**arguments: Any) -> FileLabels:
+    made = FileLabels(source="ImageFolder", content="image", **arguments)
+    made.check()
+    return made
+
+
+def infer(made: FileLabels, *paths: str, **sides: bytes) -> dict[str, Feature]:
+    return made.infer(files(*paths), _opened(made, **sides))
+
+
+def _opened(made: FileLabels, **sides: bytes) -> Opened:
+    return Opened({url: sides["table"] for url in made.side_urls})
+
+
+def read(made: FileLabels, features: Features, *paths: str, **sides: bytes) -> list[dict[str, Any]]:
+    """Rows of wire values; {"reason": …, "message": …} for a file that is rejected."""
+    reader = made.reader(features, _opened(made, **sides))
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        try:
+            found = reader.find(path)
+        except UnlabelledError as error:
+            rows.append({"reason": error.reason, "message": str(error)})
+            continue
+        columns = reader.columns([found])
+        rows.append({name: column[0].as_py() for name, column in columns.items()})
+    return rows
+
+
+def test_class_folders() -> None:
+    made = labels()
+    features = infer(made, "b/1.jpg", "a/deep/2.jpg", "3.jpg")
+    assert features == {"label": ClassLabel(("a", "b"))}
+    found = read(made, features, "b/1.jpg", "a/deep/2.jpg", "3.jpg", "c/4.jpg")
+    assert found[:2] == [{"label": 1}, {"label": 0}]
+    assert [row["reason"] for row in found[2:]] == ["not in a class folder", "class not declared"]
+    assert made.side_urls == ()
+    assert read(made, {}, "anything.jpg") == [{}]
+
+
+def test_split_folders_are_no_part_of_the_path() -> None:
+    made = labels(split_folders=True)
+    features = infer(made, "Train/b/1.jpg", "TEST/a/2.jpg")
+    assert features == {"label": ClassLabel(("a", "b"))}
+    assert read(made, features, "Train/b/1.jpg", "TEST/a/2.jpg") == [{"label": 1}, {"label": 0}]
+    assert read(made, features, "train/1.jpg")[0]["reason"] == "not in a class folder"
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["train/a/1", "test/b/2"], True),
+        (["TRAINING/1", "Val/2", "dev/3"], True),
+        (["train/1"], False),
+        (["train/1", "test/2", "cat/3"], False),
+        (["train", "test"], False),
+        ([], False),
+    ],
+)
+def test_folders_that_look_like_splits(paths: list[str], expected: bool) -> None:
+    assert looks_like_splits(paths) == expected
+
+
+def test_class_folders_named_like_splits_are_refused_unless_they_are_meant() -> None:
+    paths = ["train/cat/1.jpg", "val/cat/2.jpg"]
+    with pytest.raises(RecipeError, match=r"split_folders=True.*Splits\.by_folder"):
+        infer(labels(), *paths)
+    assert infer(labels(split_folders=False), *paths) == {"label": ClassLabel(("train", "val"))}
+
+
+def test_no_class_folders() -> None:
+    with pytest.raises(DataError, match=r"none of the 1 files.*pattern="):
+        infer(labels(), "1.jpg")
+
+
+def test_a_pattern_of_the_file_name() -> None:
+    made = labels(pattern="{label}_{speaker}_{n}.wav")
+    paths = ["x/0_george_7.wav", "1_jackson_12.wav", "odd.wav"]
+    features = infer(made, *paths)
+    assert features == {
+        "label": ClassLabel(("0", "1")),
+        "speaker": Scalar("string"),
+        "n": Scalar("int64"),
+    }
+    good, other, odd = read(made, features, *paths)
+    assert good == {"label": 0, "speaker": b"george", "n": 7}
+    assert other == {"label": 1, "speaker": b"jackson", "n": 12}
+    assert odd["reason"] == "file name does not match the pattern"
+    assert "'odd.wav'" in odd["message"]
+    assert "{speaker}" in odd["message"]
+
+
+def test_a_pattern_of_the_path_and_one_with_a_star() -> None:
+    made = labels(pattern="{who}/{label}-*.jpg")
+    paths = ["ann/cat-1.jpg", "bob/dog-.jpg"]
+    features = infer(made, *paths)
+    assert read(made, features, *paths) == [
+        {"who": b"ann", "label": 0},
+        {"who": b"bob", "label": 1},
+    ]
+    split = labels(pattern="{who}/{label}-*.jpg", split_folders=True)
+    assert read(split, features, "train/ann/dog-1.jpg") == [{"who": b"ann", "label": 1}]
+
+
+def test_declared_features_of_a_pattern() -> None:
+    made = labels(pattern="{a}_{b}")
+    features = {"a": Scalar("float64"), "b": Text()}
+    (row,) = read(made, features, "1.5_x")
+    assert row == {"a": b"\0\0\0\0\0\0\xf8?", "b": b"x"}
+    assert read(made, {"a": Scalar("uint8")}, "256_x", "7_x", "1_0_x") == [
+        {
+            "reason": "field of the file name does not fit",
+            "message": "field 'a' of '256_x' is '256', expected uint8",
+        },
+        {"a": 7},
+        {"a": 1},
+    ]
+    with pytest.raises(SchemaError, match="no such field"):
+        read(made, {"c": Text()}, "1_x")
+    with pytest.raises(SchemaError, match="ClassLabel"):
+        read(made, {"a": Timestamp()}, "1_x")
+    (row,) = read(made, {"a": ClassLabel(("yes",))}, "no_x")
+    assert row["message"].endswith("expected one of the 1 classes 'yes'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"pattern": "{a}_{a}"}, "twice"),
+        ({"pattern": "plain.jpg"}, "fields in braces"),
+        ({"pattern": "{a b}"}, "fields in braces"),
+        ({"pattern": "{a"}, "fields in braces"),
+        ({"pattern": "{image}.jpg"}, "content"),
+        ({"pattern": "{a}", "table": "b.csv"}, "exclude"),
+        ({"table": "labels.xlsx"}, r"\.csv"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(arguments: dict[str, str], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        labels(**arguments)
+
+
+def test_a_pattern_that_matches_nothing() -> None:
+    with pytest.raises(DataError, match=r"matches none of the 1 files \(first: 'b-1.jpg'\)"):
+        infer(labels(pattern="{label}_{n}.jpg"), "a/b-1.jpg")
+
+
+@given(st.text("ab_{}*./1", max_size=12), st.text("ab_./1", max_size=8))
+def test_any_pattern_is_refused_or_gives_what_the_name_holds(pattern: str, path: str) -> None:
+    try:
+        made = labels(pattern=pattern)
+    except ValueError:
+        return
+    try:
+        features = infer(made, path)
+    except DataError:
+        return
+    (row,) = read(made, features, path)
+    assert row.keys() == features.keys()
+
+
+CSV = b"file,label,age\na.jpg,cat,1\nsub/b.jpg,dog,\n./c.jpg,cat,3\n"
+
+
+def test_a_csv_table() -> None:
+    made = labels(table="labels.csv")
+    paths = ["a.jpg", "sub/b.jpg", "c.jpg", "d.jpg"]
+    features = infer(made, *paths, table=CSV)
+    assert features == {
+        "label": ClassLabel(("cat", "dog")),
+        "age": Scalar("int64", optional=True),
+    }
+    found = read(made, features, *paths, table=CSV)
+    assert found[:3] == [
+        {"label": 0, "age": 1},
+        {"label": 1, "age": None},
+        {"label": 0, "age": 3},
+    ]
+    assert found[3] == {
+        "reason": "no row in the table",
+        "message": "labels.csv has no row for 'd.jpg'",
+    }
+    assert made.is_side_file("labels.csv")
+    assert not made.is_side_file("a.jpg")
+    assert made.side_urls == ("labels.csv",)
+
+
+def test_names_in_a_table_may_lack_folder_and_suffix() -> None:
+    table = b"image\tlabel\na\tcat\nb.jpg\tdog\n"
+    made = labels(table="far/labels.tsv")
+    paths = ["deep/a.jpg", "deep/er/b.jpg"]
+    features = infer(made, *paths, table=table)
+    assert read(made, features, *paths, table=table) == [{"label": 0}, {"label": 1}]
+
+
+def test_a_name_that_stands_for_two_files_is_refused() -> None:
+    made = labels(table="labels.csv")
+    with pytest.raises(DataError, match=r"names 'a.jpg', and 2 files"):
+        infer(made, "x/a.jpg", "y/a.jpg", table=CSV)
+    features = infer(made, "x/a.jpg", table=CSV)
+    assert features["label"] == ClassLabel(("cat", "dog"))
+
+
+def test_two_rows_for_a_file_and_rows_that_cannot_be_read() -> None:
+    table = b"file,label\na.jpg,cat\na.jpg,dog\nb.jpg,dog,too many\nc.jpg,cat\n"
+    made = labels(table="labels.csv")
+    features = infer(made, "a.jpg", "b.jpg", "c.jpg", table=table)
+    a, b, c = read(made, features, "a.jpg", "b.jpg", "c.jpg", table=table)
+    assert a["reason"] == "several rows in the table"
+    assert b["reason"] == "no row in the table"
+    assert "1 of its rows cannot be read" in b["message"]
+    assert c == {"label": 0}
+
+
+def jsonl(*rows: object) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def test_a_json_lines_table() -> None:
+    table = jsonl(
+        {"file": "a.jpg", "label": "cat", "camera": {"iso": 100, "name": "x"}, "tags": ["p", "q"]},
+        {"file": "b.jpg", "label": "dog", "camera": {"iso": 2.5}, "ok": True},
+    )
+    made = labels(table="labels.jsonl")
+    features = infer(made, "a.jpg", "b.jpg", table=table)
+    assert features == {
+        "label": ClassLabel(("cat", "dog")),
+        "camera.iso": Scalar("float64"),
+        "camera.name": Scalar("string", optional=True),
+        "tags": Sequence(Scalar("string"), optional=True),
+        "ok": Scalar("bool", optional=True),
+    }
+    a, b = read(made, features, "a.jpg", "b.jpg", table=table)
+    assert a == {
+        "label": 0,
+        "camera.iso": b"\0\0\0\0\0\0Y@",
+        "camera.name": b"x",
+        "tags": [b"p", b"q"],
+        "ok": None,
+    }
+    assert (b["tags"], b["ok"], b["camera.name"]) == (None, 1, None)
+
+
+def test_boxes() -> None:
+    table = jsonl(
+        {"file": "a.jpg", "boxes": [[0, 0.25, 0.5, 1]]},
+        {"file": "b.jpg", "boxes": []},
+        {"file": "c.jpg"},
+        {"file": "d.jpg", "boxes": [[10, 20, 30, 40]]},
+        {"file": "e.jpg", "boxes": [[0.5, 0, 0.25, 1]]},
+        {"file": "f.jpg", "boxes": "none"},
+    )
+    made = labels(table="boxes.jsonl")
+    paths = [f"{letter}.jpg" for letter in "abcdef"]
+    features = infer(made, *paths, table=table)
+    assert features == {"boxes": BoundingBoxes(image="image")}
+    a, b, c, d, e, f = read(made, features, *paths, table=table)
+    assert (a, b, c) == ({"boxes": [0, 0.25, 0.5, 1]}, {"boxes": []}, {"boxes": []})
+    assert {row["reason"] for row in (d, e, f)} == {"unfit row in the table"}
+    assert "Divide pixels by the image's size" in d["message"]
+    assert "ends lie before" in e["message"]
+
+
+def test_boxes_with_labels() -> None:
+    table = jsonl(
+        {"file": "a.jpg", "boxes": [{"bbox": [0, 0, 1, 1], "label": "dog"}]},
+        {"file": "b.jpg", "boxes": [{"bbox": [0, 0, 1, 0.5], "label": "cat"}, {"bbox": [0] * 4}]},
+        {"file": "c.jpg", "boxes": []},
+    )
+    made = labels(table="boxes.jsonl")
+    paths = ["a.jpg", "b.jpg", "c.jpg"]
+    features = infer(made, *paths, table=table)
+    assert features == {
+        "boxes": BoundingBoxes(image="image", labels="box_labels"),
+        "box_labels": Sequence(ClassLabel(("cat", "dog"))),
+    }
+    a, b, c = read(made, features, *paths, table=table)
+    assert a == {"boxes": [0, 0, 1, 1], "box_labels": [1]}
+    assert "box 1 has no label" in b["message"]
+    assert c == {"boxes": [], "box_labels": []}
+
+
+def test_a_table_is_read_from_beside_the_source(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.jpg").write_bytes(b"x")
+    (tmp_path / "labels.csv").write_bytes(CSV)
+    opened = open_source("images", str(tmp_path))
+    assert opened.read_side("labels.csv") == CSV
+    with pytest.raises(RecipeError, match="does not exist"):
+        opened.read_side("other.csv")
+    with pytest.raises(RecipeError, match="folder"):
+        opened.read_side("images")

@@ -1,0 +1,379 @@
+"""Where a file's features beside its content come from: its folder, its name, or a side table.
+
+Shared by all sources whose records are files. One of three:
+
+=================== ============================================================================
+class folders       the first folder of the path is the class: feature ``label``
+``pattern=``        fields of the file's name (of its path, where the pattern has a '/'):
+                    ``"{label}_{speaker}_{n}.wav"`` gives ``label``, ``speaker`` and ``n``
+``table=``          the columns of a CSV, TSV or JSON Lines file: see ``label_table``
+=================== ============================================================================
+
+With split folders, the first folder of the path is the split and does not count as part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from ...schemas.blocks import SourceFile
+from ...schemas.errors import DataError, RecipeError, SchemaError
+from ...schemas.features import ClassLabel, Feature, Features, Scalar, Text, list_kind
+from ...schemas.recipe import OpenSource
+from .label_table import LabelTable, TableRows, UnlabelledError, is_table
+from .wire_arrays import Lists, wire_arrays, wire_lists
+
+LABEL = "label"
+"""The feature that a class folder, or a field or column of this name, becomes."""
+
+_FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|(\*)")
+_INTEGER = re.compile(r"-?[0-9]+")
+_DIGITS = re.compile(r"[0-9]{1,18}")
+_SPLIT_WORDS = frozenset(
+    ("train", "training", "validation", "valid", "val", "dev", "test", "testing")
+)
+
+
+class LabelReader(Protocol):
+    """Gives the features beside the content of files; made for one set of features."""
+
+    def find(self, path: str) -> Any:
+        """What a file's features are made from.
+
+        Raises:
+            UnlabelledError: if the file is to be rejected.
+        """
+
+    def columns(self, found: Sequence[Any]) -> Mapping[str, pa.Array]:
+        """The wire columns of files' features, from what :meth:`find` gave of each."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileLabels:
+    """What a source says of where labels come from.
+
+    Attributes:
+        source: The source's name, for messages.
+        content: The feature that a file's content becomes.
+        pattern: A file's name, with its fields in braces; ``*`` stands for any characters.
+        table: URL of a side table; a relative one counts as the source's does.
+        split_folders: Whether the first folder is the split. None means no, and refuses class
+            folders that are named like splits.
+    """
+
+    source: str
+    content: str
+    pattern: str | None = None
+    table: str | None = None
+    split_folders: bool | None = None
+
+    def check(self) -> None:
+        """Checks what can be checked without reading anything.
+
+        Raises:
+            ValueError: saying what is wrong with ``pattern`` or ``table``.
+        """
+        if self.pattern is not None and self.table is not None:
+            raise ValueError("pattern and table exclude each other: give one of them")
+        if self.pattern is not None:
+            fields = _compile(self.pattern).groupindex
+            if self.content in fields:
+                raise ValueError(
+                    f"pattern={self.pattern!r} names a field {self.content!r}, as the file's "
+                    "content is called. Rename the field"
+                )
+        if self.table is not None and not is_table(self.table):
+            raise ValueError(
+                f"table={self.table!r}, expected a file that ends in .csv, .tsv or .jsonl"
+            )
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the labels, as plain JSON; the table's content is hashed apart."""
+        found: dict[str, object] = {"pattern": self.pattern} if self.pattern is not None else {}
+        if self.table is not None:
+            found["table"] = _file_name(self.table)
+        return found | ({"split_folders": True} if self.split_folders else {})
+
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """URLs of the files beside the source that labels come from."""
+        return () if self.table is None else (self.table,)
+
+    @property
+    def label(self) -> str | None:
+        """Name of the feature to predict, if one is sure to be there."""
+        if self.pattern is None or LABEL in _compile(self.pattern).groupindex:
+            return LABEL
+        return None
+
+    def is_side_file(self, path: str) -> bool:
+        """Whether a file of the source is the side table, which is no record."""
+        if self.table is None:
+            return False
+        return path.rpartition("/")[2] == _file_name(self.table)
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature]:
+        """The features beside the content.
+
+        Raises:
+            RecipeError: if class folders are named like splits.
+            DataError: if no file has labels, or the table cannot be read as one.
+        """
+        paths = [file.path for file in files]
+        if self.table is not None:
+            features = self._table(opened).infer(list(map(self._names, paths)))
+            if self.content in features:
+                raise DataError(
+                    f"{self.source}: the table {_file_name(self.table)} has a column "
+                    f"{self.content!r}, as the file's content is called. Rename the column."
+                )
+            return features
+        if self.pattern is not None:
+            return self._infer_fields(paths)
+        return {LABEL: self._infer_classes(paths)}
+
+    def reader(self, features: Features, opened: OpenSource) -> LabelReader:
+        """Makes the reader of these features; those of the content are left out.
+
+        Raises:
+            SchemaError: if a declared feature is none that labels can become.
+            StorageError: if the table cannot be read, or is no longer what it was.
+        """
+        wanted = {name: feature for name, feature in features.items() if name != self.content}
+        if self.table is not None:
+            return _TableReader(self._names, self._table(opened).read(wanted))
+        if self.pattern is not None:
+            return _PatternReader(self._below, self.pattern, wanted)
+        return _FolderReader(self._below, wanted, split_folders=bool(self.split_folders))
+
+    def _table(self, opened: OpenSource) -> LabelTable:
+        assert self.table is not None
+        image = self.content if self.content == "image" else None
+        data = opened.read_side(self.table)
+        return LabelTable(name=_file_name(self.table), data=data, image=image)
+
+    def _names(self, path: str) -> tuple[str, ...]:
+        """What a table may call a file."""
+        below = self._below(path)
+        return (path,) if below == path else (path, below)
+
+    def _below(self, path: str) -> str:
+        """The path without the folder of its split."""
+        return path.partition("/")[2] if self.split_folders and "/" in path else path
+
+    def _infer_classes(self, paths: Sequence[str]) -> ClassLabel:
+        names = {
+            folder for folder, slash, _ in (self._below(p).partition("/") for p in paths) if slash
+        }
+        if not names:
+            raise DataError(
+                f"{self.source}: none of the {len(paths):,} files lies in a class folder. Expected "
+                f"<root>/{'<split>/' if self.split_folders else ''}<class>/<file>: put the files "
+                "into one folder for each class, or say where labels come from: pattern="
+                '"{label}_{n}.*" for file names, table="labels.csv" for a table.'
+            )
+        if self.split_folders is None and looks_like_splits(paths):
+            shown = ", ".join(sorted(names))
+            raise RecipeError(
+                f"{self.source}: the class folders are called {shown}, as splits are. If they are "
+                f"splits, write {self.source}(…, split_folders=True), and "
+                "splits=ss.Splits.by_folder() to build them as such; if they are classes, "
+                "split_folders=False."
+            )
+        return _class_label(names, where=f"{self.source}: the name of the class folder")
+
+    def _infer_fields(self, paths: Sequence[str]) -> dict[str, Feature]:
+        assert self.pattern is not None
+        expression = _compile(self.pattern)
+        seen: dict[str, set[str]] = {name: set() for name in expression.groupindex}
+        for path in paths:
+            found = expression.fullmatch(_subject(self.pattern, self._below(path)))
+            if found is not None:
+                for name, text in found.groupdict().items():
+                    seen[name].add(text)
+        if not any(seen.values()) and seen:
+            first = _subject(self.pattern, self._below(paths[0])) if paths else ""
+            raise DataError(
+                f"{self.source}: pattern={self.pattern!r} matches none of the {len(paths):,} files "
+                f"(first: {first!r}). Fields take as few characters as they can, and '*' stands "
+                "for any; a pattern with a '/' is held against the whole path."
+            )
+        return {name: self._field(name, texts) for name, texts in seen.items()}
+
+    def _field(self, name: str, texts: set[str]) -> Feature:
+        if name == LABEL:
+            return _class_label(texts, where=f"{self.source}: the label")
+        return Scalar("int64" if all(map(_DIGITS.fullmatch, texts)) else "string")
+
+
+def looks_like_splits(paths: Iterable[str]) -> bool:
+    """Whether the first folders of paths are named like splits, and like nothing else.
+
+    >>> looks_like_splits(["Train/cat/1.jpg", "val/cat/2.jpg"]), looks_like_splits(["train/1.jpg"])
+    (True, False)
+    """
+    folders = {folder.casefold() for folder, slash, _ in (p.partition("/") for p in paths) if slash}
+    return len(folders) > 1 and folders <= _SPLIT_WORDS
+
+
+class _FolderReader:
+    def __init__(
+        self, below: Callable[[str], str], features: Features, *, split_folders: bool
+    ) -> None:
+        label = features.get(LABEL, ClassLabel(()))
+        unknown = sorted(features.keys() - {LABEL})
+        if unknown or not isinstance(label, ClassLabel):
+            name = unknown[0] if unknown else LABEL
+            raise SchemaError(
+                f"features= declares {name!r} as {features[name]}; class folders give one "
+                f"feature, {LABEL!r}, a ClassLabel."
+            )
+        self._below, self._features = below, features
+        self._codes = {name: code for code, name in enumerate(label.names)}
+        self._where = "a class folder of its split" if split_folders else "one"
+
+    def find(self, path: str) -> int:
+        folder, _, inside = self._below(path).partition("/")
+        if not self._features:
+            return 0
+        if inside and folder in self._codes:
+            return self._codes[folder]
+        if inside:
+            message = f"the folder {folder!r} is none of the declared classes"
+            raise UnlabelledError("class not declared", message)
+        message = f"the file lies beside the class folders, expected inside {self._where}"
+        raise UnlabelledError("not in a class folder", message)
+
+    def columns(self, found: Sequence[int]) -> Mapping[str, pa.Array]:
+        return {LABEL: pa.array(found, pa.int64())} if self._features else {}
+
+
+class _PatternReader:
+    def __init__(self, below: Callable[[str], str], pattern: str, features: Features) -> None:
+        self._below, self._pattern, self._features = below, pattern, features
+        self._expression = _compile(pattern)
+        fields = self._expression.groupindex
+        self._converters = {
+            name: _converter(name, feature, fields=fields) for name, feature in features.items()
+        }
+
+    def find(self, path: str) -> dict[str, Lists]:
+        subject = _subject(self._pattern, self._below(path))
+        match = self._expression.fullmatch(subject)
+        if match is None:
+            message = f"{subject!r} is not of the form {self._pattern!r}"
+            raise UnlabelledError("file name does not match the pattern", message)
+        values = {}
+        for name, convert in self._converters.items():
+            try:
+                value = convert(match[name])
+                values[name] = wire_lists(name, self._features[name], value)
+            except (ValueError, SchemaError):
+                expected = _expected(self._features[name])
+                raise UnlabelledError(
+                    "field of the file name does not fit",
+                    f"field {name!r} of {subject!r} is {match[name]!r}, expected {expected}",
+                ) from None
+        return values
+
+    def columns(self, found: Sequence[dict[str, Lists]]) -> Mapping[str, pa.Array]:
+        columns: dict[str, pa.Array] = {}
+        for name, feature in self._features.items():
+            columns.update(wire_arrays(name, feature, [row[name] for row in found]))
+        return columns
+
+
+class _TableReader:
+    def __init__(self, names: Callable[[str], tuple[str, ...]], rows: TableRows) -> None:
+        self._names, self._rows = names, rows
+
+    def find(self, path: str) -> int:
+        return self._rows.find(self._names(path))
+
+    def columns(self, found: Sequence[int]) -> Mapping[str, pa.Array]:
+        return self._rows.take(found)
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    """The regular expression of a pattern; each field takes as little as it can.
+
+    Raises:
+        ValueError: if the pattern is none.
+    """
+    parts, position, names = [], 0, set()
+    for found in _FIELD.finditer(pattern):
+        parts.append(re.escape(pattern[position : found.start()]))
+        name = found[1]
+        if name in names:
+            raise ValueError(f"pattern={pattern!r} names the field {name!r} twice")
+        if name:
+            names.add(name)
+        parts.append("[^/]*?" if found[2] else f"(?P<{name}>[^/]+?)")
+        position = found.end()
+    parts.append(re.escape(pattern[position:]))
+    rest = _FIELD.sub("", pattern)
+    if "{" in rest or "}" in rest or not names:
+        raise ValueError(
+            f"pattern={pattern!r}, expected fields in braces, named by letters, digits and '_', "
+            "such as '{label}_{speaker}_{n}.wav'"
+        )
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def _subject(pattern: str, path: str) -> str:
+    return path if "/" in pattern else path.rpartition("/")[2]
+
+
+def _converter(name: str, feature: Feature, *, fields: Mapping[str, int]) -> Callable[[str], Any]:
+    """From a field's text to a value of the feature; raises ValueError where it is none."""
+    if name not in fields:
+        raise SchemaError(
+            f"features= declares {name!r}, and pattern has no such field; its fields are "
+            f"{', '.join(map(repr, fields))}."
+        )
+    if isinstance(feature, ClassLabel | Text):
+        return str
+    if isinstance(feature, Scalar) and feature.dtype != "bool":
+        if feature.dtype == "string":
+            # Bytes of a name that are no UTF-8 stay what they are.
+            return lambda text: text.encode("utf-8", "surrogateescape")
+        return _integer if list_kind(feature.dtype) == "int64" else float
+    raise SchemaError(
+        f"features= declares {name!r} as {feature}; a field of a file's name becomes a ClassLabel, "
+        "a Text, or a Scalar of numbers or strings."
+    )
+
+
+def _integer(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _expected(feature: Feature) -> str:
+    if isinstance(feature, ClassLabel):
+        shown = ", ".join(map(repr, feature.names[:5]))
+        return f"one of the {len(feature.names)} classes {shown}" + (
+            ", …" if len(feature.names) > 5 else ""
+        )
+    return str(getattr(feature, "dtype", feature))
+
+
+def _class_label(names: Iterable[str], *, where: str) -> ClassLabel:
+    for name in sorted(names):
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            shown = name.encode("utf-8", "surrogateescape")
+            raise DataError(f"{where} {shown!r} is not valid UTF-8. Rename it.") from None
+    return ClassLabel(names=tuple(sorted(names)))
+
+
+def _file_name(url: str) -> str:
+    """The last part of a URL's innermost path: ``zip://a/labels.csv::b.zip`` → ``labels.csv``."""
+    return url.partition("::")[0].partition("?")[0].rpartition("/")[2]
