@@ -30,6 +30,7 @@ from .encode import encode_examples
 from .prepare.image_header import UnreadableImageError, read_header
 from .row_values import Flat, from_lists, to_array, to_lists, unfit
 from .runs import arrow_type
+from .validate import Validator
 
 
 def encode_example(record: Mapping[str, object], features: Mapping[str, Feature | Struct]) -> bytes:
@@ -50,7 +51,8 @@ def encode_example(record: Mapping[str, object], features: Mapping[str, Feature 
         The same bytes for the same record.
 
     Raises:
-        SchemaError: if the record has not the features, each of its type, shape and range.
+        SchemaError: if the record has not the features, each of its type, shape, range and
+            limits.
         RecipeError: if features and their names contradict each other.
 
     >>> import snapshard as ss
@@ -72,7 +74,10 @@ def encode_example(record: Mapping[str, object], features: Mapping[str, Feature 
     for name, feature in flat.items():
         lists |= _to_wire(name, feature, values)
     arrays = {column.name: _array(column, lists[column.name]) for column in wire_columns(flat)}
-    return bytes(encode_examples(pa.record_batch(arrays))[0].as_py())
+    columns = pa.record_batch(arrays)
+    for problem in Validator(flat).problems(columns):
+        raise SchemaError(f"The record does not fit: {problem.message}")
+    return bytes(encode_examples(columns)[0].as_py())
 
 
 def parse_example(serialized: bytes, features: Mapping[str, Feature | Struct]) -> dict[str, Any]:
