@@ -16,6 +16,7 @@ from ..schemas.features import ClassLabel, Feature, Features, Image, Scalar, fla
 from ..schemas.recipe import OpenSource, Recipe
 from ..transforms.prepare.compile import output_features
 from ..transforms.strata import is_countable
+from .findings import infer_features
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ def resolve_features(
         RecipeError: if the steps do not lead to the declared features, or ``stratify_by`` or
             ``group_by`` names none that can be divided by.
     """
-    inferred, structs = flatten(recipe.source.infer(files, opened))
+    inferred, structs = infer_features(recipe.source, files, opened)
     declared = None if recipe.features is None else flatten(recipe.features)[0]
     if declared is None:
         raw = inferred

@@ -17,6 +17,7 @@ from ..schemas.recipe import Recipe
 from ..transforms.code_digest import code_digest, step_digest
 from ..transforms.opened_source import OpenedSource, open_source
 from .analyze import ANALYSIS
+from .findings import Findings
 from .inventory import Inventory, take_inventory
 from .resolve import ResolvedFeatures, resolve_features
 
@@ -50,7 +51,11 @@ def survey(
     inventory = take_inventory(
         recipe.source, opened, workspace=workspace, progress=progress, write=write
     )
-    features = resolve_features(recipe, files=inventory.files, opened=opened)
+    findings = Findings(workspace.findings, recipe.source)
+    remembering = findings.opened(opened)
+    features = resolve_features(recipe, files=inventory.files, opened=remembering)
+    if write:
+        findings.write(remembering)
     versions = library_versions()
     prepare = {
         "format": RUN_FORMAT,

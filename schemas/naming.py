@@ -112,6 +112,11 @@ class Workspace:
         """Which contents are known: (path, size, stamp) -> sha256."""
         return join(self.root, "memo.json")
 
+    @property
+    def findings(self) -> str:
+        """What a source has found out of its files' contents."""
+        return join(self.root, "findings.json")
+
     def blocks(self, digest: str) -> str:
         """A descriptor file: blocks, one JSON line each."""
         return join(self.root, "blocks", f"{digest}.jsonl")

@@ -26,7 +26,6 @@ from ..runs import wire_schema
 from .csv_rows import TOO_LONG, Offsets, Rows
 from .csv_table import Table
 from .csv_text import shown_text
-from .csv_types import is_wide
 from .csv_values import (
     CellFeature,
     Mask,
@@ -240,7 +239,8 @@ class CellReader:
         other = "string"
         if pa.types.is_integer(column.arrow_type) and not cell.strip().lstrip(b"+-").isdigit():
             with contextlib.suppress(ValueError):
-                other = "float64" if is_wide(pa.array([float(cell)])) else "float32"
+                number = float(cell)
+                other = "float32" if float(str(np.float32(number))) == number else "float64"
         shown = _shown(cell)
         return (
             f"Mend the cell, list {shown} in null_values if it means a missing value, declare "

@@ -1,0 +1,120 @@
+"""What a source has found out of its files' contents, kept in the workspace between builds.
+
+It saves reading, nothing else: everything is kept by the contents it was found in, by the source's
+settings and by the versions of the libraries, so it is never out of date; without it, or with a
+damaged file, contents are read again. See ``transforms.sources.remembered`` for the sources' side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..schemas.blocks import SourceFile
+from ..schemas.errors import StorageError
+from ..schemas.features import Feature, features_from_json, features_to_json, flatten
+from ..schemas.fingerprint import digest, library_versions
+from ..schemas.recipe import OpenSource, Source
+from ..transforms import storage
+from ..transforms.opened_source import OpenedSource
+from ..transforms.sources.remembered import remembered
+
+_FORMAT = 1
+_NUM_SOURCES = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RememberingSource(OpenedSource):
+    """An opened source whose findings are kept."""
+
+    known: dict[str, Any] = dataclasses.field(repr=False)
+    used: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    def remembered(self, content: str, what: str, compute: Callable[[], Any]) -> Any:
+        """What was found in the same content before, else what ``compute`` gives now."""
+        key = hashlib.sha256(f"{content} {what}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        if key not in self.used:
+            self.used[key] = self.known[key] if key in self.known else compute()
+        return self.used[key]
+
+
+class Findings:
+    """The file of findings of a workspace."""
+
+    def __init__(self, url: str, source: Source) -> None:
+        """Reads what is kept of a source with these settings.
+
+        Args:
+            url: Where the file lies; a missing or damaged one is empty.
+            source: Whose findings they are. The last few sources' are kept.
+        """
+        described = {
+            "format": _FORMAT,
+            "source": {"type": type(source).__qualname__, **source.settings()},
+            "versions": library_versions(),
+        }
+        self._url = url
+        self._source = digest(described)[:32]
+        try:
+            head, _, body = storage.read_bytes(url).partition(b"\n")
+        except StorageError:
+            head, body = b"", b""
+        intact = head + b"\n" == _head(body)
+        self._sources: dict[str, dict[str, Any]] = json.loads(body) if intact else {}
+
+    def opened(self, opened: OpenedSource) -> RememberingSource:
+        """The same root, which remembers."""
+        parts = {field.name: getattr(opened, field.name) for field in dataclasses.fields(opened)}
+        return RememberingSource(**parts, known=self._sources.get(self._source, {}))
+
+    def write(self, opened: RememberingSource) -> None:
+        """Writes what was found through an opened source, if there is anything new.
+
+        Raises:
+            StorageError: if it cannot be written.
+        """
+        if opened.used.keys() <= opened.known.keys():
+            return
+        others = [item for item in self._sources.items() if item[0] != self._source]
+        kept = dict([*others[1 - _NUM_SOURCES :], (self._source, opened.used)])
+        body = json.dumps(kept, separators=(",", ":")).encode("ascii")
+        storage.put_bytes(self._url, _head(body) + body)
+
+
+def infer_features(
+    source: Source, files: Sequence[SourceFile], opened: OpenSource
+) -> tuple[dict[str, Feature], tuple[str, ...]]:
+    """The flat features of a source's records, and the structs that they are fields of.
+
+    Through a :class:`RememberingSource` nothing is read where all contents are as before.
+
+    Raises:
+        SchemaError: if they cannot be told.
+    """
+
+    def infer() -> dict[str, Any]:
+        features, structs = flatten(source.infer(files, opened))
+        found = {"features": features_to_json(features), "structs": list(structs)}
+        return found | {"names": list(features)}
+
+    found = remembered(opened, _content(source, files, opened), "features", infer)
+    features = features_from_json(found["features"])
+    return {name: features[name] for name in found["names"]}, tuple(found["structs"])
+
+
+def _content(source: Source, files: Sequence[SourceFile], opened: OpenSource) -> str:
+    """Names the contents of all files; empty where that of one is not known."""
+    if not isinstance(opened, RememberingSource):
+        return ""
+    if not all(file.sha256 or file.problem for file in files):
+        return ""
+    sides = [hashlib.sha256(opened.read_side(url)).hexdigest() for url in source.side_urls]
+    return digest([[file.path, file.sha256, file.problem] for file in files] + [sides])
+
+
+def _head(body: bytes) -> bytes:
+    """The first line: a flipped bit must not pass for a finding."""
+    return f"snapshard findings {_FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode("ascii")
