@@ -1,0 +1,324 @@
+"""From Arrow tables of any types to the wire columns of features; what does not fit is rejected.
+
+Whole batches are converted at once. A row with a value that does not fit its feature becomes a
+reject that says column, found and expected, and all others keep their order. A feature finds its
+column by name, ``a.b`` the field ``b`` of a struct ``a``; other columns are left out.
+
+A feature of a shape takes lists inside each other, one for each dimension, or one flat list
+(row-major) where at most one dimension varies. Where an Arrow list lacks an item, the row is
+rejected: an Example has no place for what is missing inside a list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...schemas.blocks import RawBatch
+from ...schemas.errors import Reject, SchemaError
+from ...schemas.features import ClassLabel, Feature, Features, TensorForm, tensor_form
+from ...schemas.wire import ITEM_BYTES, WireColumn
+from ..dtypes import packed_bytes, widened
+from ..runs import wire_schema
+from .arrow_leaves import Cells, Leaf, extract, leaves_of, nulls
+from .arrow_values import Values, convert, kind_of, takes
+
+_SHOWN_CHARS = 60
+
+_Bools = npt.NDArray[np.bool_]
+_Ints = npt.NDArray[np.int64]
+Payload = Callable[[int], bytes | None]
+"""The raw bytes of a row of a batch, or None where they are not worth keeping."""
+
+
+class RowReader:
+    """Turns batches of one Arrow schema into batches of wire columns."""
+
+    def __init__(
+        self, schema: pa.Schema, features: Features, *, path: str, unit: str = "row"
+    ) -> None:
+        """Finds the column of each feature, and that it can hold it.
+
+        Args:
+            schema: Of the batches to come.
+            features: What rows must be.
+            path: Relative path of the file, or the table's name: ids are ``path#position``.
+            unit: What positions count, for messages: ``row`` or ``byte``.
+
+        Raises:
+            SchemaError: naming the feature whose column is missing or can never hold it.
+        """
+        leaves = leaves_of(schema, path=path)
+        self._path, self._unit = path, unit
+        self._wire = wire_schema(features)
+        self._columns = [
+            _Column(name, feature, _leaf_of(name, feature, leaves, path=path))
+            for name, feature in features.items()
+        ]
+
+    def read(
+        self, batch: pa.RecordBatch, positions: npt.ArrayLike, *, payload: Payload | None = None
+    ) -> RawBatch:
+        """Converts a batch.
+
+        Args:
+            batch: Of the schema given before; all of it is held a few times over.
+            positions: int64[n], the position of each row: part of its id.
+            payload: Gives what to keep of a rejected row.
+        """
+        at = np.asarray(positions, np.int64)
+        found = [column.look_at(batch) for column in self._columns]
+        rejects: list[Reject] = []
+        bad = np.zeros(batch.num_rows, bool)
+        for column in found:
+            bad |= column.bad
+        if bad.any():
+            for row in np.flatnonzero(bad).tolist():
+                reason, message = next(c for c in found if c.bad[row]).describe(row)
+                kept = payload(row) if payload is not None else None
+                rejects.append(self._reject(int(at[row]), reason, message, payload=kept))
+            at = at[~bad]
+            for column in found:
+                column.drop(bad)
+        arrays = {name: array for column in found for name, array in column.wire()}
+        prefix = f"{self._path}#"
+        return RawBatch(
+            ids=[prefix + position for position in map(str, at.tolist())],
+            columns=pa.RecordBatch.from_arrays(
+                [arrays[name] for name in self._wire.names], schema=self._wire
+            ),
+            rejects=tuple(rejects),
+        )
+
+    def _reject(self, position: int, reason: str, message: str, *, payload: bytes | None) -> Reject:
+        return Reject(
+            record_id=f"{self._path}#{position}",
+            stage="validate",
+            reason=reason,
+            message=f"{self._path} {self._unit} {position}: {message}, or raise max_rejects to "
+            "quarantine such rows.",
+            source=self._path,
+            position=position,
+            payload=payload,
+        )
+
+
+def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str) -> Leaf:
+    leaf = leaves.get(name)
+    if leaf is None:
+        raise SchemaError(
+            f"{path} has no column {name!r}, expected one. Its columns are "
+            f"{', '.join(map(repr, leaves))}. Mend the file, or features= in the recipe."
+        )
+    form = tensor_form(feature)
+    if form is None or kind_of(leaf.type) not in takes(feature) or not _fits(leaf, form):
+        lists = "".join(f"[{'' if dim is None else dim}]" for dim in leaf.shape)
+        raise SchemaError(
+            f"{path}: column {name!r} is {leaf.type}{lists}, which {_shown_feature(feature)} "
+            "cannot hold. Declare another type for it, or leave it out."
+        )
+    return leaf
+
+
+def _fits(leaf: Leaf, form: TensorForm) -> bool:
+    if len(leaf.shape) == len(form.shape):
+        pairs = zip(leaf.shape, form.shape, strict=True)
+        return all(found == wanted or None in (found, wanted) for found, wanted in pairs)
+    return len(leaf.shape) == 1 and len(form.shape) > 1 and form.shape.count(None) <= 1
+
+
+def _shown_feature(feature: Feature) -> str:
+    kind = type(feature).__name__
+    form = tensor_form(feature)
+    if form is None or isinstance(feature, ClassLabel):
+        return kind
+    return f"{kind} of {form.dtype}" + (f" {list(form.shape)}" if form.shape else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Column:
+    """A feature and the leaf that it is read from."""
+
+    name: str
+    feature: Feature
+    leaf: Leaf
+
+    def look_at(self, batch: pa.RecordBatch) -> _Found:
+        form = tensor_form(self.feature)
+        assert form is not None
+        array = batch.column(self.leaf.column)
+        return _Found(self, form, array, extract(array, self.leaf))
+
+
+class _Found:
+    """The cells of one column of a batch, held against its feature."""
+
+    def __init__(self, column: _Column, form: TensorForm, array: pa.Array, cells: Cells) -> None:
+        self._column, self._form = column, form
+        self._array, self._cells = array, cells
+        self._values: Values = convert(cells.values, column.feature)
+        self._missing = cells.missing()
+        self._counts = _num_values(cells)
+        self.bad = self._missing & (not form.optional)
+        self._why: list[tuple[_Bools, str, str]] = [
+            (self.bad, "missing value", "Fill it, or give the feature optional=True")
+        ]
+        if cells.levels:
+            self._look_inside()
+        self._note(
+            self._of_values(self._values.bad),
+            self._values.reason,
+            "Mend the value, or declare another type",
+        )
+        self._dims = self._shape() if form.shape else []
+
+    def describe(self, row: int) -> tuple[str, str]:
+        """The reason and the message for a bad row."""
+        reason, fix = next((reason, fix) for mask, reason, fix in self._why if mask[row])
+        expected = _shown_expected(self._column.feature, self._form)
+        found = "has no value" if self._missing[row] else f"is {_shown(self._array, row)}"
+        if reason not in ("missing value", ""):
+            expected += f" ({reason})"
+        return reason, f"column {self._column.name!r} {found}, expected {expected}. {fix}"
+
+    def drop(self, rows: _Bools) -> None:
+        """Leaves out rows: all that are bad, in this column or another."""
+        kept = ~rows
+        inner = kept[self._cells.rows_of_values()]
+        values = self._values.values
+        self._values = Values(
+            values.filter(pa.array(inner)) if isinstance(values, pa.Array) else values[inner]
+        )
+        self._counts = self._counts[kept]
+        self._missing = self._missing[kept]
+        self._dims = [dim[kept] for dim in self._dims]
+
+    def wire(self) -> Iterator[tuple[str, pa.Array]]:
+        """The wire columns, by name; no row may be bad any more."""
+        first, *others = self._form.wire_columns(self._column.name)
+        yield first.name, self._value_column(first)
+        for column in others:
+            dims = np.stack(self._dims, axis=1).reshape(-1)
+            yield column.name, pa.FixedSizeListArray.from_arrays(pa.array(dims), column.length)
+
+    def _note(self, mask: _Bools, reason: str, fix: str) -> None:
+        self._why.append((mask, reason, fix))
+        self.bad = self.bad | mask
+
+    def _of_values(self, mask: _Bools) -> _Bools:
+        """The rows of values."""
+        if not self._cells.levels:
+            return mask
+        rows = np.zeros(len(self._missing), bool)
+        if mask.any():
+            rows[self._cells.rows_of_values()[mask]] = True
+        return rows
+
+    def _look_inside(self) -> None:
+        """Finds what is missing inside lists."""
+        levels = self._cells.levels
+        lacks = self._of_values(nulls(self._cells.values))
+        for index in range(1, len(levels)):
+            if not levels[index].valid.all():
+                rows = Cells(levels[:index], levels[index].lengths).rows_of_values()
+                lacks[rows[~levels[index].valid]] = True
+        self._note(lacks, "missing item", "Fill it, or leave the column out")
+
+    def _shape(self) -> list[_Ints]:
+        """The length of each dimension, int64[n] each; notes rows that have another shape."""
+        levels, shape = self._cells.levels, self._form.shape
+        if len(levels) < len(shape):
+            return self._flat_shape()
+        dims = [levels[0].lengths]
+        for index in range(1, len(levels)):
+            lengths = levels[index].lengths
+            rows = Cells(levels[:index], lengths).rows_of_values()
+            dim = np.full(len(self._missing), shape[index] or 0, np.int64)
+            # Backwards, so that a row's first list is what stays.
+            dim[rows[::-1]] = lengths[::-1]
+            ragged = np.zeros(len(dim), bool)
+            ragged[rows[lengths != dim[rows]]] = True
+            self._note(ragged, "ragged list", "Make lists of one length in a record, or pad them")
+            dims.append(dim)
+        for dim, wanted in zip(dims, shape, strict=True):
+            if wanted is not None:
+                self._wrong_length((dim != wanted) & ~self._missing)
+        return dims
+
+    def _flat_shape(self) -> list[_Ints]:
+        """The same where one list holds all values."""
+        lengths, shape = self._cells.levels[0].lengths, self._form.shape
+        known = math.prod(dim for dim in shape if dim is not None)
+        varies = None in shape
+        wrong = lengths % known != 0 if varies else lengths != known
+        self._wrong_length(wrong & ~self._missing)
+        return [lengths // known if dim is None else np.full_like(lengths, dim) for dim in shape]
+
+    def _wrong_length(self, mask: _Bools) -> None:
+        self._note(mask, "wrong length", "Mend the list, or declare the dimension as None")
+
+    def _value_column(self, column: WireColumn) -> pa.Array:
+        values, missing = self._values.values, self._missing
+        mask = missing if missing.any() else None
+        counts = self._counts
+        if not self._cells.levels and mask is not None and not isinstance(values, pa.Array):
+            # What lies there for a null is not the data's, and would differ from run to run.
+            values = np.where(mask, np.zeros((), values.dtype), values)
+        if column.packed is not None:
+            return _packed(packed_bytes(values), counts * ITEM_BYTES[column.packed], mask)
+        if not self._cells.levels:
+            is_text = isinstance(values, pa.Array)
+            return values if is_text else pa.array(widened(values), mask=mask)
+        items = values if isinstance(values, pa.Array) else pa.array(widened(values))
+        if column.length is None:
+            validity = None if mask is None else pa.array(mask)
+            return pa.LargeListArray.from_arrays(pa.array(_offsets(counts)), items, mask=validity)
+        if column.length == 1:
+            return items
+        return pa.FixedSizeListArray.from_arrays(items, column.length)
+
+
+def _num_values(cells: Cells) -> _Ints:
+    """How many values each row has, over all lists."""
+    counts = np.ones(len(cells.values), np.int64)
+    for level in reversed(cells.levels):
+        ends, lists = _offsets(counts), _offsets(level.lengths)
+        counts = ends[lists[1:]] - ends[lists[:-1]]
+    return counts
+
+
+def _shown_expected(feature: Feature, form: TensorForm) -> str:
+    if isinstance(feature, ClassLabel):
+        shown = ", ".join(map(repr, feature.names[:5])) + (", …" if len(feature.names) > 5 else "")
+        return f"one of the {len(feature.names)} classes {shown}"
+    return _shown_feature(feature) if form.shape else form.dtype
+
+
+def _shown(array: pa.Array, row: int) -> str:
+    """A cell for a message, shortened."""
+    text = "what cannot be shown"
+    for type_ in (array.type, pa.large_string(), pa.large_binary()):
+        # Text may not be UTF-8, a time more than Python can hold.
+        with contextlib.suppress(ValueError, OverflowError, pa.ArrowException):
+            text = repr(array[row : row + 1].cast(type_)[0].as_py())
+            break
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+
+
+def _offsets(counts: _Ints) -> _Ints:
+    found = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=found[1:])
+    return found
+
+
+def _packed(content: bytes, sizes: _Ints, mask: _Bools | None) -> pa.Array:
+    """One byte string for each row, of the sizes given, null where masked."""
+    validity = None if mask is None else pa.array(~mask).buffers()[1]
+    buffers = [validity, pa.py_buffer(_offsets(sizes)), pa.py_buffer(content)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), buffers)

@@ -1,0 +1,138 @@
+"""The features of Arrow columns, told from their types and from which of them lack values.
+
+============================= ================================================================
+Arrow type                    feature
+============================= ================================================================
+bool, int8 … uint64           Scalar of it
+halffloat, float, double      Scalar: float16, float32, float64
+decimal32 … decimal256        Scalar("float64"): the nearest; 15 digits always survive, more may
+                              not. ``types={"price": "string"}`` keeps all of them
+string, binary, views, null   Scalar("string")
+timestamp                     Timestamp of its unit; a time zone is taken as UTC, as Arrow stores
+                              it, and so is a time without one
+date32, date64                Timestamp("s"), Timestamp("ms")
+time32, time64, duration      Scalar: int32 or int64, in the column's unit
+list of those                 Sequence; of lists of fixed size, of vectors
+fixed-size list               Tensor; other lists of lists too: every dimension that varies is
+                              None, and inside one record lists of one level have one length
+struct                        Struct
+list of structs               Struct of sequences
+map                           Struct of two sequences, ``key`` and ``value``
+dictionary, run-end encoded   what their values are
+extension                     what it is stored as
+============================= ================================================================
+
+A leaf that lacks a value in some row is optional. A tensor of fixed size that does becomes a
+sequence; where more dimensions vary, such rows are rejected, since an Example cannot tell a
+missing tensor from an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from ...schemas.errors import SchemaError
+from ...schemas.features import Feature, Scalar, Sequence, Struct, Tensor, Timestamp
+from ...schemas.wire import Dtype
+from .arrow_leaves import Leaf, extract, leaves_of, plain_type
+
+_FLOATS: Mapping[int, Dtype] = {16: "float16", 32: "float32", 64: "float64"}
+
+
+def infer_table(table: pa.Table, *, path: str = "the table") -> dict[str, Feature | Struct]:
+    """The features of a table in memory, by column; ``path`` names it in errors.
+
+    Raises:
+        SchemaError: if a column cannot be stored, or has another's name.
+    """
+    missing = set().union(*(missing_leaves(batch, path=path) for batch in table.to_batches()))
+    return infer_features(table.schema, missing=missing, path=path)
+
+
+def infer_features(
+    schema: pa.Schema, *, missing: Collection[str], path: str
+) -> dict[str, Feature | Struct]:
+    """The features of columns of these types.
+
+    Args:
+        schema: The columns.
+        missing: Names of the leaves that lack a value in some row, as
+            :func:`missing_leaves` gives them for a batch.
+        path: Where the columns are from, for errors.
+
+    Raises:
+        SchemaError: if a column cannot be stored, or has another's name.
+    """
+    leaves = leaves_of(schema, path=path)
+    features = {name: leaf_feature(leaf, missing=name in missing) for name, leaf in leaves.items()}
+    found: dict[str, Feature | Struct] = {}
+    for field in schema:
+        feature = _nested(field.name, field.type, features)
+        if feature is not None:
+            found[field.name] = feature
+    if not found:
+        raise SchemaError(f"{path} has no columns. Is it the right file?")
+    return found
+
+
+def missing_leaves(batch: pa.RecordBatch, *, path: str) -> set[str]:
+    """Names of the leaves that lack a value in some row of a batch."""
+    return {
+        name
+        for name, leaf in leaves_of(batch.schema, path=path).items()
+        if extract(batch.column(leaf.column), leaf).missing().any()
+    }
+
+
+def leaf_feature(leaf: Leaf, *, missing: bool) -> Feature:
+    """The feature of one leaf; ``missing`` says whether some row lacks it."""
+    item: Scalar | Timestamp = _item(leaf.type)
+    if not leaf.shape:
+        if isinstance(item, Timestamp):
+            return Timestamp(item.unit, optional=missing)
+        return Scalar(item.dtype, optional=missing)
+    dtype: Dtype = "int64" if isinstance(item, Timestamp) else item.dtype
+    first, *rest = leaf.shape
+    if None in rest:
+        return Tensor(dtype, leaf.shape)
+    if first is None or missing:
+        return Sequence(Tensor(dtype, tuple(rest)) if rest else item, optional=missing)
+    return Tensor(dtype, leaf.shape)
+
+
+def _item(type_: pa.DataType) -> Scalar | Timestamp:
+    types = pa.types
+    if types.is_boolean(type_):
+        return Scalar("bool")
+    if types.is_integer(type_):
+        return Scalar(str(type_))  # type: ignore[arg-type]
+    if types.is_floating(type_):
+        return Scalar(_FLOATS[type_.bit_width])
+    if types.is_decimal(type_):
+        return Scalar("float64")
+    if types.is_timestamp(type_):
+        return Timestamp(type_.unit)
+    if types.is_date(type_):
+        return Timestamp("s" if types.is_date32(type_) else "ms")
+    if types.is_time(type_) or types.is_duration(type_):
+        return Scalar("int32" if types.is_time32(type_) else "int64")
+    return Scalar("string")
+
+
+def _nested(name: str, type_: pa.DataType, features: Mapping[str, Feature]) -> Any:
+    """The feature of a column, Structs put together again; None for a struct without fields."""
+    type_ = plain_type(type_)
+    inner = type_
+    while not pa.types.is_struct(inner) and hasattr(inner, "value_type"):
+        inner = plain_type(inner.value_type)
+    if not pa.types.is_struct(inner):
+        return features[name]
+    fields = {
+        field.name: found
+        for field in inner
+        if (found := _nested(f"{name}.{field.name}", field.type, features)) is not None
+    }
+    return Struct(fields) if fields else None

@@ -1,0 +1,292 @@
+"""Values of Arrow arrays as the values of a feature, whole arrays at a time.
+
+=================== ===============================================================================
+feature of          Arrow values that it takes
+=================== ===============================================================================
+bool                bool, and integers 0 and 1
+int8 … uint64       bool (0, 1), integers, floats and decimals without a fraction, time of day and
+                    duration in their own unit; all within the range of the dtype
+float16 … float64   bool, integers, floats, decimals: the nearest; none that becomes infinite by it
+string              string (which must be UTF-8), binary; bool, numbers, dates and times as text
+Text                string, binary; all of it UTF-8
+ClassLabel          string, binary: a class's name. bool, integers: its number, unless all names
+                    are such values written out (``"0"``, ``"true"``): then its name
+Timestamp           timestamp and date (where the unit is coarser: only what comes out even),
+                    integers (so many units), strings as ISO 8601 (UTC where they name no zone)
+=================== ===============================================================================
+
+Anything else is refused by the column's type, before a value is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...schemas.features import ClassLabel, Feature, Sequence, Text, Timestamp, tensor_form
+from ...schemas.wire import FLOATS
+from ..dtypes import numpy_dtype
+from .arrow_leaves import nulls
+
+_Bools = npt.NDArray[np.bool_]
+_UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_ZONED = r"(Z|[+-]\d\d(:?\d\d)?)$"
+_INTEGER_NAME = re.compile(r"0|-?[1-9][0-9]*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """Values of a feature: numbers in its dtype, strings as large_binary. Nulls hold anything."""
+
+    values: npt.NDArray[Any] | pa.Array
+    bad: _Bools = dataclasses.field(default_factory=lambda: np.zeros(0, bool))
+    """Which do not fit the feature; a null always does."""
+    reason: str = ""
+    """Why those do not."""
+
+
+def kind_of(type_: pa.DataType) -> str:
+    """What a type of single values is, for :func:`takes`."""
+    types = pa.types
+    tests: tuple[tuple[str, Callable[[Any], bool]], ...] = (
+        ("null", types.is_null),
+        ("bool", types.is_boolean),
+        ("int", types.is_integer),
+        ("float", types.is_floating),
+        ("decimal", types.is_decimal),
+        ("string", lambda t: types.is_string(t) or types.is_large_string(t)),
+        ("string", types.is_string_view),
+        ("time", lambda t: types.is_time(t) or types.is_duration(t)),
+        ("timestamp", lambda t: types.is_timestamp(t) or types.is_date(t)),
+    )
+    return next((kind for kind, test in tests if test(type_)), "binary")
+
+
+def item_of(feature: Feature) -> Feature:
+    """What a sequence is of; any other feature itself."""
+    return feature.of if isinstance(feature, Sequence) else feature
+
+
+def takes(feature: Feature) -> tuple[str, ...]:
+    """The kinds of Arrow types whose values a feature may hold."""
+    item = item_of(feature)
+    form = tensor_form(item)
+    if form is None:
+        return ()
+    if isinstance(item, ClassLabel):
+        return ("null", "string", "binary", "bool", "int")
+    if isinstance(item, Timestamp):
+        return ("null", "timestamp", "int", "string")
+    if isinstance(item, Text):
+        return ("null", "string", "binary")
+    if form.dtype == "string":
+        return (
+            *("null", "string", "binary", "bool", "int", "float", "decimal"),
+            *("timestamp", "time"),
+        )
+    if form.dtype == "bool":
+        return ("null", "bool", "int")
+    if form.dtype in FLOATS:
+        return ("null", "bool", "int", "float", "decimal")
+    # A tensor of times is one of integers: no feature says the unit of its values.
+    times = ("timestamp",) if form.shape and form.dtype == "int64" else ()
+    return ("null", "bool", "int", "float", "decimal", "time", *times)
+
+
+def convert(array: pa.Array, feature: Feature) -> Values:
+    """Values of a kind that the feature takes, as values of the feature.
+
+    Args:
+        array: Neither nested nor encoded.
+        feature: Its items, where it is a sequence or tensor.
+    """
+    item = item_of(feature)
+    form = tensor_form(item)
+    assert form is not None
+    if isinstance(item, ClassLabel):
+        return _to_class(array, item)
+    if isinstance(item, Timestamp):
+        return _to_time(array, item.unit)
+    if form.dtype == "string":
+        return _to_string(array, utf8=isinstance(item, Text))
+    return _to_number(array, form.dtype)
+
+
+def numbers(array: pa.Array) -> npt.NDArray[Any]:
+    """The values of an array of bools, numbers or times; whatever lies there for a null."""
+    if pa.types.is_boolean(array.type):
+        found: npt.NDArray[Any] = array.fill_null(False).to_numpy(zero_copy_only=False)
+        return found
+    if pa.types.is_null(array.type):
+        return np.zeros(len(array), np.int8)
+    names = {16: "float16", 32: "float32", 64: "float64"}
+    bits = array.type.bit_width
+    name = names[bits] if pa.types.is_floating(array.type) else f"int{bits}"
+    if pa.types.is_unsigned_integer(array.type):
+        name = f"u{name}"
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array), name)
+    whole = np.frombuffer(buffer, name, count=array.offset + len(array))
+    return whole[array.offset :]
+
+
+def cast_or_find(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, _Bools]:
+    """Casts an array; what cannot be cast is null in it, and True in the second answer."""
+    culprits = list(_culprits(lambda start, stop: _casts(array[start:stop], type_), 0, len(array)))
+    bad = np.zeros(len(array), bool)
+    if culprits:
+        bad[culprits] = True
+        array = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
+    return array.cast(type_), bad
+
+
+def _casts(array: pa.Array, type_: pa.DataType) -> bool:
+    try:
+        array.cast(type_)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _culprits(fits: Callable[[int, int], bool], start: int, stop: int) -> Iterator[int]:
+    """What of [start, stop) does not fit by itself, where a range fits if all of it does."""
+    if start == stop or fits(start, stop):
+        return
+    if stop - start == 1:
+        yield start
+        return
+    middle = (start + stop) // 2
+    yield from _culprits(fits, start, middle)
+    yield from _culprits(fits, middle, stop)
+
+
+def _to_number(array: pa.Array, dtype: str) -> Values:
+    kind, bad, unfit = kind_of(array.type), np.zeros(len(array), bool), ""
+    was_null = nulls(array)
+    if kind == "decimal":
+        if dtype in FLOATS:
+            # By way of text: the nearest float, which Arrow's own cast does not promise.
+            array = array.cast(pa.string()).cast(pa.float64())
+        else:
+            array, bad = _whole_decimals(array)
+            unfit = "not a whole number in range"
+    values = numbers(array)
+    target = numpy_dtype(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype in FLOATS:
+            made = values.astype(target)
+            finite = np.isfinite(values) if values.dtype.kind == "f" else True
+            bad, unfit = ~np.isfinite(made) & finite, "out of range"
+        elif dtype == "bool":
+            made = values.astype(bool)
+            bad, unfit = (values != 0) & (values != 1), "out of range"
+        else:
+            limits = np.iinfo(target)
+            if values.dtype.kind == "f":
+                wide = values.astype(np.float64)
+                # The float of the largest value + 1 is exact, that of the value may not be.
+                inside = (wide >= limits.min) & (wide < float(limits.max + 1))
+                bad, unfit = ~(inside & (wide == np.floor(wide))), "not a whole number in range"
+                made = np.where(bad, 0, wide).astype(target)
+            else:
+                made = values.astype(target)
+                if values.dtype.kind in "iu":
+                    bad = bad | (values < limits.min) | (values > limits.max)
+                    unfit = unfit or "out of range"
+    return Values(made, bad & ~was_null, unfit)
+
+
+def _whole_decimals(array: pa.Array) -> tuple[pa.Array, _Bools]:
+    """Decimals without a fraction as int64, or uint64 where they are larger."""
+    whole, bad = cast_or_find(array, pa.decimal256(76, 0))
+    wide, too_large = cast_or_find(whole, pa.int64())
+    if too_large.any():
+        unsigned, still = cast_or_find(whole, pa.uint64())
+        if nulls(unsigned).sum() == nulls(whole).sum():
+            wide, too_large = unsigned, still
+    return wide, bad | too_large
+
+
+def _to_class(array: pa.Array, feature: ClassLabel) -> Values:
+    kind = kind_of(array.type)
+    if kind in ("bool", "int") and not _names_are(feature.names, kind):
+        values = numbers(array)
+        bad = (values < 0) | (values >= len(feature.names))
+        made = np.where(bad, 0, values).astype(np.int64)
+        return Values(made, bad & ~nulls(array), "unknown class")
+    names = pa.array([name.encode() for name in feature.names], pa.large_binary())
+    codes = pc.index_in(_texts(array).cast(pa.large_binary()), names)
+    unknown = nulls(codes) & ~nulls(array)
+    return Values(codes.fill_null(0).to_numpy().astype(np.int64), unknown, "unknown class")
+
+
+def _names_are(names: tuple[str, ...], kind: str) -> bool:
+    if kind == "bool":
+        return set(names) <= {"true", "false"}
+    return all(_INTEGER_NAME.fullmatch(name) for name in names)
+
+
+def _texts(array: pa.Array) -> pa.Array:
+    """Values as text; strings and bytes as they are."""
+    type_ = array.type
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        # The zone's own time would need a table of zones, which differs between machines.
+        texts = array.cast(pa.timestamp(type_.unit)).cast(pa.large_string())
+        return pc.binary_join_element_wise(texts, pa.scalar("Z", pa.large_string()), "")
+    if pa.types.is_duration(type_):
+        array = array.cast(pa.int64())
+    return array if kind_of(type_) == "binary" else array.cast(pa.large_string())
+
+
+def _to_string(array: pa.Array, *, utf8: bool) -> Values:
+    bad = np.zeros(len(array), bool)
+    kind = kind_of(array.type)
+    if kind in ("string", "binary"):
+        array = array.cast(pa.large_binary())
+        if utf8 or kind == "string":
+            # Files are not checked for it when they are read; a cast to a string is.
+            _, bad = cast_or_find(array, pa.large_string())
+        return Values(array, bad, "not UTF-8")
+    return Values(_texts(array).cast(pa.large_binary()), bad)
+
+
+def _to_time(array: pa.Array, unit: str) -> Values:
+    kind = kind_of(array.type)
+    if kind in ("null", "int"):
+        return _to_number(array, "int64")
+    bad = np.zeros(len(array), bool)
+    if kind == "string":
+        array, bad = _parse_times(array, unit)
+        return Values(numbers(array), bad, f"no time in whole {unit}")
+    if pa.types.is_date32(array.type):
+        per_second, values = 1, numbers(array).astype(np.int64) * 86_400
+    else:
+        found = "ms" if pa.types.is_date(array.type) else array.type.unit
+        per_second, values = _UNITS[found], numbers(array)
+    wanted = _UNITS[unit]
+    if wanted >= per_second:
+        factor = wanted // per_second
+        limit = (2**63 - 1) // factor
+        bad = (values > limit) | (values < -limit)
+        return Values(np.where(bad, 0, values) * factor, bad & ~nulls(array), "out of range")
+    made, rest = np.divmod(values, per_second // wanted)
+    return Values(made, (rest != 0) & ~nulls(array), f"finer than {unit}")
+
+
+def _parse_times(array: pa.Array, unit: str) -> tuple[pa.Array, _Bools]:
+    """ISO 8601 as times of a unit: those with a zone, and those without, which are UTC."""
+    zoned = pc.match_substring_regex(array, _ZONED).fill_null(False)
+    # A date's own "-05" is no zone.
+    zoned = pc.and_(zoned, pc.match_substring(array, ":").fill_null(False))
+    none = pa.scalar(None, array.type)
+    with_zone, bad = cast_or_find(pc.if_else(zoned, array, none), pa.timestamp(unit, "UTC"))
+    without, bad_too = cast_or_find(pc.if_else(zoned, none, array), pa.timestamp(unit))
+    return pc.coalesce(with_zone.cast(pa.timestamp(unit)), without), bad | bad_too
