@@ -94,6 +94,8 @@ class RawBatch:
     ids: list[str]
     columns: pa.RecordBatch
     rejects: tuple[Reject, ...] = ()
+    num_filtered: int = 0
+    """Records that a step dropped on purpose."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,7 @@ __all__ = [
     "list_kind",
     "presence_name",
     "side_columns",
+    "side_names",
     "tensor_form",
     "wire_columns",
 ]
@@ -106,6 +107,12 @@ def is_optional(feature: Feature) -> bool:
     """Whether a feature may be missing from a record."""
     form = tensor_form(feature)
     return form is not None and form.optional
+
+
+def side_names(name: str, feature: Feature) -> tuple[str, ...]:
+    """What goes with a feature in a step's record: side columns, whether it is there."""
+    presence = (presence_name(name),) if is_optional(feature) else ()
+    return (*side_columns(name, feature), *presence)
 
 
 def domain_of(feature: Feature) -> Domain:

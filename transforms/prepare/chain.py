@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...schemas.errors import RecipeError, SnapshardError
-from ...schemas.features import Feature, Features, Image, is_encoded, side_columns
+from ...schemas.features import RESERVED_PREFIX, Feature, Features, Image, is_encoded, side_names
 from ...schemas.recipe import PrepareStep, RecordFn
+from ...schemas.step_traits import StepTraits
 from .images import Check
 
 Step = PrepareStep | RecordFn
+KEEP = f"{RESERVED_PREFIX}keep"
+"""Where a record says whether it is kept, a bool scalar, after a step that filters."""
 _RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
 
@@ -26,11 +29,15 @@ class TracedRecord:
 
     features: dict[str, Feature]
     record: dict[str, Any]
-    """Features' tensors, side columns of encoded images beside them."""
+    """Features' tensors, and what goes with each."""
     read: frozenset[str]
     """Names of the input's wire columns that any step looks at."""
-    copied: frozenset[str]
-    """Names of the columns of ``record`` that are the input's own."""
+    copied: Mapping[str, str]
+    """Features of ``record`` that are the input's own, by the names that they had there."""
+    after: tuple[dict[str, Feature], ...]
+    """The features after each step."""
+    filters: bool
+    """Whether a step says which records to keep: ``record[KEEP]``."""
 
 
 def is_builtin(step: Step) -> bool:
@@ -65,8 +72,8 @@ def output_features(steps: Sequence[Step], features: Features) -> dict[str, Feat
     return trace(steps, features).features
 
 
-def trace(steps: Sequence[Step], features: Features) -> TracedRecord:
-    """Runs the steps on one symbolic record.
+def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> TracedRecord:
+    """Runs the steps on one symbolic record; ``first`` is the first one's number in the recipe.
 
     Raises:
         RecipeError: as :func:`output_features` does, and if a step draws random numbers.
@@ -79,17 +86,20 @@ def trace(steps: Sequence[Step], features: Features) -> TracedRecord:
 
     def run(wire: dict[str, Any]) -> Any:
         given = to_record(wire, features)
-        record, found = apply_steps(steps, given, features)
-        names = {column for name in found for column in columns_of(name, found[name])}
-        outputs = {name: value for name, value in record.items() if name in names or name in found}
+        record, after = apply_steps(steps, given, features, first=first)
+        found = after[-1] if after else dict(features)
         read: set[str] = set()
         for name, feature in features.items():
             seen = {part for part in record_names(name, feature) if given[part].consumers()}
             read |= seen if is_encoded(feature) else columns_of(name, feature) if seen else set()
-        copied = {name for name, value in outputs.items() if given.get(name) is value}
         traced.append(
             TracedRecord(
-                features=found, record=outputs, read=frozenset(read), copied=frozenset(copied)
+                features=found,
+                record=record,
+                read=frozenset(read),
+                copied=_copied(record, found, given=given, features=features),
+                after=tuple(after),
+                filters=KEEP in record,
             )
         )
         return tf.constant(0)
@@ -100,9 +110,33 @@ def trace(steps: Sequence[Step], features: Features) -> TracedRecord:
     return traced[-1]
 
 
+def _copied(
+    record: dict[str, Any], found: Features, *, given: dict[str, Any], features: Features
+) -> dict[str, str]:
+    """Which features of a record are those of the given one, whole, and as what they stood there.
+
+    Of an encoded image single columns count: a check of its bytes alone touches one.
+    """
+    origins = {id(given[name]): name for name in features}
+    copied: dict[str, str] = {}
+    for name, feature in found.items():
+        origin = origins.get(id(record[name]))
+        if origin is None:
+            continue
+        sides = zip(side_names(name, feature), side_names(origin, features[origin]), strict=False)
+        same = {new: old for new, old in sides if record.get(new) is given[old]}
+        if is_encoded(feature):
+            copied |= {name: origin} | same
+        elif (
+            len(same) == len(side_names(name, feature)) == len(side_names(origin, features[origin]))
+        ):
+            copied[name] = origin
+    return copied
+
+
 def record_names(name: str, feature: Feature) -> set[str]:
-    """What stands in a record for a feature: itself and its side columns."""
-    return {name, *side_columns(name, feature)}
+    """What stands in a record for a feature: itself and what goes with it."""
+    return {name, *side_names(name, feature)}
 
 
 def columns_of(name: str, feature: Feature) -> set[str]:
@@ -111,29 +145,60 @@ def columns_of(name: str, feature: Feature) -> set[str]:
 
 
 def apply_steps(
-    steps: Sequence[Step], record: dict[str, Any], features: Features
-) -> tuple[dict[str, Any], dict[str, Feature]]:
-    """Runs the steps on one record inside a traced function; gives its features, too."""
+    steps: Sequence[Step], record: dict[str, Any], features: Features, *, first: int = 0
+) -> tuple[dict[str, Any], list[dict[str, Feature]]]:
+    """Runs the steps on one record inside a traced function; gives the features after each."""
     import tensorflow as tf
 
-    current = dict(features)
-    for number, step in enumerate(steps):
+    after = [dict(features)]
+    for number, step in enumerate(steps, first):
         # Errors at run time name the step by this scope.
         with tf.name_scope(f"step{number}"):
             if isinstance(step, PrepareStep):
-                after = dict(step.features(current))
-                record = _fix_shapes(step.apply(record), after)
-                current = after
+                after.append(dict(step.features(after[-1])))
+                record = _fix_shapes(step.apply(record), after[-1])
             else:
-                record, current = _apply_function(step, record, current)
-    return record, current
+                record, found = _apply_function(step, record, after[-1])
+                after.append(found)
+    return record, after[1:]
+
+
+def apply_batched(
+    steps: Sequence[Step],
+    records: dict[str, Any],
+    features: Features,
+    *,
+    after: Sequence[Features],
+    first: int = 0,
+) -> dict[str, Any]:
+    """Runs batched steps on all records of a batch at once, inside a traced function.
+
+    ``after`` holds the features after each step, as :func:`trace` told them.
+    """
+    import tensorflow as tf
+
+    before = features
+    for number, (step, found) in enumerate(zip(steps, after, strict=True), first):
+        with tf.name_scope(f"step{number}"):
+            if isinstance(step, PrepareStep):
+                records = step.apply(records)
+            else:
+                records = _call_function(step, records, before, found)
+        before = found
+    return records
 
 
 def describe(step: Step) -> str:
     """Names a step for a person."""
     if isinstance(step, PrepareStep):
         return repr(step)
-    return f"function {getattr(step, '__qualname__', None) or repr(step)}"
+    return f"function {getattr(function_of(step), '__qualname__', None) or repr(step)}"
+
+
+def function_of(step: Step) -> Any:
+    """The user's function that a step which states no features of its own is or holds."""
+    functions = StepTraits.of(step).functions
+    return functions[0] if functions else step
 
 
 def _fix_shapes(record: dict[str, Any], features: Features) -> dict[str, Any]:
@@ -152,18 +217,75 @@ def _fix_shapes(record: dict[str, Any], features: Features) -> dict[str, Any]:
 
 
 def _apply_function(
-    function: RecordFn, record: dict[str, Any], features: dict[str, Feature]
+    step: RecordFn, record: dict[str, Any], features: dict[str, Feature]
 ) -> tuple[dict[str, Any], dict[str, Feature]]:
     import tensorflow as tf
 
     from .tensors import infer_feature
 
-    code = getattr(function, "__code__", None)
-    where = describe(function) + (f" (line {code.co_firstlineno})" if code is not None else "")
-    # Side columns belong to their image: what keeps the image keeps them.
+    where = _where(step)
+    after: dict[str, Feature] = {}
+    values: dict[str, Any] = {name: record[name] for name in record if name == KEEP}
+    for name, value in _result(step, record, features).items():
+        kept = features[name] if name in features and value is record[name] else None
+        if kept is None and not isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+            value = tf.convert_to_tensor(value)
+        after[name] = infer_feature(name, value, given=kept, where=where)
+        values[name] = value
+        if kept is not None:
+            values.update({part: record[part] for part in record_names(name, kept)})
+    return values, after
+
+
+def _call_function(
+    step: RecordFn, records: dict[str, Any], features: Features, found: Features
+) -> dict[str, Any]:
+    """The records that a function on whole batches gives, with what goes with each feature."""
+    result = _result(step, records, features)
+    if set(result) != set(found):
+        raise RecipeError(
+            f"prepare: {_where(step)} gives {sorted(result)} for a batch and {sorted(found)} for "
+            "one record. Leave batched=True out."
+        )
+    values = {name: records[name] for name in records if name == KEEP} | result
+    for name, value in result.items():
+        if name in features and value is records[name]:
+            values.update({part: records[part] for part in record_names(name, features[name])})
+    return values
+
+
+def _where(step: RecordFn) -> str:
+    code = getattr(function_of(step), "__code__", None)
+    return describe(step) + (f" (line {code.co_firstlineno})" if code is not None else "")
+
+
+def _result(step: RecordFn, record: dict[str, Any], features: Features) -> dict[str, Any]:
+    """What a function of the user's gives for a record's features."""
+    # What goes with a feature belongs to it: what keeps the one keeps the other.
     given = {name: record[name] for name in features}
+    result = call_user(function_of(step), given, where=_where(step))
+    if not isinstance(result, dict) or not all(isinstance(name, str) for name in result):
+        raise RecipeError(
+            f"prepare: {_where(step)} returned a {type(result).__name__}, expected a dict of "
+            "tensors by name."
+        )
+    if not result:
+        raise RecipeError(
+            f"prepare: {_where(step)} returned an empty dict, expected at least one tensor."
+        )
+    return result
+
+
+def call_user(
+    function: Callable[[dict[str, Any]], Any], given: dict[str, Any], *, where: str
+) -> Any:
+    """Calls a function of the user's on a record of tensors, control flow made graph operations.
+
+    Raises:
+        RecipeError: if it fails; ``where`` names it.
+    """
     try:
-        result = _with_autograph(function)(dict(given))
+        return _with_autograph(function)(dict(given))
     except SnapshardError:
         raise
     except Exception as error:
@@ -174,24 +296,6 @@ def _apply_function(
             f"prepare: {where} failed with {type(error).__name__}: {error}. It was given a record "
             f"of tensors, {shown}; it works in TensorFlow operations and returns such a dict."
         ) from error
-    if not isinstance(result, dict) or not all(isinstance(name, str) for name in result):
-        raise RecipeError(
-            f"prepare: {where} returned a {type(result).__name__}, expected a dict of tensors by "
-            "name."
-        )
-    if not result:
-        raise RecipeError(f"prepare: {where} returned an empty dict, expected at least one tensor.")
-    after: dict[str, Feature] = {}
-    values: dict[str, Any] = {}
-    for name, value in result.items():
-        kept = features[name] if name in given and value is given[name] else None
-        if kept is None and not isinstance(value, tf.RaggedTensor | tf.SparseTensor):
-            value = tf.convert_to_tensor(value)
-        after[name] = infer_feature(name, value, given=kept, where=where)
-        values[name] = value
-        if kept is not None:
-            values.update({part: record[part] for part in record_names(name, kept)})
-    return values, after
 
 
 def _with_autograph(function: RecordFn) -> Callable[[dict[str, Any]], Any]:

@@ -1,45 +1,34 @@
-"""Runs the prepare steps on whole batches of records, compiled into one graph.
+"""Runs the prepare steps on whole batches of records.
 
-All records of a batch go through one loop in the graph, several at a time. Columns that no step
-touches never enter the graph. A batch that fails is run again in parts, down to the single
-record: those that fail become rejects, and the others get the same bytes as in a batch, since no
-step sees more than one record.
+A batch that fails is run again in parts, down to the single record: those that fail become
+rejects, and the others get the same bytes as in a batch, since what becomes of a record depends
+on no other.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
-from ...schemas.features import Feature, Features, is_encoded, wire_columns
+from ...schemas.features import Features, is_encoded
 from ..runs import wire_schema
-from .chain import (
-    Step,
-    TracedRecord,
-    apply_steps,
-    columns_of,
-    describe,
-    output_features,
-    trace,
-    with_checks,
-)
+from .chain import Step, describe, output_features, with_checks
 from .image_header import diagnose
 from .images import Check, Decode
+from .program import compile_programs, run_apart
 
 __all__ = ["MAX_PAYLOAD_BYTES", "StepRunner", "output_features"]
 
 MAX_PAYLOAD_BYTES = 64 << 10
 """A reject keeps its record's raw bytes up to this size."""
 
-_PARALLEL_RECORDS = 8
-"""Records in flight: of 1 to 16, the fastest on two cores, within 20 %; more need memory."""
-_PARTS = 4
 _STEP = re.compile(r"\{\{node (?:[^}]*?/)?step(\d+)(?:_\d+)?/")
 _NODE = re.compile(r"\s*\[\[\{\{node ")
 
@@ -78,8 +67,8 @@ class StepRunner:
         """The features of prepared batches."""
         self._input_schema = wire_schema(features)
         self._schema = wire_schema(self.features)
-        self._program = (
-            _Program(self._steps, self._features, self.features) if self._steps else None
+        self._programs = (
+            compile_programs(self._steps, self._features, self.features) if self._steps else []
         )
 
     def prepare(self, batch: RawBatch) -> RawBatch:
@@ -98,21 +87,36 @@ class StepRunner:
                 f"expected the wire columns {self._input_schema.to_string()}, found "
                 f"{columns.schema.to_string()}"
             )
-        if self._program is None:
-            return RawBatch(
-                ids=batch.ids, columns=columns.select(self._schema.names), rejects=batch.rejects
-            )
-        ids: list[str] = []
-        good = [self._empty()]
+        if not self._programs:
+            return dataclasses.replace(batch, columns=columns.select(self._schema.names))
         rejects = list(batch.rejects)
-        for start, part in _run_apart(self._program, columns):
-            if isinstance(part, pa.RecordBatch):
-                ids.extend(batch.ids[start : start + part.num_rows])
+        num_filtered = batch.num_filtered
+        rows = np.arange(columns.num_rows)
+        for program in self._programs:
+            kept, good = [rows[:0]], []
+            for start, outcome in run_apart(program, columns):
+                if isinstance(outcome, Exception):
+                    row = int(rows[start])
+                    single = batch.columns.slice(row, 1)
+                    rejects.append(self._reject(batch.ids[row], single, outcome))
+                    continue
+                part, keep = outcome
+                part_rows = rows[start : start + part.num_rows]
+                if keep is not None:
+                    part, part_rows = part.filter(keep), part_rows[keep.to_numpy(False)]
+                    num_filtered += len(keep) - len(part_rows)
+                kept.append(part_rows)
                 good.append(part)
-            else:
-                rejects.append(self._reject(batch.ids[start], columns.slice(start, 1), part))
-        prepared = good[-1] if len(good) <= 2 else pa.concat_batches(good)
-        return RawBatch(ids=ids, columns=prepared, rejects=tuple(rejects))
+            rows = np.concatenate(kept)
+            if not len(rows):
+                break
+            columns = good[0] if len(good) == 1 else pa.concat_batches(good)
+        return RawBatch(
+            ids=[batch.ids[row] for row in rows],
+            columns=columns if len(rows) else self._empty(),
+            rejects=tuple(rejects),
+            num_filtered=num_filtered,
+        )
 
     def _empty(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self._schema)
@@ -139,106 +143,6 @@ class StepRunner:
             position=int(position) if position else None,
             payload=_payload(single, self._features),
         )
-
-
-class _Program:
-    """The compiled graph: wire columns of a batch in, wire columns out."""
-
-    def __init__(self, steps: Sequence[Step], features: Features, prepared: Features) -> None:
-        import tensorflow as tf
-
-        from . import tensors
-
-        with tf.device("/CPU:0"):
-            traced = trace(steps, features)
-        self._tf, self._tensors = tf, tensors
-        columns = {column.name: column for column in wire_columns(prepared)}
-        computed = set().union(*(_computed_columns(*item, traced) for item in prepared.items()))
-        self._computed = {name: columns[name] for name in columns if name in computed}
-        # What is computed from a feature that no step reads: its shape is held to the declared.
-        self._read = traced.read | {
-            column
-            for name in features.keys() & prepared.keys()
-            if name in computed and name in traced.copied
-            for column in columns_of(name, features[name])
-        }
-        self._features, self._schema = features, wire_schema(prepared)
-        specs = {
-            part: spec
-            for name, feature in prepared.items()
-            for part, spec in tensors.wire_specs(name, feature).items()
-            if part in self._computed
-        }
-
-        def run_record(wire: dict[str, Any]) -> dict[str, Any]:
-            wire = {**wire, **tensors.empty_wire(features, self._read)}
-            record, _ = apply_steps(steps, tensors.to_record(wire, features), features)
-            out: dict[str, Any] = {}
-            for name, feature in prepared.items():
-                out.update(tensors.to_wire(name, feature, record))
-            return {name: out[name] for name in specs}
-
-        def run_batch(num_records: Any, wire: dict[str, Any]) -> dict[str, Any]:
-            return tensors.map_records(
-                run_record, wire, num_records, specs, parallel_records=_PARALLEL_RECORDS
-            )
-
-        with tf.device("/CPU:0"):
-            self._function = tf.function(run_batch, autograph=False).get_concrete_function(
-                tf.TensorSpec([], tf.int32), tensors.batch_specs(features, self._read)
-            )
-        errors = tf.errors
-        self._data_errors = (
-            errors.InvalidArgumentError,
-            errors.OutOfRangeError,
-            errors.NotFoundError,
-            errors.FailedPreconditionError,
-            errors.DataLossError,
-            errors.UnimplementedError,
-            errors.UnknownError,
-        )
-
-    def run(self, columns: pa.RecordBatch) -> pa.RecordBatch | Exception:
-        """The prepared columns; or why at least one record failed."""
-        with self._tf.device("/CPU:0"):
-            wire = self._tensors.to_batch(columns, self._features, self._read)
-            num_records = self._tf.constant(columns.num_rows)
-            try:
-                computed = self._function(num_records, wire)
-            except self._data_errors as error:
-                return error
-        arrays = [
-            columns.column(name)
-            if name not in self._computed
-            else self._tensors.from_batch(computed[name], self._computed[name])
-            for name in self._schema.names
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-
-def _run_apart(
-    program: _Program, columns: pa.RecordBatch, start: int = 0
-) -> Iterator[tuple[int, pa.RecordBatch | Exception]]:
-    """Runs a batch, and again in parts where it fails: (first row, prepared rows or an error)."""
-    if columns.num_rows == 0:
-        return
-    outcome = program.run(columns)
-    if isinstance(outcome, pa.RecordBatch) or columns.num_rows == 1:
-        yield start, outcome
-        return
-    # Single records cost five times what they cost in a batch; most parts have no culprit.
-    rows = -(-columns.num_rows // _PARTS)
-    for first in range(0, columns.num_rows, rows):
-        yield from _run_apart(program, columns.slice(first, rows), start + first)
-
-
-def _computed_columns(name: str, feature: Feature, traced: TracedRecord) -> set[str]:
-    """Which stored columns of a prepared feature are not simply the raw batch's own."""
-    if is_encoded(feature):
-        return columns_of(name, feature) - traced.copied
-    # A declared size has to be held to even where no step touches the pixels.
-    whole = name in traced.copied and feature == traced.features[name]
-    return set() if whole else columns_of(name, feature)
 
 
 def _payload(single: pa.RecordBatch, features: Features) -> bytes | None:

@@ -1,20 +1,19 @@
-"""Between Arrow and TensorFlow: wire columns in, records of tensors, wire columns out.
+"""One record between its wire columns and the tensors that steps see.
 
 In a record, a feature is a tensor: ``string[]`` for an encoded image (its side columns stand
 beside it as int64 scalars), ``uint8[height, width, channels]`` for a decoded one, int64 for a
 class, the declared dtype and shape for all else. A missing optional value is the feature's
-``fill``, or a list of length zero.
+``fill``, or a list of length zero; ``presence_name(name)``, a bool, stands beside it.
+
+Wire columns come from Arrow as ``batches`` lays them out: packed ones as values of their dtype.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Set
+from collections.abc import Set
 from typing import Any, get_args
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import tensorflow as tf
 
 from ...schemas.errors import RecipeError
@@ -28,51 +27,43 @@ from ...schemas.features import (
     Tensor,
     TensorForm,
     WireColumn,
+    is_optional,
+    presence_name,
     side_columns,
+    side_names,
     tensor_form,
-    wire_columns,
 )
-from ...schemas.wire import ITEM_BYTES
 
+WIRE_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _DTYPES = frozenset(get_args(Dtype))
-_WIRE_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _PCM = 32_768
 """16-bit samples of a sound in [-1, 1]."""
 
 
-def to_batch(columns: pa.RecordBatch, features: Features, names: Set[str]) -> dict[str, Any]:
-    """The named wire columns of features as tensors of whole batches."""
-    batch: dict[str, Any] = {}
-    for name, feature in features.items():
-        form = tensor_form(feature)
-        fill = form.fill if form is not None and not form.shape else None
-        for column in feature.wire_columns(name):
-            if column.name in names:
-                batch[column.name] = _column_tensor(columns.column(column.name), column, fill)
-    return batch
+def value_spec(column: WireColumn, form: TensorForm | None) -> Any:
+    """TensorSpec of one record's wire column: packed values are unpacked."""
+    if column.packed is None or form is None:
+        shape = [] if column.length == 1 else [column.length]
+        return tf.TensorSpec(shape, WIRE_DTYPES[column.kind])
+    if not form.shape:
+        return tf.TensorSpec([], column.packed)
+    return tf.TensorSpec([None if None in form.shape else size_of(form.shape)], column.packed)
 
 
-def batch_specs(features: Features, names: Set[str]) -> dict[str, Any]:
-    """TypeSpecs of what :func:`to_batch` gives."""
-    specs: dict[str, Any] = {}
-    for column in wire_columns(features):
-        if column.name not in names:
-            continue
-        dtype = _WIRE_DTYPES[column.kind]
-        if column.length is None:
-            specs[column.name] = tf.RaggedTensorSpec([None, None], dtype, row_splits_dtype=tf.int64)
-        else:
-            shape = [None] if column.length == 1 else [None, column.length]
-            specs[column.name] = tf.TensorSpec(shape, dtype)
-    return specs
+def size_of(shape: tuple[int | None, ...]) -> int:
+    """Values of a tensor of fixed shape."""
+    return math.prod(dim or 0 for dim in shape)
 
 
 def record_specs(features: Features) -> dict[str, Any]:
-    """TypeSpecs of one record's wire columns: the elements of :func:`to_batch`."""
+    """TypeSpecs of one record's wire columns, and whether optional features are there."""
     specs: dict[str, Any] = {}
-    for column in wire_columns(features):
-        shape = [] if column.length == 1 else [column.length]
-        specs[column.name] = tf.TensorSpec(shape, _WIRE_DTYPES[column.kind])
+    for name, feature in features.items():
+        form = tensor_form(feature)
+        for column in feature.wire_columns(name):
+            specs[column.name] = value_spec(column, form if column.name == name else None)
+        if is_optional(feature):
+            specs[presence_name(name)] = tf.TensorSpec([], tf.bool)
     return specs
 
 
@@ -80,7 +71,7 @@ def to_record(wire: dict[str, Any], features: Features) -> dict[str, Any]:
     """One record, as steps see it, from its wire columns."""
     record: dict[str, Any] = {}
     for name, feature in features.items():
-        record |= {side: wire[side] for side in side_columns(name, feature)}
+        record |= {side: wire[side] for side in side_names(name, feature)}
         form = tensor_form(feature)
         if isinstance(feature, Image) and feature.storage == "raw":
             size: list[Any] = [feature.height, feature.width]
@@ -100,19 +91,37 @@ def to_record(wire: dict[str, Any], features: Features) -> dict[str, Any]:
 
 
 def _tensor(wire: dict[str, Any], columns: tuple[WireColumn, ...], form: TensorForm) -> Any:
-    """A tensor of its dtype and shape from the stored list, or packed bytes, of one record."""
+    """A tensor of its dtype and shape from the stored list of one record."""
     column, *sides = columns
-    value = wire[column.name]
-    if column.packed is not None:
-        value = tf.io.decode_raw(value, column.packed)
-    elif form.dtype == "uint64":
-        value = tf.bitcast(value, tf.uint64)
-    elif value.dtype.name != form.dtype:
-        value = tf.cast(value, form.dtype)
+    value = from_wire_dtype(wire[column.name], form)
     if value.shape.as_list() == list(form.shape):
         return value
     sizes = wire[sides[0].name] if sides else [-1 if dim is None else dim for dim in form.shape]
     return tf.ensure_shape(tf.reshape(value, sizes), form.shape)
+
+
+def from_wire_dtype(value: Any, form: TensorForm) -> Any:
+    """Values of a wire column as values of the feature's dtype."""
+    if form.dtype == "uint64":
+        return tf.bitcast(value, tf.uint64)
+    return value if value.dtype.name == form.dtype else tf.cast(value, form.dtype)
+
+
+def to_wire_dtype(value: Any, column: WireColumn, form: TensorForm) -> Any:
+    """Values of a feature's dtype as values of its wire column."""
+    if column.packed is not None:
+        return tf.cast(value, column.packed)
+    if form.dtype == "uint64":
+        return tf.bitcast(value, tf.int64)
+    return value if column.kind == "bytes" else tf.cast(value, WIRE_DTYPES[column.kind])
+
+
+def sides_of(name: str, feature: Feature, record: dict[str, Any], present: Any) -> dict[str, Any]:
+    """What stands beside a feature's tensor; ``present`` where no step said whether it is there."""
+    sides = {side: record[side] for side in side_columns(name, feature)}
+    if is_optional(feature):
+        sides[presence_name(name)] = record.get(presence_name(name), present)
+    return sides
 
 
 def empty_wire(features: Features, names: Set[str]) -> dict[str, Any]:
@@ -126,11 +135,6 @@ def empty_wire(features: Features, names: Set[str]) -> dict[str, Any]:
         if name in wire and isinstance(feature, Image) and feature.storage == "raw":
             num_bytes = (feature.height or 0) * (feature.width or 0) * feature.channels
             wire[name] = tf.constant(bytes(num_bytes))
-        form = tensor_form(feature)
-        for column in form.wire_columns(name) if form is not None else ():
-            if column.name in wire and column.packed is not None:
-                num_values = math.prod(dim or 0 for dim in form.shape)
-                wire[name] = tf.constant(bytes(num_values * ITEM_BYTES[column.packed]))
     return wire
 
 
@@ -176,7 +180,7 @@ def to_wire(name: str, feature: Feature, record: dict[str, Any]) -> dict[str, An
     Fails where the tensor has not the feature's shape.
     """
     value = record[name]
-    sides = {side: record[side] for side in side_columns(name, feature)}
+    sides = sides_of(name, feature, record, present=True)
     form = tensor_form(feature)
     if form is None:
         if not isinstance(feature, Image) or feature.storage == "encoded":
@@ -192,12 +196,7 @@ def to_wire(name: str, feature: Feature, record: dict[str, Any]) -> dict[str, An
     column, *shape_column = form.wire_columns(name)
     if shape_column:
         sides[shape_column[0].name] = tf.shape(value, tf.int64)
-    if column.packed is not None:
-        value = tf.cast(value, column.packed)
-    elif form.dtype == "uint64":
-        value = tf.bitcast(value, tf.int64)
-    elif column.kind != "bytes":
-        value = tf.cast(value, _WIRE_DTYPES[column.kind])
+    value = to_wire_dtype(value, column, form)
     return {name: value if len(form.shape) <= 1 else tf.reshape(value, [-1]), **sides}
 
 
@@ -207,7 +206,7 @@ def wire_specs(name: str, feature: Feature) -> dict[str, Any]:
     form = tensor_form(feature)
     for column in feature.wire_columns(name):
         shape: list[int | None] = [column.length]
-        dtype = _WIRE_DTYPES[column.kind]
+        dtype = WIRE_DTYPES[column.kind]
         if isinstance(feature, Image) and feature.storage == "raw" and column.name == name:
             dtype = tf.uint8
             shape = [feature.height, feature.width, feature.channels]
@@ -215,126 +214,10 @@ def wire_specs(name: str, feature: Feature) -> dict[str, Any]:
         elif form is None or column.name != name or not form.shape:
             shape = [] if column.length == 1 else shape
         elif column.packed is not None:
-            shape = [None if None in form.shape else math.prod(map(int, form.shape))]
+            shape = [None if None in form.shape else size_of(form.shape)]
         if column.packed is not None:
             dtype = tf.as_dtype(column.packed)
         specs[column.name] = tf.TensorSpec(shape, dtype)
+    if is_optional(feature):
+        specs[presence_name(name)] = tf.TensorSpec([], tf.bool)
     return specs
-
-
-def map_records(
-    function: Callable[[dict[str, Any]], dict[str, Any]],
-    wire: dict[str, Any],
-    num_records: Any,
-    specs: dict[str, Any],
-    *,
-    parallel_records: int,
-) -> dict[str, Any]:
-    """Maps a function over the records of a batch, inside a traced function.
-
-    As ``tf.map_fn`` does, but lists of varying length are laid end to end in one copy: its ragged
-    outputs took four times as long for images of different sizes.
-
-    Args:
-        function: From one record's wire columns to one record's values, 1-D where they vary.
-        wire: The batch, as :func:`to_batch` gives it.
-        num_records: int32 scalar.
-        specs: Of the function's values, by name.
-        parallel_records: How many records may be in flight.
-
-    Returns:
-        By name the values, stacked; where lengths vary, (all values end to end, int64 lengths).
-    """
-    arrays = {
-        name: tf.TensorArray(value.dtype, size=num_records, element_shape=value.shape[1:]).unstack(
-            value
-        )
-        for name, value in wire.items()
-        if not isinstance(value, tf.RaggedTensor)
-    }
-    varying = [name for name, spec in specs.items() if None in spec.shape]
-    outputs = {
-        name: tf.TensorArray(
-            spec.dtype, size=num_records, element_shape=spec.shape, infer_shape=name not in varying
-        )
-        for name, spec in specs.items()
-    }
-    lengths = {
-        name: tf.TensorArray(tf.int64, size=num_records, element_shape=[]) for name in varying
-    }
-
-    def body(row: Any, outputs: dict[str, Any], lengths: dict[str, Any]) -> tuple[Any, Any, Any]:
-        record = {
-            name: arrays[name].read(row) if name in arrays else value[row]
-            for name, value in wire.items()
-        }
-        values = function(record)
-        outputs = {name: array.write(row, values[name]) for name, array in outputs.items()}
-        lengths = {
-            name: array.write(row, tf.size(values[name], tf.int64))
-            for name, array in lengths.items()
-        }
-        return row + 1, outputs, lengths
-
-    _, outputs, lengths = tf.while_loop(
-        lambda row, outputs, lengths: row < num_records,
-        body,
-        (tf.constant(0), outputs, lengths),
-        parallel_iterations=parallel_records,
-        maximum_iterations=num_records,
-    )
-    return {
-        name: (array.concat(), lengths[name].stack()) if name in lengths else array.stack()
-        for name, array in outputs.items()
-    }
-
-
-def from_batch(value: Any, column: WireColumn) -> pa.Array:
-    """One column of a batch, as :func:`map_records` gave it, as an Arrow array."""
-    if isinstance(value, tuple):
-        flat, lengths = (part.numpy() for part in value)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        if column.length is not None:
-            return _binary(offsets * flat.itemsize, flat)
-        return pa.LargeListArray.from_arrays(pa.array(offsets), _flat(flat, column))
-    array = value.numpy()
-    if column.packed is not None or array.dtype == np.uint8:
-        row_bytes = int(np.prod(array.shape[1:])) * array.itemsize
-        return _binary(np.arange(len(array) + 1, dtype=np.int64) * row_bytes, array)
-    values = _flat(array.reshape(-1), column)
-    if column.length == 1:
-        return values
-    return pa.FixedSizeListArray.from_arrays(values, column.length)
-
-
-def _column_tensor(array: pa.Array, column: WireColumn, fill: object) -> Any:
-    if array.null_count and column.length is not None:
-        array = pc.fill_null(array, pa.scalar(_stored(fill, column), array.type))
-    if column.length == 1:
-        return tf.constant(array.to_numpy(zero_copy_only=False), _WIRE_DTYPES[column.kind])
-    flat = tf.constant(array.flatten().to_numpy(zero_copy_only=False), _WIRE_DTYPES[column.kind])
-    if column.length is not None:
-        return tf.reshape(flat, [len(array), column.length])
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
-    return tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
-
-
-def _stored(fill: Any, column: WireColumn) -> Any:
-    """A value of a wire column that stands for a missing one."""
-    if column.packed is not None:
-        return b"" if fill is None else np.array(fill, column.packed).tobytes()
-    if column.kind == "bytes":
-        return str(fill).encode()
-    # A uint64 keeps its bits.
-    return fill - (1 << 64) if column.kind == "int64" and fill >= 1 << 63 else fill
-
-
-def _flat(values: Any, column: WireColumn) -> pa.Array:
-    if column.kind == "bytes":
-        return pa.array(values.tolist(), pa.large_binary())
-    return pa.array(values)
-
-
-def _binary(offsets: Any, values: Any) -> pa.Array:
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)

@@ -1,0 +1,304 @@
+"""Programs: stretches of prepare steps, each compiled into one graph of a whole batch.
+
+A chain is cut behind each step that filters, and where batched steps stand at the beginning or
+end of what is left: they take a batch through at once, the others go record by record through a
+loop in the graph, several at a time. Columns that no step touches never enter a graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ...schemas.errors import RecipeError
+from ...schemas.features import (
+    Feature,
+    Features,
+    WireColumn,
+    is_encoded,
+    is_optional,
+    presence_name,
+    wire_columns,
+)
+from ...schemas.step_traits import StepTraits
+from ..runs import wire_schema
+from .chain import KEEP, Step, TracedRecord, apply_batched, apply_steps, columns_of, trace
+
+_PARALLEL_RECORDS = 8
+"""Records in flight: of 1 to 16, the fastest on two cores, within 20 %; more need memory."""
+_PARTS = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Stretch:
+    """Steps that run as one program."""
+
+    first: int
+    """The number of the first one in the recipe."""
+    steps: tuple[Step, ...]
+    batched: bool
+    features: Features
+    traced: TracedRecord
+
+
+def compile_programs(
+    steps: Sequence[Step], features: Features, prepared: Features
+) -> list[Program]:
+    """Compiles the steps into programs, to be run one after the other.
+
+    Args:
+        steps: All steps, their files given to them.
+        features: Of the raw records.
+        prepared: What is kept of the outcome.
+
+    Raises:
+        RecipeError: if a step cannot work on what it gets, or gives what cannot be stored.
+    """
+    import tensorflow as tf
+
+    stretches: list[_Stretch] = []
+    current = features
+    with tf.device("/CPU:0"):
+        for first, stop, batched in _cuts(steps):
+            part = tuple(steps[first:stop])
+            traced = trace(part, current, first=first)
+            stretches.append(
+                _Stretch(
+                    first=first,
+                    steps=part,
+                    batched=batched and _can_batch(traced, current),
+                    features=current,
+                    traced=traced,
+                )
+            )
+            current = traced.features
+    programs: list[Program] = []
+    wanted = prepared
+    for stretch in reversed(stretches):
+        programs.append(Program(stretch, wanted))
+        wanted = {
+            name: feature
+            for name, feature in stretch.features.items()
+            if columns_of(name, feature) & programs[-1].needed
+        }
+    return programs[::-1]
+
+
+def _cuts(steps: Sequence[Step]) -> Iterator[tuple[int, int, bool]]:
+    """The stretches of a chain: (first, stop, whether all of its steps are batched)."""
+    batched = [StepTraits.of(step).batched for step in steps]
+    start = 0
+    ends = [number + 1 for number, step in enumerate(steps) if getattr(step, "filters", False)]
+    for end in [*ends, len(steps)]:
+        part = batched[start:end]
+        lead = part.index(False) if False in part else len(part)
+        trail = part[::-1].index(False) if False in part else 0
+        edges = [start, start + lead, end - trail, end]
+        for first, stop in itertools.pairwise(edges):
+            if first < stop:
+                yield first, stop, all(batched[first:stop])
+        start = end
+
+
+def _can_batch(traced: TracedRecord, features: Features) -> bool:
+    """Whether all that a stretch reads and makes can have a batch dimension."""
+    from .batches import can_batch
+
+    read = [f for name, f in features.items() if columns_of(name, f) & traced.read]
+    made = [f for name, f in traced.features.items() if name not in traced.copied]
+    return all(map(can_batch, [*read, *made]))
+
+
+class Program:
+    """One compiled stretch: wire columns of a batch in, wire columns out; thread-safe.
+
+    ``needed`` names the columns of the input that it looks at or passes on.
+    """
+
+    def __init__(self, stretch: _Stretch, prepared: Features) -> None:
+        """Compiles it; ``prepared`` is what is wanted of its outcome."""
+        import tensorflow as tf
+
+        from . import batches
+
+        traced, features = stretch.traced, stretch.features
+        self._tf: Any = tf
+        self._batches: Any = batches
+        self._features, self._schema = features, wire_schema(prepared)
+        columns = {column.name: column for column in wire_columns(prepared)}
+        computed = set().union(*(_computed_columns(*item, traced) for item in prepared.items()))
+        self._computed = {name: columns[name] for name in columns if name in computed}
+        self._carried = _carried_columns(prepared, traced, features)
+        self._presences = {
+            name: presence_name(name)
+            for name, feature in prepared.items()
+            if is_optional(feature) and name in computed
+        }
+        # What is computed from a feature that no step reads: its shape is held to the declared.
+        self._read = traced.read | {
+            column
+            for name in prepared
+            if name in computed and name in traced.copied
+            for column in columns_of(traced.copied[name], features[traced.copied[name]])
+        }
+        kept = {old for new, old in self._carried.items() if new not in computed}
+        self.needed = self._read | kept
+        self._filters = traced.filters
+        self._idle = not (self._computed or self._read or self._filters)
+        held = [f for name, f in prepared.items() if name in computed and name in traced.copied]
+        batched = stretch.batched and all(map(batches.can_batch, held))
+        run = (self._batched if batched else self._looped)(stretch, prepared)
+        with tf.device("/CPU:0"):
+            self._function = (
+                None
+                if self._idle
+                else tf.function(run, autograph=False).get_concrete_function(
+                    tf.TensorSpec([], tf.int32), batches.batch_specs(features, self._read)
+                )
+            )
+        errors = tf.errors
+        self._data_errors = (
+            errors.InvalidArgumentError,
+            errors.OutOfRangeError,
+            errors.NotFoundError,
+            errors.FailedPreconditionError,
+            errors.DataLossError,
+            errors.UnimplementedError,
+            errors.UnknownError,
+        )
+
+    def _looped(self, stretch: _Stretch, prepared: Features) -> Any:
+        tf, features = self._tf, stretch.features
+        from . import tensors
+
+        specs = {
+            part: spec
+            for name, feature in prepared.items()
+            for part, spec in tensors.wire_specs(name, feature).items()
+            if part in self._computed or part == self._presences.get(name)
+        }
+        if self._filters:
+            specs[KEEP] = tf.TensorSpec([], tf.bool)
+
+        def run_record(wire: dict[str, Any]) -> dict[str, Any]:
+            wire = {**tensors.empty_wire(features, wire.keys()), **wire}
+            given = tensors.to_record(wire, features)
+            record, _ = apply_steps(stretch.steps, given, features, first=stretch.first)
+            out: dict[str, Any] = {name: record[name] for name in record if name == KEEP}
+            for name, feature in prepared.items():
+                out.update(tensors.to_wire(name, feature, record))
+            return {name: out[name] for name in specs}
+
+        def run_batch(num_records: Any, wire: dict[str, Any]) -> dict[str, Any]:
+            mapped: dict[str, Any] = self._batches.map_records(
+                run_record, wire, num_records, specs, parallel_records=_PARALLEL_RECORDS
+            )
+            return mapped
+
+        return run_batch
+
+    def _batched(self, stretch: _Stretch, prepared: Features) -> Any:
+        tf, features = self._tf, stretch.features
+
+        def run_batch(num_records: Any, wire: dict[str, Any]) -> dict[str, Any]:
+            records = apply_batched(
+                stretch.steps,
+                self._batches.to_records(wire, features),
+                features,
+                after=stretch.traced.after,
+                first=stretch.first,
+            )
+            like = tf.fill([num_records], True)
+            out: dict[str, Any] = {name: records[name] for name in records if name == KEEP}
+            for name, feature in prepared.items():
+                if not self._computed.keys().isdisjoint(columns_of(name, feature)):
+                    out |= self._batches.from_records(name, feature, records, like)
+            wanted = {*self._computed, *self._presences.values(), KEEP}
+            return {name: value for name, value in out.items() if name in wanted}
+
+        return run_batch
+
+    def run(self, columns: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None] | Exception:
+        """The prepared columns, and which rows to keep; or why at least one record failed."""
+        computed: dict[str, Any] = {}
+        if self._function is not None:
+            with self._tf.device("/CPU:0"):
+                wire = self._batches.to_batch(columns, self._features, self._read)
+                num_records = self._tf.constant(columns.num_rows)
+                try:
+                    computed = self._function(num_records, wire)
+                except self._data_errors as error:
+                    failure: Exception = error
+                    return failure
+        arrays = [
+            columns.column(self._carried[name])
+            if name not in self._computed
+            else self._batches.from_batch(
+                computed[name],
+                self._computed[name],
+                computed[self._presences[name]] if name in self._presences else None,
+            )
+            for name in self._schema.names
+        ]
+        keep = pa.array(computed[KEEP].numpy()) if self._filters else None
+        for name, array in zip((*self._schema.names, "of a filter"), (*arrays, keep), strict=True):
+            if array is not None and len(array) != columns.num_rows:
+                raise RecipeError(
+                    f"prepare: a step on whole batches gives {len(array):,} values {name!r} for "
+                    f"{columns.num_rows:,} records. Leave batched=True out where a function works "
+                    "on single records only."
+                )
+        return _record_batch(arrays, self._schema, columns.num_rows), keep
+
+
+def run_apart(
+    program: Program, columns: pa.RecordBatch, start: int = 0
+) -> Iterator[tuple[int, tuple[pa.RecordBatch, pa.Array | None] | Exception]]:
+    """Runs a batch, and again in parts where it fails: (first row, prepared rows or an error)."""
+    if columns.num_rows == 0:
+        return
+    outcome = program.run(columns)
+    if not isinstance(outcome, Exception) or columns.num_rows == 1:
+        yield start, outcome
+        return
+    # Single records cost five times what they cost in a batch; most parts have no culprit.
+    rows = -(-columns.num_rows // _PARTS)
+    for first in range(0, columns.num_rows, rows):
+        yield from run_apart(program, columns.slice(first, rows), start + first)
+
+
+def _record_batch(arrays: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
+    if arrays:
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    # Columns of nothing have no length of their own.
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * num_rows, pa.struct([])))
+
+
+def _computed_columns(name: str, feature: Feature, traced: TracedRecord) -> set[str]:
+    """Which stored columns of a prepared feature are not simply the raw batch's own."""
+    if is_encoded(feature):
+        return columns_of(name, feature) - traced.copied.keys()
+    # A declared size has to be held to even where no step touches the pixels.
+    whole = name in traced.copied and feature == traced.features[name]
+    return set() if whole else columns_of(name, feature)
+
+
+def _carried_columns(
+    prepared: Features, traced: TracedRecord, features: Features
+) -> dict[str, str]:
+    """The columns of copied features, by their new names."""
+    carried: dict[str, str] = {}
+    for name, feature in prepared.items():
+        if is_encoded(feature):
+            parts = columns_of(name, feature) & traced.copied.keys()
+            carried |= {part: traced.copied[part] for part in parts}
+        elif name in traced.copied:
+            origin = traced.copied[name]
+            old: tuple[WireColumn, ...] = features[origin].wire_columns(origin)
+            new = feature.wire_columns(name)
+            carried |= {a.name: b.name for a, b in zip(new, old, strict=False)}
+    return carried
