@@ -176,7 +176,7 @@ def _to_number(array: pa.Array, dtype: str) -> Values:
             # By way of text: the nearest float, which Arrow's own cast does not promise.
             array = array.cast(pa.string()).cast(pa.float64())
         else:
-            array, bad = _whole_decimals(array)
+            array, bad = _whole_decimals(array, dtype)
             unfit = "not a whole number in range"
     values = numbers(array)
     target = numpy_dtype(dtype)
@@ -204,14 +204,10 @@ def _to_number(array: pa.Array, dtype: str) -> Values:
     return Values(made, bad & ~was_null, unfit)
 
 
-def _whole_decimals(array: pa.Array) -> tuple[pa.Array, _Bools]:
-    """Decimals without a fraction as int64, or uint64 where they are larger."""
+def _whole_decimals(array: pa.Array, dtype: str) -> tuple[pa.Array, _Bools]:
+    """Decimals without a fraction as 64-bit integers."""
     whole, bad = cast_or_find(array, pa.decimal256(76, 0))
-    wide, too_large = cast_or_find(whole, pa.int64())
-    if too_large.any():
-        unsigned, still = cast_or_find(whole, pa.uint64())
-        if nulls(unsigned).sum() == nulls(whole).sum():
-            wide, too_large = unsigned, still
+    wide, too_large = cast_or_find(whole, pa.uint64() if dtype == "uint64" else pa.int64())
     return wide, bad | too_large
 
 
