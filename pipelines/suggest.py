@@ -13,14 +13,16 @@ from ..schemas.features import ClassLabel, Feature, Features
 from ..schemas.recipe import PrepareStep, Recipe, Source
 from ..transforms.opened_source import OpenedSource, open_source
 from ..transforms.sources.csv import Csv
+from ..transforms.sources.csv_files import default_delimiter, is_table
+from ..transforms.sources.csv_sniff import sniff
+from ..transforms.sources.csv_text import open_text
+from ..transforms.sources.decompress import DamagedError
 from ..transforms.sources.image_folder import ImageFolder
 from ..transforms.sources.inference import infer_image_steps, read_sizes
 from .resolve import resolve_features
 
-_TABLES = (".csv", ".tsv")
 _IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png")
-_DELIMITERS = ",;\t|"
-_HEADER_BYTES = 1 << 16
+_SNIFFED_BYTES = 1 << 20
 _NUM_PROBED = 64
 _WIDTH = 88
 _INDENT = " " * 4
@@ -72,7 +74,7 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
     steps: Sequence[PrepareStep] = ()
     images = ImageFolder(url)
     pictured = [file for file in images.select(listed).files if "/" in file.path]
-    tables = [f for f in listed if f.path.lower().endswith(_TABLES) and not _hidden(f.path)]
+    tables = [f for f in listed if is_table(f.path) and not _hidden(f.path)]
     num_images = sum(file.path.lower().endswith(_IMAGES) for file in pictured)
     if tables and len(tables) >= num_images:
         source = _table_source(url, tables, opened)
@@ -87,18 +89,22 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
 
 
 def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:
-    """CSV, or what has another delimiter in its header line."""
-    ends = {file.path[-4:].lower() for file in tables}
-    if ends == {".tsv"} and not opened.single and not opened.pattern:
-        # A folder's tables are its .csv files, unless a glob says otherwise.
-        url = f"{url.rstrip('/')}/**/*.tsv"
-    kept = [file for file in tables if file.path.lower().endswith(max(ends - {".tsv"} or ends))]
-    first = next((file for file in kept if not file.problem), None)
-    head = opened.read(first.path, 0, _HEADER_BYTES) if first is not None else b""
-    line = re.split(rb"[\r\n]", head.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n"), maxsplit=1)[0]
-    bare = re.sub(rb'"[^"]*"', b"", line).decode("latin-1")
-    delimiter = max(_DELIMITERS, key=lambda mark: (bare.count(mark), -_DELIMITERS.index(mark)))
-    return Csv(url) if delimiter == "," else Csv(url, delimiter=delimiter)
+    """CSV as its first file is written: delimiter, encoding, with or without a header."""
+    first = next((file for file in tables if not file.problem and file.num_bytes), None)
+    if first is None:
+        return Csv(url)
+    default = default_delimiter(first.path)
+    text = open_text(opened, first.path, num_bytes=first.num_bytes, encoding="utf-8")
+    try:
+        found = sniff(text.read(0, _SNIFFED_BYTES), default=default)
+    except DamagedError:
+        return Csv(url)
+    return Csv(
+        url,
+        delimiter=None if found.delimiter == default else found.delimiter,
+        encoding=found.encoding,
+        header=found.header,
+    )
 
 
 def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:

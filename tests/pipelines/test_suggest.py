@@ -97,20 +97,22 @@ def test_images_are_known_by_their_content(pictures: Any, tmp_path: Path) -> Non
         ("t.csv", '"a,b";c\n1;2\n', ss.Csv("t.csv", delimiter=";")),
         ("t.csv", "\ufeff\na|b\n1|2\n", ss.Csv("t.csv", delimiter="|")),
         ("t.csv", "only\n1\n", ss.Csv("t.csv")),
-        ("t.tsv", TABLE.replace(",", "\t"), ss.Csv("t.tsv", delimiter="\t")),
+        ("t.tsv", TABLE.replace(",", "\t"), ss.Csv("t.tsv")),
+        ("t.tsv", TABLE, ss.Csv("t.tsv", delimiter=",")),
+        ("t.csv", "5.1,a,2\n4.9,b,3\n", ss.Csv("t.csv", header=False)),
         ("folder/t.csv", TABLE, ss.Csv("folder")),
         ("folder/a/b/t.csv", TABLE, ss.Csv("folder")),
         (
             "folder/t.tsv",
             TABLE.replace(",", "\t"),
-            ss.Csv("folder/**/*.tsv", delimiter="\t"),
+            ss.Csv("folder"),
         ),
     ],
 )
 def test_tables(tmp_path: Path, name: str, text: str, source: ss.Csv) -> None:
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", newline="")
     given = name.split("/")[0]
     recipe = suggest_recipe(given)
     assert recipe.source == source

@@ -37,6 +37,15 @@ def is_table(path: str) -> bool:
     return _plain_name(path).endswith(_SUFFIXES)
 
 
+def default_delimiter(path: str) -> str:
+    """What stands between the cells of a file that is called so.
+
+    >>> default_delimiter("b.tsv.gz"), default_delimiter("b.csv")
+    ('\\t', ',')
+    """
+    return "\t" if _plain_name(path).endswith(".tsv") else ","
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dialect:
     """How the files of a source are written; see ``Csv``."""
@@ -49,9 +58,7 @@ class Dialect:
 
     def delimiter_of(self, path: str) -> str:
         """What stands between the cells of a file."""
-        if self.delimiter is not None:
-            return self.delimiter
-        return "\t" if _plain_name(path).endswith(".tsv") else ","
+        return default_delimiter(path) if self.delimiter is None else self.delimiter
 
     def read_header(self, text: Text, path: str) -> Header | None:
         """The columns of a file; None where it has no row.
