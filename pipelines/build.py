@@ -26,11 +26,10 @@ from ..transforms.graph import read_graph_info
 from ..transforms.opened_source import open_source
 from ..transforms.rejects import describe_rejects
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
-from ..transforms.summary import Summary, read_summary
-from .block_runs import PrepareConfig, run_in_place, summary_digest
-from .inventory import write_descriptors
+from ..transforms.summary import Summary
 from .layout import Layout, lay_out, plan_with, train_split
 from .occupancy import building
+from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish, read_rejects
 from .resolve import with_image_facts
 from .snapshot import Snapshot
@@ -96,19 +95,21 @@ class Build:
         if storage.exists(join(folder, MANIFEST)):
             point_latest(self._out, found.fingerprint)
             return dataclasses.replace(Snapshot.open(folder), cached=True)
-        config = self._config(found, stage(self._recipe, self._workspace))
+        staged = stage(self._recipe, self._workspace)
         with self._timed("prepare"):
-            summary, num_prepared = self._prepare(found, config)
-        self._check_rejects(summary)
+            prepared = prepare_records(
+                found, staged, self._workspace, runner=self._runner, progress=self._progress
+            )
+        self._check_rejects(prepared)
         with self._timed("analyze"):
-            graph = self._analyze(found, config, summary)
+            graph = self._analyze(found, staged, prepared)
         with self._timed("plan"):
-            layout = self._plan(found, summary, graph)
-        settings = self._settings(found, summary, layout, graph)
+            layout = self._plan(found, prepared.summary, graph)
+        settings = self._settings(found, prepared.summary, layout, graph)
         with self._timed("write"):
-            num_written = self._write(found, config, layout, settings)
+            num_written = self._write(found, prepared.digest, layout, settings)
         facts = {
-            "blocks": {"total": len(found.inventory.blocks), "prepared": num_prepared},
+            "blocks": {"total": prepared.num_units, "prepared": prepared.num_made},
             "fingerprint_parts": found.parts.to_json(),
             "host": platform.node(),
             # Not in the manifest: what is skipped is no input, and may vary under one fingerprint.
@@ -126,11 +127,13 @@ class Build:
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
             "work": {
                 "graph": graph,
-                "runs": [entry.run.run_id for entry in summary.entries],
-                "summary": self._summary_digest(found, config),
+                "runs": [entry.run.run_id for entry in prepared.entries],
+                "summary": list(prepared.summaries),
             },
         }
-        snapshot = publish(found, settings, plans=layout.splits, summary=summary, build_facts=facts)
+        snapshot = publish(
+            found, settings, plans=layout.splits, prepared=prepared, build_facts=facts
+        )
         point_latest(self._out, found.fingerprint)
         return snapshot
 
@@ -151,49 +154,14 @@ class Build:
                 "build would take it for data. Choose a folder beside the source."
             )
 
-    def _config(self, found: Survey, staged: StagedRecipe) -> PrepareConfig:
-        return PrepareConfig(
-            staged=staged,
-            folder=self._recipe.folder,
-            workspace=self._workspace,
-            raw=found.features.raw,
-            prepared=found.features.prepared,
-            prepare_digest=found.prepare_digest,
-        )
-
-    def _summary_digest(self, found: Survey, config: PrepareConfig) -> str:
-        return summary_digest(config, found.inventory.blocks, self._recipe.splits)
-
-    def _prepare(self, found: Survey, config: PrepareConfig) -> tuple[Summary, int]:
-        """Makes sure that every block has its run: the summary, and how many were made."""
-        workspace, blocks = self._workspace, found.inventory.blocks
-        name = self._summary_digest(found, config)
-        run_ids = [config.run_id(block) for block in blocks]
-        outputs = [workspace.run_info(run_id) for run_id in run_ids]
-        missing = [run_id for run_id in run_ids if run_in_place(workspace, run_id) is None]
-        if missing or not storage.exists(workspace.summary(name)):
-            descriptors = write_descriptors(blocks, workspace)
-            with watched(self._progress, "prepare", outputs=outputs, unit="blocks"):
-                # Takes seconds: in the step's time, so that its bar shows.
-                from .prepare import PrepareRuns
-
-                job = PrepareRuns(config, descriptors, name, self._runner.threads_per_worker)
-                self._runner.run(lambda pipeline: pipeline | job, job_name="prepare")
-        else:
-            self._progress.start("prepare", total=len(outputs), unit="blocks")
-        summary = read_summary(workspace, name)
-        self._progress.finish(
-            "prepare", reused=not missing, note=f"{summary.num_records:,} records"
-        )
-        return summary, len(missing)
-
-    def _check_rejects(self, summary: Summary) -> None:
-        num_records = summary.num_records + summary.num_rejects
+    def _check_rejects(self, prepared: Prepared) -> None:
+        summary, num_rejects = prepared.summary, prepared.num_rejects
+        num_records = summary.num_records + num_rejects
         budget = self._recipe.reject_budget(num_records)
-        if summary.num_rejects > budget:
-            found = describe_rejects(read_rejects(summary, self._workspace))
+        if num_rejects > budget:
+            found = describe_rejects(read_rejects(prepared.entries, self._workspace))
             raise RejectsError(
-                f"{summary.num_rejects:,} of {num_records:,} records were rejected, and "
+                f"{num_rejects:,} of {num_records:,} records were rejected, and "
                 f"{budget:,} are allowed; nothing was published.\n{found}\n"
                 "Mend the files, or allow more with max_rejects= in the recipe (a fraction or a "
                 "count)."
@@ -201,23 +169,23 @@ class Build:
         if summary.num_records == 0:
             raise DataError("The source holds no records. Nothing was published.")
 
-    def _analyze(self, found: Survey, config: PrepareConfig, summary: Summary) -> str | None:
+    def _analyze(self, found: Survey, staged: StagedRecipe, prepared: Prepared) -> str | None:
         """Makes sure that the transform graph is in the workspace; gives its folder."""
         if self._recipe.preprocessing_fn is None:
             return None
         from .analyze import AnalysisSpec, analyze
 
         self._progress.start("analyze", total=None, unit="graph")
-        plans = plan_with(self._recipe, summary, workspace=self._workspace, size_ratio=1.0)
-        name = self._summary_digest(found, config)
+        plans = plan_with(self._recipe, prepared.summary, workspace=self._workspace, size_ratio=1.0)
+        name = prepared.digest
         spec = AnalysisSpec(
-            staged=config.staged,
-            prepared=config.prepared,
+            staged=staged,
+            prepared=found.features.prepared,
             read_batches=train_records(
                 train_split(plans),
                 workspace=self._workspace,
                 summary_digest=name,
-                prepared=config.prepared,
+                prepared=found.features.prepared,
                 stratify_by=self._recipe.splits.stratify_by,
             ),
         )
@@ -259,7 +227,7 @@ class Build:
         )
 
     def _write(
-        self, found: Survey, config: PrepareConfig, layout: Layout, settings: ShardSettings
+        self, found: Survey, summary_digest: str, layout: Layout, settings: ShardSettings
     ) -> int:
         """Makes sure that all shards are in place; gives how many were written."""
         names = [shard_name(shard, settings) for plan in layout.splits for shard in plan.shards]
@@ -272,7 +240,7 @@ class Build:
                 job = WriteShards(
                     settings,
                     layout.splits,
-                    self._summary_digest(found, config),
+                    summary_digest,
                     self._runner.threads_per_worker,
                 )
                 self._runner.run(lambda pipeline: pipeline | job, job_name="write")

@@ -11,23 +11,30 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import psutil
+import pyarrow as pa
 
-from ..schemas.blocks import Block, ImageFacts
+from ..schemas.blocks import Block, ImageFacts, KeySpan
 from ..schemas.errors import Reject
 from ..schemas.features import ClassLabel, Features
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
+from ..schemas.splits import KEY_SPACE
 from ..transforms.keys import record_keys
+from ..transforms.opened_source import path_bytes
 from ..transforms.rejects import describe_rejects
 from ..transforms.runs import ID, NUM_BYTES
 from ..transforms.sources.image_folder import ImageFolder
+from ..transforms.summary import write_summary
 from ..transforms.tfrecord import FRAME_BYTES
-from .block_runs import BlockPreparer, PrepareConfig
+from .block_runs import PrepareConfig, RunMaker
+from .preparing import first_config, next_config
+from .run_files import RunFiles, merge_image_facts
+from .stages import needs_time_ends
 from .staging import carry
 from .survey import Survey, survey
+from .time_ends import find_time_ends
 
 _SAMPLE_FILES = 64
 _SAMPLE_ROWS = 10_000
@@ -128,49 +135,69 @@ def forecast(recipe: Recipe, *, progress: Progress) -> Forecast:
 
 
 def _sample(found: Survey, workspace: Workspace) -> _Sample:
-    """Prepares the records of a few files, or the first rows of a block."""
+    """Prepares the records of a few files, or the first rows of a block, through all stages."""
     recipe, inventory = found.recipe, found.inventory
-    config = PrepareConfig(
-        staged=carry(recipe),
-        folder=recipe.folder,
-        workspace=workspace,
-        raw=found.features.raw,
-        prepared=found.features.prepared,
-        prepare_digest=found.prepare_digest,
-    )
+    config = first_config(found, carry(recipe), workspace)
     rejects: list[Reject] = []
-    facts: dict[str, ImageFacts] = {}
     block = _sample_block(found)
-    sizes: list[npt.NDArray[np.int64]] = []
+    batches: list[pa.RecordBatch] = []
     num_read = block.num_bytes
-    for records in BlockPreparer(config).records(block, rejects=rejects, facts=facts):
-        sizes.append(records.column(NUM_BYTES).to_numpy())
-        if recipe.source.numbered and sum(map(len, sizes)) >= _SAMPLE_ROWS:
-            last = records.column(ID)[-1].as_py().decode("utf-8", "surrogateescape")
-            num_read = _bytes_before(last, block)
+    for records in RunMaker(config).records(block, rejects=rejects):
+        batches.append(records)
+        if recipe.source.numbered and sum(map(len, batches)) >= _SAMPLE_ROWS:
+            num_read = _bytes_before(records.column(ID)[-1].as_py(), block)
             break
     rejects = [reject for reject in rejects if reject.stage != "inventory"]
-    num_records = sum(map(len, sizes))
+    num_records = sum(map(len, batches))
     if recipe.source.numbered:
         scale = inventory.num_bytes / max(1, num_read)
     else:
         readable = sum(not file.problem for file in inventory.files)
         scale = readable / max(1, num_records + len(rejects))
+    for _ in found.stages[1:]:
+        config, batches = _next_stage(found, config, batches, rejects)
+    facts: dict[str, ImageFacts] = {}
+    for records in batches:
+        merge_image_facts(facts, records, found.features.prepared)
+    sizes = [records.column(NUM_BYTES).to_numpy() for records in batches if len(records)]
     return _Sample(
-        num_records=num_records,
-        record_bytes=FRAME_BYTES + float(np.concatenate(sizes).mean()) if num_records else 0.0,
+        num_records=sum(map(len, sizes)),
+        record_bytes=FRAME_BYTES + float(np.concatenate(sizes).mean()) if sizes else 0.0,
         rejects=rejects,
         scale=scale,
         image_facts=facts,
     )
 
 
-def _bytes_before(record_id: str, block: Block) -> int:
-    """How much of a block lies before a record."""
-    path, _, position = record_id.rpartition("#")
+def _next_stage(
+    found: Survey,
+    config: PrepareConfig,
+    batches: list[pa.RecordBatch],
+    rejects: list[Reject],
+) -> tuple[PrepareConfig, list[pa.RecordBatch]]:
+    """Takes the sample through a step across records, as a build would all records."""
+    workspace, splits = config.workspace, found.recipe.splits
+    files = RunFiles(workspace, config.features.outputs, stratify_by=None, suffix="plain")
+    run_id = f"{config.stage:032x}"
+    info = files.write(run_id, batches, rejects=[], in_order=False)
+    summary = files.summary(files.entry(info))
+    write_summary(summary, workspace, run_id)
+    ends = config.ends
+    if ends is None and needs_time_ends(found.recipe) and info.num_records:
+        ends = find_time_ends(
+            summary.entries, splits=splits, features=config.features.outputs, workspace=workspace
+        )
+    following = next_config(found, config, digest=run_id, ends=ends)
+    made = RunMaker(following).records(KeySpan(0, KEY_SPACE), rejects=rejects)
+    return following, list(made)
+
+
+def _bytes_before(record_id: bytes, block: Block) -> int:
+    """How much of a block lies before a record; what is in front of its id does not matter."""
+    text, _, position = record_id.rpartition(b"#")
     num_bytes = 0
     for part in block.ranges:
-        if part.path == path:
+        if text.endswith(path_bytes(part.path)):
             return num_bytes + int(position) - part.start
         num_bytes += part.stop - part.start
     return num_bytes
@@ -191,7 +218,10 @@ def _splits(
     recipe: Recipe, *, num_examples: int, example_bytes: float
 ) -> tuple[SplitForecast, ...]:
     forecasts = []
-    for name, fraction in recipe.splits.fractions:
+    fractions = dict(recipe.splits.fractions)
+    for name in recipe.splits.names:
+        # Where the data names the splits, it alone knows their shares.
+        fraction = fractions.get(name, 1 / len(recipe.splits.names))
         examples = round(num_examples * fraction)
         size = round(examples * example_bytes)
         shards = recipe.shards.num_shards_of(name, num_examples=examples, num_bytes=size)
@@ -230,11 +260,11 @@ def _warnings(found: Survey, sample: _Sample) -> Iterator[str]:
                 f"feature {name!r}: images differ in size, so the reader needs image_size=; or "
                 "resize them once, in prepare="
             )
-    splits = found.recipe.splits.fractions
-    scarce = [name for name, number in _class_counts(found).items() if number < len(splits)]
+    splits = found.recipe.splits
+    scarce = [name for name, number in _class_counts(found).items() if number < len(splits.names)]
     if scarce:
         listed = ", ".join(map(repr, scarce[:10])) + (" …" if len(scarce) > 10 else "")
         yield f"classes with fewer files than there are splits: {listed}"
-    small = [name for name, share in splits if share * sample.num_all < 1]
+    small = [name for name, share in splits.fractions if share * sample.num_all < 1]
     if sample.num_all and small:
         yield f"these splits may be empty: {', '.join(small)}"

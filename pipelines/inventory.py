@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
-from ..schemas.blocks import Block, SourceFile
+from ..schemas.blocks import Block, SourceFile, WorkUnit
 from ..schemas.errors import DataError, StorageError
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
@@ -113,7 +113,7 @@ def take_inventory(
     )
 
 
-def write_descriptors(blocks: Sequence[Block], workspace: Workspace) -> list[str]:
+def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[str]:
     """Writes blocks to descriptor files, unless they lie there: JSON Lines, named by content.
 
     Returns:
@@ -144,12 +144,12 @@ def read_descriptors(url: str) -> list[bytes]:
     return storage.read_bytes(url).splitlines()
 
 
-def _descriptor_groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    group: list[Block] = []
+def _descriptor_groups(blocks: Sequence[WorkUnit]) -> Iterator[list[WorkUnit]]:
+    group: list[WorkUnit] = []
     num_ranges = 0
     for block in blocks:
         group.append(block)
-        num_ranges += len(block.ranges)
+        num_ranges += len(block.ranges) if isinstance(block, Block) else 1
         if len(group) == _DESCRIPTOR_BLOCKS or num_ranges >= _DESCRIPTOR_RANGES:
             yield group
             group, num_ranges = [], 0

@@ -17,10 +17,10 @@ from ..transforms import storage
 from ..transforms.shards import load_graph, run_readers
 from ..transforms.sizing import measure_sample
 from ..transforms.summary import Summary
-from .block_runs import keys_suffix
 from .compression import choose_compression
 from .key_columns import key_columns_reader
 from .plan import plan_from_json, plan_splits, plan_to_json
+from .run_files import keys_suffix
 from .survey import Survey
 
 

@@ -48,8 +48,8 @@ def plan_splits(
     different ids do not have but by chance.
 
     Args:
-        histogram: All prepared records. Partitions: the split's index with ``group_by``, else
-            0. Strata: the values of ``stratify_by`` as text.
+        histogram: All prepared records. Partitions: the split's index where splits are partitioned,
+            else 0. Strata: the values of ``stratify_by`` as text.
         splits: Names and fractions.
         shards: The settings that give each split its number of shards.
         size_ratio: Stored bytes per encoded byte, for the number of shards: 1.0 but with GZIP

@@ -1,4 +1,4 @@
-"""Prepare, Beam job 1: every block of raw records becomes one sorted run.
+"""Prepare, Beam job 1: every unit of work, a block or a range of runs, becomes one sorted run.
 
 ``Create(descriptor files) | read blocks | Reshuffle | PrepareBlock | combine summaries``. Beam
 carries descriptors and summaries, never records.
@@ -10,10 +10,10 @@ from typing import Any
 
 import apache_beam as beam
 
-from ..schemas.blocks import Block
+from ..schemas.blocks import unit_from_line
 from ..schemas.naming import Workspace
 from ..transforms.summary import Summary, write_summary
-from .block_runs import BlockPreparer, PrepareConfig
+from .block_runs import PrepareConfig, RunMaker
 from .concurrent import ConcurrentDoFn
 from .inventory import read_descriptors
 
@@ -26,11 +26,11 @@ class _PrepareBlockFn(ConcurrentDoFn):
         self._config = config
 
     def setup(self) -> None:
-        self._preparer = BlockPreparer(self._config)
+        self._maker = RunMaker(self._config)
 
     def work(self, element: bytes) -> Summary:
-        """Makes sure that the block of a descriptor line has its run."""
-        return self._preparer.summary(self._preparer.prepare(Block.from_line(element)))
+        """Makes sure that the unit of work of a descriptor line has its run."""
+        return self._maker.make(unit_from_line(element))
 
 
 class CombineSummaries(beam.CombineFn):

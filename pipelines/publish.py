@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..schemas.blocks import SplitPlan
 from ..schemas.errors import DamagedSnapshotError, Reject, StorageError
@@ -27,8 +27,9 @@ from ..transforms.graph import TransformGraph
 from ..transforms.metadata import schema_text
 from ..transforms.rejects import rejects_from_bytes, rejects_to_bytes
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
-from ..transforms.summary import Summary
+from ..transforms.summary import RunEntry
 from .emit import emit_reader
+from .preparing import Prepared
 from .snapshot import Snapshot, read_latest
 from .survey import Survey
 
@@ -56,7 +57,7 @@ def publish(
     settings: ShardSettings,
     *,
     plans: Sequence[SplitPlan],
-    summary: Summary,
+    prepared: Prepared,
     build_facts: Mapping[str, object],
 ) -> Snapshot:
     """Completes a snapshot whose shards are in place.
@@ -70,7 +71,7 @@ def publish(
         # Laid out so that `tft.TFTransformOutput` reads the snapshot's folder.
         for name in TransformGraph(settings.graph).info.files:
             publisher.put(name, storage.read_bytes(join(settings.graph, name)))
-    rejects = read_rejects(summary, settings.workspace)
+    rejects = read_rejects(prepared.entries, settings.workspace)
     publisher.put(REJECTS, rejects_to_bytes(rejects))
     publisher.put(SCHEMA, schema_text(settings.final))
     num_examples = {name: entry.num_examples for name, entry in splits.items()}
@@ -85,7 +86,7 @@ def publish(
         num_examples=num_examples,
         record_bytes=encoded_bytes // total if total else 0,
         rotated_images=frozenset(
-            name for name, facts in summary.image_facts().items() if facts.rotated
+            name for name, facts in prepared.summary.image_facts().items() if facts.rotated
         ),
         version=survey.parts.versions["snapshard"],
     )
@@ -137,10 +138,10 @@ def _split_entry(plan: SplitPlan, settings: ShardSettings, publisher: Publisher)
     )
 
 
-def read_rejects(summary: Summary, workspace: Workspace) -> list[Reject]:
-    """The rejects of all runs' blocks."""
+def read_rejects(entries: Iterable[RunEntry], workspace: Workspace) -> list[Reject]:
+    """The rejects of some runs."""
     found: list[Reject] = []
-    for entry in summary.entries:
+    for entry in entries:
         if entry.run.num_rejects:
             content = storage.read_bytes(workspace.run_rejects(entry.run.run_id))
             found.extend(rejects_from_bytes(content))

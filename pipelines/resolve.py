@@ -14,9 +14,9 @@ from ..schemas.blocks import ImageFacts, SourceFile
 from ..schemas.errors import RecipeError, SchemaError
 from ..schemas.features import ClassLabel, Feature, Features, Image, Scalar, flatten, wire_columns
 from ..schemas.recipe import OpenSource, Recipe
-from ..transforms.prepare.compile import output_features
 from ..transforms.strata import is_countable
 from .findings import infer_features
+from .stages import stage_features, stages_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,15 +43,19 @@ def resolve_features(
     declared = None if recipe.features is None else flatten(recipe.features)[0]
     if declared is None:
         raw = inferred
-        prepared = dict(output_features(recipe.prepare, raw))
+        prepared = _after_steps(recipe, raw)
     else:
         raw = _with_declared(inferred, declared, has_steps=bool(recipe.prepare))
-        prepared = _hold_against(dict(output_features(recipe.prepare, raw)), declared)
+        prepared = _hold_against(_after_steps(recipe, raw), declared)
     wire_columns(prepared)
     _check_divisible(recipe, prepared)
     named = dict.fromkeys([*recipe.structs, *structs])
     kept = [name for name in named if any(leaf.startswith(f"{name}.") for leaf in prepared)]
     return ResolvedFeatures(raw=raw, prepared=prepared, structs=tuple(sorted(kept)))
+
+
+def _after_steps(recipe: Recipe, raw: Features) -> dict[str, Feature]:
+    return stage_features(stages_of(recipe), raw)[-1].outputs
 
 
 def _with_declared(

@@ -4,7 +4,7 @@ Three kinds of splits, in one form: a split is the records of one partition whos
 the range that the split has for the record's stratum.
 
 * hash: partition 0, one stratum, the fixed ranges of :meth:`Splits.key_ranges`;
-* ``group_by``: a partition a split, one stratum, all keys;
+* ``group_by``, and splits by folder, column or time: a partition a split, one stratum, all keys;
 * ``stratify_by``: partition 0, and for each stratum ranges of its own, which end where the
   split has its share of the stratum's records.
 """
@@ -65,7 +65,7 @@ def find_splits(
     Keys are read only of the bins that an end falls inside of.
     """
     num_splits = len(splits.names)
-    grouped, stratified = splits.group_by is not None, splits.stratify_by is not None
+    grouped, stratified = splits.partitioned, splits.stratify_by is not None
     if len(histogram.bin) and histogram.partition.max() >= (num_splits if grouped else 1):
         raise ValueError(f"partition {histogram.partition.max()} is none of these splits")
     strata = histogram.stratum if stratified else np.zeros_like(histogram.stratum)

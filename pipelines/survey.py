@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping, Sequence
 
 from ..schemas.features import features_to_json
 from ..schemas.fingerprint import FingerprintParts, digest, fingerprint, library_versions
@@ -20,6 +21,7 @@ from .analyze import ANALYSIS
 from .findings import Findings
 from .inventory import Inventory, take_inventory
 from .resolve import ResolvedFeatures, resolve_features
+from .stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
 
 RUN_FORMAT = 1
 """Rises when the same input and code would give other runs."""
@@ -35,7 +37,10 @@ class Survey:
     features: ResolvedFeatures
     parts: FingerprintParts
     fingerprint: str
-    prepare_digest: str
+    stages: tuple[StageFeatures, ...]
+    """What goes into and comes out of each stage of prepare."""
+    stage_digests: tuple[str, ...]
+    """For each stage the hash of what turns a unit of work into a run, the unit apart."""
 
 
 def survey(
@@ -56,10 +61,13 @@ def survey(
     features = resolve_features(recipe, files=inventory.files, opened=remembering)
     if write:
         findings.write(remembering)
+    stages = stages_of(recipe)
+    between = stage_features(stages, features.raw, prepared=features.prepared)
+    check_stages(recipe, stages, between)
     versions = library_versions()
     prepare = {
         "format": RUN_FORMAT,
-        "group": recipe.splits.to_json() if recipe.splits.group_by is not None else None,
+        "group": recipe.splits.to_json() if recipe.splits.partitioned else None,
         "prepared": features_to_json(features.prepared),
         "raw": features_to_json(features.raw),
         "seed": recipe.seed,
@@ -91,5 +99,42 @@ def survey(
         features=features,
         parts=parts,
         fingerprint=fingerprint(parts),
-        prepare_digest=digest(prepare),
+        stages=between,
+        stage_digests=_stage_digests(recipe, stages, between, base=prepare),
     )
+
+
+def _stage_digests(
+    recipe: Recipe,
+    stages: Sequence[StageSteps],
+    features: Sequence[StageFeatures],
+    *,
+    base: Mapping[str, object],
+) -> tuple[str, ...]:
+    """For each stage the hash of all that shapes its runs: nothing that only later stages use."""
+    shared = {name: base[name] for name in ("format", "raw", "seed", "sides", "source", "versions")}
+    before = digest(shared)
+    digests = []
+    for index, (stage, made) in enumerate(zip(stages, features, strict=True)):
+        last = index + 1 == len(stages)
+        following = None if last else stages[index + 1].cross
+        # A step across records may look at the splits; the last stage sorts by them.
+        splits = base["group"] if last else None
+        if stage.cross is not None:
+            splits = recipe.splits.to_json()
+        before = digest(
+            {
+                "before": before,
+                "cross": _step_digest(stage.cross, recipe),
+                "following": _step_digest(following, recipe),
+                "outputs": features_to_json(made.outputs),
+                "splits": splits,
+                "steps": [step_digest(step, folder=recipe.folder) for step in stage.steps],
+            }
+        )
+        digests.append(before)
+    return tuple(digests)
+
+
+def _step_digest(step: object | None, recipe: Recipe) -> str | None:
+    return None if step is None else step_digest(step, folder=recipe.folder)

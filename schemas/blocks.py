@@ -83,6 +83,38 @@ class Block:
         return cls(tuple(FileRange(**part) for part in parts))
 
 
+@dataclasses.dataclass(frozen=True)
+class KeySpan:
+    """A deterministic unit of work of a later stage: the records of a range of keys."""
+
+    start: int
+    stop: int
+
+    @property
+    def block_id(self) -> str:
+        """Names the range among those of its stage."""
+        return f"{self.start:016x}-{self.stop - 1:016x}"
+
+    def to_line(self) -> bytes:
+        """The range as one line of ASCII JSON; :meth:`from_line` is its dual."""
+        return json.dumps({"span": [str(self.start), str(self.stop)]}).encode("ascii")
+
+    @classmethod
+    def from_line(cls, line: bytes) -> KeySpan:
+        """Reads what :meth:`to_line` wrote."""
+        start, stop = json.loads(line)["span"]
+        return cls(int(start), int(stop))
+
+
+WorkUnit = Block | KeySpan
+"""What one run is made of."""
+
+
+def unit_from_line(line: bytes) -> WorkUnit:
+    """Reads what ``to_line`` of a block or a range wrote."""
+    return KeySpan.from_line(line) if line.startswith(b"{") else Block.from_line(line)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RawBatch:
     """Records of one block on their way through prepare, in one process.

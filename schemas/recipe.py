@@ -96,7 +96,8 @@ class PrepareStep(Protocol):
     """One deterministic step on single records, in TensorFlow operations.
 
     Steps are compiled together and run on whole batches; a batch that fails is run again
-    record by record to find the culprit.
+    record by record to find the culprit. A step may have further attributes, which
+    :class:`~.step_traits.StepTraits` lists.
     """
 
     def settings(self) -> dict[str, object]:
@@ -110,7 +111,66 @@ class PrepareStep(Protocol):
         """
 
     def apply(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Maps one record, name -> tensor, in TensorFlow operations."""
+        """Maps one record, name -> tensor, in TensorFlow operations.
+
+        Beside an optional feature stands ``presence_name(name)``, a bool: where it is False, the
+        tensor is the feature's fill. A step that makes a feature required leaves it out.
+        """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SortedRecords:
+    """Some records of a range, in the order that a step across records asked for."""
+
+    ids: Sequence[str]
+    prefixes: Any
+    """pa.LargeBinaryArray[n]: what :meth:`CrossStep.order` gave for each."""
+    splits: Any
+    """int16[n]: index of each record's split."""
+    columns: Any
+    """pa.RecordBatch of n rows: the wire columns of the features before the step."""
+
+
+@runtime_checkable
+class CrossStep(Protocol):
+    """One deterministic step that looks across records, whatever file or block they lie in.
+
+    All records are sorted by (key, prefix, id) on disk and merged by ranges of the key; those
+    whose keys share their first 12 bits always come to the same call of :meth:`merge`.
+    """
+
+    @property
+    def prefix_bytes(self) -> int:
+        """Length of each prefix that :meth:`order` gives."""
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if the step cannot work on these features.
+        """
+
+    def check(self, splits: Splits) -> None:
+        """Refuses splits that the step would leak across, or cannot know.
+
+        Raises:
+            RecipeError: saying which splits to take.
+        """
+
+    def order(
+        self, ids: Sequence[str], columns: Any, *, features: Features, seed: int
+    ) -> tuple[Any, Any]:
+        """What records are sorted by: uint64[n] keys, and large_binary[n] prefixes."""
+
+    def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
+        """The records that come of those of a range, in batches of bounded size.
+
+        A record's id decides its key and, in a hash split, its split: it is that of one of the
+        records it is made of.
+        """
 
 
 PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
@@ -124,8 +184,9 @@ class Recipe:
     Attributes:
         name: Names the snapshot's folder. ASCII letters, digits, '_', '.', '-'.
         source: Where the records come from; a relative path counts from the recipe's file.
-        prepare: Steps on single records, in order: built-in ones (``ss.images.resize``) or
-            functions of your own, ``dict of tensors -> dict of tensors``, in TensorFlow.
+        prepare: Steps, in order: built-in ones (``ss.images.resize``, ``ss.series.windows``) or
+            functions of your own on single records, ``dict of tensors -> dict of tensors``, in
+            TensorFlow.
         preprocessing_fn: A tensorflow-transform ``preprocessing_fn``; its analyzers see the
             split called ``train`` alone. With it the examples hold exactly its outputs.
         splits: Names and fractions.
@@ -138,7 +199,7 @@ class Recipe:
 
     name: str
     source: Source
-    prepare: Sequence[PrepareStep | RecordFn] = ()
+    prepare: Sequence[PrepareStep | CrossStep | RecordFn] = ()
     preprocessing_fn: PreprocessingFn | None = None
     splits: Splits = dataclasses.field(
         default_factory=lambda: Splits(train=0.8, validation=0.1, test=0.1)
@@ -174,7 +235,7 @@ class Recipe:
             )
         object.__setattr__(self, "prepare", tuple(self.prepare))
         for step in self.prepare:
-            if not isinstance(step, PrepareStep) and not callable(step):
+            if not isinstance(step, PrepareStep | CrossStep) and not callable(step):
                 raise RecipeError(
                     f"Recipe: prepare holds {step!r}, expected a step such as "
                     'ss.images.decode("image"), or a function of a record.'

@@ -8,8 +8,11 @@ to another split when data is added.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import re
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Literal
 
 from .errors import RecipeError
 
@@ -19,18 +22,44 @@ KEY_SPACE = 1 << 64
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
+FOLDERS: Mapping[str, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing"),
+}
+"""What people call the folders of splits."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitRule:
+    """How records find their split where it is not drawn by a hash."""
+
+    by: Literal["folder", "column", "time"]
+    feature: str | None = None
+    """The feature that decides; None for folders."""
+    values: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """By folder or column: each split's names of folders, or values as text."""
+    ends: tuple[int | str | None, ...] = ()
+    """By time, where they are given: each split's end, exclusive; the last is None."""
+
+
 @dataclasses.dataclass(frozen=True, init=False)
 class Splits:
     """Names and fractions of the splits: ``Splits(train=0.8, validation=0.1, test=0.1)``.
 
     ``stratify_by`` names a feature whose values get the same shares in every split, exact to
     one record (added data may then move records at the ends). ``group_by`` names a feature
-    whose value decides the split, so that no group spans two.
+    whose value decides the split, so that no group spans two. Where the data says itself which
+    split a record belongs to, see :meth:`by_folder`, :meth:`by_column` and :meth:`by_time`.
     """
 
+    names: tuple[str, ...]
+    """The split names, in the order given."""
     fractions: tuple[tuple[str, float], ...]
+    """Name and fraction of each; () where no fractions decide."""
     stratify_by: str | None
     group_by: str | None
+    rule: SplitRule | None
 
     def __init__(
         self, *, stratify_by: str | None = None, group_by: str | None = None, **fractions: float
@@ -40,33 +69,120 @@ class Splits:
         Raises:
             RecipeError: if they do not add up to 1, or a name cannot be a file name's start.
         """
-        if not fractions:
-            raise RecipeError("Splits: no split named. Write Splits(train=0.9, test=0.1).")
-        for name, fraction in fractions.items():
-            if not _NAME.fullmatch(name):
-                raise RecipeError(
-                    f"Splits: {name!r} cannot name a split. Use ASCII letters, digits and '_'."
-                )
-            if isinstance(fraction, bool) or not isinstance(fraction, int | float):
-                raise RecipeError(f"Splits: {name}={fraction!r} is not a number.")
-            if not 0 < fraction <= 1:
-                raise RecipeError(f"Splits: {name}={fraction} must be above 0 and at most 1.")
-        total = sum(fractions.values())
-        if abs(total - 1) > 1e-6:
-            raise RecipeError(f"Splits: the fractions add up to {total:g}, expected 1.")
         if stratify_by is not None and group_by is not None:
             raise RecipeError(
                 "Splits: stratify_by and group_by exclude each other: a group has one split, so "
                 "shares per label cannot be exact. Drop one of them."
             )
-        object.__setattr__(self, "fractions", tuple((k, float(v)) for k, v in fractions.items()))
-        object.__setattr__(self, "stratify_by", stratify_by)
-        object.__setattr__(self, "group_by", group_by)
+        _check_fractions(fractions)
+        self._set(
+            fractions=tuple((k, float(v)) for k, v in fractions.items()),
+            stratify_by=stratify_by,
+            group_by=group_by,
+        )
+
+    @classmethod
+    def by_folder(cls, **folders: str | Sequence[str]) -> Splits:
+        """Splits named by the first folder of a file's path, in any case.
+
+        Args:
+            folders: The folder, or several, of each split. None given means ``train`` or
+                ``training``; ``validation``, ``valid``, ``val`` or ``dev``; ``test`` or
+                ``testing``.
+
+        Raises:
+            RecipeError: if a folder stands for two splits, or a name cannot be a split's.
+        """
+        values = {
+            name: tuple(sorted(text.casefold() for text in texts))
+            for name, texts in _texts(folders or FOLDERS, "by_folder").items()
+        }
+        _check_apart(values)
+        return cls._of(SplitRule(by="folder", values=tuple(values.items())))
+
+    @classmethod
+    def by_column(cls, feature: str, **values: str | Sequence[str]) -> Splits:
+        """Splits named by a feature: ``Splits.by_column("part", train="a", test=("b", "c"))``.
+
+        Args:
+            feature: A class, string, integer or bool of the prepared records.
+            values: The value, or several, of each split, as text. None given means the words
+                that :meth:`by_folder` knows.
+
+        Raises:
+            RecipeError: if a value stands for two splits, or a name cannot be a split's.
+        """
+        texts = _texts(values or FOLDERS, "by_column")
+        _check_apart(texts)
+        rule = SplitRule(by="column", feature=feature, values=tuple(texts.items()))
+        return cls._of(rule)
+
+    @classmethod
+    def by_time(cls, feature: str, **splits: float | int | str | datetime.date | None) -> Splits:
+        """Splits that follow each other in time, so that none is trained on its future.
+
+        Args:
+            feature: A Timestamp, or a whole number, of the prepared records.
+            splits: In their order in time, either each one's fraction of the records
+                (``train=0.8, test=0.2``; records of one time stay together, and added data may
+                move records at the ends), or each one's end, exclusive, with None for the last
+                (``train="2020-01-01", test=None``): a date, a time (UTC unless it says
+                otherwise), or a number where the feature is one.
+
+        Raises:
+            RecipeError: if they are neither fractions that add up to 1 nor ascending ends.
+        """
+        if splits and all(isinstance(value, float) for value in splits.values()):
+            _check_fractions(splits)  # type: ignore[arg-type]
+            made = cls.__new__(cls)
+            made._set(
+                fractions=tuple((k, float(v)) for k, v in splits.items()),  # type: ignore[arg-type]
+                rule=SplitRule(by="time", feature=feature),
+            )
+            return made
+        ends = tuple(_end(name, value) for name, value in splits.items())
+        inner = ends[:-1]
+        if not ends or ends[-1] is not None or None in inner:
+            raise RecipeError(
+                "Splits.by_time: expected a fraction for each split, or an end for each but the "
+                'last, which is None: train="2020-01-01", test=None.'
+            )
+        if len({type(end) for end in inner}) > 1 or list(inner) != sorted(set(inner)):  # type: ignore[type-var]
+            raise RecipeError(f"Splits.by_time: the ends {inner} do not ascend, or differ in kind.")
+        return cls._of(SplitRule(by="time", feature=feature, ends=ends), names=tuple(splits))
+
+    @classmethod
+    def _of(cls, rule: SplitRule, *, names: tuple[str, ...] = ()) -> Splits:
+        made = cls.__new__(cls)
+        made._set(rule=rule, names=names or tuple(name for name, _ in rule.values))
+        return made
+
+    def _set(
+        self,
+        *,
+        names: tuple[str, ...] = (),
+        fractions: tuple[tuple[str, float], ...] = (),
+        stratify_by: str | None = None,
+        group_by: str | None = None,
+        rule: SplitRule | None = None,
+    ) -> None:
+        names = names or tuple(name for name, _ in fractions)
+        for name in names:
+            if not _NAME.fullmatch(name):
+                raise RecipeError(
+                    f"Splits: {name!r} cannot name a split. Use ASCII letters, digits and '_'."
+                )
+        values = (names, fractions, stratify_by, group_by, rule)
+        for field, value in zip(dataclasses.fields(self), values, strict=True):
+            object.__setattr__(self, field.name, value)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The split names, in the order given."""
-        return tuple(name for name, _ in self.fractions)
+    def partitioned(self) -> bool:
+        """Whether something else than a record's own key decides its split.
+
+        Then the split's index is the record's partition, and order is (split, key, id).
+        """
+        return self.group_by is not None or self.rule is not None
 
     def boundaries(self) -> tuple[Fraction, ...]:
         """Cumulative fractions at the splits' ends, exact as written; the last is 1."""
@@ -96,5 +212,58 @@ class Splits:
             # In their order: it decides which range of the key each split is.
             "fractions": [list(pair) for pair in self.fractions],
             "group_by": self.group_by,
+            "names": list(self.names),
+            "rule": None if self.rule is None else dataclasses.asdict(self.rule),
             "stratify_by": self.stratify_by,
         }
+
+
+def _check_fractions(fractions: Mapping[str, float]) -> None:
+    if not fractions:
+        raise RecipeError("Splits: no split named. Write Splits(train=0.9, test=0.1).")
+    for name, fraction in fractions.items():
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float):
+            raise RecipeError(f"Splits: {name}={fraction!r} is not a number.")
+        if not 0 < fraction <= 1:
+            raise RecipeError(f"Splits: {name}={fraction} must be above 0 and at most 1.")
+    total = sum(fractions.values())
+    if abs(total - 1) > 1e-6:
+        raise RecipeError(f"Splits: the fractions add up to {total:g}, expected 1.")
+
+
+def _texts(given: Mapping[str, str | Sequence[str]], what: str) -> dict[str, tuple[str, ...]]:
+    texts = {name: (v,) if isinstance(v, str) else tuple(v) for name, v in given.items()}
+    for name, values in texts.items():
+        if not values or not all(isinstance(value, str) and value for value in values):
+            raise RecipeError(f"Splits.{what}: {name}={given[name]!r}, expected text or texts.")
+    return texts
+
+
+def _check_apart(values: Mapping[str, tuple[str, ...]]) -> None:
+    owner: dict[str, str] = {}
+    for name, texts in values.items():
+        for text in texts:
+            if owner.setdefault(text, name) != name:
+                raise RecipeError(f"Splits: {text!r} stands for both {owner[text]} and {name}.")
+
+
+def _end(name: str, value: object) -> int | str | None:
+    """The end of a split by time: a number, or an ISO time in UTC."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    found = value
+    if isinstance(found, str):
+        try:
+            found = datetime.datetime.fromisoformat(found)
+        except ValueError:
+            found = None
+    if isinstance(found, datetime.date) and not isinstance(found, datetime.datetime):
+        found = datetime.datetime(found.year, found.month, found.day)
+    if not isinstance(found, datetime.datetime):
+        raise RecipeError(
+            f"Splits.by_time: {name}={value!r}, expected a fraction as 0.8, a date as "
+            '"2020-01-01", a whole number, or None for the last.'
+        )
+    utc = datetime.UTC
+    aware = found.replace(tzinfo=utc) if found.tzinfo is None else found.astimezone(utc)
+    return aware.isoformat(timespec="microseconds")

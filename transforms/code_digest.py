@@ -20,7 +20,7 @@ from typing import Any
 
 from ..schemas.errors import RecipeError
 from ..schemas.fingerprint import digest
-from ..schemas.recipe import PrepareStep
+from ..schemas.recipe import CrossStep, PrepareStep
 from .code_names import (
     as_built_in,
     attributes_of,
@@ -83,7 +83,7 @@ def step_digest(step: Any, *, folder: str) -> str:
     Raises:
         RecipeError: as :func:`code_digest` does.
     """
-    if isinstance(step, PrepareStep) and not is_users_class(type(step)):
+    if isinstance(step, PrepareStep | CrossStep) and not is_users_class(type(step)):
         return digest({"step": library_name(type(step)), "settings": step.settings()})
     return code_digest(step, folder=folder)
 

@@ -51,7 +51,7 @@ def test_small_table_is_counted_exactly(tmp_path: Path) -> None:
     found = _forecast(ss.Recipe(name="x", source=ss.Csv(str(tmp_path / "t"))))
     assert (found.num_files, found.num_examples) == (2, 100)
     assert found.input_bytes == sum(p.stat().st_size for p in tmp_path.rglob("*.csv"))
-    assert found.num_skipped == {"not a .csv file": 1}
+    assert found.num_skipped == {"not a .csv or .tsv file": 1}
     assert found.features == {"number": ss.Scalar("int64"), "word": ss.Scalar("string")}
     assert [(s.name, s.num_examples, s.num_shards) for s in found.splits] == [
         ("train", 80, 1),

@@ -1,0 +1,155 @@
+"""Prepare, all of it: a Beam job for each stage, from the source's blocks to the final runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ..schemas.blocks import WorkUnit
+from ..schemas.naming import Workspace
+from ..schemas.progress import Progress
+from ..schemas.runner import JobRunner
+from ..transforms import storage
+from ..transforms.partitions import time_ends
+from ..transforms.summary import RunEntry, Summary, read_summary
+from .block_runs import PrepareConfig, summary_digest
+from .inventory import write_descriptors
+from .merging import plan_spans
+from .run_files import run_in_place
+from .stages import needs_time_ends
+from .staging import StagedRecipe
+from .survey import Survey
+from .time_ends import find_time_ends
+from .watch import watched
+
+STEP = "prepare"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The prepared records of a build."""
+
+    summary: Summary
+    """Of the final runs."""
+    digest: str
+    """Names that summary."""
+    summaries: tuple[str, ...]
+    """The digests of all stages' summaries, the final one last."""
+    entries: tuple[RunEntry, ...]
+    """The runs of all stages: each may hold rejects."""
+    num_units: int
+    """Blocks, and ranges of later stages …"""
+    num_made: int
+    """… and how many of them had no run yet."""
+
+    @property
+    def num_rejects(self) -> int:
+        """Rejects of all stages."""
+        return sum(entry.run.num_rejects for entry in self.entries)
+
+
+def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> PrepareConfig:
+    """What the runs of the first stage are made with."""
+    return PrepareConfig(
+        staged=staged,
+        folder=found.recipe.folder,
+        workspace=workspace,
+        features=found.stages[0],
+        digest=found.stage_digests[0],
+        ends=time_ends(found.recipe.splits, found.features.prepared),
+    )
+
+
+def next_config(
+    found: Survey, config: PrepareConfig, *, digest: str, ends: tuple[int, ...] | None
+) -> PrepareConfig:
+    """What the runs of the next stage are made with.
+
+    Args:
+        found: The survey.
+        config: Of the stage before.
+        digest: Names the summary of its runs.
+        ends: Of splits by time, where they are known by now.
+    """
+    stage = config.stage + 1
+    return dataclasses.replace(
+        config,
+        features=found.stages[stage],
+        digest=found.stage_digests[stage],
+        stage=stage,
+        previous=digest,
+        given=config.features.outputs,
+        ends=ends,
+    )
+
+
+def prepare_records(
+    found: Survey,
+    staged: StagedRecipe,
+    workspace: Workspace,
+    *,
+    runner: JobRunner,
+    progress: Progress,
+) -> Prepared:
+    """Makes sure that every unit of every stage has its run."""
+    config = first_config(found, staged, workspace)
+    units: Sequence[WorkUnit] = found.inventory.blocks
+    entries: list[RunEntry] = []
+    digests: list[str] = []
+    num_units = num_made = 0
+    while True:
+        digest = summary_digest(config, units, found.recipe.splits)
+        label = f"{STEP} {config.stage + 1}" if len(found.stages) > 1 else STEP
+        made = _run_stage(config, units, digest, label=label, runner=runner, progress=progress)
+        summary = read_summary(workspace, digest)
+        progress.finish(label, reused=not made, note=f"{summary.num_records:,} records")
+        entries += summary.entries
+        digests.append(digest)
+        num_units, num_made = num_units + len(units), num_made + made
+        if config.stage + 1 == len(found.stages):
+            break
+        ends = config.ends
+        if ends is None and needs_time_ends(found.recipe):
+            ends = find_time_ends(
+                summary.entries,
+                splits=found.recipe.splits,
+                features=config.features.outputs,
+                workspace=workspace,
+            )
+        config = next_config(found, config, digest=digest, ends=ends)
+        units = plan_spans(summary.histogram)
+    return Prepared(
+        summary=summary,
+        digest=digest,
+        summaries=tuple(digests),
+        entries=tuple(entries),
+        num_units=num_units,
+        num_made=num_made,
+    )
+
+
+def _run_stage(
+    config: PrepareConfig,
+    units: Sequence[WorkUnit],
+    digest: str,
+    *,
+    label: str,
+    runner: JobRunner,
+    progress: Progress,
+) -> int:
+    """Makes sure that each unit has its run; gives how many had none."""
+    workspace = config.workspace
+    run_ids = [config.run_id(unit) for unit in units]
+    outputs = [workspace.run_info(run_id) for run_id in run_ids]
+    missing = [run_id for run_id in run_ids if run_in_place(workspace, run_id) is None]
+    if missing or not storage.exists(workspace.summary(digest)):
+        descriptors = write_descriptors(units, workspace)
+        with watched(progress, label, outputs=outputs, unit="blocks"):
+            # Takes seconds: in the step's time, so that its bar shows.
+            from .prepare import PrepareRuns
+
+            job = PrepareRuns(config, descriptors, digest, runner.threads_per_worker)
+            runner.run(lambda pipeline: pipeline | job, job_name=STEP)
+    else:
+        progress.start(label, total=len(outputs), unit="blocks")
+    return len(missing)
