@@ -11,6 +11,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,9 @@ from .chain import Step, describe, output_features, with_checks
 from .image_header import diagnose
 from .images import Check, Decode
 from .program import compile_programs, run_apart
+
+if TYPE_CHECKING:
+    from .jpeg_check import JpegCheck
 
 __all__ = ["MAX_PAYLOAD_BYTES", "StepRunner", "output_features"]
 
@@ -70,6 +74,7 @@ class StepRunner:
         self._programs = (
             compile_programs(self._steps, self._features, self.features) if self._steps else []
         )
+        self._quick = self._quick_check()
 
     def prepare(self, batch: RawBatch) -> RawBatch:
         """Runs the steps on a batch, in its wire columns; the rows keep their order.
@@ -87,7 +92,7 @@ class StepRunner:
                 f"expected the wire columns {self._input_schema.to_string()}, found "
                 f"{columns.schema.to_string()}"
             )
-        if not self._programs:
+        if not self._programs or (self._quick is not None and self._quick.passes(columns)):
             return dataclasses.replace(batch, columns=columns.select(self._schema.names))
         rejects = list(batch.rejects)
         num_filtered = batch.num_filtered
@@ -117,6 +122,19 @@ class StepRunner:
             rejects=tuple(rejects),
             num_filtered=num_filtered,
         )
+
+    def _quick_check(self) -> JpegCheck | None:
+        """What may stand in for the graph where the steps are checks, and change nothing."""
+        checked = [step.name for step in self._steps if isinstance(step, Check)]
+        # The graph gives the heights on, to have something to compute.
+        passed = {f"{name}/height" for name in checked}
+        if not checked or len(checked) < len(self._steps):
+            return None
+        if not all(program.computed <= passed for program in self._programs):
+            return None
+        from .jpeg_check import JpegCheck
+
+        return JpegCheck(checked)
 
     def _empty(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self._schema)

@@ -146,9 +146,7 @@ class Check:
         stated = tf.where(orientation >= 5, tf.reverse(stated, [0]), stated)
 
         def check_jpeg() -> Any:
-            # Reads and decodes the whole scan, but makes one pixel of each 8×8 block.
-            small = tf.io.decode_jpeg(data, channels=3, ratio=8, dct_method="INTEGER_FAST")
-            return tf.reduce_all(tf.shape(small)[:2] == (stated + 7) // 8)
+            return tf.reduce_all(tf.shape(decode_small(data))[:2] == (stated + 7) // 8)
 
         def check_other() -> Any:
             image = tf.io.decode_image(data, channels=3, expand_animations=False)
@@ -210,6 +208,13 @@ def is_jpeg(data: Any) -> Any:
     import tensorflow as tf
 
     return tf.strings.substr(data, 0, 3) == b"\xff\xd8\xff"
+
+
+def decode_small(data: Any) -> Any:
+    """Decodes a JPEG, a string scalar, to 1/8 of its size: all of its scan, a pixel a block."""
+    import tensorflow as tf
+
+    return tf.io.decode_jpeg(data, channels=3, ratio=8, dct_method="INTEGER_FAST")
 
 
 def decode_pixels(data: Any, channels: int) -> Any:
