@@ -56,11 +56,15 @@ class Table:
         Raises:
             pa.ArrowInvalid: if a cell does not fit its column's type, or a row is ragged.
         """
+        data = rows.data
+        if data.startswith(b"\xef"):
+            # At the very start pyarrow takes this for a mark to be left out.
+            data = b"\n" + data
         return pa.csv.read_csv(
-            pa.py_buffer(rows.data),
+            pa.py_buffer(data),
             read_options=pa.csv.ReadOptions(
                 column_names=[str(i) for i in range(len(self.header))],
-                block_size=len(rows.data) + 1,
+                block_size=len(data) + 1,
                 use_threads=False,
             ),
             parse_options=pa.csv.ParseOptions(

@@ -195,6 +195,8 @@ def _as_utf8(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
             break
     if encoding == "utf-8":
         encoding = _mark_of(head) or encoding
+    elif encoding in ("utf-16", "utf-32") and not _mark_of(head):
+        encoding = f"{encoding}-le"
     if encoding == "utf-8":
         yield head
         if damage is None:
