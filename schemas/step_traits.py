@@ -19,6 +19,10 @@ class StepTraits:
     """``apply()`` works as well on tensors with a leading batch dimension (``tf.RaggedTensor``
     where lists vary in length), elementwise over records: what a record becomes depends on no
     other record, to the bit. Then whole batches go through at once, without a loop."""
+    sees_features: bool = False
+    """``apply()`` takes the features that the record has as its second argument."""
+    filters: bool = False
+    """The step says which records to keep; dropped ones are counted, and are no rejects."""
     export_obstacle: str = ""
     """Why the step cannot be exported for serving, where it cannot: it runs Python, say."""
     functions: tuple[Callable[..., Any], ...] = ()

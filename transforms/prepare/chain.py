@@ -156,7 +156,7 @@ def apply_steps(
         with tf.name_scope(f"step{number}"):
             if isinstance(step, PrepareStep):
                 after.append(dict(step.features(after[-1])))
-                record = _fix_shapes(step.apply(record), after[-1])
+                record = _fix_shapes(_apply_step(step, record, after[-2]), after[-1])
             else:
                 record, found = _apply_function(step, record, after[-1])
                 after.append(found)
@@ -181,11 +181,18 @@ def apply_batched(
     for number, (step, found) in enumerate(zip(steps, after, strict=True), first):
         with tf.name_scope(f"step{number}"):
             if isinstance(step, PrepareStep):
-                records = step.apply(records)
+                records = _apply_step(step, records, before)
             else:
                 records = _call_function(step, records, before, found)
         before = found
     return records
+
+
+def _apply_step(step: PrepareStep, record: dict[str, Any], features: Features) -> dict[str, Any]:
+    if not StepTraits.of(step).sees_features:
+        return step.apply(record)
+    found: dict[str, Any] = step.apply(record, features)  # type: ignore[call-arg]
+    return found
 
 
 def describe(step: Step) -> str:

@@ -90,9 +90,10 @@ def compile_programs(
 
 def _cuts(steps: Sequence[Step]) -> Iterator[tuple[int, int, bool]]:
     """The stretches of a chain: (first, stop, whether all of its steps are batched)."""
-    batched = [StepTraits.of(step).batched for step in steps]
+    traits = [StepTraits.of(step) for step in steps]
+    batched = [trait.batched for trait in traits]
     start = 0
-    ends = [number + 1 for number, step in enumerate(steps) if getattr(step, "filters", False)]
+    ends = [number for number, trait in enumerate(traits, 1) if trait.filters]
     for end in [*ends, len(steps)]:
         part = batched[start:end]
         lead = part.index(False) if False in part else len(part)

@@ -1,0 +1,480 @@
+"""Steps on values of tables: fill, missing, cast, clip, hash, one-hot; and parse_time.
+
+Exact and elementwise, so whole batches go through at once. A missing value stays missing, until
+:func:`fill` makes the feature a required one. What needs the whole data (means, vocabularies,
+buckets) is for a ``preprocessing_fn``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Annotated, Any
+
+import pydantic
+
+from ...schemas.config import config_class
+from ...schemas.errors import RecipeError
+from ...schemas.features import (
+    ClassLabel,
+    Features,
+    Scalar,
+    Tensor,
+    presence_name,
+    tensor_form,
+)
+from ...schemas.values import DtypeField
+from ...schemas.values import Value as Plain
+from ...schemas.wire import FLOATS
+from .casting import INTEGERS, cast_values
+from .times import ParseTime, parse_time
+from .values import (
+    NO_FEATURES,
+    Value,
+    call_text,
+    checked,
+    compute,
+    each,
+    find,
+    find_single,
+    of_dtype,
+    without_presence,
+)
+
+__all__ = ["ParseTime", "cast", "clip", "fill", "hash", "missing", "one_hot", "parse_time"]
+
+_NUMBERS = {*INTEGERS, *FLOATS}
+_ALL = {*_NUMBERS, "bool", "string"}
+_Half = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
+
+
+@config_class
+class Fill:
+    """See :func:`fill`."""
+
+    name: str
+    value: Plain
+    nan: bool = False
+    batched = True
+    sees_features = True
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return call_text("ss.tables.fill", self.name, self.value, nan=self.nan or None)
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {
+            "step": "tables.fill",
+            "name": self.name,
+            "value": _plain(self.value),
+            "nan": self.nan,
+        }
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no such feature, or the value is none of its.
+        """
+        feature = self._found(features)
+        _as_stored(self, feature, self.value)
+        if self.nan and feature.form.dtype not in FLOATS:
+            raise RecipeError(f"prepare: {self!r}: {self.name!r} is {feature!r}, without NaN.")
+        if isinstance(feature, Scalar):
+            feature = dataclasses.replace(feature, optional=False, default=None)
+        return {**features, self.name: dataclasses.replace(feature, optional=False)}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Puts the value where there is none."""
+        import tensorflow as tf
+
+        given, present = record[self.name], record.get(presence_name(self.name))
+        value = tf.constant(_as_stored(self, self._found(features), self.value), given.dtype)
+        if present is not None:
+            given = tf.where(present, given, value)
+        if self.nan:
+            given = tf.where(tf.math.is_nan(given), value, given)
+        return {**without_presence(record, self.name), self.name: given}
+
+    def _found(self, features: Features) -> Value:
+        return find_single(self, self.name, features, dtypes=_ALL, what="one value a record")
+
+
+@config_class
+class Missing:
+    """See :func:`missing`."""
+
+    name: str
+    to: str
+    batched = True
+    sees_features = True
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return call_text("ss.tables.missing", self.name, self.to)
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {"step": "tables.missing", "name": self.name, "to": self.to}
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no such feature, or one of the new name.
+        """
+        find(self, self.name, features, dtypes=_ALL, what="values")
+        if self.to in features:
+            raise RecipeError(f"prepare: {self!r}: there is a feature {self.to!r} already.")
+        return {**features, self.to: Scalar("bool")}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Adds whether the feature is missing."""
+        import tensorflow as tf
+
+        present = record.get(presence_name(self.name))
+        if present is None:
+            # As many as there are records, of which a batch has a dimension more. The identity
+            # makes it a feature that is looked at.
+            value, form = each(tf.identity, record[self.name]), tensor_form(features[self.name])
+            num_dims = len(form.shape) if form is not None else 0
+            shape = (
+                [value.nrows()]
+                if isinstance(value, tf.RaggedTensor)
+                else tf.shape(value)[: value.shape.rank - num_dims]
+            )
+            present = tf.fill(shape, True)
+        return {**record, self.to: ~present}
+
+
+@config_class
+class Cast:
+    """See :func:`cast`."""
+
+    name: str
+    dtype: DtypeField
+    batched = True
+    sees_features = True
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return call_text("ss.tables.cast", self.name, self.dtype)
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {"step": "tables.cast", "name": self.name, "dtype": self.dtype}
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no such feature, or no such cast of it.
+        """
+        what = "numbers, bools, classes, times or strings"
+        feature = find(self, self.name, features, dtypes=_ALL, what=what)
+        source = feature.form.dtype
+        if {source, self.dtype} == {"string", "bool"} or (
+            self.dtype == "string" and source in FLOATS
+        ):
+            raise RecipeError(
+                f"prepare: {self!r}: {self.name!r} is {feature!r}, and {source} has no one way "
+                f"to be {self.dtype}. Write a function that says how."
+            )
+        return {**features, self.name: of_dtype(feature, self.dtype)}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Casts all values; fails where one has no equal."""
+        after = self.features(features)[self.name]
+        instead = "0" if record[self.name].dtype.name == "string" else 0
+        return compute(
+            record, self.name, lambda v: cast_values(v, self.dtype), after=after, instead=instead
+        )
+
+
+@config_class
+class Clip:
+    """See :func:`clip`."""
+
+    name: str
+    min: int | float | None = None
+    max: int | float | None = None
+    batched = True
+    sees_features = True
+
+    def __post_init__(self) -> None:
+        """Checks the limits."""
+        limits = [limit for limit in (self.min, self.max) if limit is not None]
+        if not limits or any(math.isnan(limit) for limit in limits):
+            raise ValueError("expected min, max or both, as numbers")
+        if limits != sorted(limits):
+            raise ValueError(f"min={self.min} is above max={self.max}")
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return call_text("ss.tables.clip", self.name, min=self.min, max=self.max)
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        limits = [_plain(limit) for limit in (self.min, self.max)]
+        return {"step": "tables.clip", "name": self.name, "limits": limits}
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there are no such numbers, or a limit is none of them.
+        """
+        feature = find(self, self.name, features, dtypes=_NUMBERS, what="numbers")
+        dtype = feature.form.dtype
+        for limit in (self.min, self.max):
+            start, stop = INTEGERS.get(dtype, (-math.inf, math.inf))
+            if (
+                limit is not None
+                and dtype in INTEGERS
+                and not (isinstance(limit, int) and start <= limit < stop)
+            ):
+                raise RecipeError(f"prepare: {self!r}: {limit!r} is no {dtype}.")
+        return features
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Moves values to the nearest limit; NaN stays."""
+        import tensorflow as tf
+
+        def clip(value: Any) -> Any:
+            for limit, is_beyond in ((self.min, tf.less), (self.max, tf.greater)):
+                if limit is not None:
+                    bound = tf.constant(limit, value.dtype)
+                    value = tf.where(is_beyond(value, bound), bound, value)
+            return value
+
+        return compute(record, self.name, clip, after=features[self.name])
+
+
+@config_class
+class Hash:
+    """See :func:`hash`."""
+
+    name: str
+    num_buckets: Annotated[int, pydantic.Field(ge=1, lt=2**63)]
+    key: tuple[_Half, _Half] | None = None
+    batched = True
+    sees_features = True
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return call_text("ss.tables.hash", self.name, self.num_buckets, key=self.key)
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {
+            "step": "tables.hash",
+            "name": self.name,
+            "num_buckets": self.num_buckets,
+            "key": list(self.key) if self.key is not None else None,
+        }
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no such feature, or it is one of floats.
+        """
+        dtypes = {*INTEGERS, "bool", "string"}
+        feature = find(self, self.name, features, dtypes=dtypes, what="strings or whole numbers")
+        return {**features, self.name: of_dtype(feature, "int64")}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Replaces values by their buckets."""
+        import tensorflow as tf
+
+        def bucket(value: Any) -> Any:
+            text = value if value.dtype == tf.string else tf.strings.as_string(value)
+            if self.key is None:
+                return tf.strings.to_hash_bucket_fast(text, self.num_buckets)
+            return tf.strings.to_hash_bucket_strong(text, self.num_buckets, list(self.key))
+
+        return compute(record, self.name, bucket, after=self.features(features)[self.name])
+
+
+@config_class
+class OneHot:
+    """See :func:`one_hot`."""
+
+    name: str
+    depth: Annotated[int, pydantic.Field(ge=1, le=2**20)] | None = None
+    dtype: DtypeField = "float32"
+    batched = True
+    sees_features = True
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        dtype = None if self.dtype == "float32" else self.dtype
+        return call_text("ss.tables.one_hot", self.name, depth=self.depth, dtype=dtype)
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {
+            "step": "tables.one_hot",
+            "name": self.name,
+            "depth": self.depth,
+            "dtype": self.dtype,
+        }
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no such class or integer, or its number of values is not told.
+        """
+        what = "a class or an integer"
+        feature = find_single(self, self.name, features, dtypes={*INTEGERS}, what=what)
+        if self.dtype == "string":
+            raise RecipeError(f"prepare: {self!r}: ones and zeros are numbers or bools.")
+        depth = self.depth
+        if depth is None and isinstance(feature, ClassLabel):
+            depth = len(feature.names)
+        if depth is None:
+            raise RecipeError(
+                f"prepare: {self!r}: {self.name!r} is {feature!r}, which does not say how many "
+                "values it has. Give depth=."
+            )
+        return {**features, self.name: Tensor(self.dtype, (depth,))}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Replaces indices by their one-hot vectors."""
+        import tensorflow as tf
+
+        feature = self.features(features)[self.name]
+        form = tensor_form(feature)
+        depth = form.shape[0] if form is not None else None
+        index = cast_values(record[self.name], "int64")
+        present = record.get(presence_name(self.name), tf.ones_like(index, tf.bool))
+        fits = ~present | ((index >= 0) & (index < depth))
+        index = checked(
+            tf.where(present, index, -1), fits, expected=f"0 to {(depth or 0) - 1}", found=index
+        )
+        value = tf.one_hot(index, depth, on_value=True, off_value=False, dtype=tf.bool)
+        return {**without_presence(record, self.name), self.name: tf.cast(value, self.dtype)}
+
+
+def fill(name: str, value: Plain, *, nan: bool = False) -> Fill:
+    """Puts a value where the feature is missing, which then never is.
+
+    Args:
+        name: A feature of one value a record.
+        value: A value of its dtype; of a class, its name or index; of a time, its number.
+        nan: Whether to put it in place of NaN, too.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Fill(name=name, value=value, nan=nan)
+
+
+def missing(name: str, to: str) -> Missing:
+    """Adds a bool feature ``to`` that says where a feature is missing. Put it before :func:`fill`.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Missing(name=name, to=to)
+
+
+def cast(name: str, dtype: str) -> Cast:
+    """Turns values into another dtype; a record with one that has no equal there is rejected.
+
+    Out of range, a fraction for an integer, another number than 0 and 1 for a bool, and text that
+    is no number are rejected. Numbers become floats by rounding to the nearest (``float64`` to
+    ``float32`` loses digits: that is asked for here and happens nowhere else). Integers become
+    strings as decimals; floats and bools have no one way. A missing value stays missing. A class
+    or a time becomes its number.
+
+    Args:
+        name: A feature of numbers, bools or strings, tensors and sequences of them, too.
+        dtype: Such as ``"float32"``.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Cast(name=name, dtype=dtype)  # type: ignore[arg-type]
+
+
+def clip(name: str, min: int | float | None = None, max: int | float | None = None) -> Clip:
+    """Moves values below ``min`` or above ``max`` there; NaN and missing values stay.
+
+    Args:
+        name: A feature of numbers, tensors and sequences of them, too.
+        min: Of the feature's dtype: whole for integers.
+        max: The same.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Clip(name=name, min=min, max=max)
+
+
+def hash(name: str, num_buckets: int, *, key: tuple[int, int] | None = None) -> Hash:
+    """Replaces strings or whole numbers by buckets, int64 in [0, num_buckets).
+
+    The same value has the same bucket on every machine: FarmHash's fingerprint, or SipHash with a
+    ``key``, where somebody might choose values to fall into one bucket. Numbers count as their
+    decimals. A missing value stays missing.
+
+    Args:
+        name: The feature, tensors and sequences, too.
+        num_buckets: At least 1.
+        key: Two integers in [0, 2**63).
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Hash(name=name, num_buckets=num_buckets, key=key)
+
+
+def one_hot(name: str, depth: int | None = None, *, dtype: str = "float32") -> OneHot:
+    """Replaces a class or an integer by a vector with a one at its index.
+
+    A missing one becomes all zeros; one that is not in [0, depth) is rejected.
+
+    Args:
+        name: The feature.
+        depth: Length of the vector; None for the number of a class's names.
+        dtype: Of the ones and zeros.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return OneHot(name=name, depth=depth, dtype=dtype)  # type: ignore[arg-type]
+
+
+def _plain(value: object) -> object:
+    """A value as JSON that tells 1 from 1.0 and True, and knows NaN."""
+    shown = value.hex() if isinstance(value, float) else value
+    return None if value is None else [type(value).__name__, shown]
+
+
+def _as_stored(step: Fill, feature: Value, value: Plain) -> Plain:
+    """A value to fill in as the feature stores it.
+
+    Raises:
+        RecipeError: if it is none of the feature's.
+    """
+    if isinstance(feature, ClassLabel) and isinstance(value, str) and value in feature.names:
+        return feature.names.index(value)
+    dtype = feature.form.dtype
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if dtype == "string":
+        fits = isinstance(value, str)
+    elif dtype == "bool":
+        fits = isinstance(value, bool)
+    elif dtype in FLOATS:
+        fits = number
+    else:
+        start, stop = INTEGERS[dtype]
+        if isinstance(feature, ClassLabel):
+            start, stop = 0, len(feature.names)
+        fits = number and isinstance(value, int) and start <= value < stop
+    if not fits:
+        raise RecipeError(f"prepare: {step!r}: {step.name!r} is {feature!r}.")
+    return value

@@ -1,0 +1,150 @@
+"""What steps on values share: finding a feature, working on all its values, checking them.
+
+All of it works on one record and on a whole batch alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ...schemas.errors import RecipeError
+from ...schemas.features import (
+    ClassLabel,
+    Feature,
+    Features,
+    Scalar,
+    Sequence,
+    Tensor,
+    Text,
+    Timestamp,
+    presence_name,
+    tensor_form,
+)
+
+NO_FEATURES: Features = types.MappingProxyType({})
+Value = Scalar | ClassLabel | Text | Timestamp | Tensor | Sequence
+
+
+def call_text(name: str, *arguments: object, **settings: object) -> str:
+    """A step as it is written in a recipe; a setting of None is left out.
+
+    >>> call_text("ss.tables.clip", "age", min=0, max=None)
+    'ss.tables.clip("age", min=0)'
+    """
+    shown = [_written(argument) for argument in arguments]
+    shown += [f"{key}={_written(value)}" for key, value in settings.items() if value is not None]
+    return f"{name}({', '.join(shown)})"
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def find(step: object, name: str, features: Features, *, dtypes: set[str], what: str) -> Value:
+    """The feature that a step works on.
+
+    Args:
+        step: Names itself in the error.
+        name: The feature's name.
+        features: Those there are.
+        dtypes: What its values may be.
+        what: The same for a person: ``numbers``.
+
+    Raises:
+        RecipeError: if there is none of this name, or it is another one.
+    """
+    feature = features.get(name)
+    if feature is None:
+        raise RecipeError(
+            f"prepare: {step!r}: there is no feature {name!r}; there are "
+            f"{', '.join(map(repr, sorted(features)))}."
+        )
+    form = tensor_form(feature)
+    if not isinstance(feature, Value) or form is None or form.dtype not in dtypes:
+        raise RecipeError(f"prepare: {step!r}: {name!r} is {feature!r}, expected {what}.")
+    return feature
+
+
+def find_single(
+    step: object, name: str, features: Features, *, dtypes: set[str], what: str
+) -> Value:
+    """The feature that a step works on, which has one value a record.
+
+    Raises:
+        RecipeError: as :func:`find` does, and for tensors and sequences.
+    """
+    feature = find(step, name, features, dtypes=dtypes, what=what)
+    if isinstance(feature, Tensor | Sequence):
+        raise RecipeError(
+            f"prepare: {step!r}: {name!r} is {feature!r}, expected one value a record."
+        )
+    return feature
+
+
+def of_dtype(feature: Value, dtype: Any) -> Feature:
+    """A feature of the same shape, missing where it was, of plain values of a dtype."""
+    if isinstance(feature, Sequence):
+        return dataclasses.replace(feature, of=of_dtype(feature.of, dtype))  # type: ignore[arg-type]
+    if isinstance(feature, Tensor):
+        return Tensor(dtype, feature.shape, optional=feature.optional)
+    return Scalar(dtype, optional=feature.optional)
+
+
+def each(function: Callable[[Any], Any], value: Any) -> Any:
+    """Applies a function of a tensor to all values, ragged ones too."""
+    import tensorflow as tf
+
+    if isinstance(value, tf.RaggedTensor):
+        return value.with_flat_values(each(function, value.flat_values))
+    return function(value)
+
+
+def checked(value: Any, fits: Any, *, expected: str, found: Any) -> Any:
+    """A tensor, once all of ``fits`` is true; else the record fails with what was found."""
+    import tensorflow as tf
+
+    message = f"expected {expected}, found"
+    verdict = tf.debugging.Assert(tf.reduce_all(fits), [message, found], summarize=8)
+    with tf.control_dependencies([verdict]):
+        return tf.identity(value)
+
+
+def compute(
+    record: dict[str, Any],
+    name: str,
+    function: Callable[[Any], Any],
+    *,
+    after: Feature,
+    instead: Any = None,
+) -> dict[str, Any]:
+    """The record with all values of a feature computed; missing ones stay missing.
+
+    Args:
+        record: One record, or a batch of them.
+        name: The feature.
+        function: From a tensor to one of the same shape, elementwise.
+        after: What the feature becomes.
+        instead: What the function gets where a single value is missing; None for its fill.
+    """
+    import tensorflow as tf
+
+    form = tensor_form(after)
+    present = record.get(presence_name(name))
+    value = record[name]
+    # A missing list has no values.
+    may_miss = present is not None and form is not None and not form.shape
+    if may_miss and instead is not None:
+        value = tf.where(present, value, tf.constant(instead, value.dtype))
+    value = each(function, value)
+    if may_miss and form is not None:
+        value = tf.where(present, value, tf.constant(form.fill, value.dtype))
+    return {**record, name: value}
+
+
+def without_presence(record: dict[str, Any], name: str) -> dict[str, Any]:
+    """The record of a feature that is never missing."""
+    return {part: value for part, value in record.items() if part != presence_name(name)}
