@@ -20,15 +20,15 @@ from typing import Any
 
 from ..schemas import errors
 from ..schemas.errors import RecipeError, RunnerError, SnapshardError
-from ..schemas.features import Features, features_from_json, features_to_json
+from ..schemas.features import Features
 from ..schemas.recipe import Recipe
 from ..transforms import storage
-from ..transforms.graph import GraphInfo, put_graph, read_graph_info
+from ..transforms.graph import GraphInfo, GraphOutputs, put_graph, read_graph_info
 from .staging import StagedRecipe
 
 BATCH_ROWS = 4096
 """Rows in each record batch that is analysed. More is faster; less needs less memory."""
-ANALYSIS = {"batch_rows": BATCH_ROWS, "engine": "FnApiRunner, one worker", "format": 1}
+ANALYSIS = {"batch_rows": BATCH_ROWS, "engine": "FnApiRunner, one worker", "format": 2}
 """How the analysis runs, as far as it shapes the graph: part of the fingerprint."""
 
 _MODULE = __name__
@@ -85,12 +85,12 @@ def analyze(spec: AnalysisSpec, url: str, *, scratch: str | None = None) -> Grap
             os.path.join(folder, _FOLDER),
             url,
             inputs=spec.prepared,
-            outputs=features_from_json(result),
+            outputs=GraphOutputs.from_json(result),
         )
 
 
 def _run_child(folder: str) -> Any:
-    """Runs the child process in a folder; the features that the graph makes, as JSON."""
+    """Runs the child process in a folder; what the graph makes, as JSON."""
     with open(os.path.join(folder, _LOG), "wb") as log:
         # Its standard input tells the child that this process lives: it ends with it.
         child = subprocess.Popen(
@@ -123,7 +123,7 @@ def _run_child(folder: str) -> Any:
         )
     if "error" in result:
         raise getattr(errors, result["error"])(result["message"])
-    return result["features"]
+    return result["outputs"]
 
 
 def main() -> None:
@@ -133,13 +133,13 @@ def main() -> None:
         spec: AnalysisSpec = pickle.load(file)
     result: dict[str, object]
     try:
-        result = {"features": features_to_json(_analyze_here(spec))}
+        result = {"outputs": _analyze_here(spec).to_json()}
     except SnapshardError as error:
         result = {"error": type(error).__name__, "message": str(error)}
     storage.put_bytes(os.path.abspath(_RESULT), json.dumps(result).encode())
 
 
-def _analyze_here(spec: AnalysisSpec) -> Features:
+def _analyze_here(spec: AnalysisSpec) -> GraphOutputs:
     recipe: Recipe = spec.staged.load()
     if recipe.preprocessing_fn is None:
         raise RecipeError("The recipe has no preprocessing_fn to analyse.")

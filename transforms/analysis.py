@@ -27,10 +27,12 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from tfx_bsl.tfxio import tensor_adapter
 
 from ..schemas.errors import DataError, RecipeError, SnapshardError
-from ..schemas.features import Feature, Features, Scalar, wire_columns
+from ..schemas.features import Features, wire_columns
 from ..schemas.recipe import PreprocessingFn
 from .canonical_graph import canonicalize
-from .metadata import as_lists, features_of_outputs, schema_text, tensor_adapter_config
+from .computed import as_lists
+from .graph import GraphOutputs
+from .metadata import features_of_outputs, schema_text, tensor_adapter_config
 from .user_code import is_user_file
 
 # Its path becomes part of the names of the graph's lookup tables.
@@ -48,7 +50,7 @@ def analyze(
     read_batches: ReadBatches,
     batch_rows: int,
     folder: str,
-) -> dict[str, Feature]:
+) -> GraphOutputs:
     """Runs the analyzers of a ``preprocessing_fn`` and saves the transform graph.
 
     Must run in a working directory of its own, where temporary files lie meanwhile.
@@ -63,7 +65,7 @@ def analyze(
             it: ``transform_fn/``, ``transformed_metadata/``, ``metadata/``.
 
     Returns:
-        The features of what the function returns.
+        The features of what the function returns, and which of them are inputs.
 
     Raises:
         RecipeError: if the function fails, or returns what cannot be stored.
@@ -79,7 +81,10 @@ def analyze(
     columns = traced.analyzed or [wire_columns(prepared)[0].name]
     config = tensor_adapter_config(prepared, columns=columns)
     reading = _ReadFn(
-        read_batches if traced.analyzed else _no_batches, columns, batch_rows=batch_rows
+        read_batches if traced.analyzed else _no_batches,
+        columns,
+        features=prepared,
+        batch_rows=batch_rows,
     )
     try:
         options = PipelineOptions(
@@ -104,11 +109,14 @@ def analyze(
     canonicalize(Path(folder))
     raw = Path(folder) / "metadata" / "schema.pbtxt"
     raw.parent.mkdir()
-    raw.write_bytes(schema_text(prepared))
+    raw.write_bytes(schema_text(prepared, computed=True))
     output = tft.TFTransformOutput(folder)
-    return features_of_outputs(
-        output.transformed_metadata.schema, kept=traced.kept, like_input=traced.like_input
+    features = features_of_outputs(
+        output.transformed_metadata.schema,
+        kept={name: prepared[source] for name, source in traced.kept.items()},
+        like_input=traced.like_input,
     )
+    return GraphOutputs(features=features, kept=traced.kept)
 
 
 class Traced:
@@ -119,10 +127,10 @@ class Traced:
         self._prepared = prepared
         self.analyzed: list[str] = []
         """Wire columns that its analyzers read, by name."""
-        self.kept: dict[str, Feature] = {}
-        """Outputs that are an input, unchanged, all columns of the input's feature present."""
+        self.kept: dict[str, str] = {}
+        """Outputs that are an input, unchanged, all columns of its feature present -> its name."""
         self.like_input: set[str] = set()
-        """Sparse outputs with the indices of an optional scalar."""
+        """Sparse outputs with the indices of an optional single value."""
 
     def note(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
         """Takes in the tensors of one call."""
@@ -132,14 +140,12 @@ class Traced:
         for name, feature in self._prepared.items():
             columns = [column.name for column in feature.wire_columns(name)]
             if all(same.get(column) == column for column in columns):
-                self.kept[name] = feature
+                self.kept[name] = name
             elif len(columns) == 1:
                 renamed = [output for output, source in same.items() if source == name]
-                self.kept.update(dict.fromkeys(renamed, feature))
+                self.kept.update(dict.fromkeys(renamed, name))
         optional = {
-            id(inputs[name].indices)
-            for name, feature in self._prepared.items()
-            if isinstance(feature, Scalar) and feature.optional
+            id(tensor.indices) for tensor in inputs.values() if isinstance(tensor, tf.SparseTensor)
         }
         self.like_input = {
             name
@@ -195,16 +201,22 @@ class _ReadFn(beam.DoFn):
     """Reads all records, in batches of equal length, as tfx_bsl wants them."""
 
     def __init__(
-        self, read_batches: ReadBatches, columns: Sequence[str], *, batch_rows: int
+        self,
+        read_batches: ReadBatches,
+        columns: Sequence[str],
+        *,
+        features: Features,
+        batch_rows: int,
     ) -> None:
         self._read_batches = read_batches
+        self._features = features
         self._batch_rows = batch_rows
         self._columns = list(columns)
 
     def process(self, element: None) -> Iterator[pa.RecordBatch]:
         del element
         for batch in rebatch(self._read_batches(self._columns), self._batch_rows):
-            yield as_lists(batch.select(self._columns))
+            yield as_lists(batch.select(self._columns), self._features)
 
 
 def _no_batches(columns: Sequence[str]) -> Iterable[pa.RecordBatch]:
@@ -236,6 +248,9 @@ def _check_outputs(outputs: Any) -> None:
             # The number of records is never known: a first size that is, is of something else.
             fits = bool(rank) and sizes[0] is None and None not in sizes[1:]
             expected = "[records, …] with all other sizes known: give each record a value or row"
+        elif isinstance(tensor, tf.RaggedTensor):
+            fits = tensor.ragged_rank == 1 and None not in sizes[2:]
+            expected = "one ragged dimension, the second: flatten it, or return its parts"
         else:
             fits = rank == 2
             expected = "two dimensions: flatten it, or return its parts"

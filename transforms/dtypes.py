@@ -63,3 +63,12 @@ def unpacked(content: bytes | pa.Buffer, dtype: str) -> npt.NDArray[Any]:
         ValueError: if they are no whole number of values.
     """
     return np.frombuffer(content, numpy_dtype(dtype).newbyteorder("<"))
+
+
+def joined_bytes(array: pa.Array) -> pa.Buffer | bytes:
+    """The bytes of a ``large_binary`` column without nulls, end to end, as they lie."""
+    _, offsets, content = array.buffers()
+    if content is None:
+        return b""
+    ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    return content.slice(ends[0], ends[-1] - ends[0])

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -31,12 +32,36 @@ from ..schemas.features import (
 )
 from ..schemas.naming import join
 from . import storage
-from .metadata import as_lists, tensor_adapter_config
+from .computed import ARROW_VALUES, as_lists
+from .metadata import tensor_adapter_config
 from .runs import wire_schema
 
 DESCRIPTION = "graph.json"
 
 _NUMPY = {"int64": np.int64, "float32": np.float32, "bytes": np.object_}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GraphOutputs:
+    """What a transform graph makes."""
+
+    features: Mapping[str, Feature]
+    """What the examples hold."""
+    kept: Mapping[str, str]
+    """Those that are an input, unchanged: its name. They are copied as they are stored, past the
+    graph, whose types are fewer."""
+
+    def to_json(self) -> dict[str, object]:
+        """As plain JSON; :meth:`from_json` is its dual."""
+        return {
+            "features": features_to_json(self.features),
+            "kept": dict(sorted(self.kept.items())),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> GraphOutputs:
+        """Reads what :meth:`to_json` wrote."""
+        return cls(features=features_from_json(value["features"]), kept=value["kept"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +72,8 @@ class GraphInfo:
     """The features that it is given."""
     outputs: Mapping[str, Feature]
     """The features that it makes: what the examples hold."""
+    kept: Mapping[str, str]
+    """Outputs that are an input, unchanged: its name."""
     files: Mapping[str, str]
     """Relative path -> sha256 of each file, ``graph.json`` apart."""
 
@@ -55,6 +82,7 @@ class GraphInfo:
         value = {
             "files": dict(sorted(self.files.items())),
             "inputs": features_to_json(self.inputs),
+            "kept": dict(sorted(self.kept.items())),
             "outputs": features_to_json(self.outputs),
         }
         return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
@@ -66,11 +94,12 @@ class GraphInfo:
         return cls(
             inputs=features_from_json(value["inputs"]),
             outputs=features_from_json(value["outputs"]),
+            kept=value["kept"],
             files=value["files"],
         )
 
 
-def put_graph(local: str, url: str, *, inputs: Features, outputs: Features) -> GraphInfo:
+def put_graph(local: str, url: str, *, inputs: Features, outputs: GraphOutputs) -> GraphInfo:
     """Moves a finished graph from a local folder to its place.
 
     Raises:
@@ -80,7 +109,7 @@ def put_graph(local: str, url: str, *, inputs: Features, outputs: Features) -> G
     for name in storage.walk(local):
         with open(os.path.join(local, name), "rb") as file:
             files[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    info = GraphInfo(inputs=inputs, outputs=outputs, files=files)
+    info = GraphInfo(inputs=inputs, outputs=outputs.features, kept=outputs.kept, files=files)
     for name in files:
         storage.put_file(os.path.join(local, name), join(url, name))
     storage.put_bytes(join(url, DESCRIPTION), info.to_bytes())
@@ -108,6 +137,7 @@ class TransformGraph:
         self._url = url
         self._inputs = wire_schema(info.inputs)
         self._columns = wire_columns(info.outputs)
+        self._kept = _kept_columns(info)
         self._schema = wire_schema(info.outputs)
         self.info = info
 
@@ -123,13 +153,29 @@ class TransformGraph:
         """
         if batch.num_rows == 0:
             return pa.RecordBatch.from_pylist([], schema=self._schema)
-        adapter, function = _loaded(self._url, self.info.to_bytes())
-        inputs = adapter.ToBatchTensors(as_lists(batch.select(self._inputs.names)))
-        outputs = function(inputs)
+        given = batch.select(self._inputs.names)
+        columns = {name: given.column(source) for name, source in self._kept.items()}
+        made = [column for column in self._columns if column.name not in columns]
+        if made:
+            adapter, function = _loaded(self._url, self.info.to_bytes())
+            outputs = function(adapter.ToBatchTensors(as_lists(given, self.info.inputs)))
+            columns |= {c.name: _to_arrow(outputs[c.name], c, num_rows=len(given)) for c in made}
         return pa.RecordBatch.from_arrays(
-            [_to_arrow(outputs[c.name], c, num_rows=batch.num_rows) for c in self._columns],
-            schema=self._schema,
+            [columns[column.name] for column in self._columns], schema=self._schema
         )
+
+
+def _kept_columns(info: GraphInfo) -> dict[str, str]:
+    """Stored columns that are taken over: the output's name -> the input's."""
+    return {
+        made.name: given.name
+        for name, source in info.kept.items()
+        for made, given in zip(
+            info.outputs[name].wire_columns(name),
+            info.inputs[source].wire_columns(source),
+            strict=True,
+        )
+    }
 
 
 @functools.lru_cache(maxsize=4)
@@ -140,6 +186,7 @@ def _loaded(url: str, description: bytes) -> tuple[Any, Any]:
     from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
 
     info = GraphInfo.from_bytes(description)
+    kept = _kept_columns(info)
     adapter = TensorAdapter(tensor_adapter_config(info.inputs))
     with tempfile.TemporaryDirectory(prefix="snapshard-") as scratch:
         folder = storage.local_path(url) if storage.is_local(url) else scratch
@@ -149,7 +196,8 @@ def _loaded(url: str, description: bytes) -> tuple[Any, Any]:
 
         @tf.function(input_signature=[adapter.TypeSpecs()])
         def transform(inputs: dict[str, Any]) -> dict[str, Any]:
-            return dict(output.transform_raw_features(inputs))
+            made = output.transform_raw_features(inputs)
+            return {name: made[name] for name in made if name not in kept}
 
         # Tracing reads the graph's files: they are not needed any more after it.
         transform.get_concrete_function()
@@ -169,7 +217,9 @@ def _to_arrow(tensor: Any, column: WireColumn, *, num_rows: int) -> pa.Array:
     if hasattr(tensor, "indices"):
         counts, values = _rows_of_sparse(tensor, num_rows)
     elif hasattr(tensor, "row_splits"):
-        counts, values = np.diff(tensor.row_splits.numpy()), tensor.flat_values.numpy()
+        rows = tensor.flat_values.numpy()
+        counts = np.diff(tensor.row_splits.numpy()) * math.prod(rows.shape[1:])
+        values = rows.reshape(-1)
     else:
         values = tensor.numpy().reshape(-1)
         flat = _flat(values, column)
@@ -198,5 +248,4 @@ def _rows_of_sparse(tensor: Any, num_rows: int) -> tuple[npt.NDArray[np.int64], 
 def _flat(
     values: npt.NDArray[Any], column: WireColumn, *, mask: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    kind = {"int64": pa.int64(), "float32": pa.float32(), "bytes": pa.large_binary()}[column.kind]
-    return pa.array(values, kind, mask=mask)
+    return pa.array(values, ARROW_VALUES[column.kind], mask=mask)

@@ -24,7 +24,7 @@ from ..schemas.features import (
     domain_of,
 )
 from ..schemas.wire import FLOATS, ITEM_BYTES
-from .dtypes import largest_float, numpy_dtype, unpacked
+from .dtypes import joined_bytes, largest_float, numpy_dtype, unpacked
 from .row_values import describe
 
 Mask = npt.NDArray[np.bool_]
@@ -277,7 +277,7 @@ def _each_value(name: str, column: WireColumn, form: TensorForm, test: _Test) ->
 def _flat(array: pa.Array, column: WireColumn, dtype: str) -> Any:
     """All values that are there, end to end: of NumPy, strings of Arrow."""
     if column.packed is not None:
-        values = unpacked(_content(array.drop_null()), column.packed)
+        values = unpacked(joined_bytes(array.drop_null()), column.packed)
         # NumPy compares halves slowly, and knows no bfloat16.
         return values.astype(np.float32) if values.itemsize == 2 and dtype in FLOATS else values
     flat = array.drop_null() if column.length == 1 else array.flatten()
@@ -285,13 +285,6 @@ def _flat(array: pa.Array, column: WireColumn, dtype: str) -> Any:
         return flat
     numbers = flat.to_numpy(zero_copy_only=False)
     return numbers.view(np.uint64) if dtype == "uint64" else numbers
-
-
-def _content(array: pa.Array) -> pa.Buffer | bytes:
-    """The bytes of a ``large_binary`` column without nulls, end to end, as they lie."""
-    _, offsets, content = array.buffers()
-    ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    return b"" if content is None else content.slice(ends[0], ends[-1] - ends[0])
 
 
 def _counts(array: pa.Array, column: WireColumn) -> npt.NDArray[np.int64]:

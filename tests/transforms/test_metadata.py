@@ -12,14 +12,26 @@ from hypothesis import strategies as st
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from snapshard.schemas.errors import RecipeError
-from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
+from snapshard.schemas.features import (
+    Audio,
+    BoundingBoxes,
+    ClassLabel,
+    Features,
+    Image,
+    Scalar,
+    Sequence,
+    Tensor,
+    Text,
+    Timestamp,
+)
+from snapshard.transforms.computed import as_lists
 from snapshard.transforms.metadata import (
-    as_lists,
     features_of_outputs,
     schema_of,
     schema_text,
     tensor_adapter_config,
 )
+from snapshard.transforms.rows import encode_example
 from snapshard.transforms.runs import wire_schema
 
 FEATURES: Features = {
@@ -57,6 +69,86 @@ def test_schema_says_what_is_known_of_values() -> None:
     assert [dim.size for dim in found["grid"].shape.dim] == [2, 3]
     assert found["name"].HasField("shape")
     assert not found["visits"].HasField("shape")
+
+
+WIDE: Features = {
+    "double": Scalar("float64", min=0, finite=True),
+    "share": Scalar("float32", min=0, max=1, finite=True),
+    "whole": Scalar("float32"),
+    "rank": Scalar("int64", min=1),
+    "digit": Scalar("uint8", values=(1, 9, 3)),
+    "huge": Scalar("uint64"),
+    "bounded": Scalar("uint64", max=9),
+    "upper": Scalar("uint64", min=2**63),
+    "word": Scalar("string", values=("b", "a"), max_length=1),
+    "text": Text(max_length=9, optional=True),
+    "at": Timestamp("ms"),
+    "pixels": Tensor("uint8", (None, 2)),
+    "deep": Tensor("float32", (None, None)),
+    "pairs": Tensor("int32", (None, 2)),
+    "boxes": BoundingBoxes(),
+    "sound": Audio(samples=4),
+    "labels": Sequence(ClassLabel(("a", "b"))),
+}
+
+
+def test_schema_of_wider_types() -> None:
+    schema = text_format.Parse(schema_text(WIDE), schema_pb2.Schema())
+    found = {feature.name: feature for feature in schema.feature}
+
+    def tags(name: str) -> list[str]:
+        return list(found[name].annotation.tag)
+
+    assert tags("double") == ["dtype=float64", "shape=[]", "min=0", "finite"]
+    share = found["share"].float_domain
+    assert (share.min, share.max, share.disallow_nan, share.disallow_inf) == (0, 1, True, True)
+    assert found["whole"].WhichOneof("domain_info") is None
+    rank, digit = found["rank"].int_domain, found["digit"].int_domain
+    assert (rank.min, rank.max) == (1, 2**63 - 1)
+    assert (digit.min, digit.max) == (1, 9)
+    assert tags("digit") == ["dtype=uint8", "values=[1, 9, 3]"]
+    assert found["huge"].WhichOneof("domain_info") is None
+    assert (found["bounded"].int_domain.min, found["bounded"].int_domain.max) == (0, 9)
+    assert tags("upper") == ["dtype=uint64", f"min={2**63}"]
+    assert list(found["word"].string_domain.value) == ["b", "a"]
+    assert tags("word") == ["max_length=1"]
+    assert found["text"].HasField("natural_language_domain")
+    assert not found["text"].HasField("presence")
+    assert found["at"].time_domain.integer_format == schema_pb2.TimeDomain.UNIX_MILLISECONDS
+    assert tags("pixels") == ["dtype=uint8", "shape=[?, 2]"]
+    assert tags("deep") == ["shape=[?, ?]"]
+    assert [dim.size for dim in found["deep/shape"].shape.dim] == [2]
+    assert found["sound"].HasField("audio_domain")
+    assert found["sound/rate"].type == schema_pb2.INT
+    assert found["labels"].int_domain.max == 1
+    representations = schema.tensor_representation_group[""].tensor_representation
+    for name, num_inner in (("boxes", 4), ("pairs", 2)):
+        (inner,) = representations[name].ragged_tensor.partition
+        assert inner.uniform_row_length == num_inner
+    assert representations["pixels"].HasField("dense_tensor")
+
+
+def test_schema_of_wider_types_parses_their_examples() -> None:
+    import tensorflow as tf
+    from tensorflow_transform.tf_metadata import schema_utils
+
+    record = {
+        "double": 0.1, "share": 1, "whole": 2, "rank": 3, "digit": 9, "huge": 2**64 - 1,
+        "bounded": 9, "upper": 2**63, "word": "a", "at": 5, "pixels": [[1, 2], [3, 4]],
+        "deep": [[1, 2, 3]], "pairs": [[1, 2], [3, 4]], "boxes": [[0, 0, 1, 0.5]],
+        "sound": [0, 0.5, -1, 0], "sound/rate": 8000, "labels": ["b", "a", "a"],
+    }  # fmt: skip
+    specs = schema_utils.schema_as_feature_spec(schema_of(WIDE)).feature_spec
+    parsed = tf.io.parse_example([encode_example(record, WIDE)], specs)
+    assert np.frombuffer(parsed["double"].numpy()[0], "<f8").tolist() == [0.1]
+    assert parsed["huge"].numpy().tolist() == [-1]
+    assert parsed["pixels"].numpy().tolist() == [b"\1\2\3\4"]
+    assert parsed["deep"].to_list() == [[1, 2, 3]]
+    assert parsed["deep/shape"].numpy().tolist() == [[1, 3]]
+    assert parsed["pairs"].to_list() == [[[1, 2], [3, 4]]]
+    assert parsed["boxes"].to_list() == [[[0, 0, 1, 0.5]]]
+    assert parsed["labels"].to_list() == [[1, 0, 0]]
+    assert parsed["text"].values.numpy().tolist() == []
 
 
 def test_schema_text_does_not_depend_on_the_hash_seed_or_the_order() -> None:
@@ -120,7 +212,7 @@ def test_a_batch_becomes_tensors(rows: slice) -> None:
 
     adapter = TensorAdapter(tensor_adapter_config(FEATURES))
     part = batch().slice(rows.start, rows.stop - rows.start)
-    tensors = adapter.ToBatchTensors(as_lists(part))
+    tensors = adapter.ToBatchTensors(as_lists(part, FEATURES))
     numbers = list(range(5))[rows]
     assert tensors["age"].numpy().tolist() == numbers
     assert tensors["grid"].numpy().tolist() == [
@@ -144,7 +236,7 @@ def test_chosen_columns_keep_the_specs_of_all() -> None:
 @given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, 9), max_size=3)), max_size=6))
 def test_missing_lists_become_empty(rows: list[list[int] | None]) -> None:
     column = pa.array(rows, pa.large_list(pa.int64()))
-    made = as_lists(pa.record_batch({"a": column})).column("a")
+    made = as_lists(pa.record_batch({"a": column}), {"a": Tensor("int64", (None,))}).column("a")
     made.validate(full=True)
     assert made.to_pylist() == [row or [] for row in rows]
     assert made.values.offset == 0
@@ -193,5 +285,5 @@ def test_outputs_that_cannot_be_stored_are_refused() -> None:
 
 def test_numbers_are_not_copied() -> None:
     values = pa.array(np.arange(5))
-    made = as_lists(pa.record_batch({"a": values})).column("a")
+    made = as_lists(pa.record_batch({"a": values}), {"a": Scalar("int64")}).column("a")
     assert made.values.buffers()[1].address == values.buffers()[1].address
