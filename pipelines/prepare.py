@@ -85,6 +85,10 @@ class PrepareRuns(beam.PTransform):
 
     def expand(self, pbegin: Any) -> Any:
         """Wires the steps."""
+        combine = beam.CombineGlobally(CombineSummaries())
+        if self.descriptors:
+            # An empty summary instead of none costs a build of few files five more transforms.
+            combine = combine.without_defaults()
         return (
             pbegin
             | "DescriptorFiles" >> beam.Create(list(self.descriptors))  # url
@@ -92,7 +96,7 @@ class PrepareRuns(beam.PTransform):
             | "SpreadBlocks" >> beam.Reshuffle()
             | "PrepareBlock"
             >> beam.ParDo(_PrepareBlockFn(self.config, self.num_threads))  # Summary
-            | "CombineSummaries" >> beam.CombineGlobally(CombineSummaries())
+            | "CombineSummaries" >> combine
             | "WriteSummary"
             >> beam.ParDo(_WriteSummaryFn(self.config.workspace, self.summary_digest))
         )

@@ -67,7 +67,7 @@ class WriteShards(beam.PTransform):
         )
         return (
             pbegin
-            | "PlannedShards" >> beam.Create(shards)  # ShardPlan
+            | "PlannedShards" >> beam.Create(shards, reshuffle=False)  # ShardPlan
             | "SpreadShards" >> beam.Reshuffle()
             | "WriteShard" >> beam.ParDo(write)  # file name
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import site
 import sys
@@ -36,7 +37,10 @@ def is_user_file(path: str) -> bool:
     """
     if path.startswith("<") and not path.endswith(".py"):
         return False
-    real = os.path.realpath(path)
+    folder, name = os.path.split(path)
+    real = os.path.join(_real_folder(folder), name)
+    if os.path.islink(real):
+        real = os.path.realpath(real)
     if _INSTALLED_PARTS.intersection(real.split(os.sep)):
         return False
     if real.startswith(_PACKAGE_FOLDER + os.sep):
@@ -44,6 +48,12 @@ def is_user_file(path: str) -> bool:
         room = os.path.relpath(real, _PACKAGE_FOLDER).split(os.sep)[0]
         return not (room.endswith(".py") or room in _ROOMS)
     return not any(real.startswith(root + os.sep) for root in _INSTALLED_ROOTS)
+
+
+@functools.lru_cache(maxsize=4096)
+def _real_folder(folder: str) -> str:
+    # Thousands of modules lie in a few folders: looking at every part of every path takes long.
+    return os.path.realpath(folder)
 
 
 _ROOMS = frozenset({"schemas", "transforms", "pipelines", "runners"})
