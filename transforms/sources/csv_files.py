@@ -38,10 +38,10 @@ def is_table(path: str) -> bool:
 
 
 def default_delimiter(path: str) -> str:
-    """What stands between the cells of a file that is called so.
+    r"""What stands between the cells of a file that is called so.
 
     >>> default_delimiter("b.tsv.gz"), default_delimiter("b.csv")
-    ('\\t', ',')
+    ('\t', ',')
     """
     return "\t" if _plain_name(path).endswith(".tsv") else ","
 
