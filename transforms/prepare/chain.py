@@ -88,6 +88,11 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
         given = to_record(wire, features)
         record, after = apply_steps(steps, given, features, first=first)
         found = after[-1] if after else dict(features)
+        if KEEP in record and record[KEEP].shape.rank != 0:
+            raise RecipeError(
+                f"prepare: {describe(steps[-1])} gives bools of the shape {record[KEEP].shape} for "
+                "a record, expected one bool. Join them with tf.reduce_all or tf.reduce_any."
+            )
         read: set[str] = set()
         for name, feature in features.items():
             seen = {part for part in record_names(name, feature) if given[part].consumers()}

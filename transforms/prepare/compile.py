@@ -18,12 +18,13 @@ import pyarrow as pa
 
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
-from ...schemas.features import Features, is_encoded
+from ...schemas.features import Feature, Features, is_encoded, is_optional
 from ..runs import wire_schema
 from .chain import Step, describe, output_features, with_checks
 from .image_header import diagnose
 from .images import Check, Decode
 from .program import compile_programs, run_apart
+from .python_functions import FAILURE_MARK
 
 if TYPE_CHECKING:
     from .jpeg_check import JpegCheck
@@ -67,7 +68,8 @@ class StepRunner:
         self._features = dict(features)
         self._steps = with_checks(steps, features)
         self._numbered = numbered
-        self.features = dict(output_features(steps, features) if prepared is None else prepared)
+        found = output_features(steps, features)
+        self.features = found if prepared is None else _with_gaps(prepared, found)
         """The features of prepared batches."""
         self._input_schema = wire_schema(features)
         self._schema = wire_schema(self.features)
@@ -145,6 +147,11 @@ class StepRunner:
         step = self._steps[int(found[1])] if found else None
         # What comes before is a stack of paths: it would make the rejects differ by place.
         text = _NODE.split(trouble)[0].strip().rpartition("\n\n")[2]
+        if text.startswith("assertion failed:"):
+            text = _unescaped(text)
+        if text.count(FAILURE_MARK) > 1:
+            # A function in Python says itself what is wrong.
+            text = text.split(FAILURE_MARK)[1]
         text = " ".join(text.split())[:300]
         stage, reason = "prepare", "prepare step failed"
         if isinstance(step, Decode | Check):
@@ -161,6 +168,25 @@ class StepRunner:
             position=int(position) if position else None,
             payload=_payload(single, self._features),
         )
+
+
+def _with_gaps(prepared: Features, found: Features) -> dict[str, Feature]:
+    """Declared features, optional where the steps leave them so.
+
+    What is missing stays missing, then, for the validation to reject, and becomes no fill.
+    """
+    return {
+        name: dataclasses.replace(feature, optional=True)  # type: ignore[arg-type]
+        if name in found and is_optional(found[name]) and not is_optional(feature)
+        else feature
+        for name, feature in prepared.items()
+    }
+
+
+def _unescaped(text: str) -> str:
+    """Strings in an assertion's message as they are, not with C's escapes."""
+    content = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    return content.encode("latin-1", "backslashreplace").decode("utf-8", "replace")
 
 
 def _payload(single: pa.RecordBatch, features: Features) -> bytes | None:

@@ -22,11 +22,13 @@ from ...schemas.features import (
     is_encoded,
     is_optional,
     presence_name,
+    side_columns,
+    tensor_form,
     wire_columns,
 )
 from ...schemas.step_traits import StepTraits
 from ..runs import wire_schema
-from .chain import KEEP, Step, TracedRecord, apply_batched, apply_steps, columns_of, trace
+from .chain import KEEP, Step, TracedRecord, apply_batched, apply_steps, columns_of, describe, trace
 
 _PARALLEL_RECORDS = 8
 """Records in flight: of 1 to 16, the fastest on two cores, within 20 %; more need memory."""
@@ -220,6 +222,11 @@ class Program:
             )
             like = tf.fill([num_records], True)
             out: dict[str, Any] = {name: records[name] for name in records if name == KEEP}
+            if KEEP in out and out[KEEP].shape.rank != 1:
+                raise RecipeError(
+                    f"prepare: {describe(stretch.steps[-1])} gives one bool for a whole batch, "
+                    "expected one for each record. Leave batched=True out."
+                )
             for name, feature in prepared.items():
                 if not self._computed.keys().isdisjoint(columns_of(name, feature)):
                     out |= self._batches.from_records(name, feature, records, like)
@@ -288,9 +295,20 @@ def _computed_columns(name: str, feature: Feature, traced: TracedRecord) -> set[
     """Which stored columns of a prepared feature are not simply the raw batch's own."""
     if is_encoded(feature):
         return columns_of(name, feature) - traced.copied.keys()
-    # A declared size has to be held to even where no step touches the pixels.
-    whole = name in traced.copied and feature == traced.features[name]
+    whole = name in traced.copied and _stored_alike(feature, traced.features[name])
     return set() if whole else columns_of(name, feature)
+
+
+def _stored_alike(feature: Feature, found: Feature) -> bool:
+    """Whether one's columns serve as the other's: limits and gaps are checked behind the steps.
+
+    A declared size of pixels has to be held to even where no step touches them.
+    """
+    forms = [tensor_form(feature), tensor_form(found)]
+    if None in forms:
+        return feature == found
+    bare = [dataclasses.replace(form, optional=False, fill=0) for form in forms if form is not None]
+    return bare[0] == bare[1] and side_columns("", feature) == side_columns("", found)
 
 
 def _carried_columns(

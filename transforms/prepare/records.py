@@ -1,0 +1,277 @@
+"""Steps on whole records: filter, map, map_python, select, rename, drop."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ...schemas.config import config_class
+from ...schemas.errors import RecipeError
+from ...schemas.features import BoundingBoxes, Feature, Features, Struct, flatten, side_names
+from .chain import KEEP, call_user, describe
+from .python_functions import MapPython
+from .values import NO_FEATURES, call_text
+
+__all__ = ["MapPython", "drop", "filter", "map", "map_python", "rename", "select"]
+
+_Function = Callable[[dict[str, Any]], Any]
+
+
+@config_class
+class Filter:
+    """See :func:`filter`."""
+
+    function: _Function
+    batched: bool = False
+    filters = True
+    sees_features = True
+
+    @property
+    def functions(self) -> tuple[_Function, ...]:
+        """The user's function."""
+        return (self.function,)
+
+    def __repr__(self) -> str:
+        """As an error names it."""
+        return f"ss.records.filter({describe(self.function)})"
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output beside the function, as plain JSON, for the fingerprint."""
+        return {"step": "records.filter", "batched": self.batched}
+
+    def features(self, features: Features) -> Features:
+        """The features, unchanged."""
+        return features
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Adds whether to keep the record."""
+        import tensorflow as tf
+
+        given = {name: record[name] for name in features}
+        keep = call_user(self.function, given, where=repr(self))
+        try:
+            keep = tf.convert_to_tensor(keep)
+        except (ValueError, TypeError):
+            keep = None
+        if keep is None or keep.dtype != tf.bool or keep.shape.rank not in (0, 1):
+            raise RecipeError(
+                f"prepare: {self!r} returned {keep!r}, expected one bool a record. Compare with "
+                "TensorFlow operations, and join with tf.reduce_all or tf.reduce_any."
+            )
+        return {**record, KEEP: record[KEEP] & keep if KEEP in record else keep}
+
+
+@config_class
+class Map:
+    """See :func:`map`; a function of a record, whose features are found by calling it."""
+
+    function: _Function
+    batched: bool = False
+
+    @property
+    def functions(self) -> tuple[_Function, ...]:
+        """The user's function."""
+        return (self.function,)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Calls the function."""
+        result: dict[str, Any] = self.function(record)
+        return result
+
+
+@config_class
+class Select:
+    """See :func:`select` and :func:`drop`."""
+
+    names: tuple[str, ...]
+    dropped: bool = False
+    batched = True
+    sees_features = True
+
+    def __post_init__(self) -> None:
+        """Checks that there are names."""
+        if not self.names:
+            raise ValueError("expected at least one name")
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return call_text(f"ss.records.{'drop' if self.dropped else 'select'}", list(self.names))
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {"step": "records.select", "names": list(self.names), "dropped": self.dropped}
+
+    def features(self, features: Features) -> Features:
+        """The features that stay.
+
+        Raises:
+            RecipeError: if a name is no feature's, or none stays.
+        """
+        _check_known(self, self.names, features)
+        kept = {n: f for n, f in features.items() if (n in self.names) != self.dropped}
+        if not kept:
+            raise RecipeError(f"prepare: {self!r} leaves no feature.")
+        return kept
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Leaves the others out."""
+        return _parts(record, {name: name for name in self.features(features)}, features)
+
+
+@config_class
+class Rename:
+    """See :func:`rename`."""
+
+    names: Mapping[str, str]
+    batched = True
+    sees_features = True
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return call_text("ss.records.rename", dict(self.names))
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {"step": "records.rename", "names": dict(self.names)}
+
+    def features(self, features: Features) -> Features:
+        """The features by their new names.
+
+        Raises:
+            RecipeError: if a name is no feature's, or two features would have one name.
+        """
+        _check_known(self, self.names, features)
+        renamed: dict[str, Feature] = {}
+        for name, feature in features.items():
+            new = self.names.get(name, name)
+            if new in renamed:
+                raise RecipeError(f"prepare: {self!r}: two features would be called {new!r}.")
+            if isinstance(feature, BoundingBoxes) and feature.image in self.names:
+                feature = dataclasses.replace(feature, image=self.names[feature.image])
+            renamed[new] = feature
+        return renamed
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Gives tensors their new names."""
+        return _parts(record, {name: self.names.get(name, name) for name in features}, features)
+
+
+def filter(function: _Function, *, batched: bool = False) -> Filter:
+    """Keeps the records of which a function says True; the others are counted as filtered.
+
+    They are no rejects, and no later step sees them.
+
+    Args:
+        function: From a dict of tensors, a record's features by name, to a bool scalar, in
+            TensorFlow operations. A missing value is the feature's fill: to tell it, put
+            ``ss.tables.missing`` before.
+        batched: Whether the function works as well on tensors with a leading batch dimension
+            (``lambda r: r["age"] > 18`` does), which is a hundred times as fast on tables.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Filter(function=function, batched=batched)
+
+
+def map(function: _Function, *, batched: bool = False) -> Map:
+    """Turns each record into another one by a function in TensorFlow operations.
+
+    The same as the function itself in ``prepare=[…]``, but for ``batched``.
+
+    Args:
+        function: From a dict of tensors, a record's features by name, to such a dict: all that
+            the record then holds.
+        batched: Whether the function works as well on tensors with a leading batch dimension
+            (``tf.RaggedTensor`` where lists vary in length), elementwise over records, which is a
+            hundred times as fast on tables. Beware of ``tf.exp`` and its like: in their last bit,
+            vectorised ones may differ from one place in a batch to another.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Map(function=function, batched=batched)
+
+
+def map_python(
+    function: Callable[[dict[str, Any]], Mapping[str, Any]],
+    features: Mapping[str, Feature | Struct],
+    *,
+    inputs: Iterable[str] | None = None,
+) -> MapPython:
+    """Adds or replaces features of each record by a function in plain Python.
+
+    Slower than TensorFlow, and not exported for serving. An exception rejects the record, with
+    its message. What the function refers to is in the fingerprint; it must give the same for
+    the same record every time.
+
+    Args:
+        function: From a dict of NumPy values by name (``str`` for Text, ``bytes`` for other
+            strings and files, None where a value is missing) to a dict with what ``features``
+            declares, None where an optional one is missing. Other features stay as they are.
+        features: What the function gives.
+        inputs: Names of the features that it looks at; None for all of them, which is slow where
+            there are images.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    outputs, _ = flatten(features) if isinstance(features, Mapping) else (features, ())
+    chosen = None if inputs is None else tuple(inputs)
+    return MapPython(function=function, outputs=outputs, inputs=chosen)
+
+
+def select(names: Iterable[str]) -> Select:
+    """Keeps these features and no others.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Select(names=_names(names))
+
+
+def drop(names: Iterable[str]) -> Select:
+    """Leaves these features out.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Select(names=_names(names), dropped=True)
+
+
+def rename(names: Mapping[str, str]) -> Rename:
+    """Gives features other names: old name -> new one.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Rename(names=names)
+
+
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _check_known(step: object, names: Iterable[str], features: Features) -> None:
+    unknown = sorted(set(names) - set(features))
+    if unknown:
+        raise RecipeError(
+            f"prepare: {step!r}: there is no feature {', '.join(_quoted(unknown))}; there are "
+            f"{', '.join(_quoted(sorted(features)))}."
+        )
+
+
+def _quoted(names: Iterable[str]) -> list[str]:
+    return [repr(name) for name in names]
+
+
+def _parts(record: dict[str, Any], names: Mapping[str, str], features: Features) -> dict[str, Any]:
+    """The tensors of features, and what goes with each, by new names."""
+    kept = {part: value for part, value in record.items() if part == KEEP}
+    for old, new in names.items():
+        kept[new] = record[old]
+        feature = features[old]
+        sides = zip(side_names(old, feature), side_names(new, feature), strict=True)
+        kept |= {after: record[before] for before, after in sides if before in record}
+    return kept
