@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .schemas.recipe import Recipe
     from .schemas.shards import Shards
     from .schemas.splits import Splits
-    from .transforms.prepare import images
+    from .transforms.prepare import images, series
     from .transforms.rows import encode_example, parse_example
     from .transforms.sources.csv import Csv
     from .transforms.sources.image_folder import ImageFolder
@@ -61,6 +61,7 @@ __all__ = [
     "encode_example",
     "images",
     "parse_example",
+    "series",
 ]
 
 # Public name -> the module that defines it, relative to this package: the imports above, said again
@@ -87,7 +88,10 @@ _EXPORTS: dict[str, str] = {
     "encode_example": ".transforms.rows",
     "parse_example": ".transforms.rows",
 }
-_MODULES: dict[str, str] = {"images": ".transforms.prepare.images"}
+_MODULES: dict[str, str] = {
+    "images": ".transforms.prepare.images",
+    "series": ".transforms.prepare.series",
+}
 
 
 if not TYPE_CHECKING:  # else a misspelt name would pass as Any

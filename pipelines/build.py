@@ -33,6 +33,7 @@ from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish, read_rejects
 from .resolve import with_image_facts
 from .snapshot import Snapshot
+from .stages import label_of
 from .staging import StagedRecipe, refuse_while_loading, stage
 from .survey import Survey, survey
 from .train_records import train_records
@@ -212,14 +213,13 @@ class Build:
         info = read_graph_info(graph) if graph is not None else None
         prepared = found.features.prepared if info is None else dict(info.outputs)
         final = with_image_facts(prepared, summary.image_facts())
-        label = self._recipe.source.label
         return ShardSettings(
             workspace=self._workspace,
             snapshot=self._out.snapshot(found.fingerprint),
             fingerprint=found.fingerprint,
             prepared=found.features.prepared,
             final=final,
-            label=label if label in final else None,
+            label=label_of(self._recipe, final),
             compression=layout.compression,
             numbered=self._recipe.source.numbered,
             stratify_by=self._recipe.splits.stratify_by,

@@ -21,6 +21,7 @@ from ..transforms.encode import example_sizes
 from ..transforms.keys import NO_PARTITION, record_keys, split_of_keys
 from ..transforms.opened_source import path_bytes
 from ..transforms.partitions import partition_records
+from ..transforms.rejects import reject_rows
 from ..transforms.runs import run_schema, wire_schema
 
 
@@ -107,28 +108,3 @@ def split_of_records(
     if splits.stratify_by is not None:
         return np.zeros(len(ids), np.int16), ""
     return split_of_keys(record_keys(ids, recipe.seed), splits), ""
-
-
-def reject_rows(
-    ids: Sequence[str],
-    rows: npt.NDArray[np.intp],
-    *,
-    reason: str,
-    message: str,
-    numbered: bool,
-) -> list[Reject]:
-    """Rejects of some rows of a batch, all for one reason."""
-    rejects = []
-    for row in rows:
-        path, _, position = ids[row].rpartition("#") if numbered else (ids[row], "", "")
-        rejects.append(
-            Reject(
-                record_id=ids[row],
-                stage="validate",
-                reason=reason,
-                message=message,
-                source=path,
-                position=int(position) if position else None,
-            )
-        )
-    return rejects

@@ -20,10 +20,11 @@ from ..schemas.recipe import CrossStep, Recipe, SortedRecords
 from ..schemas.splits import KEY_SPACE
 from ..transforms.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
 from ..transforms.keys import NO_PARTITION
+from ..transforms.rejects import reject_rows
 from ..transforms.runs import ID, KeyRange, merge_range, wire_schema
 from ..transforms.shards import run_readers
 from ..transforms.summary import read_summary
-from .keying import reject_rows, split_of_records
+from .keying import split_of_records
 
 SPAN_BYTES = 64 << 20
 """About so much of the stage before is one unit of work."""
@@ -112,4 +113,10 @@ class RangeReader:
                 kept = np.flatnonzero(~homeless)
                 ids, splits = [ids[row] for row in kept], splits[kept]
                 columns, prefixes = columns.take(pa.array(kept)), prefixes.take(pa.array(kept))
-            yield SortedRecords(ids=ids, prefixes=prefixes, splits=splits, columns=columns)
+            yield SortedRecords(
+                ids=ids,
+                prefixes=prefixes,
+                splits=splits,
+                columns=columns,
+                numbered=self._recipe.source.numbered,
+            )

@@ -80,6 +80,13 @@ def stage_features(
     return tuple(found)
 
 
+def label_of(recipe: Recipe, features: Features) -> str | None:
+    """The feature to predict: what a step makes for it, else the source's own, if it is left."""
+    made = [getattr(step, "label", None) for step in recipe.prepare]
+    names = [name for name in (*reversed(made), recipe.source.label) if name in features]
+    return names[0] if names else None
+
+
 def check_stages(
     recipe: Recipe, stages: Sequence[StageSteps], features: Sequence[StageFeatures]
 ) -> None:

@@ -129,6 +129,8 @@ class SortedRecords:
     """int16[n]: index of each record's split."""
     columns: Any
     """pa.RecordBatch of n rows: the wire columns of the features before the step."""
+    numbered: bool = False
+    """Whether ids are ``path#position``."""
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -111,3 +112,28 @@ def reject_wrong_sizes(batch: RawBatch, features: Features) -> RawBatch:
         return batch
     kept = [batch.ids[row] for row in np.flatnonzero(fits)]
     return RawBatch(ids=kept, columns=columns.filter(pa.array(fits)), rejects=tuple(rejects))
+
+
+def reject_rows(
+    ids: Sequence[str],
+    rows: npt.NDArray[np.intp],
+    *,
+    reason: str,
+    message: str,
+    numbered: bool,
+) -> list[Reject]:
+    """Rejects of some rows of a batch, all for one reason."""
+    rejects = []
+    for row in rows:
+        path, _, position = ids[row].rpartition("#") if numbered else (ids[row], "", "")
+        rejects.append(
+            Reject(
+                record_id=ids[row],
+                stage="validate",
+                reason=reason,
+                message=message,
+                source=path,
+                position=int(position) if position else None,
+            )
+        )
+    return rejects

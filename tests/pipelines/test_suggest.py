@@ -49,7 +49,7 @@ def pictures(tmp_path: Path) -> Callable[..., str]:
 def _fingerprint(recipe: ss.Recipe, tmp_path: Path) -> Any:
     workspace = Workspace(str(tmp_path / "workspace"))
     found = survey(recipe, workspace=workspace, progress=Silent(), write=False)
-    return found.fingerprint, found.prepare_digest
+    return found.fingerprint, found.stage_digests
 
 
 def _written(source: str, tmp_path: Path) -> ss.Recipe:

@@ -1,13 +1,16 @@
 """Records as Python values through the steps: in a batch, and one by one."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from snapshard.schemas.blocks import RawBatch
-from snapshard.schemas.features import Feature, wire_columns
+from snapshard.schemas.features import Feature, Features, wire_columns
+from snapshard.schemas.recipe import CrossStep, SortedRecords
 from snapshard.schemas.step_traits import StepTraits
 from snapshard.transforms.encode import encode_examples
 from snapshard.transforms.prepare.compile import StepRunner
@@ -75,3 +78,34 @@ class Kitchen:
 @pytest.fixture(scope="session")
 def kitchen() -> Kitchen:
     return Kitchen()
+
+
+@pytest.fixture(scope="session")
+def sorted_parts() -> Callable[..., Iterator[SortedRecords]]:
+    """Gives records as a merge of runs gives them to a step across records."""
+    return _sorted_parts
+
+
+def _sorted_parts(
+    step: CrossStep,
+    ids: Sequence[str],
+    columns: pa.RecordBatch,
+    *,
+    features: Features,
+    splits: Sequence[int],
+    cuts: Sequence[int],
+) -> Iterator[SortedRecords]:
+    """Sorts records as a step asks and gives them in parts, cut where keys change."""
+    keys, prefixes = step.order(ids, columns, features=features, seed=0)
+    order = sorted(range(len(ids)), key=lambda i: (keys[i], prefixes[i].as_py(), ids[i].encode()))
+    ends = [end for end in sorted({*cuts}) if 0 < end < len(ids)]
+    ends = [end for end in ends if keys[order[end]] != keys[order[end - 1]]]
+    for start, stop in itertools.pairwise([0, *ends, len(ids)]):
+        part = order[start:stop]
+        yield SortedRecords(
+            ids=[ids[i] for i in part],
+            prefixes=prefixes.take(pa.array(part, pa.int64())),
+            splits=np.array([splits[i] for i in part], np.int16),
+            columns=columns.take(pa.array(part, pa.int64())),
+            numbered=True,
+        )

@@ -1,0 +1,185 @@
+"""Windows of series, held against a plain loop over rows."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import snapshard as ss
+from snapshard.schemas.errors import RecipeError
+from snapshard.schemas.features import Features
+from snapshard.schemas.recipe import SortedRecords
+from snapshard.transforms.dense import dense_values
+from snapshard.transforms.prepare.series import Windows, windows
+from snapshard.transforms.runs import wire_schema
+
+FEATURES: Features = {
+    "x": ss.Scalar("float32", optional=True),
+    "y": ss.Scalar("float64"),
+    "t": ss.Timestamp(optional=True),
+    "g": ss.Scalar("string"),
+}
+
+Row = tuple[float | None, float, int | None, str, int]
+"""x, y, t, g, split."""
+
+
+def _columns(rows: list[Row]) -> pa.RecordBatch:
+    schema = wire_schema(FEATURES)
+    values = {
+        "x": [row[0] for row in rows],
+        "y": [np.float64(row[1]).tobytes() for row in rows],
+        "t": [row[2] for row in rows],
+        "g": [row[3].encode() for row in rows],
+    }
+    arrays = [pa.array(values[field.name], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _expected(step: Windows, rows: list[Row]) -> tuple[dict[str, Any], set[str]]:
+    """Windows by id, and the ids of rejects, by a plain loop."""
+    groups: dict[str, list[tuple[int, bytes, int]]] = defaultdict(list)
+    rejects = set()
+    for index, row in enumerate(rows):
+        if row[2] is None:
+            rejects.add(f"f#{index}")
+        else:
+            groups[row[3] if step.group else ""].append((row[2], f"f#{index}".encode(), index))
+    found = {}
+    for members in groups.values():
+        series: list[int] = []
+        for _, same in itertools.groupby(sorted(members), key=lambda member: member[0]):
+            first, *more = [index for _, _, index in same]
+            series.append(first)
+            rejects |= {f"f#{index}" for index in more}
+        stretches: list[list[int]] = []
+        for index in series:
+            x, _, t, _, split = rows[index]
+            broken = x is None or not stretches or not stretches[-1]
+            if not broken:
+                before = rows[stretches[-1][-1]]
+                broken = before[4] != split
+                if step.max_gap is not None:
+                    assert t is not None
+                    assert before[2] is not None
+                    broken |= t - before[2] > step.max_gap
+            if broken:
+                stretches.append([])
+            if x is not None:
+                stretches[-1].append(index)
+        for stretch in stretches:
+            for start in range(0, len(stretch) - step.span + 1, step.shift):
+                picked = stretch[start : start + step.span : step.stride]
+                inputs, ahead = picked[: step.size], picked[step.size :]
+                found[f"f#{inputs[0]}"] = (
+                    [rows[i][0] for i in inputs],
+                    [rows[i][1] for i in ahead],
+                    rows[inputs[-1]][2],
+                    rows[inputs[-1]][3],
+                )
+    return found, rejects
+
+
+_ROWS = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.floats(-100, 100, width=32)),
+        st.floats(-1e6, 1e6),
+        st.one_of(st.none(), st.integers(-30, 60)),
+        st.sampled_from(["a", "b", "c"]),
+        st.just(0),
+    ).map(lambda row: (*row[:4], int((row[2] or 0) > 20))),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=_ROWS,
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+    size=st.integers(1, 4),
+    horizon=st.integers(1, 3),
+    shift=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    max_gap=st.one_of(st.none(), st.integers(1, 4)),
+    group=st.sampled_from(["g", None]),
+)
+def test_windows_are_those_of_a_plain_loop(
+    sorted_parts: Callable[..., Iterator[SortedRecords]],
+    rows: list[Row],
+    cuts: list[int],
+    group: str | None,
+    **arguments: Any,
+) -> None:
+    step = windows("x", time="t", group=group, target="y", **arguments)
+    after = step.features(FEATURES)
+    expected, rejected = _expected(step, rows)
+    found: dict[str, Any] = {}
+    rejects = set()
+    parts = sorted_parts(
+        step,
+        [f"f#{index}" for index in range(len(rows))],
+        _columns(rows),
+        features=FEATURES,
+        splits=[row[4] for row in rows],
+        cuts=cuts,
+    )
+    for batch in step.merge(parts, features=FEATURES):
+        rejects |= {reject.record_id for reject in batch.rejects}
+        columns = {
+            name: dense_values(batch.columns.column(name), after[name].form)  # type: ignore[union-attr]
+            for name in after
+        }
+        for row, record_id in enumerate(batch.ids):
+            assert record_id not in found
+            group_text = columns["g"][row].decode() if group else None
+            found[record_id] = (
+                columns["x"][row].tolist(),
+                columns["target"][row].tolist(),
+                int(columns["t"][row]),
+                group_text,
+            )
+    assert rejects == rejected
+    assert found == {
+        key: (*value[:3], value[3] if group else None) for key, value in expected.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 0}, "size"),
+        ({"size": 1}, "row itself"),
+        ({"size": 2, "target": "y"}, "horizon"),
+        ({"size": 2, "horizon": 2}, "target"),
+    ],
+)
+def test_unfit_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        windows("x", time="t", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (windows("z", size=2, time="t"), "no feature 'z'"),
+        (windows("x", size=2, time="y"), "parse_time"),
+        (windows("x", size=2, time="t", group="y"), "group='y'"),
+    ],
+)
+def test_features_that_do_not_fit(step: Windows, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        step.features(FEATURES)
+
+
+def test_splits_that_leak_are_refused() -> None:
+    step = windows("x", size=2, time="t")
+    with pytest.raises(RecipeError, match="by_time"):
+        step.check(ss.Splits(train=0.8, test=0.2))
+    step.check(ss.Splits.by_time("t", train=0.8, test=0.2))
+    step.check(ss.Splits(train=0.8, test=0.2, group_by="g"))

@@ -1,0 +1,372 @@
+"""Steps on time series: windows of rows that follow each other in time.
+
+Rows are sorted by group and time on disk, whatever file or block they came from. The key they are
+sorted by holds 24 bits of the group's hash and 40 bits that keep the order of the time, so the
+rows of one group are neighbours, and even a single long series is merged piece by piece; exact
+group and time stand in the prefix of the id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pydantic
+
+from ...schemas.blocks import RawBatch
+from ...schemas.config import config_class
+from ...schemas.errors import RecipeError, Reject
+from ...schemas.features import (
+    Feature,
+    Features,
+    Scalar,
+    Tensor,
+    TensorForm,
+    Timestamp,
+    tensor_form,
+)
+from ...schemas.recipe import SortedRecords
+from ...schemas.splits import Splits
+from ..dense import dense_column, dense_values
+from ..keys import value_texts
+from ..rejects import reject_rows
+from ..runs import wire_schema
+from ..strata import is_countable, label_texts
+from .series_rows import SeriesRows, filled, ordered_bits, ranks
+
+TARGET = "target"
+"""Name of the feature to predict."""
+
+_GROUP_BYTES = 16
+_BATCH_BYTES = 8 << 20
+_Positive = Annotated[int, pydantic.Field(ge=1)]
+
+
+@config_class
+class Windows:
+    """See :func:`windows`."""
+
+    names: tuple[str, ...]
+    size: _Positive
+    time: str
+    group: str | None = None
+    target: str | None = None
+    horizon: Annotated[int, pydantic.Field(ge=0)] = 0
+    shift: _Positive = 1
+    stride: _Positive = 1
+    max_gap: _Positive | None = None
+
+    prefix_bytes = _GROUP_BYTES + 8
+
+    def __post_init__(self) -> None:
+        """Checks that target and horizon go together."""
+        if not self.names or len(set(self.names)) != len(self.names):
+            raise ValueError("name at least one feature, each once")
+        if self.size + self.horizon < 2:
+            raise ValueError("size=1 without a target: a window of one row is the row itself")
+        if (self.target is None) != (self.horizon == 0):
+            raise ValueError("target= and horizon= go together: what to predict, and how far")
+
+    @property
+    def label(self) -> str | None:
+        """The feature to predict."""
+        return TARGET if self.target is not None else None
+
+    @property
+    def span(self) -> int:
+        """Rows from the first to the last of a window, target included."""
+        return (self.size + self.horizon - 1) * self.stride + 1
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {"step": "series.windows", **dataclasses.asdict(self), "names": list(self.names)}
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if one that is named is missing, or cannot be windowed.
+        """
+        after: dict[str, Feature] = {}
+        for name in dict.fromkeys((*self.names, *((self.target,) if self.target else ()))):
+            form = self._form(name, features)
+            if name in self.names:
+                after[name] = Tensor(form.dtype, (self.size, *form.shape))
+            if name == self.target:
+                after[TARGET] = Tensor(form.dtype, (self.horizon, *form.shape))
+        if self.target is not None and TARGET in self.names:
+            raise RecipeError(f"prepare: {self!r}: {TARGET!r} is the name of what to predict.")
+        kept = self._feature(self.time, features)
+        whole = isinstance(kept, Timestamp) or (isinstance(kept, Scalar) and "int" in kept.dtype)
+        if not whole:
+            raise RecipeError(
+                f"prepare: {self!r}: time={self.time!r} is {kept}; expected a Timestamp or a whole "
+                "number. Parse it first: ss.tables.parse_time."
+            )
+        after.setdefault(self.time, _required(kept))
+        if self.group is not None:
+            group = self._feature(self.group, features)
+            if not is_countable(group):
+                raise RecipeError(
+                    f"prepare: {self!r}: group={self.group!r} is {group}; expected a class, a "
+                    "string or a whole number."
+                )
+            after.setdefault(self.group, group)
+        return after
+
+    def check(self, splits: Splits) -> None:
+        """Refuses splits by a hash of each row: overlapping windows would lie in several.
+
+        Raises:
+            RecipeError: saying which splits to take.
+        """
+        if not splits.partitioned and len(splits.names) > 1:
+            raise RecipeError(
+                "series.windows: windows overlap, so drawing a split for each would put the same "
+                "rows into several. Split by time (ss.Splits.by_time), or by group "
+                "(ss.Splits(…, group_by=…))."
+            )
+
+    def order(
+        self, ids: Sequence[str], columns: Any, *, features: Features, seed: int
+    ) -> tuple[Any, Any]:
+        """By group, then time."""
+        del seed
+        groups = self._group_hashes(columns, features)
+        times = columns.column(self.time).fill_null(0).to_numpy()
+        head = groups[:, :3].astype(np.uint64)
+        keys = (head[:, 0] << 56) | (head[:, 1] << 48) | (head[:, 2] << 40) | ordered_bits(times)
+        exact = (times.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8")
+        prefixes = np.concatenate([groups, exact.view(np.uint8).reshape(-1, 8)], axis=1)
+        offsets = np.arange(len(ids) + 1, dtype=np.int64) * self.prefix_bytes
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(prefixes))]
+        return keys, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ids), buffers)
+
+    def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
+        """The windows of sorted rows, in batches of about 8 MiB."""
+        after = self.features(features)
+        held: SeriesRows | None = None
+        for part in records:
+            rejects: list[Reject] = []
+            rows = self._rows(part, features, rejects)
+            rows = rows if held is None else held + rows
+            rows = self._in_order(rows, rejects, numbered=part.numbered)
+            starts = self._starts(rows)
+            per_window = max(1, rows.columns.nbytes // max(1, len(rows.ids))) * self.span
+            step = max(1, _BATCH_BYTES // per_window)
+            for first in range(0, max(1, len(starts)), step):
+                chosen = starts[first : first + step]
+                yield RawBatch(
+                    ids=[rows.ids[row] for row in chosen],
+                    columns=self._windows(rows, chosen, features=features, after=after),
+                    rejects=tuple(rejects) if first == 0 else (),
+                )
+            held = self._tail(rows)
+
+    def _windows(
+        self, rows: SeriesRows, starts: npt.NDArray[np.intp], *, features: Features, after: Features
+    ) -> pa.RecordBatch:
+        """The wire columns of the windows that begin at some rows."""
+        arrays: dict[str, pa.Array] = {}
+        inputs = starts[:, None] + np.arange(self.size) * self.stride
+        ahead = starts[:, None] + np.arange(self.size, self.size + self.horizon) * self.stride
+        last = pa.array(inputs[:, -1] if len(starts) else starts)
+        for name, feature in after.items():
+            source = self.target if name == TARGET and self.target is not None else name
+            if name in (self.time, self.group) and name not in self.names and name != TARGET:
+                arrays[name] = rows.columns.column(name).take(last)
+                continue
+            form, made = self._form(source, features), tensor_form(feature)
+            assert made is not None
+            picked = inputs if name in self.names else ahead
+            column = rows.columns.column(source).take(pa.array(picked.reshape(-1)))
+            values = dense_values(column, form).reshape(len(starts), *map(int, made.shape))  # type: ignore[arg-type]
+            (wire,) = made.wire_columns(name)
+            arrays[name] = dense_column(values, wire)
+        schema = wire_schema(after)
+        return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+    def _rows(self, part: SortedRecords, features: Features, rejects: list[Reject]) -> SeriesRows:
+        """The rows of a part; those without a time are rejected."""
+        prefixes = np.frombuffer(b"".join(part.prefixes.to_pylist()), np.uint8).reshape(
+            -1, self.prefix_bytes
+        )
+        times = part.columns.column(self.time)
+        missing = times.is_null().to_numpy(zero_copy_only=False)
+        rejects += reject_rows(
+            part.ids,
+            np.flatnonzero(missing),
+            reason="no time",
+            message=f"feature {self.time!r} is missing; windows need it",
+            numbered=part.numbered,
+        )
+        used = set(self.names) | ({self.target} if self.target else set())
+        whole = np.ones(len(part.ids), bool)
+        for name in used:
+            column = part.columns.column(name)
+            whole &= column.is_valid().to_numpy(zero_copy_only=False)
+            form = self._form(name, features)
+            if form.dtype in ("float32", "float64", "float16") and not form.shape:
+                values = dense_values(filled(column, form), form)
+                whole &= ~np.isnan(values.astype(np.float64))
+        rows = SeriesRows(
+            ids=list(part.ids),
+            groups=np.ascontiguousarray(prefixes[:, :_GROUP_BYTES]).view("S16").reshape(-1),
+            times=times.fill_null(0).to_numpy(),
+            splits=part.splits,
+            whole=whole,
+            positions=np.full(len(part.ids), -1, np.int64),
+            columns=part.columns,
+        )
+        return rows if not missing.any() else rows.take(np.flatnonzero(~missing))
+
+    def _in_order(self, rows: SeriesRows, rejects: list[Reject], *, numbered: bool) -> SeriesRows:
+        """The rows by group and time; a second row of one time is rejected."""
+        # Two groups may share the 24 bits of the key: then their rows come mixed.
+        order = np.argsort(ranks(rows.groups), kind="stable")
+        if not np.array_equal(order, np.arange(len(order))):
+            rows = rows.take(order)
+        same = (rows.groups[1:] == rows.groups[:-1]) & (rows.times[1:] == rows.times[:-1])
+        if not same.any():
+            return rows
+        again = np.flatnonzero(same) + 1
+        rejects += reject_rows(
+            rows.ids,
+            again,
+            reason="second row of one time",
+            message=f"another row of its group has the same {self.time!r}; a series has one row at "
+            "a time. Name the feature that tells them apart as group=.",
+            numbered=numbered,
+        )
+        kept = np.ones(len(rows.ids), bool)
+        kept[again] = False
+        return rows.take(np.flatnonzero(kept))
+
+    def _starts(self, rows: SeriesRows) -> npt.NDArray[np.intp]:
+        """The rows at which windows begin; sets each row's position in its unbroken stretch."""
+        num_rows = len(rows.ids)
+        if not num_rows:
+            return np.zeros(0, np.intp)
+        breaks = np.ones(num_rows, bool)
+        breaks[1:] = (
+            (rows.groups[1:] != rows.groups[:-1])
+            | (rows.splits[1:] != rows.splits[:-1])
+            | ~rows.whole[1:]
+            | ~rows.whole[:-1]
+        )
+        if self.max_gap is not None:
+            breaks[1:] |= np.diff(rows.times) > self.max_gap
+        firsts = np.flatnonzero(breaks)
+        stretch = np.cumsum(breaks) - 1
+        base = np.maximum(rows.positions[firsts], 0)
+        rows.positions[:] = np.arange(num_rows) - firsts[stretch] + base[stretch]
+        starts = np.flatnonzero(
+            rows.positions[: max(0, num_rows - self.span + 1)] % self.shift == 0
+        )
+        fits = stretch[starts] == stretch[starts + self.span - 1]
+        fits &= rows.whole[starts]
+        found: npt.NDArray[np.intp] = starts[fits]
+        return found
+
+    def _tail(self, rows: SeriesRows) -> SeriesRows | None:
+        """The rows with which windows of the next part may begin."""
+        if not len(rows.ids):
+            return None
+        # Groups come in the order of their hash: only those that share the last one's may go on.
+        heads = rows.groups.astype("S3")
+        last = max(heads.tolist())
+        _, sizes = np.unique(ranks(rows.groups), return_counts=True)
+        ends = np.repeat(np.cumsum(sizes), sizes)
+        kept = (heads == last) & (ends - np.arange(len(rows.ids)) < self.span)
+        return rows.take(np.flatnonzero(kept))
+
+    def _group_hashes(self, columns: Any, features: Features) -> npt.NDArray[np.uint8]:
+        """uint8[n, 16]: a hash of each record's group; of nothing where it is missing."""
+        num_records = columns.num_rows
+        if self.group is None:
+            digest = np.frombuffer(blake2b(b"", digest_size=_GROUP_BYTES).digest(), np.uint8)
+            return np.broadcast_to(digest, (num_records, _GROUP_BYTES))
+        texts = value_texts(label_texts(columns.column(self.group), features[self.group]))
+        digests = [
+            blake2b(text or b"", digest_size=_GROUP_BYTES).digest()
+            for text in [*texts.dictionary.to_pylist(), b""]
+        ]
+        table = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, _GROUP_BYTES)
+        found: npt.NDArray[np.uint8] = table[texts.indices.fill_null(-1).to_numpy()]
+        return found
+
+    def _feature(self, name: str, features: Features) -> Feature:
+        feature = features.get(name)
+        if feature is None:
+            raise RecipeError(
+                f"prepare: {self!r}: there is no feature {name!r}, only "
+                f"{', '.join(map(repr, features))}."
+            )
+        return feature
+
+    def _form(self, name: str, features: Features) -> TensorForm:
+        feature = self._feature(name, features)
+        form = tensor_form(feature)
+        if form is None or None in form.shape:
+            raise RecipeError(
+                f"prepare: {self!r}: {name!r} is {feature}; a window is made of values of one "
+                "shape."
+            )
+        return form
+
+
+def windows(
+    *names: str,
+    size: int,
+    time: str,
+    group: str | None = None,
+    target: str | None = None,
+    horizon: int = 0,
+    shift: int = 1,
+    stride: int = 1,
+    max_gap: int | None = None,
+) -> Windows:
+    """Windows of rows in the order of time, from one group and one split each.
+
+    Whatever file or block rows lie in, each group's are put in the order of their time; every
+    unbroken stretch of ``size`` (and ``horizon`` more) rows gives a window. A row in which one of
+    the features is missing or NaN ends a stretch, as does a gap. A window's record id is that of
+    its first row.
+
+    Args:
+        names: Features of the window, of one number, string or tensor of fixed shape a row: each
+            becomes ``dtype[size, …]``.
+        size: Rows of the window.
+        time: A Timestamp or a whole number that orders the rows; the window keeps that of its
+            last row. Two rows of one group and time: the second is rejected.
+        group: A feature that tells series apart; the window keeps it.
+        target: The feature to predict: becomes ``target``, ``dtype[horizon, …]``.
+        horizon: How many rows after the window the target holds.
+        shift: From the start of one window to that of the next, in rows.
+        stride: From row to row inside a window and its target.
+        max_gap: More time than this between two rows is a gap, in the unit of ``time``; None
+            takes rows as they follow each other.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Windows(
+        names=names,
+        size=size,
+        time=time,
+        group=group,
+        target=target,
+        horizon=horizon,
+        shift=shift,
+        stride=stride,
+        max_gap=max_gap,
+    )
+
+
+def _required(feature: Feature) -> Feature:
+    return dataclasses.replace(feature, optional=False)  # type: ignore[arg-type]
