@@ -72,7 +72,8 @@ class Validator:
             return batch
         fits = np.ones(batch.columns.num_rows, bool)
         fits[[problem.row for problem in problems]] = False
-        return RawBatch(
+        return dataclasses.replace(
+            batch,
             ids=[batch.ids[row] for row in np.flatnonzero(fits)],
             columns=batch.columns.filter(pa.array(fits)),
             rejects=(

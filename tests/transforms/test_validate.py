@@ -292,8 +292,10 @@ def test_a_record_is_rejected_once_and_the_others_stay() -> None:
     features: Features = {"a": ss.Scalar("uint8"), "b": ss.Scalar("float32", min=0)}
     batch = columns(features, a=[1, 300, 2, 3], b=[1, -1, -1, 0])
     made = Validator(features).validate(
-        RawBatch(ids=[f"t.csv#{row}" for row in range(4)], columns=batch), numbered=True
+        RawBatch(ids=[f"t.csv#{row}" for row in range(4)], columns=batch, num_filtered=5),
+        numbered=True,
     )
+    assert made.num_filtered == 5
     assert made.ids == ["t.csv#0", "t.csv#3"]
     assert made.columns.to_pydict() == {"a": [1, 3], "b": [1, 0]}
     assert [(r.record_id, r.source, r.position, r.stage, r.reason) for r in made.rejects] == [
