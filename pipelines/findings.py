@@ -21,6 +21,7 @@ from ..schemas.recipe import OpenSource, Source
 from ..transforms import storage
 from ..transforms.opened_source import OpenedSource
 from ..transforms.sources.remembered import remembered
+from .inventory import input_digest
 
 _FORMAT = 1
 _NUM_SOURCES = 4
@@ -112,7 +113,7 @@ def _content(source: Source, files: Sequence[SourceFile], opened: OpenSource) ->
     if not all(file.sha256 or file.problem for file in files):
         return ""
     sides = [hashlib.sha256(opened.read_side(url)).hexdigest() for url in source.side_urls]
-    return digest([[file.path, file.sha256, file.problem] for file in files] + [sides])
+    return digest([input_digest(files), *sides])
 
 
 def _head(body: bytes) -> bytes:

@@ -108,9 +108,18 @@ def take_inventory(
         num_skipped=dict(selection.num_skipped),
         num_bytes=sum(file.num_bytes for file in files),
         blocks=group_blocks(files, {path: found.cuts for path, found in contents.items()}),
-        input_digest=_digest(files),
+        input_digest=input_digest(files),
         num_hashed=len(unknown),
     )
+
+
+def input_digest(files: Sequence[SourceFile]) -> str:
+    """Hash of the paths, contents and problems of files, hex."""
+    quoted = json.encoder.encode_basestring_ascii
+    lines = (
+        f"[{quoted(file.path)}, {quoted(file.sha256)}, {quoted(file.problem)}]\n" for file in files
+    )
+    return hashlib.sha256("".join(lines).encode("ascii")).hexdigest()
 
 
 def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[str]:
@@ -256,14 +265,6 @@ def _cuts_by(source: Source) -> str:
     """Names what decides where files are cut."""
     described = json.dumps([type(source).__qualname__, source.settings()], sort_keys=True)
     return hashlib.sha256(described.encode()).hexdigest()[:32]
-
-
-def _digest(files: Sequence[SourceFile]) -> str:
-    quoted = json.encoder.encode_basestring_ascii
-    lines = (
-        f"[{quoted(file.path)}, {quoted(file.sha256)}, {quoted(file.problem)}]\n" for file in files
-    )
-    return hashlib.sha256("".join(lines).encode("ascii")).hexdigest()
 
 
 def _say_none(

@@ -78,9 +78,12 @@ class Block:
     @classmethod
     def from_line(cls, line: bytes) -> Block:
         """Reads what :meth:`to_line` wrote."""
-        names = [field.name for field in dataclasses.fields(FileRange)]
-        parts = (dict(zip(names, part, strict=True)) for part in json.loads(line))
-        return cls(tuple(FileRange(**part) for part in parts))
+        return cls(
+            tuple(
+                FileRange(path=path, sha256=sha256, start=start, stop=stop, problem=problem)
+                for path, sha256, start, stop, problem in json.loads(line)
+            )
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ import pydantic
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import Reject, StorageError
+from ...schemas.errors import Reject
 from ...schemas.features import Features, Image
 from ...schemas.recipe import OpenSource
 from ..prepare.compile import MAX_PAYLOAD_BYTES
@@ -22,7 +22,7 @@ from ..prepare.image_header import MAX_PIXELS, ImageHeader, UnreadableImageError
 from ..runs import wire_schema
 from .file_labels import FileLabels, LabelReader
 from .label_table import UnlabelledError
-from .read_files import read_files
+from .read_files import read_ahead
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
@@ -141,25 +141,24 @@ class ImageFolder:
                 either: the next build sees it as it is.
         """
         labels = self._labels.reader(features, opened)
-        for chunk in _chunks([block.ranges[i] for i in ordered]):
-            yield from self._read_chunk(chunk, features=features, labels=labels, opened=opened)
+        chunks = _chunks([block.ranges[i] for i in ordered])
+        with contextlib.closing(read_ahead(opened, chunks)) as contents:
+            for chunk in contents:
+                yield from self._read_chunk(chunk, features=features, labels=labels)
 
     def _read_chunk(
         self,
-        chunk: Sequence[FileRange],
+        chunk: Sequence[tuple[FileRange, bytes]],
         *,
         features: Features,
         labels: LabelReader,
-        opened: OpenSource,
     ) -> Iterator[RawBatch]:
         pending = _Pending(features, labels)
-        contents = iter(_verified(opened, [part for part in chunk if not part.problem]))
-        for part in chunk:
+        for part, data in chunk:
             path = part.path
             if part.problem:
                 pending.reject(path, stage="inventory", reason=part.problem, message=part.problem)
                 continue
-            data = next(contents)
             try:
                 label = labels.find(path)
             except UnlabelledError as error:
@@ -257,23 +256,6 @@ def _chunks(parts: Sequence[FileRange]) -> Iterator[list[FileRange]]:
         num_bytes += size
     if chunk:
         yield chunk
-
-
-def _verified(opened: OpenSource, parts: Sequence[FileRange]) -> Iterator[bytes]:
-    contents = read_files(opened, [part.path for part in parts])
-    for part, data in zip(parts, contents, strict=True):
-        cause: Exception | None = None
-        if not isinstance(data, bytes):
-            found, cause = f"cannot be read any more ({data})", data
-        elif hashlib.sha256(data).hexdigest() != part.sha256:
-            found = f"has other content ({len(data):,} bytes) than when it was listed"
-        else:
-            yield data
-            continue
-        raise StorageError(
-            f"{opened.full_path(part.path)} {found}: the source changed while the build read it. "
-            "Wait until nothing writes there, then start again: it goes on from what is done."
-        ) from cause
 
 
 def _num_pixels(header: ImageHeader) -> int:
