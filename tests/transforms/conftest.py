@@ -59,13 +59,19 @@ class Pictures:
         png = self.encode(self.noise(), "PNG")
         gif = self.encode(self.noise(), "GIF")
         bmp = self.encode(self.noise(), "BMP")
+        webp = self.encode(self.noise(), "WEBP")
         half = len(png) // 2
         return {
             "empty": (b"", "empty file"),
             "text": (b"See also: grey cats, of which there are many.\n", "text, not an image"),
             "zeros": (bytes(5000), "zero-filled file"),
             "junk": (bytes(range(256)), "not an image"),
-            "webp": (self.encode(self.noise(), "WEBP"), "unsupported image format"),
+            "animated_webp": (
+                self.encode(
+                    self.noise(), "WEBP", save_all=True, append_images=[Pillow.new("RGB", (64, 64))]
+                ),
+                "unsupported image format",
+            ),
             "tiff": (self.encode(self.noise(), "TIFF"), "unsupported image format"),
             "palette_bmp": (
                 self.encode(self.noise(), "BMP", "P"),
@@ -80,6 +86,7 @@ class Pictures:
             "damaged_png": (png[:half] + bytes(40) + png[half + 40 :], "damaged image"),
             "cut_gif": (gif[: len(gif) // 2], "truncated image"),
             "cut_bmp": (bmp[: len(bmp) // 2], "truncated image"),
+            "cut_webp": (webp[: len(webp) // 2], "truncated image"),
         }
 
     def raw_batch(self, contents: list[bytes]) -> RawBatch:

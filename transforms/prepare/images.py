@@ -1,12 +1,14 @@
-"""Steps on images: ``decode`` and ``resize``, and the check of images that stay encoded.
+"""Steps on images: decode, resize, crop, convert, encode, and the check of those left encoded.
 
 They run in TensorFlow, compiled over a whole batch. An encoded image comes with the columns
 ``<name>/height``, ``<name>/width`` (of the picture as shown) and ``<name>/orientation``, which
-its source reads from the file's header (``image_header``).
+its source reads from the file's header (``image_header``). Pixels that are stored raw train
+fastest: leave :func:`encode` out for them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Annotated, Any, Literal
 
@@ -15,8 +17,35 @@ import pydantic
 from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import Features, Image, side_columns
+from .image_codecs import (
+    Format,
+    Origin,
+    decode_pixels,
+    decode_small,
+    encode_pixels,
+    is_jpeg,
+    is_stored_as,
+    luma,
+    origin_name,
+    turn_upright,
+    with_image,
+)
+from .image_geometry import CenterCrop, Resize, decoded_feature, image_feature
 
-_Size = Annotated[int, pydantic.Field(ge=1, le=65_535)]
+__all__ = [
+    "CenterCrop",
+    "Check",
+    "Convert",
+    "Decode",
+    "Encode",
+    "Resize",
+    "center_crop",
+    "check",
+    "convert",
+    "decode",
+    "encode",
+    "resize",
+]
 
 
 @config_class
@@ -29,7 +58,7 @@ class Decode:
     def __repr__(self) -> str:
         """As it is written in a recipe."""
         channels = "" if self.channels == 3 else f", channels={self.channels}"
-        return f"ss.images.decode({json.dumps(self.name, ensure_ascii=False)}{channels})"
+        return f"ss.images.decode({_quoted(self.name)}{channels})"
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""
@@ -41,7 +70,7 @@ class Decode:
         Raises:
             RecipeError: if there is no encoded image of this name.
         """
-        image = _image(self, self.name, features)
+        image = image_feature(self, self.name, features)
         if image.storage != "encoded":
             raise RecipeError(f"prepare: {self!r}: {self.name!r} is decoded already. Leave it out.")
         decoded = Image(height=image.height, width=image.width, channels=self.channels)
@@ -49,37 +78,30 @@ class Decode:
 
     def apply(self, record: dict[str, Any]) -> dict[str, Any]:
         """Replaces the encoded bytes by ``uint8[height, width, channels]``."""
-        image = decode_pixels(record[self.name], self.channels)
-        image = turn_upright(image, record[f"{self.name}/orientation"])
+        import tensorflow as tf
+
+        data, orientation = record[self.name], record[f"{self.name}/orientation"]
+        image = turn_upright(decode_pixels(data, self.channels), orientation)
         sides = side_columns(self.name, Image(storage="encoded"))
         rest = {name: value for name, value in record.items() if name not in sides}
-        return {**rest, self.name: image}
+        origin = Origin(data, image, tf.equal(orientation, 1))
+        return {**rest, self.name: image, origin_name(self.name): origin}
 
 
 @config_class
-class Resize:
-    """See :func:`resize`."""
+class Convert:
+    """See :func:`convert`."""
 
     name: str
-    size: tuple[_Size, _Size]
-    keep_ratio: bool = False
+    to: Literal["grayscale", "rgb"]
 
     def __repr__(self) -> str:
         """As it is written in a recipe."""
-        ratio = ", keep_ratio=True" if self.keep_ratio else ""
-        return (
-            f"ss.images.resize({json.dumps(self.name, ensure_ascii=False)}, "
-            f"({self.size[0]}, {self.size[1]}){ratio})"
-        )
+        return f"ss.images.convert({_quoted(self.name)}, {_quoted(self.to)})"
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""
-        return {
-            "step": "images.resize",
-            "name": self.name,
-            "size": list(self.size),
-            "keep_ratio": self.keep_ratio,
-        }
+        return {"step": "images.convert", "name": self.name, "to": self.to}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
@@ -87,34 +109,93 @@ class Resize:
         Raises:
             RecipeError: if there is no decoded image of this name.
         """
-        image = _image(self, self.name, features)
-        if image.storage != "raw":
-            raise RecipeError(
-                f"prepare: {self!r}: {self.name!r} is still encoded. Put "
-                f"{decode(self.name)!r} before it."
-            )
-        height, width = self.size
-        resized = Image(height=height, width=width, channels=image.channels)
-        return {**features, self.name: resized}
+        image = decoded_feature(self, self.name, features)
+        channels: Literal[1, 3] = 1 if self.to == "grayscale" else 3
+        converted = Image(height=image.height, width=image.width, channels=channels)
+        return {**features, self.name: converted}
 
     def apply(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Replaces ``uint8[any, any, channels]`` by ``uint8[height, width, channels]``."""
+        """Replaces ``uint8[height, width, any]`` by ``uint8[height, width, 1 or 3]``."""
         import tensorflow as tf
 
         image = record[self.name]
-        height, width = self.size
-        if not self.keep_ratio:
-            image = tf.ensure_shape(_scale(image, self.size), (height, width, image.shape[2]))
-            return {**record, self.name: image}
-        given = tf.cast(tf.shape(image)[:2], tf.float64)
-        wanted = tf.constant(self.size, tf.float64)
-        factor = tf.reduce_min(wanted / given)
-        fitted = tf.cast(tf.round(given * factor), tf.int32)
-        fitted = tf.clip_by_value(fitted, 1, tf.constant(self.size))
-        image = _scale(image, fitted)
-        before = (tf.constant(self.size) - fitted) // 2
-        image = tf.image.pad_to_bounding_box(image, before[0], before[1], height, width)
-        return {**record, self.name: image}
+        given = image.shape[2]
+        wanted = 1 if self.to == "grayscale" else 3
+        if given == wanted:
+            return record
+        if wanted == 1:
+            converted = luma(image[..., :3])
+        else:
+            converted = tf.repeat(image, 3, axis=2) if given == 1 else image[..., :3]
+        # Grey made of colours is grey still when it is spread over three channels again.
+        return with_image(record, self.name, converted, is_same=wanted < given)
+
+
+@config_class
+class Encode:
+    """See :func:`encode`."""
+
+    name: str
+    format: Format = "jpeg"
+    quality: Annotated[int, pydantic.Field(ge=1, le=100)] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks that only a JPEG has a quality; 90 where none is given."""
+        if self.format == "png" and self.quality is not None:
+            raise ValueError("quality is for JPEG: a PNG loses nothing")
+        if self.format == "jpeg" and self.quality is None:
+            object.__setattr__(self, "quality", 90)
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        quality = "" if self.quality in (None, 90) else f", quality={self.quality}"
+        return f"ss.images.encode({_quoted(self.name)}, format={_quoted(self.format)}{quality})"
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {
+            "step": "images.encode",
+            "name": self.name,
+            "format": self.format,
+            "quality": self.quality,
+        }
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no decoded image of this name, or no such file can hold it.
+        """
+        image = decoded_feature(self, self.name, features)
+        if self.format == "jpeg" and image.channels == 4:
+            raise RecipeError(
+                f"prepare: {self!r}: a JPEG has no transparency. Decode {self.name!r} with "
+                'channels=3, or encode it with format="png".'
+            )
+        return {**features, self.name: dataclasses.replace(image, storage="encoded")}
+
+    def apply(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Replaces ``uint8[height, width, channels]`` by the file's bytes and its side columns."""
+        import tensorflow as tf
+
+        image = record[self.name]
+        origin = record.get(origin_name(self.name))
+
+        def anew() -> Any:
+            return encode_pixels(image, file_format=self.format, quality=self.quality or 0)
+
+        if origin is None or origin.pixels is not image:
+            data = anew()
+        else:
+            stored = is_stored_as(
+                origin.data, file_format=self.format, channels=int(image.shape[2])
+            )
+            data = tf.cond(origin.is_same & stored, lambda: tf.identity(origin.data), anew)
+        height, width, _ = tf.unstack(tf.shape(image, tf.int64))
+        sides = side_columns(self.name, Image(storage="encoded"))
+        values = (height, width, tf.constant(1, tf.int64))
+        rest = {name: value for name, value in record.items() if name != origin_name(self.name)}
+        return {**rest, self.name: data, **dict(zip(sides, values, strict=True))}
 
 
 @config_class
@@ -149,8 +230,7 @@ class Check:
             return tf.reduce_all(tf.shape(decode_small(data))[:2] == (stated + 7) // 8)
 
         def check_other() -> Any:
-            image = tf.io.decode_image(data, channels=3, expand_animations=False)
-            return tf.reduce_all(tf.shape(image)[:2] == stated)
+            return tf.reduce_all(tf.shape(decode_pixels(data, 3))[:2] == stated)
 
         agrees = tf.cond(is_jpeg(data), check_jpeg, check_other)
         verdict = tf.debugging.Assert(agrees, ["the image's size is not what its header states"])
@@ -162,9 +242,10 @@ def decode(name: str, channels: Literal[1, 3, 4] = 3) -> Decode:
     """Decodes an image to ``uint8[height, width, channels]``, upright.
 
     JPEG (with libjpeg's accurate DCT, so that bytes are the same everywhere), PNG, GIF (its first
-    frame) and BMP, whatever the file is called: the content decides. Greyscale, CMYK, palettes and
-    16 bits become 8-bit channels; the EXIF orientation is applied. An image that does not decode to
-    its end is rejected. Without a :func:`resize`, pixels are stored with each image's own size.
+    frame), BMP and WebP, whatever the file is called: the content decides. Greyscale, CMYK,
+    palettes and 16 bits become 8-bit channels; the EXIF orientation is applied. An image that does
+    not decode to its end is rejected. Without a :func:`resize`, pixels are stored with each image's
+    own size.
 
     Args:
         name: The image feature.
@@ -177,21 +258,80 @@ def decode(name: str, channels: Literal[1, 3, 4] = 3) -> Decode:
     return Decode(name=name, channels=channels)
 
 
-def resize(name: str, size: tuple[int, int], *, keep_ratio: bool = False) -> Resize:
-    """Resizes a decoded image to ``uint8[height, width, channels]``.
+def resize(
+    name: str,
+    size: tuple[int, int],
+    *,
+    keep_ratio: bool | Literal["crop"] = False,
+    antialias: bool = True,
+) -> Resize:
+    """Resizes a decoded image to ``uint8[height, width, channels]``; its bounding boxes follow.
 
-    Bilinear, with a filter as wide as the scale when it shrinks the image (``antialias=True`` of
-    ``tf.image.resize``), rounded to the nearest integer.
+    Bilinear (``tf.image.resize``), rounded to the nearest integer.
 
     Args:
         name: The image feature.
         size: (height, width) in pixels.
-        keep_ratio: Fit the image into ``size`` and centre it on black, instead of stretching it.
+        keep_ratio: True fits the image into ``size`` and centres it on black; ``"crop"`` fills
+            ``size`` and leaves out what is too much at both ends. False stretches it.
+        antialias: Whether the filter is as wide as the scale when it shrinks the image. Without,
+            it is faster, and fine patterns turn into others.
 
     Raises:
         RecipeError: if an argument is unfit.
     """
-    return Resize(name=name, size=size, keep_ratio=keep_ratio)
+    return Resize(name=name, size=size, keep_ratio=keep_ratio, antialias=antialias)
+
+
+def center_crop(name: str, size: tuple[int, int]) -> CenterCrop:
+    """Cuts ``uint8[height, width, channels]`` out of a decoded image's middle; boxes follow.
+
+    Of an odd rest, the larger half is cut off below and on the right. A smaller image is rejected.
+
+    Args:
+        name: The image feature.
+        size: (height, width) in pixels.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return CenterCrop(name=name, size=size)
+
+
+def convert(name: str, to: Literal["grayscale", "rgb"]) -> Convert:
+    """Turns the colours of a decoded image into 1 channel of grey, or into 3.
+
+    Grey is luma (ITU-R BT.601), spread over three channels where it becomes RGB. Transparency is
+    dropped.
+
+    Args:
+        name: The image feature.
+        to: ``"grayscale"`` or ``"rgb"``.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Convert(name=name, to=to)
+
+
+def encode(name: str, format: Format = "jpeg", *, quality: int | None = None) -> Encode:
+    """Encodes a decoded image as the bytes of a file, which take less room and train slower.
+
+    An image that no step has changed, and whose file is of this format and holds as many
+    channels, keeps the file's bytes: nothing is lost by encoding it twice. (A step of your own,
+    or a filter, between decoding and encoding counts as a change.) Without this step, an image
+    is stored as raw pixels.
+
+    Args:
+        name: The image feature.
+        format: ``"jpeg"`` (1 or 3 channels, colours at half the resolution) or ``"png"``
+            (lossless).
+        quality: Of a JPEG: 1 to 100, 90 where none is given.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Encode(name=name, format=format, quality=quality)
 
 
 def check(name: str) -> Check:
@@ -203,106 +343,5 @@ def check(name: str) -> Check:
     return Check(name=name)
 
 
-def is_jpeg(data: Any) -> Any:
-    """Whether encoded bytes, a string scalar, are a JPEG: a bool scalar."""
-    import tensorflow as tf
-
-    return tf.strings.substr(data, 0, 3) == b"\xff\xd8\xff"
-
-
-def decode_small(data: Any) -> Any:
-    """Decodes a JPEG, a string scalar, to 1/8 of its size: all of its scan, a pixel a block."""
-    import tensorflow as tf
-
-    return tf.io.decode_jpeg(data, channels=3, ratio=8, dct_method="INTEGER_FAST")
-
-
-def decode_pixels(data: Any, channels: int) -> Any:
-    """Decodes a string scalar to ``uint8[height, width, channels]``, as it lies in the file."""
-    import tensorflow as tf
-
-    def jpeg(channels: int) -> Any:
-        return tf.io.decode_jpeg(data, channels=channels, dct_method="INTEGER_ACCURATE")
-
-    def other(channels: int) -> Any:
-        return tf.io.decode_image(data, channels=channels, expand_animations=False)
-
-    def opaque(image: Any) -> Any:
-        alpha = tf.fill(tf.shape(image[..., :1]), tf.constant(255, tf.uint8))
-        return tf.concat([image, alpha], axis=2)
-
-    def grey_jpeg() -> Any:
-        # libjpeg turns no CMYK into grey.
-        cmyk = tf.io.extract_jpeg_shape(data)[2] == 4
-        return tf.cond(cmyk, lambda: _luma(jpeg(3)), lambda: jpeg(1))
-
-    def png_with_alpha() -> Any:
-        # Below 8 bits, TensorFlow gives images without transparency a wrong alpha.
-        shallow = tf.reduce_any(tf.strings.substr(data, 24, 1) == [b"\1", b"\2", b"\4"])
-        bare = tf.cond(
-            shallow,
-            lambda: tf.shape(tf.io.decode_png(data))[2] % 2 == 1,
-            lambda: tf.constant(False),
-        )
-        return tf.cond(bare, lambda: opaque(other(3)), lambda: tf.io.decode_png(data, channels=4))
-
-    def other_with_alpha() -> Any:
-        png = tf.strings.substr(data, 0, 4) == b"\x89PNG"
-        return tf.cond(png, png_with_alpha, lambda: opaque(other(3)))
-
-    branches = {
-        1: (grey_jpeg, lambda: _luma(other(3))),
-        3: (lambda: jpeg(3), lambda: other(3)),
-        4: (lambda: opaque(jpeg(3)), other_with_alpha),
-    }
-    image = tf.cond(is_jpeg(data), *branches[channels])
-    return tf.ensure_shape(image, (None, None, channels))
-
-
-def turn_upright(image: Any, orientation: Any) -> Any:
-    """Applies an EXIF orientation (int64 scalar, 1 to 8) to ``[height, width, channels]``."""
-    import tensorflow as tf
-
-    def among(*values: int) -> Any:
-        return tf.reduce_any(orientation == tf.constant(values, tf.int64))
-
-    def turn() -> Any:
-        turned = tf.cond(orientation >= 5, lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
-        turned = tf.cond(among(2, 3, 6, 7), lambda: tf.reverse(turned, [1]), lambda: turned)
-        return tf.cond(among(3, 4, 7, 8), lambda: tf.reverse(turned, [0]), lambda: turned)
-
-    turned = tf.cond(orientation == 1, lambda: image, turn)
-    return tf.ensure_shape(turned, (None, None, image.shape[2]))
-
-
-def _scale(image: Any, size: Any) -> Any:
-    import tensorflow as tf
-
-    def scale() -> Any:
-        scaled = tf.image.resize(image, size, method="bilinear", antialias=True)
-        return tf.cast(tf.round(scaled), tf.uint8)
-
-    # At its own size the filter gives back each pixel, at the price of a decoding.
-    same = tf.reduce_all(tf.shape(image)[:2] == size)
-    return tf.cond(same, lambda: image, scale)
-
-
-def _luma(image: Any) -> Any:
-    """BT.601 luma in 16-bit fixed point, as Pillow computes it: grey stays exactly as it is."""
-    import tensorflow as tf
-
-    weights = tf.constant([19_595, 38_470, 7_471], tf.int32)
-    total = tf.reduce_sum(tf.cast(image, tf.int32) * weights, axis=2, keepdims=True)
-    return tf.cast((total + 0x8000) // 0x10000, tf.uint8)
-
-
-def _image(step: object, name: str, features: Features) -> Image:
-    feature = features.get(name)
-    if not isinstance(feature, Image):
-        images = sorted(key for key, value in features.items() if isinstance(value, Image))
-        found = f"is a {type(feature).__name__}" if feature is not None else "does not exist"
-        raise RecipeError(
-            f"prepare: {step!r}: feature {name!r} {found}. Images here: "
-            f"{', '.join(map(repr, images)) or 'none'}."
-        )
-    return feature
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .images import decode_small
+from .image_codecs import decode_small
 
 _PARALLEL_IMAGES = 8
 

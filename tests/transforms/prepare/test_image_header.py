@@ -5,6 +5,7 @@ import io
 from typing import Any
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given
 from PIL import Image as Pillow
@@ -33,6 +34,11 @@ FORMS = [
     ("BMP", "RGB", {}, "bmp", 3),
     ("BMP", "RGBA", {}, "bmp", 3),
     ("BMP", "L", {}, "bmp", 1),
+    ("WEBP", "RGB", {}, "webp", 3),
+    ("WEBP", "RGBA", {}, "webp", 3),
+    ("WEBP", "RGB", {"lossless": True}, "webp", 3),
+    ("WEBP", "RGBA", {"lossless": True}, "webp", 3),
+    ("WEBP", "RGB", {"icc_profile": b"y" * 90_001}, "webp", 3),
 ]
 
 
@@ -51,7 +57,7 @@ def test_a_header_tells_format_size_and_channels(
     assert read_header(content) == ImageHeader(expected, 24, 40, channels, 1)
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(10))
 def test_the_orientation_is_read_and_applied_to_the_size(
     pictures: Any, form: str, orientation: int
@@ -81,7 +87,7 @@ def test_a_big_endian_and_a_senseless_exif_block(pictures: Any) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["empty", "text", "zeros", "junk", "webp", "tiff", "palette_bmp", "cut_jpeg_header"],
+    ["empty", "text", "zeros", "junk", "animated_webp", "tiff", "palette_bmp", "cut_jpeg_header"],
 )
 def test_what_is_no_image_is_told_apart(pictures: Any, kind: str) -> None:
     content, reason = pictures.odd()[kind]
@@ -89,6 +95,28 @@ def test_what_is_no_image_is_told_apart(pictures: Any, kind: str) -> None:
         read_header(content)
     assert caught.value.reason == reason
     assert str(caught.value)
+
+
+def test_transparency_of_a_webp_is_told(pictures: Any) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 4), np.uint8)
+    for options in ({"lossless": True}, {"quality": 50}, {"exif": b"Exif\0\0"}):
+        content = pictures.encode(pixels, "WEBP", **options)
+        assert read_header(content) == ImageHeader("webp", 9, 8, 4, 1)
+
+
+@pytest.mark.parametrize("options", [{"lossless": True}, {}, {"exif": b"Exif\0\0II*\0" + bytes(9)}])
+def test_a_webp_cut_anywhere_is_whole_or_says_so(pictures: Any, options: dict[str, Any]) -> None:
+    content = pictures.encode(pictures.pixels(), "WEBP", **options)
+    for stop in range(12, len(content)):
+        try:
+            header = read_header(content[:stop])
+        except UnreadableImageError as error:
+            found = error.reason
+        else:
+            assert (header.height, header.width) == (24, 40)
+            found = diagnose(content[:stop])
+        assert found == "truncated image"
+    assert diagnose(content) == "damaged image"
 
 
 def test_a_long_text_whose_character_is_cut_is_text() -> None:

@@ -57,6 +57,10 @@ KINDS = [
     ("BMP", "RGB", {}),
     ("BMP", "RGBA", {}),
     ("BMP", "L", {}),
+    ("WEBP", "RGB", {}),
+    ("WEBP", "RGB", {"lossless": True}),
+    ("WEBP", "RGBA", {"lossless": True}),
+    ("WEBP", "L", {}),
 ]
 
 
@@ -104,7 +108,7 @@ def test_an_animation_gives_its_first_frame(pictures: Any, decoder: dict[int, St
     np.testing.assert_array_equal(found, np.asarray(frames[0].convert("RGB")))
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
 def test_every_orientation_is_applied(
     pictures: Any, decoder: dict[int, StepRunner], form: str
 ) -> None:
