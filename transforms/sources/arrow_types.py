@@ -29,6 +29,7 @@ missing tensor from an empty one.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -66,8 +67,23 @@ def infer_features(
     Raises:
         SchemaError: if a column cannot be stored, or has another's name.
     """
+    return nest(schema, leaf_features(schema, missing=missing, path=path), path=path)
+
+
+def leaf_features(schema: pa.Schema, *, missing: Collection[str], path: str) -> dict[str, Feature]:
+    """The features of the leaves, by name: see :func:`infer_features`."""
     leaves = leaves_of(schema, path=path)
-    features = {name: leaf_feature(leaf, missing=name in missing) for name, leaf in leaves.items()}
+    return {name: leaf_feature(leaf, missing=name in missing) for name, leaf in leaves.items()}
+
+
+def nest(
+    schema: pa.Schema, features: Mapping[str, Feature], *, path: str
+) -> dict[str, Feature | Struct]:
+    """The features of columns: those of the leaves, put into the structs that hold them.
+
+    Raises:
+        SchemaError: if there are none.
+    """
     found: dict[str, Feature | Struct] = {}
     for field in schema:
         feature = _nested(field.name, field.type, features)
@@ -136,3 +152,69 @@ def _nested(name: str, type_: pa.DataType, features: Mapping[str, Feature]) -> A
         if (found := _nested(f"{name}.{field.name}", field.type, features)) is not None
     }
     return Struct(fields) if fields else None
+
+
+def join_leaves(
+    one: Mapping[str, Leaf],
+    other: Mapping[str, Leaf],
+    *,
+    paths: tuple[str, str],
+    declared: Collection[str],
+) -> dict[str, Leaf]:
+    """The leaves of two files' columns, of types that hold the values of both.
+
+    Args:
+        one: Leaves by name, which give the order.
+        other: Those of the other file.
+        paths: The files, for errors.
+        declared: Names whose type is declared, so that it need not be told.
+
+    Raises:
+        SchemaError: naming columns that one file lacks, or whose types have nothing in common.
+    """
+    if one.keys() != other.keys():
+        lacks, more = sorted(one.keys() - other.keys()), sorted(other.keys() - one.keys())
+        raise SchemaError(
+            f"{paths[1]} has other columns than {paths[0]}: it lacks {lacks}, and has {more} "
+            "besides. Name those that all files have with columns=, or read them as two sources."
+        )
+    joined = {}
+    for name, leaf in one.items():
+        found = other[name]
+        type_ = _join_types(leaf.type, found.type)
+        if name not in declared and (type_ is None or len(leaf.shape) != len(found.shape)):
+            raise SchemaError(
+                f"Column {name!r} is {leaf.type}{_dims(leaf)} in {paths[0]} and "
+                f"{found.type}{_dims(found)} in {paths[1]}. Store one type, or declare it: "
+                f'types={{{name!r}: "…"}}.'
+            )
+        shape = leaf.shape
+        if len(shape) == len(found.shape):
+            pairs = zip(shape, found.shape, strict=True)
+            shape = tuple(a if a == b else None for a, b in pairs)
+        joined[name] = dataclasses.replace(leaf, type=type_ or leaf.type, shape=shape)
+    return joined
+
+
+def _dims(leaf: Leaf) -> str:
+    return "".join(f"[{'' if dim is None else dim}]" for dim in leaf.shape)
+
+
+def _join_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """A type that holds the values of both; None where there is none."""
+    if one == other:
+        return one
+    if pa.types.is_timestamp(one) and pa.types.is_timestamp(other):
+        return pa.timestamp(max(one.unit, other.unit, key=("s", "ms", "us", "ns").index))
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
+        return one
+    try:
+        return (
+            pa.unify_schemas(
+                [pa.schema([("x", one)]), pa.schema([("x", other)])], promote_options="permissive"
+            )
+            .field("x")
+            .type
+        )
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return None

@@ -219,7 +219,7 @@ def _to_class(array: pa.Array, feature: ClassLabel) -> Values:
         made = np.where(bad, 0, values).astype(np.int64)
         return Values(made, bad & ~nulls(array), "unknown class")
     names = pa.array([name.encode() for name in feature.names], pa.large_binary())
-    codes = pc.index_in(_texts(array).cast(pa.large_binary()), names)
+    codes = pc.index_in(texts(array).cast(pa.large_binary()), names)
     unknown = nulls(codes) & ~nulls(array)
     return Values(codes.fill_null(0).to_numpy().astype(np.int64), unknown, "unknown class")
 
@@ -230,7 +230,7 @@ def _names_are(names: tuple[str, ...], kind: str) -> bool:
     return all(_INTEGER_NAME.fullmatch(name) for name in names)
 
 
-def _texts(array: pa.Array) -> pa.Array:
+def texts(array: pa.Array) -> pa.Array:
     """Values as text; strings and bytes as they are."""
     type_ = array.type
     if pa.types.is_timestamp(type_) and type_.tz is not None:
@@ -251,7 +251,7 @@ def _to_string(array: pa.Array, *, utf8: bool) -> Values:
             # Files are not checked for it when they are read; a cast to a string is.
             _, bad = cast_or_find(array, pa.large_string())
         return Values(array, bad, "not UTF-8")
-    return Values(_texts(array).cast(pa.large_binary()), bad)
+    return Values(texts(array).cast(pa.large_binary()), bad)
 
 
 def _to_time(array: pa.Array, unit: str) -> Values:

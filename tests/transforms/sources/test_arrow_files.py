@@ -1,0 +1,235 @@
+"""Parquet, Arrow and Feather files: what is inferred of them and how they are read."""
+
+import io
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+from snapshard.schemas.blocks import SourceFile
+from snapshard.schemas.errors import RecipeError, SchemaError
+from snapshard.schemas.features import (
+    ClassLabel,
+    Scalar,
+    Sequence,
+    Struct,
+    Tensor,
+    Timestamp,
+)
+from snapshard.transforms.opened_source import open_source
+from snapshard.transforms.sources.arrow_ipc import Arrow
+from snapshard.transforms.sources.parquet import Parquet
+
+TABLE = pa.table(
+    {
+        "n": pa.array(range(10), pa.int16()),
+        "kind": ["a", "b"] * 5,
+        "vector": pa.array([[float(i), 0.5] for i in range(10)], pa.list_(pa.float32(), 2)),
+        "at": pa.array([{"x": i, "y": None if i == 3 else "y"} for i in range(10)]),
+        "when": pa.array(range(10), pa.timestamp("ms", "UTC")),
+        "code": pa.array(["u", "v"] * 5).dictionary_encode(),
+        "some": pa.array([None if i % 2 else [i] * i for i in range(10)], pa.list_(pa.int64())),
+    }
+)
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **({"row_group_size": 4} | options))
+    return sink.getvalue()
+
+
+def ipc(table: pa.Table, *, stream: bool = False, rows: int = 4) -> bytes:
+    sink = io.BytesIO()
+    make = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with make(sink, table.schema) as writer:
+        for batch in table.to_batches(max_chunksize=rows):
+            writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def feather(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pa.feather.write_feather(table, sink, chunksize=4)
+    return sink.getvalue()
+
+
+FORMATS: dict[str, tuple[Callable[..., Any], Callable[[pa.Table], bytes]]] = {
+    "t.parquet": (Parquet, parquet),
+    "plain.parquet": (Parquet, lambda t: parquet(t, compression=None, use_dictionary=False)),
+    "v1.parquet": (Parquet, lambda t: parquet(t, version="1.0", write_statistics=False)),
+    "t.arrow": (Arrow, ipc),
+    "t.arrows": (Arrow, lambda table: ipc(table, stream=True)),
+    "t.feather": (Arrow, feather),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("place", ["local", "memory", "zip"])
+def test_every_row_with_its_values(reading: Any, name: str, place: str) -> None:
+    make, write = FORMATS[name]
+    url = reading.write(f"made/{name}", write(TABLE))
+    if place == "memory":
+        fsspec.filesystem("memory").pipe(f"/arrow/{name}", write(TABLE))
+        url = f"memory://arrow/{name}"
+    if place == "zip":
+        with zipfile.ZipFile(reading.folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(name, write(TABLE))
+        url = f"zip://*::{reading.folder}/a.zip"
+    got = reading.read(make(url, label="kind"))
+    assert got.features == {
+        "n": Scalar("int16"),
+        "kind": ClassLabel(("a", "b")),
+        "vector": Tensor("float32", (2,)),
+        "at.x": Scalar("int64"),
+        "at.y": Scalar("string", optional=True),
+        "when": Timestamp("ms"),
+        "code": Scalar("string"),
+        "some": Sequence(Scalar("int64"), optional=True),
+    }
+    assert list(got.rows) == [f"{name}#{row}" for row in range(10)]
+    assert not got.rejects
+    for row, values in zip(TABLE.to_pylist(), got.rows.values(), strict=True):
+        assert values == {
+            "n": row["n"],
+            "kind": "ab".index(row["kind"]),
+            "vector": row["vector"],
+            "at.x": row["at"]["x"],
+            "at.y": row["at"]["y"] and row["at"]["y"].encode(),
+            "when": row["n"],
+            "code": row["code"].encode(),
+            "some": row["some"],
+        }
+
+
+def test_row_groups_and_batches_are_where_a_file_is_cut(reading: Any) -> None:
+    for make, content in ((Parquet, parquet(TABLE)), (Arrow, ipc(TABLE))):
+        source = make(reading.write("t", content))
+        opened = open_source(source.url, ".")
+        (file,) = source.select(opened.list()).files
+        assert len(source.cuts(file, opened)) == 2
+        assert reading.read(source).rows == reading.read(source, cut=False).rows
+    stream = Arrow(reading.write("s", ipc(TABLE, stream=True)))
+    assert stream.cuts(open_source(stream.url, ".").list()[0], open_source(stream.url, ".")) == ()
+
+
+def test_columns_choose_and_structs_stay_structs(reading: Any) -> None:
+    url = reading.write("t.parquet", parquet(TABLE))
+    source = Parquet(url, columns=("at", "n"), types={"at.x": "float32", "n": Scalar("int64")})
+    opened = open_source(url, ".")
+    assert source.infer(opened.list(), opened) == {
+        "n": Scalar("int64"),
+        "at": Struct({"x": Scalar("float32"), "y": Scalar("string", optional=True)}),
+    }
+    assert reading.read(source).column("at.x") == [float(i) for i in range(10)]
+
+
+def test_a_dtype_in_types_keeps_lists_and_what_may_be_missing(reading: Any) -> None:
+    url = reading.write("t.parquet", parquet(TABLE))
+    types = {"vector": "float64", "some": "float32", "at.y": "string"}
+    features = reading.read(Parquet(url, types=types)).features
+    assert features["vector"] == Tensor("float64", (2,))
+    assert features["some"] == Sequence(Scalar("float32"), optional=True)
+    assert features["at.y"] == Scalar("string", optional=True)
+
+
+def test_a_list_is_missing_where_it_is_null_and_not_where_it_is_empty(reading: Any) -> None:
+    table = pa.table({"e": pa.array([[1], []]), "n": pa.array([[1], None])})
+    got = reading.read(Parquet(reading.write("t.parquet", parquet(table))))
+    item = Scalar("int64")
+    assert got.features == {"e": Sequence(item), "n": Sequence(item, optional=True)}
+    assert got.column("n") == [[1], None]
+
+
+def test_files_with_columns_in_another_order_and_of_other_width(reading: Any) -> None:
+    reading.write("d/a.parquet", parquet(pa.table({"x": pa.array([1], pa.int8()), "y": ["a"]})))
+    reading.write("d/b.parquet", parquet(pa.table({"y": [None, "b"], "x": [1000, 2]})))
+    got = reading.read(Parquet(f"{reading.folder}/d", label="y"))
+    assert got.features == {"x": Scalar("int64"), "y": ClassLabel(("a", "b"))}
+    assert list(got.rows) == ["a.parquet#0", "b.parquet#1"]
+    assert "b.parquet row 0: column 'y' has no value" in got.rejected["b.parquet#0"]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (pa.table({"x": [1]}), r"b\.parquet has other columns than a\.parquet.*lacks \['y'\]"),
+        (pa.table({"x": [1], "y": ["a"], "z": [1]}), r"and has \['z'\] besides"),
+        (pa.table({"x": ["one"], "y": ["a"]}), "Column 'x' is int64 in a.parquet and string in b"),
+        (pa.table({"x": [[1]], "y": ["a"]}), r"int64\[\] in b\.parquet"),
+    ],
+)
+def test_files_that_do_not_fit_together(reading: Any, other: pa.Table, words: str) -> None:
+    reading.write("d/a.parquet", parquet(pa.table({"x": [1], "y": ["a"]})))
+    reading.write("d/b.parquet", parquet(other))
+    with pytest.raises(SchemaError, match=words):
+        reading.read(Parquet(f"{reading.folder}/d"))
+
+
+def test_what_files_share_can_be_chosen(reading: Any) -> None:
+    reading.write("d/a.parquet", parquet(pa.table({"x": [1], "y": ["a"]})))
+    reading.write("d/b.parquet", parquet(pa.table({"x": [2]})))
+    got = reading.read(Parquet(f"{reading.folder}/d", columns=("x",)))
+    assert got.column("x") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"label": "no"}, RecipeError, "label names 'no', which is no column. The columns are 'n'"),
+        ({"types": {"no": "int8"}}, RecipeError, "types names 'no'"),
+        ({"columns": ("no",)}, SchemaError, "no column 'no', which columns= asks for"),
+        ({"types": {"kind": "int64"}}, SchemaError, "'kind' is string, which Scalar of int64"),
+    ],
+)
+def test_names_and_types_that_the_table_does_not_have(
+    reading: Any, arguments: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    url = reading.write("t.parquet", parquet(TABLE))
+    with pytest.raises(error, match=words):
+        reading.read(Parquet(url, **arguments))
+
+
+@pytest.mark.parametrize("wanted", ["int", 3, "complex64"])
+def test_types_are_dtypes_or_features(wanted: Any) -> None:
+    with pytest.raises(RecipeError, match="types: 'x' is"):
+        Parquet("t.parquet", types={"x": wanted})
+
+
+def test_which_files_are_tables() -> None:
+    paths = ["a.parquet", "b/C.PQ", "d.csv", "_metadata.parquet", ".x.parquet", "e/.f/g.parquet"]
+    files = [SourceFile(path=path, num_bytes=1, stamp="") for path in paths]
+    selected = Parquet("folder").select(files)
+    assert [file.path for file in selected.files] == ["a.parquet", "b/C.PQ"]
+    assert selected.num_skipped == {"hidden file": 3, "not a .parquet file": 1}
+    assert len(Parquet("x/*.csv").select(files).files) == 3
+    assert Parquet("data/d.csv").select(files[2:3]).files == tuple(files[2:3])
+
+
+def test_bool_labels_are_classes_and_numbers_stay(reading: Any) -> None:
+    table = pa.table({"yes": [True, False, True], "n": [1, 2, 3], "s": ["a", "b", "c"]})
+    url = reading.write("t.parquet", parquet(table))
+    got = reading.read(Parquet(url, label="yes"))
+    assert got.features["yes"] == ClassLabel(("false", "true"))
+    assert got.column("yes") == [1, 0, 1]
+    assert reading.read(Parquet(url, label="n")).features["n"] == Scalar("int64")
+    declared = Parquet(url, label="s", types={"s": Scalar("string")})
+    assert reading.read(declared).features["s"] == Scalar("string")
+
+
+def test_many_rows_come_in_batches(reading: Any) -> None:
+    table = pa.table({"x": range(150_000)})
+    for make, content in (
+        (Parquet, parquet(table, row_group_size=200_000)),
+        (Arrow, ipc(table, rows=200_000)),
+    ):
+        source = make(reading.write("t", content))
+        opened = open_source(source.url, ".")
+        assert len(reading.read(source).rows) == 150_000
+        (file,) = opened.list()
+        assert source.cuts(file, opened) == ()

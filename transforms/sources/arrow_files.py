@@ -1,0 +1,342 @@
+"""Sources of files that hold Arrow columns: inferring and reading them, whatever their format.
+
+A file is cut into *units* (row groups of Parquet, record batches of Arrow IPC), each read by
+itself: a damaged one is a reject, and the others are kept. A block's range holds the units whose
+first byte lies in it. A record's id is ``relative/path#row``, the row's number in its file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from ...schemas.blocks import Block, FileRange, RawBatch, SourceFile
+from ...schemas.errors import Reject, SchemaError
+from ...schemas.features import Feature, Features, Struct
+from ...schemas.manifest import MAX_LABELS
+from ...schemas.recipe import OpenSource
+from .arrow_leaves import Leaf, extract, leaves_of
+from .arrow_rows import RowReader
+from .arrow_types import join_leaves, leaf_feature, missing_leaves, nest
+from .arrow_values import texts
+from .remembered import remembered
+from .table_files import (
+    INFER_ALL_BYTES,
+    check_columns,
+    class_of,
+    empty_file,
+    may_be_class,
+    no_rows,
+    unreadable,
+    with_types,
+)
+
+BATCH_ROWS = 1 << 16
+"""Rows that are converted at once, at most."""
+BATCH_BYTES = 16 << 20
+"""About so many bytes of Arrow columns are converted at once, at most."""
+
+DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
+"""What reading a damaged file raises."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A part of a file that is read by itself."""
+
+    offset: int
+    """Of its first byte in the file."""
+    first_row: int
+    num_rows: int | None
+    """None where only reading tells."""
+
+
+class ArrowFile(Protocol):
+    """An open file of one format."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """Its parts, in order."""
+
+    def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of a unit, in batches; at least these columns, by name."""
+
+    def lacking(self) -> tuple[set[str], set[str]]:
+        """Names of leaves that lack values as the file itself says, and those it says not of."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ArrowFormat:
+    """A file format: how to open it, and its words."""
+
+    name: str
+    unit: str
+    """What messages call a unit."""
+    open: Callable[[OpenSource, str], ArrowFile]
+    """Raises one of DAMAGE where the file is not of the format, or damaged."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ArrowTables:
+    """The tables of one source."""
+
+    format: ArrowFormat
+    label: str | None
+    columns: tuple[str, ...] | None
+    types: Mapping[str, Any] | None
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """The first bytes of all units but the first; none where a file cannot be read."""
+        if file.problem or not file.num_bytes:
+            return ()
+        try:
+            units = self.format.open(opened, file.path).units
+        except DAMAGE:
+            return ()
+        return tuple(sorted({unit.offset for unit in units})[1:])
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature | Struct]:
+        """The features of the rows of all files, which must have the same columns.
+
+        Raises:
+            SchemaError: if no file can be read, their columns differ, or one cannot be stored.
+            RecipeError: if ``label`` or ``types`` name no column.
+        """
+        found = self._schemas(files, opened)
+        first, schema = found[0]
+        joined = leaves_of(schema, path=first.path)
+        for file, other in found[1:]:
+            joined = join_leaves(
+                joined,
+                leaves_of(other, path=file.path),
+                paths=(first.path, file.path),
+                declared=self.types or {},
+            )
+        kind = self.format.name
+        check_columns(kind, joined, label=self.label, types=self.types)
+        scan = sum(file.num_bytes for file, _ in found) <= INFER_ALL_BYTES
+        missing = set().union(*(self._missing(file, opened, scan=scan) for file, _ in found))
+        inferred = {
+            name: leaf_feature(leaf, missing=name in missing) for name, leaf in joined.items()
+        }
+        features = with_types(inferred, self.types)
+        label = self.label
+        if label is not None and may_be_class(features[label], (self.types or {}).get(label)):
+            names = class_of(self._class_names([file for file, _ in found], opened, label))
+            features[label] = names or features[label]
+        return nest(schema, features, path=first.path)
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads the rows of a block's ranges.
+
+        Raises:
+            SchemaError: if a file lacks the column of a feature, or has one of another type.
+        """
+        for index in ordered:
+            part = block.ranges[index]
+            if part.problem:
+                yield no_rows(features, unreadable(part))
+            elif part.stop == 0:
+                yield no_rows(features, empty_file(part))
+            else:
+                yield from self._read_file(part, features, opened)
+
+    def _read_file(
+        self, part: FileRange, features: Features, opened: OpenSource
+    ) -> Iterator[RawBatch]:
+        try:
+            file = self.format.open(opened, part.path)
+            schema = self._chosen(file.schema, part.path)
+        except DAMAGE as error:
+            yield no_rows(features, self._damaged_file(part, error))
+            return
+        reader = RowReader(schema, features, path=part.path)
+        columns = _columns_of(schema, features, path=part.path)
+        for index, unit in enumerate(file.units):
+            if not part.start <= unit.offset < part.stop:
+                continue
+            row, end = unit.first_row, None
+            if unit.num_rows is not None:
+                end = unit.first_row + unit.num_rows
+            batches, problem = _batches(file, index, columns), ""
+            while True:
+                try:
+                    batch = next(batches, None)
+                except DAMAGE as error:
+                    problem = _first_line(str(error))
+                    break
+                if batch is None:
+                    break
+                if end is not None and row + len(batch) > end:
+                    # They would have the ids of others.
+                    problem = f"it holds more than {unit.num_rows:,} rows"
+                    break
+                yield reader.read(_all_columns(batch, schema), np.arange(row, row + len(batch)))
+                row += len(batch)
+            if not problem and end is not None and row < end:
+                problem = f"it holds {row - unit.first_row:,} rows"
+            if problem:
+                yield no_rows(features, self._damaged(part, index, row, unit, problem))
+
+    def _chosen(self, schema: pa.Schema, path: str) -> pa.Schema:
+        """The columns to read."""
+        if self.columns is None:
+            return schema
+        missing = [name for name in self.columns if name not in schema.names]
+        if missing:
+            raise SchemaError(
+                f"{path} has no column {', '.join(map(repr, missing))}, which columns= asks for; "
+                f"it has {', '.join(map(repr, schema.names))}. Mend columns= in the recipe."
+            )
+        return pa.schema([field for field in schema if field.name in self.columns])
+
+    def _schemas(
+        self, files: Sequence[SourceFile], opened: OpenSource
+    ) -> list[tuple[SourceFile, pa.Schema]]:
+        found, why = [], "none is readable"
+        for file in files:
+            if file.problem or not file.num_bytes:
+                continue
+            try:
+                schema = self.format.open(opened, file.path).schema
+            except DAMAGE as error:
+                why = f"{file.path}: {error}"
+                continue
+            found.append((file, self._chosen(schema, file.path)))
+        if not found:
+            raise SchemaError(
+                f"{self.format.name}: none of {len(files):,} files can be read ({why}). Put the "
+                "data there, or correct the source in the recipe."
+            )
+        return found
+
+    def _missing(self, file: SourceFile, opened: OpenSource, *, scan: bool) -> set[str]:
+        """Names of the leaves that lack values in a file; of those unknown, all without a scan."""
+
+        def look() -> list[str]:
+            arrow = self.format.open(opened, file.path)
+            schema = self._chosen(arrow.schema, file.path)
+            leaves = leaves_of(schema, path=file.path)
+            known, unknown = arrow.lacking()
+            unknown &= leaves.keys()
+            if scan and unknown:
+                columns = list(dict.fromkeys(schema.names[leaves[n].column] for n in unknown))
+                for batch in _whole(arrow, columns):
+                    found = pa.RecordBatch.from_arrays(
+                        [batch.column(name) for name in columns], names=columns
+                    )
+                    known |= missing_leaves(found, path=file.path)
+            elif not scan:
+                known |= unknown
+            return sorted(known & leaves.keys())
+
+        return set(remembered(opened, file.sha256, f"missing {scan}", look))
+
+    def _class_names(
+        self, files: Iterable[SourceFile], opened: OpenSource, label: str
+    ) -> set[str] | None:
+        """The texts of the label in all rows; None where they are more than a class may have."""
+        names: set[str] = set()
+        for file in files:
+
+            def look(file: SourceFile = file) -> list[str] | None:
+                arrow = self.format.open(opened, file.path)
+                leaf = leaves_of(arrow.schema, path=file.path)[label]
+                return _texts_of(_whole(arrow, [arrow.schema.names[leaf.column]]), arrow, leaf)
+
+            found = remembered(opened, file.sha256, "classes", look)
+            if found is None:
+                return None
+            names.update(found)
+        return names
+
+    def _damaged_file(self, part: FileRange, error: BaseException) -> Reject:
+        return Reject(
+            record_id=part.path,
+            stage="read",
+            reason="damaged file",
+            message=f"{part.path} cannot be read: {_first_line(str(error))}; expected "
+            f"{self.format.name}. Copy or make it anew, or remove it from the source.",
+            source=part.path,
+        )
+
+    def _damaged(self, part: FileRange, index: int, row: int, unit: Unit, found: str) -> Reject:
+        lost = "all rows that follow"
+        if unit.num_rows is not None:
+            lost = f"{unit.first_row + unit.num_rows - row:,} rows"
+        return Reject(
+            record_id=f"{part.path}#{row}",
+            stage="read",
+            reason=f"damaged {self.format.unit}",
+            message=f"{part.path} row {row}: {self.format.unit} {index} is damaged "
+            f"({found}): {lost} are lost. Copy or make the file anew, or raise "
+            "max_rejects to do without them.",
+            source=part.path,
+            position=row,
+        )
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:200] or "no reason given"
+
+
+def _columns_of(schema: pa.Schema, features: Features, *, path: str) -> list[str]:
+    """The columns that hold the features."""
+    leaves = leaves_of(schema, path=path)
+    return list(dict.fromkeys(schema.names[leaves[name].column] for name in features))
+
+
+def _all_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of some columns as one of all: those that nothing reads are null."""
+    if batch.schema.names == schema.names:
+        return batch
+    arrays = [
+        batch.column(field.name) if field.name in batch.schema.names else pa.nulls(len(batch))
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=schema.names)
+
+
+def _batches(file: ArrowFile, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a unit in batches of bounded size."""
+    for batch in file.read(unit, columns):
+        row_bytes = max(1, batch.nbytes // max(1, len(batch)))
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
+        for start in range(0, len(batch), rows):
+            yield batch.slice(start, rows)
+
+
+def _whole(file: ArrowFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """All rows of a file that can be read; damage is told when they are read for good."""
+    for unit in range(len(file.units)):
+        try:
+            yield from _batches(file, unit, columns)
+        except DAMAGE:
+            continue
+
+
+def _texts_of(batches: Iterator[pa.RecordBatch], file: ArrowFile, leaf: Leaf) -> list[str] | None:
+    found: set[bytes] = set()
+    name = file.schema.names[leaf.column]
+    for batch in batches:
+        values = extract(batch.column(name), leaf).values
+        found.update(texts(values).cast(pa.large_binary()).unique().drop_null().to_pylist())
+        if len(found) > MAX_LABELS:
+            return None
+    names = []
+    for text in found:
+        try:
+            names.append(text.decode())
+        except UnicodeDecodeError:
+            continue  # its rows will be rejected
+    return sorted(names)

@@ -1,0 +1,276 @@
+"""Arrow files as a source: IPC files and streams, and Feather.
+
+The content decides which it is: ``ARROW1`` begins an IPC file (and Feather V2, which is one),
+anything else is read as a stream. Feather V1 (``FEA1``, before 2020) is a reject that says how to
+rewrite it. A record's id is ``relative/path#row``.
+An IPC file is read by its record batches, each of them checked; a stream has no index, so what
+follows a damage in it is lost, and it cannot be cut.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
+from ...schemas.config import config_class
+from ...schemas.features import Features
+from ...schemas.recipe import OpenSource
+from .arrow_files import DAMAGE, ArrowFile, ArrowFormat, ArrowTables, Unit
+from .arrow_leaves import leaves_of
+from .ranged_file import open_for_arrow
+from .table_files import check_types, select_files, types_to_json
+
+SUFFIXES = (".arrow", ".feather", ".ipc", ".arrows")
+"""What Arrow files' names end with."""
+
+_MAGIC = b"ARROW1"
+_FEATHER_V1_MAGIC = b"FEA1"
+# Of the flatbuffers tables Footer and Message.
+_FOOTER_BATCHES = 3
+_MESSAGE_HEADER = 2
+_BATCH_LENGTH = 0
+_MAX_ROWS = 1 << 48
+_BLOCK = struct.Struct("<qi4xq")
+
+
+@config_class
+class Arrow:
+    """Rows of Arrow IPC files and streams and of Feather files.
+
+    Attributes:
+        url: A file, a folder (its ``.arrow``, ``.feather``, ``.ipc`` and ``.arrows`` files, at any
+            depth), a glob, or any fsspec URL.
+        label: The column to predict. Strings and bools become a ClassLabel; numbers stay.
+        columns: The columns to read; all by default.
+        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
+            ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. A struct's
+            field is ``"struct.field"``.
+    """
+
+    url: str
+    label: str | None = None
+    columns: tuple[str, ...] | None = None
+    types: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the types."""
+        check_types(self.types)
+
+    @property
+    def media(self) -> bool:
+        """Rows are no media: none may be rejected by default."""
+        return False
+
+    @property
+    def numbered(self) -> bool:
+        """A file holds many records."""
+        return True
+
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """None: a table is all there is."""
+        return ()
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records and what is inferred of them, as plain JSON."""
+        columns = None if self.columns is None else list(self.columns)
+        return {"columns": columns, "label": self.label, "types": types_to_json(self.types)}
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes Arrow files, those of a glob's own suffix, and a single file as it is."""
+        return select_files(self.url, files, suffixes=SUFFIXES, what="an .arrow or .feather file")
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """Where the record batches of an IPC file begin."""
+        return self._tables().cuts(file, opened)
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the rows, from the files' schemas and, up to 256 MiB, all rows.
+
+        Above that, columns that may hold nulls are taken to do so.
+
+        Raises:
+            SchemaError: if no file can be read, their columns differ, or one cannot be stored.
+            RecipeError: if ``label`` or ``types`` name no column.
+        """
+        return self._tables().infer(files, opened)
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads the record batches that begin in a block's ranges; ids are ``path#row``.
+
+        Raises:
+            SchemaError: if a file lacks the column of a feature, or has one of another type.
+        """
+        return self._tables().read(block, features=features, opened=opened, ordered=ordered)
+
+    def _tables(self) -> ArrowTables:
+        return ArrowTables(format=_FORMAT, label=self.label, columns=self.columns, types=self.types)
+
+
+def _open(opened: OpenSource, path: str) -> ArrowFile:
+    source = open_for_arrow(opened, path)
+    magic = source.read(len(_MAGIC))
+    source.seek(0)
+    if magic == _MAGIC:
+        return _IpcFile(source, path)
+    if magic.startswith(_FEATHER_V1_MAGIC):
+        raise ValueError(
+            "it is Feather V1, which Arrow gives up and whose damage it does not notice. Rewrite "
+            "it: pyarrow.feather.write_feather(pyarrow.feather.read_table(path), path)"
+        )
+    return _Stream(source, path)
+
+
+class _Unindexed:
+    """What is one unit, whose statistics nobody has counted."""
+
+    schema: pa.Schema
+    _path: str
+    units: Sequence[Unit] = (Unit(0, 0, None),)
+
+    def lacking(self) -> tuple[set[str], set[str]]:
+        """All leaves of columns that may hold nulls."""
+        leaves = leaves_of(self.schema, path=self._path)
+        return set(), {
+            name
+            for name, leaf in leaves.items()
+            if leaf.fields or self.schema.field(leaf.column).nullable
+        }
+
+
+class _IpcFile(_Unindexed):
+    """An IPC file, whose footer says where its record batches lie."""
+
+    def __init__(self, source: Any, path: str) -> None:
+        self._source, self._path = source, path
+        self._reader = pa.ipc.open_file(source)
+        self.schema = self._reader.schema
+
+    @functools.cached_property
+    def units(self) -> Sequence[Unit]:  # type: ignore[override]
+        found, row = [], 0
+        blocks = _batch_blocks(self._source)
+        if len(blocks) != self._reader.num_record_batches:
+            raise ValueError("the footer names other record batches than the file holds")
+        for offset, metadata_bytes in blocks:
+            try:
+                num_rows = _batch_length(self._source.read_at(metadata_bytes, offset))
+            except DAMAGE:
+                num_rows = None  # reading it will say why
+            found.append(Unit(max(0, min(offset, self._source.size() - 1)), row, num_rows))
+            row += num_rows or 0
+        return found
+
+    def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield _checked(self._reader.get_batch(unit), columns)
+
+
+class _Stream(_Unindexed):
+    """An IPC stream: read from its start to its end."""
+
+    def __init__(self, source: Any, path: str) -> None:
+        self._path = path
+        self._reader = pa.ipc.open_stream(source)
+        self._fresh = True
+        self._source = source
+        self.schema = self._reader.schema
+
+    def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        if not self._fresh:
+            self._source.seek(0)
+            self._reader = pa.ipc.open_stream(self._source)
+        self._fresh = False
+        for batch in self._reader:
+            yield _checked(batch, columns)
+
+
+def _checked(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """The columns of a batch, whose offsets nothing has checked yet: bad ones would crash."""
+    found = []
+    for name in columns:
+        array = batch.column(name)
+        kind = array.type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            # Text that is not UTF-8 is a matter of its row alone.
+            array.view(pa.binary() if pa.types.is_string(kind) else pa.large_binary()).validate(
+                full=True
+            )
+        else:
+            array.validate(full=True)
+        found.append(array)
+    return pa.RecordBatch.from_arrays(found, names=list(columns))
+
+
+def _batch_blocks(source: Any) -> list[tuple[int, int]]:
+    """Offset and bytes of metadata of each record batch of an IPC file, from its footer.
+
+    Raises:
+        ValueError: if the footer is none.
+    """
+    num_bytes = source.size()
+    tail = source.read_at(10, max(0, num_bytes - 10))
+    size = int.from_bytes(tail[:4], "little", signed=True)
+    if tail[4:] != _MAGIC or not 0 < size <= num_bytes - 10:
+        raise ValueError("the file has no footer")
+    footer = source.read_at(size, num_bytes - 10 - size)
+    try:
+        place = _field(footer, _root(footer), _FOOTER_BATCHES)
+        if place is None:
+            return []
+        vector = place + struct.unpack_from("<I", footer, place)[0]
+        (count,) = struct.unpack_from("<I", footer, vector)
+        if count * _BLOCK.size > len(footer):
+            raise ValueError("the footer names more record batches than fit into it")
+        found = [_BLOCK.unpack_from(footer, vector + 4 + i * _BLOCK.size) for i in range(count)]
+    except struct.error as error:
+        raise ValueError(f"the footer is damaged: {error}") from None
+    return [(offset, metadata) for offset, metadata, _ in found]
+
+
+def _batch_length(metadata: bytes) -> int:
+    """Rows of the record batch that a message describes.
+
+    Raises:
+        ValueError: if it describes none.
+    """
+    try:
+        prefix = 8 if metadata[:4] == b"\xff\xff\xff\xff" else 4
+        message = metadata[prefix:]
+        place = _field(message, _root(message), _MESSAGE_HEADER)
+        if place is None:
+            raise ValueError("a message has no header")
+        batch = place + struct.unpack_from("<I", message, place)[0]
+        length = _field(message, batch, _BATCH_LENGTH)
+        found = 0 if length is None else int(struct.unpack_from("<q", message, length)[0])
+    except struct.error as error:
+        raise ValueError(f"a message is damaged: {error}") from None
+    if not 0 <= found < _MAX_ROWS:
+        raise ValueError(f"a batch of {found} rows")
+    return found
+
+
+def _root(buffer: bytes) -> int:
+    """Where the root table of a flatbuffer lies."""
+    return int(struct.unpack_from("<I", buffer, 0)[0])
+
+
+def _field(buffer: bytes, table: int, index: int) -> int | None:
+    """Where a field of a flatbuffers table lies; None where it is left out."""
+    vtable = table - struct.unpack_from("<i", buffer, table)[0]
+    if vtable < 0:
+        raise ValueError("a table is damaged")
+    (size,) = struct.unpack_from("<H", buffer, vtable)
+    if 4 + 2 * index + 2 > size:
+        return None
+    (offset,) = struct.unpack_from("<H", buffer, vtable + 4 + 2 * index)
+    return table + offset if offset else None
+
+
+_FORMAT = ArrowFormat(name="Arrow IPC or Feather", unit="record batch", open=_open)

@@ -1,0 +1,188 @@
+"""Parquet files as a source: one record a row, read by row groups.
+
+A record's id is ``relative/path#row``. What each column becomes stands in ``arrow_types``, which
+of them may be missing is told from the files' statistics, and from the rows where these do not
+say. A damaged row group is one reject; the rows read before the damage, and all other row groups,
+are kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
+from ...schemas.config import config_class
+from ...schemas.features import Features
+from ...schemas.recipe import OpenSource
+from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit
+from .arrow_leaves import leaves_of
+from .ranged_file import open_for_arrow
+from .table_files import check_types, select_files, types_to_json
+
+SUFFIXES = (".parquet", ".pq", ".parq")
+"""What Parquet files' names end with."""
+
+
+@config_class
+class Parquet:
+    """Rows of Parquet files.
+
+    Attributes:
+        url: A file, a folder (its ``.parquet`` files, at any depth), a glob, or any fsspec URL.
+        label: The column to predict. Strings and bools become a ClassLabel; numbers stay.
+        columns: The columns to read; all by default.
+        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
+            ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. A struct's
+            field is ``"struct.field"``.
+    """
+
+    url: str
+    label: str | None = None
+    columns: tuple[str, ...] | None = None
+    types: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the types."""
+        check_types(self.types)
+
+    @property
+    def media(self) -> bool:
+        """Rows are no media: none may be rejected by default."""
+        return False
+
+    @property
+    def numbered(self) -> bool:
+        """A file holds many records."""
+        return True
+
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """None: a table is all there is."""
+        return ()
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records and what is inferred of them, as plain JSON."""
+        columns = None if self.columns is None else list(self.columns)
+        return {"columns": columns, "label": self.label, "types": types_to_json(self.types)}
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes Parquet files, those of a glob's own suffix, and a single file as it is."""
+        return select_files(self.url, files, suffixes=SUFFIXES, what="a .parquet file")
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """Where row groups begin."""
+        return self._tables().cuts(file, opened)
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the rows, from the files' schemas and statistics.
+
+        Raises:
+            SchemaError: if no file can be read, their columns differ, or one cannot be stored.
+            RecipeError: if ``label`` or ``types`` name no column.
+        """
+        return self._tables().infer(files, opened)
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads the row groups that begin in a block's ranges; ids are ``path#row``.
+
+        Raises:
+            SchemaError: if a file lacks the column of a feature, or has one of another type.
+        """
+        return self._tables().read(block, features=features, opened=opened, ordered=ordered)
+
+    def _tables(self) -> ArrowTables:
+        return ArrowTables(format=_FORMAT, label=self.label, columns=self.columns, types=self.types)
+
+
+class _ParquetFile:
+    """One open file."""
+
+    def __init__(self, opened: OpenSource, path: str) -> None:
+        source = open_for_arrow(opened, path)
+        local = isinstance(source, pa.MemoryMappedFile | pa.BufferReader)
+        # Of a store, a row group's columns are fetched in few and large requests.
+        self._file = pq.ParquetFile(source, pre_buffer=not local, page_checksum_verification=True)
+        self._path = path
+        self._num_bytes = source.size()
+        self.schema: pa.Schema = self._file.schema_arrow
+
+    @functools.cached_property
+    def units(self) -> Sequence[Unit]:
+        found, row = [], 0
+        metadata = self._file.metadata
+        for index in range(metadata.num_row_groups):
+            group = metadata.row_group(index)
+            # The blocks of a file end where it does: a place that makes no sense must not lie
+            # outside of all.
+            start = max(0, min(_first_byte(group), self._num_bytes - 1))
+            found.append(Unit(start, row, group.num_rows))
+            row += group.num_rows
+        return found
+
+    def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        group = self._file.metadata.row_group(unit)
+        row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
+        batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
+            batch_size=max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes)),
+            row_groups=[unit],
+            columns=list(columns),
+            use_threads=False,
+        )
+        for batch in batches:
+            batch.validate()
+            yield batch
+
+    def lacking(self) -> tuple[set[str], set[str]]:
+        """Statistics count the nulls of single values, and nulls and empty lists together."""
+        leaves = leaves_of(self.schema, path=self._path)
+        counts = self._null_counts()
+        known, unknown = set(), set()
+        for name, leaf in leaves.items():
+            column = self.schema.names[leaf.column]
+            if not leaf.shape and name in counts:
+                found = counts[name]
+            else:
+                below = [n for path, n in counts.items() if path.startswith(f"{column}.")]
+                found = None if None in below or any(below) or not below else 0
+            if found is None:
+                unknown.add(name)
+            elif found:
+                known.add(name)
+        return known, unknown
+
+    def _null_counts(self) -> dict[str, int | None]:
+        """Nulls of each stored column over all row groups; None where some do not say."""
+        counts: dict[str, int | None] = {}
+        metadata = self._file.metadata
+        for index in range(metadata.num_row_groups):
+            group = metadata.row_group(index)
+            for number in range(group.num_columns):
+                chunk = group.column(number)
+                name, statistics = chunk.path_in_schema, chunk.statistics
+                before = counts.setdefault(name, 0)
+                if statistics is None or not statistics.has_null_count or before is None:
+                    counts[name] = None
+                else:
+                    counts[name] = before + statistics.null_count
+        return counts
+
+
+def _first_byte(group: Any) -> int:
+    """Where a row group begins, told from its columns; 0 for one that has none."""
+    starts = []
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        starts += [chunk.data_page_offset]
+        if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+            starts.append(chunk.dictionary_page_offset)
+    return min(starts, default=0)
+
+
+_FORMAT = ArrowFormat(name="Parquet", unit="row group", open=_ParquetFile)

@@ -1,0 +1,157 @@
+"""What the sources of typed tables share: which files, types in place of inferred ones, classes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+import pyarrow as pa
+
+from ...schemas.blocks import FileRange, RawBatch, Selection, SourceFile
+from ...schemas.errors import RecipeError, Reject
+from ...schemas.features import (
+    ClassLabel,
+    Dtype,
+    Feature,
+    Features,
+    Scalar,
+    Tensor,
+    features_to_json,
+    tensor_form,
+)
+from ...schemas.features import Sequence as SequenceOf
+from ...schemas.manifest import MAX_LABELS
+from ..runs import wire_schema
+
+INFER_ALL_BYTES = 256 << 20
+"""Up to so many bytes in all, what is inferred is told from every row."""
+
+_DTYPES: tuple[str, ...] = get_args(Dtype)
+# The suffix that a glob ends with: "*.pq", "part-*.parquet".
+_GLOB_SUFFIX = re.compile(r"[*?\]](?:.*)(\.[a-z0-9]+)$")
+
+
+def check_types(types: Mapping[str, Any] | None) -> None:
+    """Checks the ``types`` of a source: dtypes, or features of values.
+
+    Raises:
+        ValueError: naming the one that is neither.
+    """
+    for name, wanted in (types or {}).items():
+        is_feature = isinstance(wanted, Feature) and tensor_form(wanted) is not None
+        if not is_feature and wanted not in _DTYPES:
+            raise ValueError(
+                f"types: {name!r} is {wanted!r}, expected one of {', '.join(_DTYPES)}, or a "
+                "feature such as ss.Scalar(…), ss.ClassLabel(…) or ss.Tensor(…)"
+            )
+
+
+def types_to_json(types: Mapping[str, Any] | None) -> dict[str, object]:
+    """The ``types`` of a source as plain JSON, for its settings."""
+    return {
+        name: wanted if isinstance(wanted, str) else features_to_json({name: wanted})[name]
+        for name, wanted in sorted((types or {}).items())
+    }
+
+
+def select_files(
+    url: str, files: Sequence[SourceFile], *, suffixes: tuple[str, ...], what: str
+) -> Selection:
+    """Takes files of these suffixes, those of a glob's own, and a single file as it is."""
+    last = url.partition("::")[0].rpartition("/")[2]
+    if len(files) == 1 and files[0].path == last.partition("?")[0]:
+        return Selection(files=tuple(files), num_skipped={})
+    wanted = (*suffixes, *_GLOB_SUFFIX.findall(last.lower()))
+    selected, skipped = [], Counter[str]()
+    for file in files:
+        # Engines that write tables leave such files beside them: _SUCCESS, _metadata, .crc.
+        if any(part.startswith((".", "_")) for part in file.path.split("/")):
+            skipped["hidden file"] += 1
+        elif file.path.lower().endswith(wanted):
+            selected.append(file)
+        else:
+            skipped[f"not {what}"] += 1
+    return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
+
+
+def with_types(features: Features, types: Mapping[str, Any] | None) -> dict[str, Feature]:
+    """Features with declared types in place of inferred ones; a dtype keeps all else."""
+    chosen = dict(features)
+    for name, wanted in (types or {}).items():
+        chosen[name] = _with_dtype(chosen[name], wanted) if isinstance(wanted, str) else wanted
+    return chosen
+
+
+def _with_dtype(feature: Feature, dtype: Any) -> Feature:
+    if isinstance(feature, Tensor):
+        return Tensor(dtype, feature.shape, optional=feature.optional)
+    if isinstance(feature, SequenceOf):
+        item = Scalar(dtype)
+        if isinstance(feature.of, Tensor):
+            return SequenceOf(Tensor(dtype, feature.of.shape), optional=feature.optional)
+        return SequenceOf(item, optional=feature.optional)
+    form = tensor_form(feature)
+    return Scalar(dtype, optional=form is not None and form.optional)
+
+
+def check_columns(
+    kind: str, names: Iterable[str], *, label: str | None, types: Mapping[str, Any] | None
+) -> None:
+    """Checks that ``label`` and ``types`` of a source name columns.
+
+    Raises:
+        RecipeError: naming the argument and the columns that there are.
+    """
+    there = list(names)
+    wanted = {name: "types" for name in types or {}}
+    if label is not None:
+        wanted[label] = "label"
+    for name, argument in wanted.items():
+        if name not in there:
+            raise RecipeError(
+                f"{kind}: {argument} names {name!r}, which is no column. The columns are "
+                f"{', '.join(map(repr, there))}."
+            )
+
+
+def may_be_class(feature: Feature | None, wanted: object) -> bool:
+    """Whether the label becomes a class: strings and bools do, unless a feature is declared."""
+    is_text = isinstance(feature, Scalar) and feature.dtype in ("string", "bool")
+    return is_text and (wanted is None or isinstance(wanted, str))
+
+
+def class_of(names: set[str] | None) -> ClassLabel | None:
+    """The class of these names; None where they are unknown, none, or too many."""
+    if not names or len(names) > MAX_LABELS:
+        return None
+    return ClassLabel(tuple(sorted(names)))
+
+
+def no_rows(features: Features, reject: Reject) -> RawBatch:
+    """A reject beside which there are no records."""
+    empty = pa.RecordBatch.from_pylist([], schema=wire_schema(features))
+    return RawBatch(ids=[], columns=empty, rejects=(reject,))
+
+
+def unreadable(part: FileRange) -> Reject:
+    """The reject of a file that inventory could not read."""
+    return Reject(
+        record_id=part.path,
+        stage="inventory",
+        reason=part.problem,
+        message=f"{part.path} cannot be read: {part.problem}",
+        source=part.path,
+    )
+
+
+def empty_file(part: FileRange) -> Reject:
+    """The reject of a file of no bytes."""
+    return Reject(
+        record_id=part.path,
+        stage="read",
+        reason="empty file",
+        message=f"{part.path} is empty, expected rows. Remove it from the source.",
+        source=part.path,
+    )
