@@ -85,6 +85,7 @@ def build(
         return
     terminal.show_splits(snapshot.manifest)
     _show_rejects(snapshot)
+    _show_leaks(snapshot)
     terminal.say(f"{'already built' if snapshot.cached else 'built'}: {snapshot.path}")
 
 
@@ -164,6 +165,7 @@ def inspect(snapshot: _SnapshotPath) -> None:
         f"written with {versions}"
     )
     _show_rejects(found)
+    _show_leaks(found)
     terminal.say(found.path)
 
 
@@ -240,6 +242,7 @@ def _json_facts(snapshot: Snapshot) -> dict[str, Any]:
         "fingerprint": manifest.fingerprint,
         "cached": snapshot.cached,
         "num_rejects": manifest.num_rejects,
+        "shared_contents": manifest.shared_contents,
         "splits": {
             name: {"num_examples": split.num_examples} for name, split in manifest.splits.items()
         },
@@ -253,6 +256,18 @@ def _show_rejects(snapshot: Snapshot) -> None:
     if snapshot.manifest.num_rejects:
         number = terminal.human_count(snapshot.manifest.num_rejects, "rejects")
         terminal.say(f"{number}, with their reasons: {join(snapshot.path, REJECTS)}")
+
+
+def _show_leaks(snapshot: Snapshot) -> None:
+    from . import terminal
+
+    for splits, number in snapshot.manifest.shared_contents.items():
+        contents = terminal.human_count(number, "equal contents")
+        terminal.say(
+            f"warning: {contents} in both {' and '.join(splits.split(', '))}. What is trained on "
+            "would be tested on: drop them (ss.records.drop_duplicates()), or keep them together "
+            "(Splits(…, group_by=…))."
+        )
 
 
 def main(arguments: list[str] | None = None) -> None:

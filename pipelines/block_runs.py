@@ -22,7 +22,7 @@ from ..transforms.validate import Validator
 from .keying import RecordKeys
 from .merging import RangeReader
 from .run_files import RunFiles, keys_suffix, run_in_place
-from .stages import StageFeatures, stages_of
+from .stages import StageFeatures, label_of, stages_of
 from .staging import StagedRecipe
 
 
@@ -92,6 +92,7 @@ class RunMaker:
         self._files = RunFiles(
             config.workspace,
             config.features.outputs,
+            label=label_of(recipe, config.features.outputs),
             stratify_by=splits.stratify_by if last else None,
             suffix=keys_suffix(splits) if last else "plain",
         )

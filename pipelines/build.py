@@ -28,10 +28,12 @@ from ..transforms.rejects import describe_rejects
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
 from ..transforms.summary import Summary
 from .layout import Layout, lay_out, plan_with, train_split
+from .leaks import find_leaks
 from .occupancy import building
 from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish, read_rejects
 from .resolve import with_image_facts
+from .run_files import keys_suffix
 from .snapshot import Snapshot
 from .stages import label_of
 from .staging import StagedRecipe, refuse_while_loading, stage
@@ -106,6 +108,12 @@ class Build:
             graph = self._analyze(found, staged, prepared)
         with self._timed("plan"):
             layout = self._plan(found, prepared.summary, graph)
+            leaks = find_leaks(
+                prepared.summary.entries,
+                layout.splits,
+                workspace=self._workspace,
+                suffix=keys_suffix(self._recipe.splits),
+            )
         settings = self._settings(found, prepared.summary, layout, graph)
         with self._timed("write"):
             num_written = self._write(found, prepared.digest, layout, settings)
@@ -133,7 +141,12 @@ class Build:
             },
         }
         snapshot = publish(
-            found, settings, plans=layout.splits, prepared=prepared, build_facts=facts
+            found,
+            settings,
+            plans=layout.splits,
+            prepared=prepared,
+            shared_contents=leaks,
+            build_facts=facts,
         )
         point_latest(self._out, found.fingerprint)
         return snapshot

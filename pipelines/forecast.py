@@ -177,7 +177,9 @@ def _next_stage(
 ) -> tuple[PrepareConfig, list[pa.RecordBatch]]:
     """Takes the sample through a step across records, as a build would all records."""
     workspace, splits = config.workspace, found.recipe.splits
-    files = RunFiles(workspace, config.features.outputs, stratify_by=None, suffix="plain")
+    files = RunFiles(
+        workspace, config.features.outputs, label=None, stratify_by=None, suffix="plain"
+    )
     run_id = f"{config.stage:032x}"
     info = files.write(run_id, batches, rejects=[], in_order=False)
     summary = files.summary(files.entry(info))

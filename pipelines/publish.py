@@ -58,6 +58,7 @@ def publish(
     *,
     plans: Sequence[SplitPlan],
     prepared: Prepared,
+    shared_contents: Mapping[str, int],
     build_facts: Mapping[str, object],
 ) -> Snapshot:
     """Completes a snapshot whose shards are in place.
@@ -99,6 +100,7 @@ def publish(
         label=settings.label,
         compression=settings.compression,
         num_rejects=len(rejects),
+        shared_contents=dict(shared_contents),
         seed=survey.recipe.seed,
         versions=survey.parts.versions,
         splits=splits,

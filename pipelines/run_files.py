@@ -22,6 +22,7 @@ from ..schemas.features import Features, Image
 from ..schemas.naming import Workspace
 from ..schemas.splits import Splits
 from ..transforms import storage
+from ..transforms.contents import content_hashes
 from ..transforms.key_histogram import KeyHistogram
 from ..transforms.rejects import rejects_to_bytes
 from ..transforms.runs import (
@@ -37,6 +38,7 @@ from ..transforms.runs import (
     merge_range,
     run_schema,
     sort_records,
+    wire_schema,
 )
 from ..transforms.strata import label_texts
 from ..transforms.summary import RunEntry, Summary, batches_from_json
@@ -56,13 +58,20 @@ class RunFiles:
     """Writes and looks up the runs of one stage."""
 
     def __init__(
-        self, workspace: Workspace, features: Features, *, stratify_by: str | None, suffix: str
+        self,
+        workspace: Workspace,
+        features: Features,
+        *,
+        label: str | None,
+        stratify_by: str | None,
+        suffix: str,
     ) -> None:
         """Takes where runs lie and what their records hold.
 
         Args:
             workspace: Where they lie.
             features: Of the prepared records.
+            label: The feature to predict: equal contents are those of all others.
             stratify_by: The feature whose values are the strata; None for none.
             suffix: Names the key files: see :func:`keys_suffix`.
         """
@@ -71,6 +80,8 @@ class RunFiles:
         self._stratify_by = stratify_by
         self._suffix = suffix
         self.schema = run_schema(features)
+        inputs = {name: feature for name, feature in features.items() if name != label}
+        self._compared = wire_schema(inputs or features).names
 
     def write(
         self,
@@ -141,7 +152,8 @@ class RunFiles:
         if name is not None:
             strata = label_texts(records.column(name), self._features[name]).fill_null("")
         columns = [records.column(column) for column in (PARTITION, KEY, NUM_BYTES)]
-        return pa.RecordBatch.from_arrays([*columns, strata], schema=keys_schema())
+        contents = pa.array(content_hashes(records.select(self._compared)))
+        return pa.RecordBatch.from_arrays([*columns, strata, contents], schema=keys_schema())
 
     def summary(self, entry: RunEntry) -> Summary:
         """The facts of one run, from its key file."""

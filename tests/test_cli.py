@@ -101,7 +101,14 @@ class TestBuild:
         assert done.returncode == 0, done.stderr
         (line,) = done.stdout.splitlines()
         facts = json.loads(line)
-        assert set(facts) == {"path", "fingerprint", "cached", "num_rejects", "splits"}
+        assert set(facts) == {
+            "path",
+            "fingerprint",
+            "cached",
+            "num_rejects",
+            "shared_contents",
+            "splits",
+        }
         assert facts["path"] == f"{out}/pets/{facts['fingerprint']}"
         assert re.fullmatch("[0-9a-f]{16}", facts["fingerprint"])
         assert (facts["cached"], facts["num_rejects"]) == (False, 0)

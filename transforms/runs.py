@@ -27,6 +27,7 @@ KEY = RESERVED_PREFIX + "key"
 ID = RESERVED_PREFIX + "id"
 NUM_BYTES = RESERVED_PREFIX + "bytes"
 STRATUM = RESERVED_PREFIX + "stratum"
+CONTENT = RESERVED_PREFIX + "content"
 
 BATCH_BYTES = 1 << 20
 """About so many bytes lie in one record batch: the unit of range reads."""
@@ -66,7 +67,8 @@ def run_schema(features: Features) -> pa.Schema:
 def keys_schema() -> pa.Schema:
     """The Arrow schema of a run's key file: what planning reads in place of the run."""
     stratum = pa.field(STRATUM, pa.large_string(), nullable=True)
-    return pa.schema([_META[0], _META[1], _META[3], stratum])
+    content = pa.field(CONTENT, pa.uint64(), nullable=False)
+    return pa.schema([_META[0], _META[1], _META[3], stratum, content])
 
 
 @dataclasses.dataclass(frozen=True)

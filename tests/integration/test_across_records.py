@@ -161,3 +161,27 @@ def test_packed_rows_hold_one_split_each(tmp_path: Path, lab: Any) -> None:
             assert split_of.setdefault(token, split) == split
     assert counts == dict(enumerate(lengths.tolist()))
     assert set(split_of.values()) == {"train", "test"}
+
+
+def test_equal_contents_in_several_splits_are_counted(tmp_path: Path) -> None:
+    rows = [f"{index % 150},{index % 2},{'ab'[index % 2]}" for index in range(300)]
+    (tmp_path / "t.csv").write_text("x,label,why\n" + "\n".join(rows) + "\n")
+    source = ss.Csv(str(tmp_path / "t.csv"), label="label")
+    leaky = ss.build(
+        ss.Recipe(name="a", source=source, splits=ss.Splits(train=0.5, test=0.5)),
+        tmp_path / "out",
+    )
+    split_of: dict[int, set[str]] = defaultdict(set)
+    for split in ("train", "test"):
+        for batch in leaky.reader().dataset(split, 64):
+            for value in batch["x"].numpy().tolist():
+                split_of[value].add(split)
+    shared = sum(len(splits) == 2 for splits in split_of.values())
+    assert shared > 30
+    assert leaky.manifest.shared_contents == {"train, test": shared}
+    for recipe in (
+        ss.Recipe(name="b", source=source, splits=ss.Splits(train=0.5, test=0.5, group_by="x")),
+        ss.Recipe(name="c", source=source, prepare=[drop_duplicates("x")]),
+        ss.Recipe(name="d", source=source, splits=ss.Splits(train=1.0)),
+    ):
+        assert ss.build(recipe, tmp_path / "out").manifest.shared_contents == {}

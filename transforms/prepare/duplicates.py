@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ...schemas.blocks import RawBatch
@@ -16,9 +14,7 @@ from ...schemas.errors import RecipeError
 from ...schemas.features import Features
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
-from ..encode import encode_examples
-
-_DIGEST_BYTES = 16
+from ..contents import DIGEST_BYTES, content_digests
 
 
 @config_class
@@ -27,7 +23,7 @@ class DropDuplicates:
 
     names: tuple[str, ...] = ()
 
-    prefix_bytes = _DIGEST_BYTES
+    prefix_bytes = DIGEST_BYTES
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""
@@ -57,7 +53,7 @@ class DropDuplicates:
         del ids, seed
         digests = content_digests(columns, features, names=self.names or tuple(features))
         keys = digests[:, :8].copy().view(">u8").reshape(-1).astype(np.uint64)
-        offsets = np.arange(len(digests) + 1, dtype=np.int64) * _DIGEST_BYTES
+        offsets = np.arange(len(digests) + 1, dtype=np.int64) * DIGEST_BYTES
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(digests)]
         return keys, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(digests), buffers)
 
@@ -90,16 +86,3 @@ def drop_duplicates(*names: str) -> DropDuplicates:
         RecipeError: if a name is no feature.
     """
     return DropDuplicates(names=names)
-
-
-def content_digests(
-    columns: pa.RecordBatch, features: Features, *, names: Sequence[str]
-) -> npt.NDArray[np.uint8]:
-    """A 128-bit hash of what each record holds in some of its features: uint8[n, 16]."""
-    wire = sorted(c.name for name in names for c in features[name].wire_columns(name))
-    encoded = encode_examples(columns.select(wire))
-    content = b"".join(
-        blake2b(memoryview(value.as_buffer()), digest_size=_DIGEST_BYTES).digest()
-        for value in encoded
-    )
-    return np.frombuffer(content, np.uint8).reshape(-1, _DIGEST_BYTES)
