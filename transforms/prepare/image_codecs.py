@@ -43,6 +43,14 @@ def is_jpeg(data: Any) -> Any:
     return tf.strings.substr(data, 0, 3) == b"\xff\xd8\xff"
 
 
+def _is_animated(webp: Any) -> Any:
+    import tensorflow as tf
+
+    flags = tf.io.decode_raw(tf.strings.substr(webp, 20, 1), tf.uint8)[0]
+    extended = tf.strings.substr(webp, 12, 4) == b"VP8X"
+    return extended & (tf.bitwise.bitwise_and(flags, tf.constant(2, tf.uint8)) != 0)
+
+
 def decode_small(data: Any) -> Any:
     """Decodes a JPEG, a string scalar, to 1/8 of its size: all of its scan, a pixel a block."""
     import tensorflow as tf
@@ -73,8 +81,11 @@ def decode_pixels(data: Any, channels: int) -> Any:
         return tf.concat([image, alpha], axis=2)
 
     def webp(channels: int) -> Any:
-        # It decodes to what the file holds, colours with transparency or without, and no other.
-        image = tf.image.decode_webp(data)[0]
+        # TensorFlow 2.21 corrupts its memory with an animation that has no transparency.
+        single = tf.debugging.Assert(~_is_animated(data), ["an animated WebP"])
+        with tf.control_dependencies([single]):
+            # It decodes to the channels that the file has, and to no others.
+            image = tf.image.decode_webp(tf.identity(data))[0]
         if channels == 4:
             return tf.cond(tf.shape(image)[2] == 4, lambda: image, lambda: opaque(image))
         return image[..., :3] if channels == 3 else luma(image[..., :3])
