@@ -155,7 +155,8 @@ class ShardWriter:
             self._examples(split, shard, labels=labels, ids=ids),
             compression=settings.compression,
         )
-        num_read = sum(1 for _ in scan_tfrecord(path, settings.compression))
+        hasher = hashlib.sha256()
+        num_read = sum(1 for _ in scan_tfrecord(path, settings.compression, hasher=hasher))
         if not num_read == written.num_examples == shard.num_examples:
             raise StorageError(
                 f"{name}: planned {shard.num_examples:,} examples, wrote "
@@ -170,7 +171,7 @@ class ShardWriter:
             file=str(name),
             num_examples=written.num_examples,
             num_bytes=os.path.getsize(path),
-            sha256=_sha256(path),
+            sha256=hasher.hexdigest(),
             label_counts=most_frequent(labels),
             start_key=shard.start_key,
             stop_key=shard.stop_key,

@@ -9,6 +9,7 @@ Source: tensorflow/core/lib/io/record_writer.h.
 """
 
 import dataclasses
+import hashlib
 import itertools
 import struct
 import zlib
@@ -89,12 +90,15 @@ def write_tfrecord(
     )
 
 
-def scan_tfrecord(url: str, compression: Compression) -> Iterator[tuple[int, int]]:
+def scan_tfrecord(
+    url: str, compression: Compression, *, hasher: "hashlib._Hash | None" = None
+) -> Iterator[tuple[int, int]]:
     """Reads a TFRecord file without TensorFlow and checks every checksum.
 
     Args:
         url: A local path or any fsspec URL.
         compression: ``"none"`` or ``"gzip"``.
+        hasher: Updated with the bytes of the file as they are read; at the end, with all.
 
     Yields:
         Offset and length of each frame, in uncompressed bytes.
@@ -103,7 +107,8 @@ def scan_tfrecord(url: str, compression: Compression) -> Iterator[tuple[int, int
         DamagedSnapshotError: at the first record that is damaged; says which, at which byte.
         StorageError: if the file cannot be read.
     """
-    frames = _frames(_content(url, compression))
+    stored = _chunks(url) if hasher is None else _hashed(_chunks(url), hasher)
+    frames = _frames(_inflated(stored) if compression == "gzip" else stored)
     offset = 0
     for number in itertools.count():
         try:
@@ -170,21 +175,22 @@ def _filled(held: bytes, num_bytes: int, chunks: Iterator[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def _content(url: str, compression: Compression) -> Iterator[bytes]:
-    """The uncompressed bytes of a file, none of them empty."""
-    return _inflated(url) if compression == "gzip" else _chunks(url)
-
-
 def _chunks(url: str) -> Iterator[bytes]:
     num_bytes = storage.num_bytes(url)
     for start in range(0, num_bytes, _READ_BYTES):
         yield storage.read_bytes(url, start, min(num_bytes, start + _READ_BYTES))
 
 
-def _inflated(url: str) -> Iterator[bytes]:
+def _hashed(chunks: Iterator[bytes], hasher: "hashlib._Hash") -> Iterator[bytes]:
+    for chunk in chunks:
+        hasher.update(chunk)
+        yield chunk
+
+
+def _inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """The content of one GZIP member."""
     stream = zlib.decompressobj(wbits=31)
-    for chunk in _chunks(url):
+    for chunk in chunks:
         rest = chunk
         while not stream.eof:
             plain = stream.decompress(rest, _READ_BYTES)

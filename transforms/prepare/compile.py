@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from ..runs import wire_schema
 from .chain import Step, describe, output_features, with_checks
 from .image_header import diagnose
 from .images import Check, Decode
-from .program import compile_programs, run_apart
+from .program import Program, compile_programs, run_apart
 from .python_functions import FAILURE_MARK
 
 if TYPE_CHECKING:
@@ -73,10 +74,22 @@ class StepRunner:
         """The features of prepared batches."""
         self._input_schema = wire_schema(features)
         self._schema = wire_schema(self.features)
-        self._programs = (
-            compile_programs(self._steps, self._features, self.features) if self._steps else []
-        )
+        self._programs: list[Program] | None = None
+        self._compiling = threading.Lock()
         self._quick = self._quick_check()
+        if self._quick is None:
+            self._compiled()
+
+    def _compiled(self) -> list[Program]:
+        """The steps' programs; where a quick check may do, they are compiled when it does not."""
+        with self._compiling:
+            if self._programs is None:
+                self._programs = (
+                    compile_programs(self._steps, self._features, self.features)
+                    if self._steps
+                    else []
+                )
+            return self._programs
 
     def prepare(self, batch: RawBatch) -> RawBatch:
         """Runs the steps on a batch, in its wire columns; the rows keep their order.
@@ -94,12 +107,12 @@ class StepRunner:
                 f"expected the wire columns {self._input_schema.to_string()}, found "
                 f"{columns.schema.to_string()}"
             )
-        if not self._programs or (self._quick is not None and self._quick.passes(columns)):
+        if not self._steps or (self._quick is not None and self._quick.passes(columns)):
             return dataclasses.replace(batch, columns=columns.select(self._schema.names))
         rejects = list(batch.rejects)
         num_filtered = batch.num_filtered
         rows = np.arange(columns.num_rows)
-        for program in self._programs:
+        for program in self._compiled():
             kept, good = [rows[:0]], []
             for start, outcome in run_apart(program, columns):
                 if isinstance(outcome, Exception):
@@ -128,12 +141,14 @@ class StepRunner:
     def _quick_check(self) -> JpegCheck | None:
         """What may stand in for the graph where the steps are checks, and change nothing."""
         checked = [step.name for step in self._steps if isinstance(step, Check)]
-        # The graph gives the heights on, to have something to compute.
-        passed = {f"{name}/height" for name in checked}
         if not checked or len(checked) < len(self._steps):
             return None
-        if not all(program.computed <= passed for program in self._programs):
+        if not set(self._schema) <= set(self._input_schema):
             return None
+        for name, feature in self.features.items():
+            # What is declared otherwise than it was inferred is for the graph to hold to that.
+            if not is_encoded(feature) and feature != self._features.get(name):
+                return None
         from .jpeg_check import JpegCheck
 
         return JpegCheck(checked)

@@ -119,7 +119,7 @@ def _read_jpeg(data: bytes) -> ImageHeader:
         if marker in _STANDALONE:
             position += 2
             continue
-        (length,) = struct.unpack_from(">H", data, position + 2)
+        length = data[position + 2] << 8 | data[position + 3]
         if marker in _SOF:
             precision, height, width, components = struct.unpack_from(">BHHB", data, position + 4)
             if precision != 8 or components not in (1, 3, 4):
@@ -260,12 +260,12 @@ def _exif_orientation(tiff: bytes) -> int:
     try:
         (start,) = struct.unpack_from(order + "I", tiff, 4)
         (num_entries,) = struct.unpack_from(order + "H", tiff, start)
-        for i in range(num_entries):
-            tag, kind = struct.unpack_from(order + "HH", tiff, start + 2 + 12 * i)
-            if tag == 0x0112:
-                value = struct.unpack_from(
-                    order + ("I" if kind == 4 else "H"), tiff, start + 10 + 12 * i
-                )[0]
+        tag = struct.pack(order + "H", 0x0112)
+        for entry in range(start + 2, start + 2 + 12 * num_entries, 12):
+            if tiff[entry : entry + 2] == tag:
+                (kind,) = struct.unpack_from(order + "H", tiff, entry + 2)
+                form = order + ("I" if kind == 4 else "H")
+                value: int = struct.unpack_from(form, tiff, entry + 8)[0]
                 return value if 1 <= value <= 8 else 1
     except struct.error:
         pass

@@ -174,11 +174,6 @@ class Program:
             errors.UnknownError,
         )
 
-    @property
-    def computed(self) -> set[str]:
-        """Names of the columns that the graph gives; the others pass it by."""
-        return set(self._computed)
-
     def _looped(self, stretch: _Stretch, prepared: Features) -> Any:
         tf, features = self._tf, stretch.features
         from . import tensors
