@@ -15,6 +15,7 @@ from ..schemas.recipe import CrossStep, PrepareStep, Recipe, RecordFn
 from ..transforms.partitions import check_rule
 from ..transforms.prepare.compile import output_features
 from ..transforms.prepare.repartition import Repartition
+from ..transforms.prepare.step_files import with_files
 
 Step = PrepareStep | RecordFn
 
@@ -38,6 +39,8 @@ class StageFeatures:
 def stages_of(recipe: Recipe) -> tuple[StageSteps, ...]:
     """A recipe's steps by stage: at least one stage.
 
+    Steps have got the files that they need.
+
     Splits by time in fractions need all times before any record's split is known: where no step
     looks across records, one is added that does nothing but assign them.
     """
@@ -48,7 +51,7 @@ def stages_of(recipe: Recipe) -> tuple[StageSteps, ...]:
             crosses.append(step)
             steps.append([])
         else:
-            steps[-1].append(step)
+            steps[-1] += with_files([step], recipe)
     if len(crosses) == 1 and needs_time_ends(recipe):
         crosses.append(Repartition())
         steps.append([])

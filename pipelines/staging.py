@@ -25,6 +25,7 @@ from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe
 from ..transforms import storage
 from ..transforms.code_digest import code_digest, step_digest
+from ..transforms.prepare.step_files import give_files
 from ..transforms.user_code import user_modules
 from .recipe_modules import ArchiveTree, FolderTree, RecipeModules
 
@@ -91,13 +92,13 @@ def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
             f"imports have {len(archive):,} bytes, the largest {largest} with {sizes[largest]:,}; "
             f"{MAX_ARCHIVE_BYTES:,} are allowed. Keep data in a file that the recipe reads."
         )
-    digest = hashlib.sha256(archive).hexdigest()
-    url = workspace.staged(digest)
-    if not storage.exists(url):
-        storage.put_bytes(url, archive)
+    url, digest = _put(archive, workspace)
+    names = sorted(recipe.contents)
+    files = pack({str(index): recipe.contents[name] for index, name in enumerate(names)})
     staged = _ArchivedRecipe(
         url=url,
         digest=digest,
+        files=(*_put(files, workspace), names) if names else None,
         folder=origin.folder,
         main=origin.main,
         attribute=origin.attribute,
@@ -105,6 +106,15 @@ def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
     )
     _LIVE[staged.key] = recipe
     return staged
+
+
+def _put(archive: bytes, workspace: Workspace) -> tuple[str, str]:
+    """Puts an archive, named by its content, unless it lies there: its place and its hash."""
+    digest = hashlib.sha256(archive).hexdigest()
+    url = workspace.staged(digest)
+    if not storage.exists(url):
+        storage.put_bytes(url, archive)
+    return url, digest
 
 
 def carry(recipe: Recipe) -> StagedRecipe:
@@ -141,6 +151,13 @@ def unpack(content: bytes) -> dict[str, bytes]:
     """What :func:`pack` packed."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def _get(url: str, digest: str) -> bytes:
+    content = storage.read_bytes(url)
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise StorageError(f"{url} is damaged. Delete it and start the build again.")
+    return content
 
 
 class _Origin:
@@ -186,7 +203,9 @@ class _ArchivedRecipe:
         main: str,
         attribute: str,
         code: dict[str, str],
+        files: tuple[str, str, list[str]] | None,
     ) -> None:
+        self.files = files
         self.url = url
         self.digest = digest
         self.folder = folder
@@ -197,7 +216,9 @@ class _ArchivedRecipe:
     @property
     def key(self) -> str:
         """What makes it the same recipe: the files, the name in them, the folder, the values."""
-        return "\0".join((self.digest, self.main, self.attribute, self.folder, str(self.code)))
+        files = self.files[1] if self.files is not None else ""
+        parts = (self.digest, self.main, self.attribute, self.folder, files, str(self.code))
+        return "\0".join(parts)
 
     def load(self) -> Recipe:
         """The recipe, imported from the archive where this process has not got it."""
@@ -207,9 +228,7 @@ class _ArchivedRecipe:
             return _LIVE[self.key]
 
     def _import(self) -> Recipe:
-        content = storage.read_bytes(self.url)
-        if hashlib.sha256(content).hexdigest() != self.digest:
-            raise StorageError(f"{self.url} is damaged. Delete it and start the build again.")
+        content = _get(self.url, self.digest)
         # One package a key: the same code from two folders has two values of __file__.
         name = hashlib.sha256(self.key.encode()).hexdigest()[:16]
         tree = ArchiveTree(unpack(content), folder=self.folder, name=name)
@@ -218,6 +237,10 @@ class _ArchivedRecipe:
         _, recipe = _import_recipe(
             modules, shown=shown, folder=self.folder, attribute=self.attribute
         )
+        if self.files is not None:
+            url, digest, names = self.files
+            files = unpack(_get(url, digest))
+            give_files(recipe, {name: files[str(index)] for index, name in enumerate(names)})
         here = _code_of(recipe)
         other = sorted(name for name in here | self.code if here.get(name) != self.code.get(name))
         if other:

@@ -17,13 +17,14 @@ from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
 from ..transforms.code_digest import code_digest, step_digest
 from ..transforms.opened_source import OpenedSource, open_source
+from ..transforms.prepare.step_files import digest_with_files, read_step_files
 from .analyze import ANALYSIS
 from .findings import Findings
 from .inventory import Inventory, take_inventory
 from .resolve import ResolvedFeatures, resolve_features
 from .stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
 
-RUN_FORMAT = 1
+RUN_FORMAT = 2
 """Rises when the same input and code would give other runs."""
 
 
@@ -52,6 +53,7 @@ def survey(
         RecipeError: if the recipe does not fit the source.
         DataError: if the source is empty or its features cannot be told.
     """
+    read_step_files(recipe)
     opened = open_source(recipe.source.url, recipe.folder)
     inventory = take_inventory(
         recipe.source, opened, workspace=workspace, progress=progress, write=write
@@ -75,7 +77,7 @@ def survey(
         "sides": [
             hashlib.sha256(opened.read_side(url)).hexdigest() for url in recipe.source.side_urls
         ],
-        "steps": [step_digest(step, folder=recipe.folder) for step in recipe.prepare],
+        "steps": [digest_with_files(step, recipe) for step in recipe.prepare],
         "versions": versions,
     }
     preprocessing = None
@@ -129,7 +131,7 @@ def _stage_digests(
                 "following": _step_digest(following, recipe),
                 "outputs": features_to_json(made.outputs),
                 "splits": splits,
-                "steps": [step_digest(step, folder=recipe.folder) for step in stage.steps],
+                "steps": [digest_with_files(step, recipe) for step in stage.steps],
             }
         )
         digests.append(before)

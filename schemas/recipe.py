@@ -215,6 +215,11 @@ class Recipe:
     structs: tuple[str, ...] = dataclasses.field(init=False, compare=False, repr=False, default=())
     """Names of declared structs; ``features`` holds their fields as ``<struct>.<field>``."""
 
+    contents: Mapping[str, bytes] = dataclasses.field(
+        init=False, compare=False, repr=False, default_factory=dict
+    )
+    """What was read of files that steps need (vocabularies), by the path that the step gives."""
+
     def __post_init__(self) -> None:
         """Checks what can be checked without reading anything.
 

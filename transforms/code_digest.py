@@ -21,6 +21,7 @@ from typing import Any
 from ..schemas.errors import RecipeError
 from ..schemas.fingerprint import digest
 from ..schemas.recipe import CrossStep, PrepareStep
+from ..schemas.step_traits import StepTraits
 from .code_names import (
     as_built_in,
     attributes_of,
@@ -77,14 +78,16 @@ def code_digest(function: Any, *, folder: str) -> str:
 def step_digest(step: Any, *, folder: str) -> str:
     """The sha256, in hex, of a prepare step.
 
-    A built-in step counts by its class's name and ``settings()``; one of the user's own also by
-    its code; a function as in :func:`code_digest`.
+    A built-in step counts by its class's name, ``settings()``, and the code of functions that it
+    calls; one of the user's own also by its code; a function as in :func:`code_digest`.
 
     Raises:
         RecipeError: as :func:`code_digest` does.
     """
     if isinstance(step, PrepareStep | CrossStep) and not is_users_class(type(step)):
-        return digest({"step": library_name(type(step)), "settings": step.settings()})
+        parts = {"step": library_name(type(step)), "settings": step.settings()}
+        code = [code_digest(function, folder=folder) for function in StepTraits.of(step).functions]
+        return digest({**parts, "functions": code} if code else parts)
     return code_digest(step, folder=folder)
 
 

@@ -29,6 +29,7 @@ from ...schemas.features import (
 from ...schemas.step_traits import StepTraits
 from ..runs import wire_schema
 from .chain import KEEP, Step, TracedRecord, apply_batched, apply_steps, columns_of, describe, trace
+from .lookup import holding_tables
 
 _PARALLEL_RECORDS = 8
 """Records in flight: of 1 to 16, the fastest on two cores, within 20 %; more need memory."""
@@ -155,7 +156,7 @@ class Program:
         held = [f for name, f in prepared.items() if name in computed and name in traced.copied]
         batched = stretch.batched and all(map(batches.can_batch, held))
         run = (self._batched if batched else self._looped)(stretch, prepared)
-        with tf.device("/CPU:0"):
+        with tf.device("/CPU:0"), holding_tables() as self._tables:
             self._function = (
                 None
                 if self._idle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -23,10 +24,7 @@ from ...schemas.features import (
 from ..row_values import to_array
 from ..user_code import is_user_file
 from .chain import describe
-from .values import NO_FEATURES, Value
-
-FAILURE_MARK = "\x1e"
-"""Stands before and after a message of the user's function in an error of TensorFlow's."""
+from .values import FAILURE_MARK, NO_FEATURES, Value
 
 _Row = dict[str, Any]
 
@@ -173,6 +171,40 @@ class _Caller:
             shown = sorted(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
             raise SchemaError(f"the function returned {shown}, expected {sorted(outputs)}")
         return {name: _array(name, feature, found[name]) for name, feature in outputs.items()}
+
+
+def call_on_strings(
+    function: Callable[[list[bytes]], list[Any]], value: Any, dtype: Any
+) -> tuple[Any, Any]:
+    """Calls a function on all strings of a tensor: (what it gives end to end, how many for each).
+
+    Args:
+        function: From the strings to a sequence of values for each; a ValueError says what is
+            wrong with one of them.
+        value: A string tensor of any shape.
+        dtype: TensorFlow's, of the values.
+
+    Returns:
+        ``dtype[any]`` and ``int64[shape of value]``.
+    """
+    import tensorflow as tf
+
+    def call(strings: Any) -> list[Any]:
+        flat = [strings] if isinstance(strings, bytes) else strings.ravel().tolist()
+        failure, found = "", []
+        try:
+            found = function(flat)
+        except ValueError as error:
+            failure = f"{FAILURE_MARK}{error}{FAILURE_MARK}"
+            found = [[]] * len(flat)
+        lengths = np.array([len(values) for values in found], np.int64)
+        values = np.array(list(itertools.chain.from_iterable(found)), dtype.as_numpy_dtype)
+        return [values, lengths.reshape(np.shape(strings)), np.array(failure.encode(), object)]
+
+    values, lengths, failure = tf.numpy_function(call, [value], [dtype, tf.int64, tf.string])
+    verdict = tf.debugging.Assert(failure == b"", [failure], summarize=1)
+    with tf.control_dependencies([verdict]):
+        return tf.ensure_shape(values, [None]), tf.ensure_shape(lengths, value.shape)
 
 
 def _is_batch(value: Any, feature: Feature) -> bool:

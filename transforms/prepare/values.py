@@ -25,6 +25,8 @@ from ...schemas.features import (
     tensor_form,
 )
 
+FAILURE_MARK = "\x1e"
+"""Stands before and after a message from Python in an error of TensorFlow's."""
 NO_FEATURES: Features = types.MappingProxyType({})
 Value = Scalar | ClassLabel | Text | Timestamp | Tensor | Sequence
 
