@@ -15,6 +15,7 @@ from ...schemas.errors import RecipeError, SnapshardError
 from ...schemas.features import RESERVED_PREFIX, Feature, Features, Image, is_encoded, side_names
 from ...schemas.recipe import PrepareStep, RecordFn
 from ...schemas.step_traits import StepTraits
+from .audio import Decode as DecodeSound
 from .images import Check
 
 Step = PrepareStep | RecordFn
@@ -45,15 +46,33 @@ def is_builtin(step: Step) -> bool:
     return isinstance(step, PrepareStep)
 
 
-def with_checks(steps: Sequence[Step], features: Features) -> tuple[Step, ...]:
-    """The steps, and a check of each image that they leave encoded."""
-    prepared = output_features(steps, features)
-    encoded = sorted(
-        name
-        for name, feature in prepared.items()
-        if isinstance(feature, Image) and is_encoded(feature)
-    )
-    return (*steps, *(Check(name) for name in encoded))
+def closing_steps(features: Features, wanted: Features | None = None) -> tuple[Step, ...]:
+    """What follows the steps of a recipe: a look at everything that they leave encoded.
+
+    An image is checked by decoding it; a sound is decoded, unless it is ``wanted`` encoded.
+
+    Args:
+        features: Those after the recipe's own steps.
+        wanted: What is kept of them; None for everything, sounds decoded.
+    """
+    steps: list[Step] = []
+    for name, feature in sorted(features.items()):
+        if is_encoded(feature) and isinstance(feature, Image):
+            steps.append(Check(name))
+        elif is_encoded(feature):
+            kept = feature if wanted is None else wanted.get(name)
+            if kept is not None and (wanted is None or not is_encoded(kept)):
+                steps.append(DecodeSound(name))
+    return tuple(steps)
+
+
+def stored_features(features: Features) -> dict[str, Feature]:
+    """What the features after a recipe's last step are when they are stored: sounds decoded.
+
+    Raises:
+        RecipeError: if a sound is left encoded, and what decodes it is not installed.
+    """
+    return output_features(closing_steps(features), features)
 
 
 def output_features(steps: Sequence[Step], features: Features) -> dict[str, Feature]:

@@ -21,11 +21,12 @@ from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
 from ...schemas.features import Feature, Features, is_encoded, is_optional
 from ..runs import wire_schema
-from .chain import Step, describe, output_features, with_checks
+from .audio import Decode as DecodeSound
+from .chain import Step, closing_steps, describe, output_features
 from .image_header import diagnose
 from .images import Check, Decode
 from .program import Program, compile_programs, run_apart
-from .python_functions import FAILURE_MARK
+from .values import FAILURE_MARK
 
 if TYPE_CHECKING:
     from .jpeg_check import JpegCheck
@@ -42,8 +43,8 @@ _NODE = re.compile(r"\s*\[\[\{\{node ")
 class StepRunner:
     """The prepare steps of a recipe, compiled; thread-safe, and costly enough to keep.
 
-    Images that stay encoded are checked by decoding them. Where there are neither steps nor
-    such images, batches pass through and TensorFlow is not loaded.
+    Images that stay encoded are checked by decoding them, sounds are decoded. Where there are
+    neither steps nor such media, batches pass through and TensorFlow is not loaded.
     """
 
     def __init__(
@@ -67,9 +68,11 @@ class StepRunner:
             RecipeError: if a step cannot work on what it gets, or gives what cannot be stored.
         """
         self._features = dict(features)
-        self._steps = with_checks(steps, features)
         self._numbered = numbered
         found = output_features(steps, features)
+        closing = closing_steps(found, prepared)
+        self._steps = (*steps, *closing)
+        found = output_features(closing, found)
         self.features = found if prepared is None else _with_gaps(prepared, found)
         """The features of prepared batches."""
         self._input_schema = wire_schema(features)
@@ -167,8 +170,10 @@ class StepRunner:
         if text.count(FAILURE_MARK) > 1:
             # A function in Python says itself what is wrong.
             text = text.split(FAILURE_MARK)[1]
-        text = " ".join(text.split())[:300]
         stage, reason = "prepare", "prepare step failed"
+        if isinstance(step, DecodeSound) and "\t" in text:
+            reason, _, text = text.partition("\t")
+        text = " ".join(text.split())[:300]
         if isinstance(step, Decode | Check):
             reason = diagnose(single.column(step.name)[0].as_py())
         elif step is None:

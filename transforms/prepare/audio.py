@@ -1,0 +1,294 @@
+"""Steps on sounds: decode, resample, mono, trim or pad; and, from ``spectra``, what models hear.
+
+They run in TensorFlow on one record. A decoded sound is ``float32[samples]``, or ``[samples,
+channels]`` where there are several; where the rate differs from record to record, ``<name>/rate``
+stands beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from ...schemas.config import config_class
+from ...schemas.features import Features
+from .audio_decode import check_installed, decoder_version
+from .audio_header import MAX_RATE, MIN_RATE
+from .resampling import resample_samples
+from .sound_tensors import decode_plain_wav, decode_tensors, misfit
+from .sounds import at_rate, by_channel, mixed, sound_of, with_sound
+from .spectra import Frame, LogMel, Mfcc, frame, log_mel, mfcc
+from .values import NO_FEATURES, call_text
+
+__all__ = [
+    "Decode",
+    "Frame",
+    "LogMel",
+    "Mfcc",
+    "Mono",
+    "Resample",
+    "TrimOrPad",
+    "decode",
+    "frame",
+    "log_mel",
+    "mfcc",
+    "mono",
+    "resample",
+    "trim_or_pad",
+]
+
+_Rate = Annotated[int, pydantic.Field(ge=MIN_RATE, le=MAX_RATE)]
+
+
+@config_class
+class Decode:
+    """See :func:`decode`."""
+
+    name: str
+    rate: _Rate | None = None
+    mono: bool = False
+    dtype: Literal["int16", "float32"] | None = None
+    plain_wav: bool = False
+    sees_features = True
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return call_text(
+            "ss.audio.decode",
+            self.name,
+            rate=self.rate,
+            mono=self.mono or None,
+            dtype=self.dtype,
+            plain_wav=self.plain_wav or None,
+        )
+
+    @property
+    def export_obstacle(self) -> str:
+        """Why it cannot be exported; empty where it can."""
+        if self.plain_wav:
+            return ""
+        return (
+            "it decodes FLAC, Ogg, MP3 and unusual WAV files in Python; where all files are plain "
+            f"16-bit WAV, {dataclasses.replace(self, plain_wav=True)!r} can be exported"
+        )
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {
+            "step": "audio.decode",
+            "name": self.name,
+            "rate": self.rate,
+            "mono": self.mono,
+            "dtype": self.dtype,
+            "plain_wav": self.plain_wav,
+            "soundfile": None if self.plain_wav else decoder_version(),
+        }
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no encoded sound of this name, or nothing to decode it with.
+        """
+        sound = sound_of(self, self.name, features, storage="encoded")
+        if not self.plain_wav:
+            check_installed(where=repr(self))
+        decoded = dataclasses.replace(
+            sound,
+            storage="raw",
+            channels=1 if self.mono else sound.channels,
+            dtype=self.dtype or sound.dtype,
+        )
+        return {**features, self.name: at_rate(decoded, self.rate or decoded.rate)}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Replaces the encoded bytes by ``float32[samples]`` or ``[samples, channels]``."""
+        import tensorflow as tf
+
+        given = sound_of(self, self.name, features, storage="encoded")
+        decode = decode_plain_wav if self.plain_wav else decode_tensors
+        samples, rate, failure = decode(record[self.name])
+        misfits = misfit(samples, rate, given, mono=self.mono)
+        failure = tf.where(failure == b"", misfits, failure)
+        # An exception that went through TensorFlow would be logged with all its frames.
+        verdict = tf.debugging.Assert(failure == b"", [failure])
+        with tf.control_dependencies([verdict]):
+            samples, rate = tf.identity(samples), tf.identity(rate)
+        samples = mixed(samples) if self.mono else samples
+        samples = tf.ensure_shape(samples, (None, 1 if self.mono else given.channels))
+        if self.rate is not None:
+            samples = resample_samples(samples, given.rate or rate, self.rate)
+        return with_sound(record, self.name, samples, self.features(features), rate=rate)
+
+
+@config_class
+class Resample:
+    """See :func:`resample`."""
+
+    name: str
+    rate: _Rate
+    sees_features = True
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return call_text("ss.audio.resample", self.name, self.rate)
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {"step": "audio.resample", "name": self.name, "rate": self.rate}
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no decoded sound of this name.
+        """
+        sound = sound_of(self, self.name, features)
+        return {**features, self.name: at_rate(sound, self.rate)}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Replaces the samples by those at the other rate."""
+        sound = sound_of(self, self.name, features)
+        if sound.rate == self.rate:
+            return record
+        rate = sound.rate or record[f"{self.name}/rate"]
+        samples = resample_samples(by_channel(record[self.name]), rate, self.rate)
+        return with_sound(record, self.name, samples, self.features(features))
+
+
+@config_class
+class Mono:
+    """See :func:`mono`."""
+
+    name: str
+    sees_features = True
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return call_text("ss.audio.mono", self.name)
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {"step": "audio.mono", "name": self.name}
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no decoded sound of this name.
+        """
+        sound = sound_of(self, self.name, features)
+        return {**features, self.name: dataclasses.replace(sound, channels=1)}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Replaces ``float32[samples, channels]`` by ``float32[samples]``."""
+        if sound_of(self, self.name, features).channels == 1:
+            return record
+        return {**record, self.name: mixed(record[self.name])[:, 0]}
+
+
+@config_class
+class TrimOrPad:
+    """See :func:`trim_or_pad`."""
+
+    name: str
+    samples: Annotated[int, pydantic.Field(ge=1)]
+    sees_features = True
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return call_text("ss.audio.trim_or_pad", self.name, self.samples)
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {"step": "audio.trim_or_pad", "name": self.name, "samples": self.samples}
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if there is no decoded sound of this name.
+        """
+        sound = sound_of(self, self.name, features)
+        return {**features, self.name: dataclasses.replace(sound, samples=self.samples)}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Replaces the samples by the first ``samples`` of them, silence behind."""
+        import tensorflow as tf
+
+        samples = by_channel(record[self.name])[: self.samples]
+        missing = self.samples - tf.shape(samples)[0]
+        samples = tf.pad(samples, [[0, missing], [0, 0]])
+        return with_sound(record, self.name, samples, self.features(features))
+
+
+def decode(
+    name: str,
+    rate: int | None = None,
+    mono: bool = False,
+    *,
+    dtype: Literal["int16", "float32"] | None = None,
+    plain_wav: bool = False,
+) -> Decode:
+    """Decodes a sound file to ``float32[samples]``, or ``[samples, channels]`` where not mono.
+
+    WAV (PCM, floats, A-law, µ-law), FLAC, Ogg with Vorbis or Opus, MP3, whatever the file is
+    called: the content decides. Samples are exactly those of the file, -1 to 1. A file that is cut
+    off, does not match the checksums in it, holds NaN or no samples, or has another number of
+    channels than most, is rejected. Sounds that no step decodes are decoded so at the end.
+
+    Args:
+        name: The audio feature.
+        rate: Resample to so many Hz, as :func:`resample` does.
+        mono: Mix the channels to one, as :func:`mono` does, however many a file has.
+        dtype: How samples are stored: ``int16`` rounds them to 16 bits, ``float32`` keeps them.
+            None is ``int16`` where every file has at most 16 bits, else ``float32``.
+        plain_wav: Take only 16-bit WAV files whose samples follow a header of 44 bytes, and
+            reject others. That is done by TensorFlow alone, so the step can be exported for
+            serving, and the package soundfile is not needed.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Decode(name=name, rate=rate, mono=mono, dtype=dtype, plain_wav=plain_wav)
+
+
+def resample(name: str, rate: int) -> Resample:
+    """Brings a decoded sound to another rate, by windowed-sinc interpolation (``resampling``).
+
+    What the lower of both rates can hold up to 0.9 of its band stays to 0.1 %; what it cannot is
+    left out. At its own rate a sound stays exactly as it is. Stored as 16 bits, samples are
+    rounded to them, and cut at full scale.
+
+    Args:
+        name: The audio feature.
+        rate: Samples a second, 100 to 1,000,000.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return Resample(name=name, rate=rate)
+
+
+def mono(name: str) -> Mono:
+    """Mixes the channels of a decoded sound to one, their mean: ``float32[samples]``.
+
+    Raises:
+        RecipeError: if the argument is unfit.
+    """
+    return Mono(name=name)
+
+
+def trim_or_pad(name: str, samples: int) -> TrimOrPad:
+    """Gives each decoded sound the same length: cuts off its end, or puts silence behind it.
+
+    Args:
+        name: The audio feature.
+        samples: Of each channel.
+
+    Raises:
+        RecipeError: if an argument is unfit.
+    """
+    return TrimOrPad(name=name, samples=samples)
