@@ -1,9 +1,13 @@
-"""TFRecord files: written with TensorFlow's C++, verified without TensorFlow.
+"""TFRecord files: written and verified without TensorFlow, but for the writing of GZIP.
 
 A TFRecord file is a row of frames, each ``uint64 length | uint32 checksum of the length | the
 record | uint32 checksum of the record``, little-endian; the checksums are CRC32C, rotated and
 shifted ("masked"). With GZIP the whole row is one GZIP member. Offsets and lengths are those of
 whole frames in the uncompressed row.
+
+TensorFlow's own writer makes the same bytes, a record at a time: in twice the processor time for
+records of 12 kB, in two and a half times for those of 200 B. GZIP's bytes depend on the library
+that compresses: they are TensorFlow's, as they were.
 
 Source: tensorflow/core/lib/io/record_writer.h.
 """
@@ -11,9 +15,11 @@ Source: tensorflow/core/lib/io/record_writer.h.
 import dataclasses
 import hashlib
 import itertools
+import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -29,8 +35,10 @@ FRAME_BYTES = 16
 """What a frame adds to its record."""
 
 _HEAD = struct.Struct("<QI")
+_HEADS = np.dtype([("length", "<u8"), ("checksum", "<u4")])
 _CHECKSUM = struct.Struct("<I")
-_WRITE_BYTES = 8 << 20
+_MASK_DELTA = 0xA282EAD8
+_WRITE_BYTES = 2 << 20
 _READ_BYTES = 4 << 20
 
 
@@ -64,23 +72,10 @@ def write_tfrecord(
     Raises:
         StorageError: if the file cannot be written.
     """
-    import tensorflow as tf
-
+    write = _write_gzip if compression == "gzip" else _write_plain
     sizes: list[npt.NDArray[np.int64]] = []
-    try:
-        with tf.io.TFRecordWriter(path, _tensorflow_name(compression)) as writer:
-            for chunk in chunks_of_serialized:
-                sizes.append(pc.binary_length(chunk).to_numpy())
-                rows = 1 + _WRITE_BYTES * len(chunk) // max(1, int(sizes[-1].sum()))
-                for start in range(0, len(chunk), rows):
-                    for serialized in chunk.slice(start, rows).to_pylist():
-                        writer.write(serialized)
-        num_bytes = tf.io.gfile.stat(path).length
-    except tf.errors.OpError as error:
-        raise StorageError(
-            f"{path} could not be written: {error.message}. Free the space or choose another "
-            "scratch folder (TMPDIR), and start again."
-        ) from None
+    write(path, _slices(chunks_of_serialized, sizes))
+    num_bytes = os.path.getsize(path)
     lengths = np.concatenate([np.empty(0, np.int64), *sizes]) + FRAME_BYTES
     return TFRecordFile(
         num_examples=len(lengths),
@@ -88,6 +83,71 @@ def write_tfrecord(
         offsets=(np.cumsum(lengths) - lengths).astype(np.uint64),
         lengths=lengths.astype(np.uint64),
     )
+
+
+def _slices(
+    chunks: Iterable[pa.LargeBinaryArray], sizes: list[npt.NDArray[np.int64]]
+) -> Iterator[pa.LargeBinaryArray]:
+    """Examples in slices of about _WRITE_BYTES; collects the lengths of all."""
+    for chunk in chunks:
+        sizes.append(pc.binary_length(chunk).to_numpy())
+        rows = 1 + _WRITE_BYTES * len(chunk) // max(1, int(sizes[-1].sum()))
+        for start in range(0, len(chunk), rows):
+            yield chunk.slice(start, rows)
+
+
+def _write_plain(path: str, slices: Iterator[pa.LargeBinaryArray]) -> None:
+    try:
+        with open(path, "wb") as file:
+            for examples in slices:
+                file.write(_framed(examples))
+    except OSError as error:
+        raise _not_written(path, str(error.strerror)) from None
+
+
+def _write_gzip(path: str, slices: Iterator[pa.LargeBinaryArray]) -> None:
+    import tensorflow as tf
+
+    try:
+        with tf.io.TFRecordWriter(path, "GZIP") as writer:
+            for examples in slices:
+                for serialized in examples.to_pylist():
+                    writer.write(serialized)
+    except tf.errors.OpError as error:
+        raise _not_written(path, error.message) from None
+
+
+def _not_written(path: str, why: str) -> StorageError:
+    return StorageError(
+        f"{path} could not be written: {why}. Free the space or choose another scratch folder "
+        "(TMPDIR), and start again."
+    )
+
+
+def _framed(examples: pa.LargeBinaryArray) -> pa.Buffer:
+    """The frames of serialized examples, end to end."""
+    lengths = pc.binary_length(examples).to_numpy()
+    heads = np.empty(len(examples), _HEADS)
+    heads["length"] = lengths
+    known, where = np.unique(lengths, return_inverse=True)
+    heads["checksum"] = _masked([int(length).to_bytes(8, "little") for length in known])[where]
+    feet = _masked(examples.to_pylist())
+    empty = pa.scalar(b"", pa.large_binary())
+    frames = pc.binary_join_element_wise(_fixed(heads), examples, _fixed(feet), empty)
+    return frames.buffers()[2]
+
+
+def _masked(contents: list[bytes]) -> npt.NDArray[np.uint32]:
+    """The masked checksums, little-endian uint32[n]."""
+    crcs = np.fromiter(map(google_crc32c.value, contents), np.uint32, len(contents))
+    return ((crcs >> 15 | crcs << 17) + np.uint32(_MASK_DELTA)).astype("<u4")
+
+
+def _fixed(values: npt.NDArray[Any]) -> pa.LargeBinaryArray:
+    """The bytes of each value."""
+    ends = np.arange(len(values) + 1, dtype=np.int64) * values.itemsize
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(values.tobytes())]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers)
 
 
 def scan_tfrecord(
@@ -158,7 +218,7 @@ def _frames(chunks: Iterator[bytes]) -> Iterator[int]:
 def _check(content: bytes, stored: int, what: str) -> None:
     """Compares a masked CRC32C."""
     crc = google_crc32c.value(content)
-    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    masked = ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
     if masked != stored:
         raise _BrokenFrameError(
             f"the checksum of {what} is {stored:#010x}, expected {masked:#010x} for what is there"
@@ -205,7 +265,3 @@ def _inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
                 raise _BrokenFrameError("bytes follow after the end of the GZIP stream")
     if not stream.eof:
         raise _BrokenFrameError("the GZIP stream breaks off")
-
-
-def _tensorflow_name(compression: Compression) -> str:
-    return {"none": "", "gzip": "GZIP"}[compression]
