@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-import numpy as np
 import pyarrow as pa
 import pydantic
 
-from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import Reject
 from ...schemas.features import Features, Image
 from ...schemas.recipe import OpenSource
-from ..prepare.compile import MAX_PAYLOAD_BYTES
 from ..prepare.image_header import MAX_PIXELS, ImageHeader, UnreadableImageError, read_header
-from ..runs import wire_schema
-from .file_labels import FileLabels, LabelReader
-from .label_table import UnlabelledError
-from .read_files import read_ahead
+from .file_labels import FileLabels
+from .media_files import MediaKind, read_media, select_media
 
-BATCH_FILES = 256
-BATCH_BYTES = 8 << 20
-"""A raw batch holds at most so many files and encoded bytes, but one file at least …"""
 BATCH_PIXELS = 48 << 20
-"""… and no more pixels: decoded, about 144 MiB, whatever the cameras were."""
-
-_SYSTEM_FILES = {
-    name.lower(): name for name in ("Thumbs.db", "ehthumbs.db", "desktop.ini", "Icon\r")
-}
-_SYSTEM_FOLDERS = frozenset({"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information"})
+"""A raw batch holds no more pixels: decoded, about 144 MiB, whatever the cameras were."""
 
 
 @config_class
@@ -105,14 +89,7 @@ class ImageFolder:
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Takes all files but those that people do not mean when they speak of the folder's."""
-        labels = self._labels
-        reasons = [
-            "label table" if labels.is_side_file(file.path) else skip_reason(file.path)
-            for file in files
-        ]
-        kept = tuple(file for file, reason in zip(files, reasons, strict=True) if reason is None)
-        counts = Counter(reason for reason in reasons if reason is not None)
-        return Selection(files=kept, num_skipped={key: counts[key] for key in sorted(counts)})
+        return select_media(files, self._labels)
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """None: an image is read whole."""
@@ -140,140 +117,28 @@ class ImageFolder:
                 into a snapshot whose fingerprint speaks of others, and it is no bad record
                 either: the next build sees it as it is.
         """
+        kind = MediaKind(
+            name="image",
+            read_header=self._read_header,
+            unreadable=UnreadableImageError,
+            weigh=_num_pixels,
+            max_weight=BATCH_PIXELS,
+            sides=_side_columns,
+        )
+        parts = [block.ranges[i] for i in ordered]
         labels = self._labels.reader(features, opened)
-        chunks = _chunks([block.ranges[i] for i in ordered])
-        with contextlib.closing(read_ahead(opened, chunks)) as contents:
-            for chunk in contents:
-                yield from self._read_chunk(chunk, features=features, labels=labels)
+        yield from read_media(kind, parts, features=features, labels=labels, opened=opened)
 
-    def _read_chunk(
-        self,
-        chunk: Sequence[tuple[FileRange, bytes]],
-        *,
-        features: Features,
-        labels: LabelReader,
-    ) -> Iterator[RawBatch]:
-        pending = _Pending(features, labels)
-        for part, data in chunk:
-            path = part.path
-            if part.problem:
-                pending.reject(path, stage="inventory", reason=part.problem, message=part.problem)
-                continue
-            try:
-                label = labels.find(path)
-            except UnlabelledError as error:
-                pending.reject(
-                    path, stage="validate", reason=error.reason, message=str(error), data=data
-                )
-                continue
-            try:
-                header = read_header(data, max_pixels=self.max_pixels)
-            except UnreadableImageError as error:
-                pending.reject(
-                    path, stage="read", reason=error.reason, message=str(error), data=data
-                )
-                continue
-            if pending.num_pixels and pending.num_pixels + _num_pixels(header) > BATCH_PIXELS:
-                yield pending.batch()
-                pending = _Pending(features, labels)
-            pending.add(path, data=data, header=header, label=label)
-        if pending.ids or pending.rejects:
-            yield pending.batch()
-
-
-@dataclasses.dataclass
-class _Pending:
-    """Rows and rejects of a raw batch, before it is full."""
-
-    features: Features
-    reader: LabelReader
-    ids: list[str] = dataclasses.field(default_factory=list)
-    contents: list[bytes] = dataclasses.field(default_factory=list)
-    headers: list[ImageHeader] = dataclasses.field(default_factory=list)
-    labels: list[Any] = dataclasses.field(default_factory=list)
-    rejects: list[Reject] = dataclasses.field(default_factory=list)
-    num_pixels: int = 0
-
-    def add(self, path: str, *, data: bytes, header: ImageHeader, label: Any) -> None:
-        self.ids.append(path)
-        self.contents.append(data)
-        self.headers.append(header)
-        self.labels.append(label)
-        self.num_pixels += _num_pixels(header)
-
-    def reject(
-        self, path: str, *, stage: str, reason: str, message: str, data: bytes | None = None
-    ) -> None:
-        if data is not None and len(data) > MAX_PAYLOAD_BYTES:
-            data = None
-        self.rejects.append(
-            Reject(
-                record_id=path,
-                stage=stage,
-                reason=reason,
-                message=message,
-                source=path,
-                payload=data,
-            )
-        )
-
-    def batch(self) -> RawBatch:
-        columns = {
-            "image": _binary_array(self.contents),
-            "image/height": pa.array([header.height for header in self.headers], pa.int64()),
-            "image/width": pa.array([header.width for header in self.headers], pa.int64()),
-            "image/orientation": pa.array(
-                [header.orientation for header in self.headers], pa.int64()
-            ),
-            **self.reader.columns(self.labels),
-        }
-        schema = wire_schema(self.features)
-        arrays = [columns[name] for name in schema.names]
-        return RawBatch(
-            ids=self.ids,
-            columns=pa.RecordBatch.from_arrays(arrays, schema=schema),
-            rejects=tuple(self.rejects),
-        )
-
-
-def _binary_array(contents: Sequence[bytes]) -> pa.LargeBinaryArray:
-    """``pa.array(contents, pa.large_binary())`` with one copy of the bytes and not two."""
-    ends = np.cumsum([0, *map(len, contents)], dtype=np.int64)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(contents))]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(contents), buffers)
-
-
-def _chunks(parts: Sequence[FileRange]) -> Iterator[list[FileRange]]:
-    """Files to read together."""
-    chunk: list[FileRange] = []
-    num_bytes = 0
-    for part in parts:
-        size = part.stop - part.start
-        if chunk and (len(chunk) == BATCH_FILES or num_bytes + size > BATCH_BYTES):
-            yield chunk
-            chunk, num_bytes = [], 0
-        chunk.append(part)
-        num_bytes += size
-    if chunk:
-        yield chunk
+    def _read_header(self, data: bytes) -> ImageHeader:
+        return read_header(data, max_pixels=self.max_pixels)
 
 
 def _num_pixels(header: ImageHeader) -> int:
     return header.height * header.width
 
 
-def skip_reason(path: str) -> str | None:
-    """Why a file is none that people mean when they speak of a folder's files."""
-    *folders, name = path.split("/")
-    for folder in folders:
-        if folder in _SYSTEM_FOLDERS:
-            return folder
-        if folder.startswith("."):
-            return "in a hidden folder"
-    if name in _SYSTEM_FOLDERS:
-        return name
-    if name == ".DS_Store":
-        return name
-    if name.startswith("."):
-        return "hidden file"
-    return _SYSTEM_FILES.get(name.lower())
+def _side_columns(headers: Sequence[ImageHeader]) -> Mapping[str, pa.Array]:
+    return {
+        f"image/{part}": pa.array([getattr(header, part) for header in headers], pa.int64())
+        for part in ("height", "width", "orientation")
+    }

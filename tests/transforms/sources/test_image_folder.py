@@ -20,7 +20,7 @@ from snapshard.transforms.opened_source import OpenedSource, open_source
 from snapshard.transforms.prepare import images
 from snapshard.transforms.prepare.compile import StepRunner
 from snapshard.transforms.runs import wire_schema
-from snapshard.transforms.sources import image_folder
+from snapshard.transforms.sources import image_folder, media_files
 from snapshard.transforms.sources.image_folder import ImageFolder
 
 
@@ -187,14 +187,14 @@ def test_batches_are_bounded(
         return [len(batch.ids) for batch in batches]
 
     assert sizes() == [10]
-    monkeypatch.setattr(image_folder, "BATCH_FILES", 4)
+    monkeypatch.setattr(media_files, "BATCH_FILES", 4)
     assert sizes() == [4, 4, 2]
-    monkeypatch.setattr(image_folder, "BATCH_FILES", 100)
-    monkeypatch.setattr(image_folder, "BATCH_BYTES", 3 * len(content))
+    monkeypatch.setattr(media_files, "BATCH_FILES", 100)
+    monkeypatch.setattr(media_files, "BATCH_BYTES", 3 * len(content))
     assert sizes() == [3, 3, 3, 1]
-    monkeypatch.setattr(image_folder, "BATCH_BYTES", 1)
+    monkeypatch.setattr(media_files, "BATCH_BYTES", 1)
     assert sizes() == [1] * 10
-    monkeypatch.setattr(image_folder, "BATCH_BYTES", 1 << 30)
+    monkeypatch.setattr(media_files, "BATCH_BYTES", 1 << 30)
     monkeypatch.setattr(image_folder, "BATCH_PIXELS", 20 * 30 * 2)
     assert sizes() == [2] * 5
 

@@ -1,0 +1,209 @@
+"""What folders of media share: which files count, how they are read, what becomes of odd ones."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from ...schemas.blocks import FileRange, RawBatch, Selection, SourceFile
+from ...schemas.errors import Reject
+from ...schemas.features import Features
+from ...schemas.recipe import OpenSource
+from ..prepare.compile import MAX_PAYLOAD_BYTES
+from ..runs import wire_schema
+from .file_labels import FileLabels, LabelReader
+from .label_table import UnlabelledError
+from .read_files import read_ahead
+
+BATCH_FILES = 256
+BATCH_BYTES = 8 << 20
+"""A raw batch holds at most so many files and encoded bytes, but one file at least."""
+
+_SYSTEM_FILES = {
+    name.lower(): name for name in ("Thumbs.db", "ehthumbs.db", "desktop.ini", "Icon\r")
+}
+_SYSTEM_FOLDERS = frozenset({"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information"})
+_H = TypeVar("_H")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MediaKind(Generic[_H]):
+    """What is particular to one kind of media."""
+
+    name: str
+    """The feature that holds the files' bytes."""
+    read_header: Callable[[bytes], _H]
+    """Raises an ``unreadable`` error, which has a ``reason`` to group by."""
+    unreadable: type[Exception]
+    weigh: Callable[[_H], int]
+    """How much a file takes when it is decoded …"""
+    max_weight: int
+    """… and how much those of a batch may take together, where they are several."""
+    sides: Callable[[Sequence[_H]], Mapping[str, pa.Array]]
+    """The columns beside the bytes."""
+
+
+def select_media(files: Sequence[SourceFile], labels: FileLabels) -> Selection:
+    """Takes all files but those that people do not mean when they speak of the folder's."""
+    reasons = [
+        "label table" if labels.is_side_file(file.path) else skip_reason(file.path)
+        for file in files
+    ]
+    kept = tuple(file for file, reason in zip(files, reasons, strict=True) if reason is None)
+    counts = Counter(reason for reason in reasons if reason is not None)
+    return Selection(files=kept, num_skipped={key: counts[key] for key in sorted(counts)})
+
+
+def skip_reason(path: str) -> str | None:
+    """Why a file is none that people mean when they speak of a folder's files."""
+    *folders, name = path.split("/")
+    for folder in folders:
+        if folder in _SYSTEM_FOLDERS:
+            return folder
+        if folder.startswith("."):
+            return "in a hidden folder"
+    if name in _SYSTEM_FOLDERS:
+        return name
+    if name == ".DS_Store":
+        return name
+    if name.startswith("."):
+        return "hidden file"
+    return _SYSTEM_FILES.get(name.lower())
+
+
+def read_media(
+    kind: MediaKind[_H],
+    parts: Sequence[FileRange],
+    *,
+    features: Features,
+    labels: LabelReader,
+    opened: OpenSource,
+) -> Iterator[RawBatch]:
+    """Reads files in their order, many at a time, in the wire form of the raw features.
+
+    What the inventory could not read, what has no labels and what has no header of its kind
+    becomes a reject of the batch in which it would have been.
+
+    Raises:
+        StorageError: if a file is no longer what the inventory found. Its bytes must not slip
+            into a snapshot whose fingerprint speaks of others, and it is no bad record either: the
+            next build sees it as it is.
+    """
+    with contextlib.closing(read_ahead(opened, _chunks(parts))) as contents:
+        for chunk in contents:
+            yield from _read_chunk(kind, chunk, features=features, labels=labels)
+
+
+def _read_chunk(
+    kind: MediaKind[_H],
+    chunk: Sequence[tuple[FileRange, bytes]],
+    *,
+    features: Features,
+    labels: LabelReader,
+) -> Iterator[RawBatch]:
+    pending = _Pending(kind, features, labels)
+    for part, data in chunk:
+        path = part.path
+        if part.problem:
+            pending.reject(path, stage="inventory", reason=part.problem, message=part.problem)
+            continue
+        try:
+            label = labels.find(path)
+        except UnlabelledError as error:
+            pending.reject(
+                path, stage="validate", reason=error.reason, message=str(error), data=data
+            )
+            continue
+        try:
+            header = kind.read_header(data)
+        except kind.unreadable as error:
+            reason: str = error.reason  # type: ignore[attr-defined]
+            pending.reject(path, stage="read", reason=reason, message=str(error), data=data)
+            continue
+        weight = kind.weigh(header)
+        if pending.weight and pending.weight + weight > kind.max_weight:
+            yield pending.batch()
+            pending = _Pending(kind, features, labels)
+        pending.add(path, data=data, header=header, label=label, weight=weight)
+    if pending.ids or pending.rejects:
+        yield pending.batch()
+
+
+@dataclasses.dataclass
+class _Pending(Generic[_H]):
+    """Rows and rejects of a raw batch, before it is full."""
+
+    kind: MediaKind[_H]
+    features: Features
+    reader: LabelReader
+    ids: list[str] = dataclasses.field(default_factory=list)
+    contents: list[bytes] = dataclasses.field(default_factory=list)
+    headers: list[_H] = dataclasses.field(default_factory=list)
+    labels: list[Any] = dataclasses.field(default_factory=list)
+    rejects: list[Reject] = dataclasses.field(default_factory=list)
+    weight: int = 0
+
+    def add(self, path: str, *, data: bytes, header: _H, label: Any, weight: int) -> None:
+        self.ids.append(path)
+        self.contents.append(data)
+        self.headers.append(header)
+        self.labels.append(label)
+        self.weight += weight
+
+    def reject(
+        self, path: str, *, stage: str, reason: str, message: str, data: bytes | None = None
+    ) -> None:
+        if data is not None and len(data) > MAX_PAYLOAD_BYTES:
+            data = None
+        self.rejects.append(
+            Reject(
+                record_id=path,
+                stage=stage,
+                reason=reason,
+                message=message,
+                source=path,
+                payload=data,
+            )
+        )
+
+    def batch(self) -> RawBatch:
+        columns = {
+            self.kind.name: _binary_array(self.contents),
+            **self.kind.sides(self.headers),
+            **self.reader.columns(self.labels),
+        }
+        schema = wire_schema(self.features)
+        arrays = [columns[name] for name in schema.names]
+        return RawBatch(
+            ids=self.ids,
+            columns=pa.RecordBatch.from_arrays(arrays, schema=schema),
+            rejects=tuple(self.rejects),
+        )
+
+
+def _binary_array(contents: Sequence[bytes]) -> pa.LargeBinaryArray:
+    """``pa.array(contents, pa.large_binary())`` with one copy of the bytes and not two."""
+    ends = np.cumsum([0, *map(len, contents)], dtype=np.int64)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(contents))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(contents), buffers)
+
+
+def _chunks(parts: Sequence[FileRange]) -> Iterator[list[FileRange]]:
+    """Files to read together."""
+    chunk: list[FileRange] = []
+    num_bytes = 0
+    for part in parts:
+        size = part.stop - part.start
+        if chunk and (len(chunk) == BATCH_FILES or num_bytes + size > BATCH_BYTES):
+            yield chunk
+            chunk, num_bytes = [], 0
+        chunk.append(part)
+        num_bytes += size
+    if chunk:
+        yield chunk
