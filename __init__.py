@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .schemas.recipe import Recipe
     from .schemas.shards import Shards
     from .schemas.splits import Splits
-    from .transforms.prepare import images, series
+    from .transforms.prepare import images, records, series, tables, text
     from .transforms.rows import encode_example, parse_example
     from .transforms.sources.csv import Csv
     from .transforms.sources.image_folder import ImageFolder
@@ -61,7 +61,10 @@ __all__ = [
     "encode_example",
     "images",
     "parse_example",
+    "records",
     "series",
+    "tables",
+    "text",
 ]
 
 # Public name -> the module that defines it, relative to this package: the imports above, said again
@@ -90,7 +93,10 @@ _EXPORTS: dict[str, str] = {
 }
 _MODULES: dict[str, str] = {
     "images": ".transforms.prepare.images",
+    "records": ".transforms.prepare.records",
     "series": ".transforms.prepare.series",
+    "tables": ".transforms.prepare.tables",
+    "text": ".transforms.prepare.text",
 }
 
 

@@ -242,6 +242,7 @@ def _json_facts(snapshot: Snapshot) -> dict[str, Any]:
         "fingerprint": manifest.fingerprint,
         "cached": snapshot.cached,
         "num_rejects": manifest.num_rejects,
+        "num_filtered": manifest.num_filtered,
         "shared_contents": manifest.shared_contents,
         "splits": {
             name: {"num_examples": split.num_examples} for name, split in manifest.splits.items()
@@ -253,6 +254,9 @@ def _show_rejects(snapshot: Snapshot) -> None:
     from . import terminal
     from .schemas.naming import REJECTS, join
 
+    if snapshot.manifest.num_filtered:
+        number = terminal.human_count(snapshot.manifest.num_filtered, "records")
+        terminal.say(f"filtered: {number} that steps dropped on purpose")
     if snapshot.manifest.num_rejects:
         number = terminal.human_count(snapshot.manifest.num_rejects, "rejects")
         terminal.say(f"{number}, with their reasons: {join(snapshot.path, REJECTS)}")

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from ..schemas.blocks import Block, RawBatch, WorkUnit
-from ..schemas.errors import Reject
 from ..schemas.features import Features
 from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe
@@ -17,6 +16,7 @@ from ..schemas.splits import Splits
 from ..transforms.keys import record_keys
 from ..transforms.opened_source import open_source
 from ..transforms.prepare.compile import StepRunner
+from ..transforms.rejects import Dropped
 from ..transforms.summary import RunEntry, Summary
 from ..transforms.validate import Validator
 from .keying import RecordKeys
@@ -102,19 +102,20 @@ class RunMaker:
         run_id = self._config.run_id(unit)
         info = run_in_place(self._config.workspace, run_id)
         if info is None:
-            rejects: list[Reject] = []
-            records = self.records(unit, rejects=rejects)
-            info = self._files.write(run_id, records, rejects=rejects, in_order=self._in_order)
+            dropped = Dropped()
+            records = self.records(unit, dropped)
+            info = self._files.write(run_id, records, dropped=dropped, in_order=self._in_order)
         entry: RunEntry = self._files.entry(info)
         return self._files.summary(entry)
 
-    def records(self, unit: WorkUnit, *, rejects: list[Reject]) -> Iterator[pa.RecordBatch]:
+    def records(self, unit: WorkUnit, dropped: Dropped) -> Iterator[pa.RecordBatch]:
         """The unit's prepared records with their keys, batch by batch."""
         for batch in self._reader.read(unit):
             prepared = self._validator.validate(self._steps.prepare(batch), numbered=self._numbered)
             if len(prepared.ids):
-                yield self._keys.add(prepared, rejects=rejects)
-            rejects.extend(prepared.rejects)
+                yield self._keys.add(prepared, rejects=dropped.rejects)
+            dropped.rejects.extend(prepared.rejects)
+            dropped.num_filtered += prepared.num_filtered
 
 
 class SourceReader:

@@ -170,7 +170,7 @@ class Build:
 
     def _check_rejects(self, prepared: Prepared) -> None:
         summary, num_rejects = prepared.summary, prepared.num_rejects
-        num_records = summary.num_records + num_rejects
+        num_records = summary.num_records + num_rejects + prepared.num_filtered
         budget = self._recipe.reject_budget(num_records)
         if num_rejects > budget:
             found = describe_rejects(read_rejects(prepared.entries, self._workspace))
@@ -179,6 +179,11 @@ class Build:
                 f"{budget:,} are allowed; nothing was published.\n{found}\n"
                 "Mend the files, or allow more with max_rejects= in the recipe (a fraction or a "
                 "count)."
+            )
+        if summary.num_records == 0 and prepared.num_filtered:
+            raise DataError(
+                f"The filters in prepare= keep none of {num_records:,} records. Nothing was "
+                "published."
             )
         if summary.num_records == 0:
             raise DataError("The source holds no records. Nothing was published.")

@@ -23,7 +23,7 @@ from ..schemas.recipe import Recipe
 from ..schemas.splits import KEY_SPACE
 from ..transforms.keys import record_keys
 from ..transforms.opened_source import path_bytes
-from ..transforms.rejects import describe_rejects
+from ..transforms.rejects import Dropped, describe_rejects
 from ..transforms.runs import ID, NUM_BYTES
 from ..transforms.sources.image_folder import ImageFolder
 from ..transforms.summary import write_summary
@@ -138,24 +138,24 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     """Prepares the records of a few files, or the first rows of a block, through all stages."""
     recipe, inventory = found.recipe, found.inventory
     config = first_config(found, carry(recipe), workspace)
-    rejects: list[Reject] = []
+    dropped = Dropped()
     block = _sample_block(found)
     batches: list[pa.RecordBatch] = []
     num_read = block.num_bytes
-    for records in RunMaker(config).records(block, rejects=rejects):
+    for records in RunMaker(config).records(block, dropped):
         batches.append(records)
         if recipe.source.numbered and sum(map(len, batches)) >= _SAMPLE_ROWS:
             num_read = _bytes_before(records.column(ID)[-1].as_py(), block)
             break
-    rejects = [reject for reject in rejects if reject.stage != "inventory"]
     num_records = sum(map(len, batches))
     if recipe.source.numbered:
         scale = inventory.num_bytes / max(1, num_read)
     else:
         readable = sum(not file.problem for file in inventory.files)
-        scale = readable / max(1, num_records + len(rejects))
+        num_rejects = sum(reject.stage != "inventory" for reject in dropped.rejects)
+        scale = readable / max(1, num_records + dropped.num_filtered + num_rejects)
     for _ in found.stages[1:]:
-        config, batches = _next_stage(found, config, batches, rejects)
+        config, batches = _next_stage(found, config, batches, dropped)
     facts: dict[str, ImageFacts] = {}
     for records in batches:
         merge_image_facts(facts, records, found.features.prepared)
@@ -163,7 +163,7 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     return _Sample(
         num_records=sum(map(len, sizes)),
         record_bytes=FRAME_BYTES + float(np.concatenate(sizes).mean()) if sizes else 0.0,
-        rejects=rejects,
+        rejects=[reject for reject in dropped.rejects if reject.stage != "inventory"],
         scale=scale,
         image_facts=facts,
     )
@@ -173,7 +173,7 @@ def _next_stage(
     found: Survey,
     config: PrepareConfig,
     batches: list[pa.RecordBatch],
-    rejects: list[Reject],
+    dropped: Dropped,
 ) -> tuple[PrepareConfig, list[pa.RecordBatch]]:
     """Takes the sample through a step across records, as a build would all records."""
     workspace, splits = config.workspace, found.recipe.splits
@@ -181,7 +181,7 @@ def _next_stage(
         workspace, config.features.outputs, label=None, stratify_by=None, suffix="plain"
     )
     run_id = f"{config.stage:032x}"
-    info = files.write(run_id, batches, rejects=[], in_order=False)
+    info = files.write(run_id, batches, dropped=Dropped(), in_order=False)
     summary = files.summary(files.entry(info))
     write_summary(summary, workspace, run_id)
     ends = config.ends
@@ -190,7 +190,7 @@ def _next_stage(
             summary.entries, splits=splits, features=config.features.outputs, workspace=workspace
         )
     following = next_config(found, config, digest=run_id, ends=ends)
-    made = RunMaker(following).records(KeySpan(0, KEY_SPACE), rejects=rejects)
+    made = RunMaker(following).records(KeySpan(0, KEY_SPACE), dropped)
     return following, list(made)
 
 

@@ -47,6 +47,11 @@ class Prepared:
         """Rejects of all stages."""
         return sum(entry.run.num_rejects for entry in self.entries)
 
+    @property
+    def num_filtered(self) -> int:
+        """Records that steps of all stages dropped on purpose."""
+        return sum(entry.run.num_filtered for entry in self.entries)
+
 
 def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> PrepareConfig:
     """What the runs of the first stage are made with."""

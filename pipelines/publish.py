@@ -100,6 +100,7 @@ def publish(
         label=settings.label,
         compression=settings.compression,
         num_rejects=len(rejects),
+        num_filtered=prepared.num_filtered,
         shared_contents=dict(shared_contents),
         seed=survey.recipe.seed,
         versions=survey.parts.versions,

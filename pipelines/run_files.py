@@ -17,14 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from ..schemas.blocks import ImageFacts, RunInfo
-from ..schemas.errors import Reject
 from ..schemas.features import Features, Image
 from ..schemas.naming import Workspace
 from ..schemas.splits import Splits
 from ..transforms import storage
 from ..transforms.contents import content_hashes
 from ..transforms.key_histogram import KeyHistogram
-from ..transforms.rejects import rejects_to_bytes
+from ..transforms.rejects import Dropped, rejects_to_bytes
 from ..transforms.runs import (
     KEY,
     MERGE_BYTES,
@@ -88,7 +87,7 @@ class RunFiles:
         run_id: str,
         batches: Iterable[pa.RecordBatch],
         *,
-        rejects: list[Reject],
+        dropped: Dropped,
         in_order: bool,
     ) -> RunInfo:
         """Sorts keyed records into one run and puts it in place.
@@ -96,7 +95,7 @@ class RunFiles:
         Args:
             run_id: The run's name.
             batches: Records of :attr:`schema`, of bounded size.
-            rejects: Those of the run, complete once ``batches`` is.
+            dropped: What is not in the run, complete once ``batches`` is.
             in_order: Whether the batches follow each other in their final order.
         """
         workspace = self._workspace
@@ -111,14 +110,16 @@ class RunFiles:
                 run_id=run_id,
                 num_records=writer.num_records,
                 num_bytes=writer.num_bytes,
-                num_rejects=len(rejects),
+                num_rejects=len(dropped.rejects),
+                num_filtered=dropped.num_filtered,
                 sha256=writer.sha256(),
                 batches=tuple(writer.batches),
                 image_facts=facts,
             )
             storage.put_file(path, workspace.run(run_id))
-        if rejects:
-            storage.put_bytes(workspace.run_rejects(run_id), rejects_to_bytes(rejects))
+        if dropped.rejects:
+            content = rejects_to_bytes(dropped.rejects)
+            storage.put_bytes(workspace.run_rejects(run_id), content)
         # The run exists from here on.
         storage.put_bytes(workspace.run_info(run_id), _json_bytes(info.to_json()))
         return info

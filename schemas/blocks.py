@@ -181,6 +181,8 @@ class RunInfo:
     batches: tuple[BatchInfo, ...]
     image_facts: Mapping[str, ImageFacts] = dataclasses.field(default_factory=dict)
     """What the records' images have in common, by feature."""
+    num_filtered: int = 0
+    """Records that a step dropped on purpose."""
 
     def to_json(self) -> dict[str, object]:
         """The facts as plain JSON; :meth:`from_json` is its dual."""

@@ -72,6 +72,8 @@ class Manifest(pydantic.BaseModel):
     """The feature to predict: ``as_supervised`` gives it apart."""
     compression: Literal["none", "gzip"]
     num_rejects: _Count
+    num_filtered: _Count = 0
+    """Records that a step dropped on purpose."""
     shared_contents: dict[str, _Count] = {}
     """How many equal contents stand in several splits, by the names of these: ``"train, test"``."""
     seed: int

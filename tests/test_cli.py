@@ -105,6 +105,7 @@ class TestBuild:
             "path",
             "fingerprint",
             "cached",
+            "num_filtered",
             "num_rejects",
             "shared_contents",
             "splits",

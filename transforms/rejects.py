@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Iterable, Sequence
 
@@ -25,6 +26,14 @@ _SCHEMA = pa.schema(
         pa.field("payload", pa.large_binary()),
     ]
 )
+
+
+@dataclasses.dataclass
+class Dropped:
+    """Records of a unit of work that come into no run, as they are found."""
+
+    rejects: list[Reject] = dataclasses.field(default_factory=list)
+    num_filtered: int = 0
 
 
 def printable(text: str) -> str:
@@ -111,7 +120,9 @@ def reject_wrong_sizes(batch: RawBatch, features: Features) -> RawBatch:
     if fits.all():
         return batch
     kept = [batch.ids[row] for row in np.flatnonzero(fits)]
-    return RawBatch(ids=kept, columns=columns.filter(pa.array(fits)), rejects=tuple(rejects))
+    return dataclasses.replace(
+        batch, ids=kept, columns=columns.filter(pa.array(fits)), rejects=tuple(rejects)
+    )
 
 
 def reject_rows(

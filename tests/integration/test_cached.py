@@ -86,7 +86,9 @@ class TestNothingChanged:
             "path": sign_digits.path,
             "fingerprint": sign_digits.manifest.fingerprint,
             "cached": True,
+            "num_filtered": 0,
             "num_rejects": 0,
+            "shared_contents": {},
             "splits": {
                 "train": {"num_examples": 240},
                 "validation": {"num_examples": 30},
