@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from .schemas.recipe import Recipe
     from .schemas.shards import Shards
     from .schemas.splits import Splits
-    from .transforms.prepare import images, records, series, tables, text
+    from .transforms.prepare import audio, images, records, series, tables, text
     from .transforms.rows import encode_example, parse_example
+    from .transforms.sources.audio_folder import AudioFolder
     from .transforms.sources.csv import Csv
     from .transforms.sources.image_folder import ImageFolder
 
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Audio",
+    "AudioFolder",
     "BoundingBoxes",
     "ClassLabel",
     "Csv",
@@ -57,6 +59,7 @@ __all__ = [
     "Text",
     "Timestamp",
     "__version__",
+    "audio",
     "build",
     "encode_example",
     "images",
@@ -71,6 +74,7 @@ __all__ = [
 # for the running program. A module is its own value: `images`.
 _EXPORTS: dict[str, str] = {
     "Audio": ".schemas.features",
+    "AudioFolder": ".transforms.sources.audio_folder",
     "BoundingBoxes": ".schemas.features",
     "ClassLabel": ".schemas.features",
     "Csv": ".transforms.sources.csv",
@@ -92,6 +96,7 @@ _EXPORTS: dict[str, str] = {
     "parse_example": ".transforms.rows",
 }
 _MODULES: dict[str, str] = {
+    "audio": ".transforms.prepare.audio",
     "images": ".transforms.prepare.images",
     "records": ".transforms.prepare.records",
     "series": ".transforms.prepare.series",

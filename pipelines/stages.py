@@ -13,7 +13,7 @@ from ..schemas.errors import RecipeError
 from ..schemas.features import Feature, Features
 from ..schemas.recipe import CrossStep, PrepareStep, Recipe, RecordFn
 from ..transforms.partitions import check_rule
-from ..transforms.prepare.compile import output_features
+from ..transforms.prepare.chain import output_features, stored_features
 from ..transforms.prepare.repartition import Repartition
 from ..transforms.prepare.step_files import with_files
 
@@ -78,8 +78,8 @@ def stage_features(
         inputs = current if stage.cross is None else dict(stage.cross.features(current))
         current = dict(output_features(stage.steps, inputs))
         found.append(StageFeatures(inputs, current))
-    if prepared is not None:
-        found[-1] = StageFeatures(found[-1].inputs, dict(prepared))
+    outputs = stored_features(current) if prepared is None else dict(prepared)
+    found[-1] = StageFeatures(found[-1].inputs, outputs)
     return tuple(found)
 
 
