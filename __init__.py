@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from .transforms.sources.audio_folder import AudioFolder
     from .transforms.sources.csv import Csv
     from .transforms.sources.image_folder import ImageFolder
+    from .transforms.sources.numpy_files import Numpy
+    from .transforms.sources.text_files import TextFiles
 
 __version__ = "0.1.0"
 
@@ -47,6 +49,7 @@ __all__ = [
     "Csv",
     "Image",
     "ImageFolder",
+    "Numpy",
     "Recipe",
     "Scalar",
     "Sequence",
@@ -57,6 +60,7 @@ __all__ = [
     "Struct",
     "Tensor",
     "Text",
+    "TextFiles",
     "Timestamp",
     "__version__",
     "audio",
@@ -73,6 +77,8 @@ __all__ = [
 # Public name -> the module that defines it, relative to this package: the imports above, said again
 # for the running program. A module is its own value: `images`.
 _EXPORTS: dict[str, str] = {
+    "TextFiles": ".transforms.sources.text_files",
+    "Numpy": ".transforms.sources.numpy_files",
     "Audio": ".schemas.features",
     "AudioFolder": ".transforms.sources.audio_folder",
     "BoundingBoxes": ".schemas.features",

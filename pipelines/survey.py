@@ -6,7 +6,6 @@ Inventory, features, fingerprint. A build starts with it; a dry run ends with it
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 
 from ..schemas.features import features_to_json
@@ -74,9 +73,7 @@ def survey(
         "raw": features_to_json(features.raw),
         "seed": recipe.seed,
         "source": {"type": type(recipe.source).__name__, **recipe.source.settings()},
-        "sides": [
-            hashlib.sha256(opened.read_side(url)).hexdigest() for url in recipe.source.side_urls
-        ],
+        "sides": [opened.side_digest(url) for url in recipe.source.side_urls],
         "steps": [digest_with_files(step, recipe) for step in recipe.prepare],
         "versions": versions,
     }

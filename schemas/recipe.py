@@ -38,6 +38,9 @@ class OpenSource(Protocol):
     def read_side(self, url: str) -> bytes:
         """Reads a file beside the source, whole: one of the source's ``side_urls``."""
 
+    def side(self, url: str) -> tuple[OpenSource, str]:
+        """Opens one of the source's ``side_urls``: its root, and its path there."""
+
 
 @runtime_checkable
 class Source(Protocol):

@@ -10,35 +10,26 @@ from __future__ import annotations
 import calendar
 import dataclasses
 import datetime
-import errno
-import fnmatch
 import functools
+import hashlib
 import os
 import re
 import stat
+import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fsspec.archive import AbstractArchiveFileSystem
 
 from ..schemas.blocks import SourceFile
-from ..schemas.errors import RecipeError
+from ..schemas.errors import DataError, RecipeError
 from . import storage
+from .globs import matches, may_hold, split_glob
+from .local_files import LINK_LOOP, inspect_file, unreadable
+from .tar_archive import LEADS_OUT, TarArchive, archive_scheme
 
-_MAGIC = re.compile(r"[*?\[]")
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
-_EFFECTIVE_IDS = os.access in os.supports_effective_ids
-_ALL_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
-NO_PERMISSION = "no permission to read"
 
-_LOOP = "symbolic link loop"
-_SPECIAL = (
-    (stat.S_ISFIFO, "named pipe"),
-    (stat.S_ISSOCK, "socket"),
-    (stat.S_ISBLK, "block device"),
-    (stat.S_ISCHR, "character device"),
-    (lambda mode: True, "special file"),
-)
 _TAGS = ("md5Hash", "content_md5", "ETag", "etag", "generation", "crc32c", "CRC", "md5", "checksum")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "date_time", "created")
 
@@ -89,7 +80,7 @@ class OpenedSource:
         # process must open its own: a shared one would share the position in the file.
         process, filesystem = self.__dict__.get("_archive", (0, None))
         if process != os.getpid():
-            filesystem = storage.filesystem(self.url)[0]
+            filesystem = _filesystem(self.url)[0]
             self.__dict__["_archive"] = (os.getpid(), filesystem)
         return filesystem
 
@@ -140,10 +131,33 @@ class OpenedSource:
             RecipeError: if there is no such file.
             StorageError: if it cannot be read.
         """
+        side, path = self.side(url)
+        return side.read(path)
+
+    def side(self, url: str) -> tuple[OpenedSource, str]:
+        """Opens a file beside the source: its root, and its path there.
+
+        Raises:
+            RecipeError: if there is no such file.
+            StorageError: if it cannot be looked at.
+        """
         side = open_source(url, self.folder)
         if not side.single:
             raise RecipeError(f"{storage.redact(url)} is a folder or a glob, expected one file.")
-        return side.read(side.single)
+        return side, side.single
+
+    def side_digest(self, url: str) -> str:
+        """The sha256 of a file beside the source, in hex.
+
+        Raises:
+            RecipeError: if there is no such file.
+            StorageError: if it cannot be read.
+        """
+        side, path = self.side(url)
+        digest = hashlib.sha256()
+        for chunk in side.chunks(path, chunk_bytes=4 << 20):
+            digest.update(chunk)
+        return digest.hexdigest()
 
     def list(self) -> tuple[SourceFile, ...]:
         """All files of the source, by the bytes of their paths.
@@ -160,7 +174,7 @@ class OpenedSource:
 
     def _walk(self) -> Iterator[SourceFile]:
         if self.single:
-            yield _inspect(self.full_path(self.single), self.single)[0]
+            yield inspect_file(self.full_path(self.single), self.single)[0]
             return
         # (folder's parts, and the identities of the folders that hold it and its own)
         pending: list[tuple[tuple[str, ...], frozenset[tuple[int, int]]]]
@@ -177,22 +191,22 @@ class OpenedSource:
             except OSError as error:
                 if not parts:
                     raise
-                yield _unreadable(path, f"folder that cannot be listed: {error.strerror}")
+                yield unreadable(path, f"folder that cannot be listed: {error.strerror}")
                 continue
             if not entries and parts and _LIKE_A_FILE.fullmatch(parts[-1]) and self._wanted(parts):
-                yield _unreadable(path, "empty folder, expected a file")
+                yield unreadable(path, "empty folder, expected a file")
             for entry in entries:
                 below = (*parts, entry.name)
-                if self.pattern and not _may_hold(below, self.pattern):
+                if self.pattern and not may_hold(below, self.pattern):
                     continue
-                file, identity = _inspect(entry.path, prefix + entry.name)
+                file, identity = inspect_file(entry.path, prefix + entry.name)
                 if identity is not None and identity not in held_by:
                     pending.append((below, held_by | {identity}))
                 elif self._wanted(below):
-                    yield file if identity is None else _unreadable(file.path, _LOOP)
+                    yield file if identity is None else unreadable(file.path, LINK_LOOP)
 
     def _wanted(self, parts: tuple[str, ...]) -> bool:
-        return not self.pattern or _matches(parts, self.pattern)
+        return not self.pattern or matches(parts, self.pattern)
 
     def _find(self) -> Iterator[SourceFile]:
         self.__dict__.pop("_archive", None)
@@ -206,7 +220,14 @@ class OpenedSource:
         for path, info in found.items():
             if not path or path.endswith("/") or info.get("type") == "directory":
                 continue
-            if self._wanted(tuple(path.split("/"))):
+            if not (self._wanted(tuple(path.split("/"))) or info.get("damage")):
+                continue
+            problem = info.get("problem", "")
+            if self.archived and ".." in path.split("/"):
+                problem = LEADS_OUT
+            if problem:
+                yield unreadable(path, problem)
+            else:
                 size = int(info.get("size") or 0)
                 yield SourceFile(path=path, num_bytes=size, stamp=_stamp(info))
 
@@ -215,7 +236,9 @@ def open_source(url: str, folder: str) -> OpenedSource:
     """Opens a source: finds its root, and that it exists.
 
     The root of a glob is the last folder before its first wildcard; a pattern that matches a
-    folder takes all that lies in it. The root of a single file is the folder that holds it.
+    folder takes all that lies in it. The root of a single file is the folder that holds it; a
+    single ``.zip`` or ``.tar`` (``.tar.gz``, ``.tgz`` …) is a root itself, as
+    ``zip://::photos.zip`` says at length.
 
     Args:
         url: A path, a glob, or any fsspec URL.
@@ -223,11 +246,15 @@ def open_source(url: str, folder: str) -> OpenedSource:
 
     Raises:
         RecipeError: if there is no such source.
+        DataError: if an archive is none, or damaged.
         StorageError: if it cannot be looked at.
     """
     absolute = _absolute(url, folder)
     with storage.failing_as_storage_error("open", absolute):
         opened = _open(absolute)
+        scheme = archive_scheme(opened.single) if opened is not None else None
+        if scheme is not None:
+            opened = _open(f"{scheme}://::{absolute}")
     if opened is not None:
         return dataclasses.replace(opened, folder=folder)
     looked_for = "" if absolute == url else f" (looked for {storage.redact(absolute)})"
@@ -244,7 +271,7 @@ def _open(url: str) -> OpenedSource | None:
         path = os.path.normpath(storage.local_path(url))
     else:
         try:
-            filesystem, path = storage.filesystem(url)
+            filesystem, path = _filesystem(url)
         except FileNotFoundError:
             return None
         path = path.rstrip("/")
@@ -260,10 +287,40 @@ def _open(url: str) -> OpenedSource | None:
         root, _, name = path.rpartition("/")
         root = root or path[: -len(name)]
         return dataclasses.replace(opened, root=root, query=mark + query, single=name)
-    root, pattern = _split_glob(path)
+    root, pattern = split_glob(path)
     if pattern and _kind(filesystem, root) == "folder":
         return dataclasses.replace(opened, root=root, pattern=pattern)
     return None
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    """As ``storage.filesystem`` does; tar archives are read by position.
+
+    Raises:
+        DataError: if an archive is none, or damaged.
+        FileNotFoundError: if the archive is not there.
+    """
+    scheme, _, rest = url.partition("://")
+    inner, chained, outer = rest.partition("::")
+    if scheme != "tar" or not chained:
+        try:
+            return storage.filesystem(url)
+        except zipfile.BadZipFile as error:
+            raise DataError(
+                f"{storage.redact(outer or url)} is no zip archive, or was cut off ({error}). Copy "
+                "it anew, or correct the source."
+            ) from None
+    holder = _open(outer)
+    if holder is None or not holder.single:
+        raise FileNotFoundError(outer)
+    (file,) = holder.list()
+    archive = TarArchive(
+        lambda start, stop: holder.read(file.path, start, stop),
+        num_bytes=file.num_bytes,
+        stamp=file.stamp,
+        name=file.path,
+    )
+    return archive, inner.strip("/")
 
 
 def _absolute(url: str, folder: str) -> str:
@@ -284,65 +341,6 @@ def _kind(filesystem: Any, path: str) -> str:
         return "folder" if filesystem.info(path)["type"] == "directory" else "file"
     except (FileNotFoundError, NotADirectoryError):
         return "absent"
-
-
-def _split_glob(path: str) -> tuple[str, tuple[str, ...]]:
-    """The last folder before the first wildcard, and the parts after it."""
-    parts = path.split("/")
-    first = next((i for i, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
-    root = "/".join(parts[:first])
-    return root or ("/" if path.startswith("/") else ""), tuple(parts[first:])
-
-
-def _matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    """Whether a glob matches a path, or a folder that holds it; ``**`` is any depth."""
-    if not pattern:
-        return True
-    if not parts:
-        return False
-    if pattern[0] == "**":
-        return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
-    return fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
-
-
-def _may_hold(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    """Whether a path matches a glob, or may be a folder of paths that do."""
-    for part, wanted in zip(parts, pattern, strict=False):
-        if wanted == "**":
-            return True
-        if not fnmatch.fnmatchcase(part, wanted):
-            return False
-    return True
-
-
-def _unreadable(path: str, problem: str) -> SourceFile:
-    return SourceFile(path=path, num_bytes=0, stamp="", problem=problem)
-
-
-def _inspect(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | None]:
-    """A local file as listed, or a folder with its identity: (device, inode)."""
-    # A problem is part of what a block is named by: it never says where the source lies.
-    try:
-        found = os.stat(full)
-    except OSError as error:
-        problem = f"cannot be looked at: {error.strerror}"
-        if error.errno == errno.ELOOP:
-            problem = _LOOP
-        elif isinstance(error, FileNotFoundError | NotADirectoryError):
-            problem = "dangling symbolic link" if os.path.islink(full) else "vanished while listed"
-        return _unreadable(path, problem), None
-    if stat.S_ISDIR(found.st_mode):
-        return _unreadable(path, ""), (found.st_dev, found.st_ino)
-    if not stat.S_ISREG(found.st_mode):
-        kind = next(name for test, name in _SPECIAL if test(found.st_mode))
-        return _unreadable(path, f"{kind}, expected a file"), None
-    # Where all may read, only an access list could say otherwise, and reading finds out.
-    readable = found.st_mode & _ALL_READ == _ALL_READ
-    if not readable and not os.access(full, os.R_OK, effective_ids=_EFFECTIVE_IDS):
-        return _unreadable(path, NO_PERMISSION), None
-    # The time of the last change to the inode tells a file put in place with its old mtime.
-    stamp = f"time:{found.st_mtime_ns},{found.st_ctime_ns}"
-    return SourceFile(path=path, num_bytes=found.st_size, stamp=stamp), None
 
 
 def _stamp(info: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from ...schemas.features import (
     features_from_json,
     features_to_json,
 )
+from ...schemas.recipe import OpenSource
 from ..runs import wire_schema
 from .csv import Csv
 from .label_json import infer_columns, key_of, parse_lines, read_columns
@@ -277,4 +278,8 @@ class _Content:
 
     def read_side(self, url: str) -> bytes:
         """A table has no table."""
+        raise FileNotFoundError(url)
+
+    def side(self, url: str) -> tuple[OpenSource, str]:
+        """Nor anything else beside it."""
         raise FileNotFoundError(url)

@@ -1,0 +1,214 @@
+"""NumPy files: values as they were saved; damage and what cannot be read is told."""
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import snapshard as ss
+from snapshard.schemas.errors import RecipeError, SchemaError
+from snapshard.schemas.features import tensor_form
+from snapshard.transforms.opened_source import open_source
+from snapshard.transforms.sources.numpy_files import Numpy
+
+
+def _npy(values: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, values, **options)
+    return buffer.getvalue()
+
+
+def _npz(save: Any = np.savez, **arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    save(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _numbers(got: Any, name: str) -> np.ndarray[Any, Any]:
+    """The values of a feature of fixed shape, in the order of rows."""
+    import pyarrow as pa
+
+    from snapshard.transforms.dense import dense_values
+    from snapshard.transforms.runs import wire_schema
+
+    schema = wire_schema(got.features)
+    rows = sorted(got.rows, key=lambda key: int(key.partition("#")[2]))
+    column = pa.array([got.rows[row][name] for row in rows], schema.field(name).type)
+    form = tensor_form(got.features[name])
+    assert form is not None
+    return dense_values(column, form)
+
+
+_DTYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    ">i4",
+    ">f8",
+]
+
+
+@pytest.mark.parametrize("dtype", _DTYPES)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
+def test_arrays_come_back(reading: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 2 if dtype == "bool" else 100, (50, *shape)).astype(dtype)
+    got = reading.read(Numpy(reading.write("x.npy", _npy(values))))
+    assert not got.rejects
+    form = tensor_form(got.features["data"])
+    assert form is not None
+    assert (form.dtype, form.shape) == (values.dtype.newbyteorder("=").name, shape)
+    np.testing.assert_array_equal(_numbers(got, "data"), values)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=hnp.arrays(
+        st.sampled_from([np.dtype(d) for d in _DTYPES]),
+        hnp.array_shapes(min_dims=1, max_dims=3, max_side=5),
+    )
+)
+def test_any_array_of_numbers(
+    tmp_path_factory: pytest.TempPathFactory, values: np.ndarray[Any, Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("npy")
+    (folder / "x.npz").write_bytes(_npz(np.savez_compressed, x=values))
+    source = Numpy(str(folder / "x.npz"))
+    opened = open_source(source.url, "")
+    files = source.select(opened.list()).files
+    features = source.infer(files, opened)
+    form = tensor_form(features["x"])
+    assert form is not None
+    assert form.shape == values.shape[1:]
+
+
+def test_npz_zips_its_arrays(reading: Any) -> None:
+    x = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
+    label = np.array(["cat", "dog", "cat", "dog", "dog", "cat"])
+    when = np.array(["2020-01-01", "2020-01-02", "NaT", *["2021-05-05"] * 3], "datetime64[s]")
+    for save in (np.savez, np.savez_compressed):
+        path = reading.write("a.npz", _npz(save, x=x, label=label, when=when))
+        got = reading.read(Numpy(path, label="label"))
+        assert got.features["label"] == ss.ClassLabel(("cat", "dog"))
+        assert got.features["when"] == ss.Timestamp("s", optional=True)
+        np.testing.assert_array_equal(_numbers(got, "x"), x)
+        assert got.column("label") == [0, 1, 0, 1, 1, 0]
+        assert got.column("when")[:3] == [1_577_836_800, 1_577_923_200, None]
+
+
+def test_arrays_beside_each_other(reading: Any) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40)
+    reading.write("y.npy", _npy(y))
+    path = reading.write("x.npy", _npy(x))
+    got = reading.read(Numpy(path, name="x", beside={"y": str(reading.folder / "y.npy")}))
+    np.testing.assert_array_equal(_numbers(got, "x"), x)
+    np.testing.assert_array_equal(_numbers(got, "y"), y)
+    reading.write("y.npy", _npy(y[:-1]))
+    with pytest.raises(SchemaError, match="as many in each"):
+        reading.read(Numpy(path, name="x", beside={"y": str(reading.folder / "y.npy")}))
+
+
+def test_structured_arrays_are_structs(reading: Any) -> None:
+    values = np.array([(1, 2.5, b"ab"), (3, 4.5, b"c")], [("a", "i4"), ("b", "f8"), ("c", "S4")])
+    got = reading.read(Numpy(reading.write("x.npy", _npy(values))))
+    assert set(got.features) == {"data.a", "data.b", "data.c"}
+    assert got.column("data.a") == [1, 3]
+    assert got.column("data.c") == [b"ab", b"c"]
+
+
+def test_fortran_order(reading: Any) -> None:
+    values = np.asfortranarray(np.arange(12.0).reshape(4, 3))
+    got = reading.read(Numpy(reading.write("x.npy", _npy(values))))
+    np.testing.assert_array_equal(_numbers(got, "data"), values)
+
+
+def test_a_file_cut_at_every_byte_keeps_its_whole_rows(reading: Any) -> None:
+    values = np.arange(60, dtype=np.int64).reshape(20, 3)
+    content = _npy(values)
+    features = {"data": ss.Tensor("int64", (3,))}
+    offset = len(content) - values.nbytes
+    for size in range(1, len(content)):
+        got = reading.read(Numpy(reading.write("x.npy", content[:size])), features=features)
+        whole = max(0, size - offset) // 24
+        assert [row["data"] for row in got.rows.values()] == values[:whole].tolist()
+        assert len(got.rejects) == 1
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_archive_cut_or_changed_at_every_byte(reading: Any, save: Any) -> None:
+    values = np.arange(20)
+    content = _npz(save, x=values)
+    features = {"x": ss.Scalar("int64")}
+    for position in range(0, len(content), 3):
+        for broken in (
+            content[:position],
+            content[:position] + bytes([content[position] ^ 255]) + content[position + 1 :],
+        ):
+            if not broken:
+                continue
+            source = Numpy(reading.write("x.npz", broken))
+            try:
+                got = reading.read(source, features=features)
+            except SchemaError:
+                continue
+            found = got.column("x")
+            assert found == values[: len(found)].tolist()
+            assert len(found) == 20 or got.rejects
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (_npy(np.array([{"a": 1}]), allow_pickle=True), "Python objects"),
+        (_npy(np.float64(3)), "first axis"),
+        (_npy(np.zeros(3, np.complex64)), "two arrays"),
+        (_npy(np.zeros(3, "datetime64[M]")), "units of 1 M"),
+        (b"\x93NUMPY\x01\x00v\x00" + b"{'descr': __import__('os')}".ljust(118), "head"),
+        (b"\x93NUMPY\x01\x00\x02\x00[]", "head"),
+        (b"\x93NUMPY", "head"),
+        (b"no array", "does not begin"),
+        (_npy(np.zeros((2, 2))).replace(b"(2, 2)", b"(-2,2)"), "shape"),
+        (_npy(np.zeros((2, 2))).replace(b"(2, 2)", b"(2.,2)"), "shape"),
+        (_npz(a=np.zeros(3), b=np.zeros(4)), "as many in each"),
+        (_npz(), "archive"),
+        (_npz(a=np.asfortranarray(np.zeros((3, 2)))), "Fortran"),
+        (b"PK\x03\x04 no archive", "zip"),
+        (b"PK", "zip"),
+    ],
+)
+def test_what_cannot_be_read_is_told(reading: Any, content: bytes, message: str) -> None:
+    path = reading.write("x.npy", content)
+    with pytest.raises(SchemaError, match=f"(?s)x.npy.*{message}|{message}.*x.npy"):
+        reading.read(Numpy(path))
+    reading.folder.joinpath("ok").mkdir()
+    reading.write("ok/a.npy", _npy(np.zeros(3)))
+
+
+def test_names_that_are_not_there(reading: Any) -> None:
+    path = reading.write("x.npy", _npy(np.zeros(3)))
+    with pytest.raises(RecipeError, match="label names 'y'"):
+        reading.read(Numpy(path, label="y"))
+    with pytest.raises(RecipeError, match="beside"):
+        Numpy(path, beside={"data": "y.npy"})
+
+
+def test_a_damaged_file_among_others_is_one_reject(reading: Any) -> None:
+    reading.write("in/a.npy", _npy(np.arange(5)))
+    reading.write("in/b.npy", b"no array")
+    reading.write("in/c.npy", b"")
+    got = reading.read(Numpy(str(reading.folder / "in")))
+    assert got.column("data") == list(range(5))
+    assert set(got.rejected) == {"b.npy", "c.npy"}

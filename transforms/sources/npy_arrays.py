@@ -1,0 +1,186 @@
+"""NumPy arrays in files: their heads, their rows, and the Arrow columns that they become.
+
+The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...schemas.errors import SchemaError
+from ...schemas.recipe import OpenSource
+
+HEAD_BYTES = 1 << 16
+"""A head is at most so long."""
+
+_MAGIC = b"\x93NUMPY"
+_FORTRAN_BYTES = 256 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class NpyArray:
+    """An array in a file: what its head says, and how to read its rows."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    """Where the values begin."""
+    num_bytes: int
+    """Of the file."""
+    read_bytes: Callable[[int, int], bytes]
+
+    @classmethod
+    def open(cls, opened: OpenSource, path: str) -> NpyArray:
+        """Reads the head of a ``.npy`` file.
+
+        Raises:
+            ValueError: if it is none.
+            SchemaError: if its values cannot be read without unpickling.
+        """
+        head = opened.read(path, 0, HEAD_BYTES)
+        dtype, shape, fortran, offset = read_head(head, path)
+        num_bytes = max(len(head), _length(opened, path))
+
+        def read(start: int, stop: int) -> bytes:
+            return opened.read(path, start, stop)
+
+        if fortran and len(shape) > 1:
+            values = _by_rows(read(offset, num_bytes), dtype, shape, path=path)
+            content = values.tobytes()
+            return cls(dtype, shape, 0, len(content), lambda a, b: content[a:b])
+        return cls(dtype, shape, offset, num_bytes, read)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return max(1, self.dtype.itemsize * math.prod(self.shape[1:]))
+
+    @property
+    def num_whole_rows(self) -> int:
+        """Rows that the file holds to their end."""
+        return min(self.shape[0], max(0, self.num_bytes - self.offset) // self.row_bytes)
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Rows [start, stop), fewer where the file ends."""
+        content = self.read_bytes(
+            self.offset + start * self.row_bytes, self.offset + stop * self.row_bytes
+        )
+        num_rows = len(content) // self.row_bytes if self.dtype.itemsize else stop - start
+        values = np.frombuffer(content[: num_rows * self.row_bytes], self.dtype)
+        return values.reshape(num_rows, *self.shape[1:])
+
+
+def read_head(head: bytes, path: str) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]:
+    """Dtype, shape, whether in Fortran order, and where values begin, from a ``.npy`` head.
+
+    Raises:
+        ValueError: if it is none.
+        SchemaError: if its values are Python objects, or it has no first axis.
+    """
+    if not head.startswith(_MAGIC):
+        raise ValueError("it does not begin as a NumPy file")
+    length_bytes = 2 if head[6:7] == b"\x01" else 4
+    start = 8 + length_bytes
+    length = int.from_bytes(head[8:start], "little")
+    try:
+        found = ast.literal_eval(head[start : start + length].decode("latin-1"))
+        described, fortran, shape = found["descr"], found["fortran_order"], found["shape"]
+        dtype = np.dtype(described)
+    except (SyntaxError, ValueError, KeyError, TypeError, RecursionError, MemoryError):
+        raise ValueError("its head cannot be read") from None
+    if dtype.hasobject:
+        raise SchemaError(
+            f"{path} holds Python objects, which only unpickling could read, and that runs code. "
+            "Save an array of numbers or fixed strings (dtype 'U10' or 'S10')."
+        )
+    sizes = isinstance(shape, tuple) and all(isinstance(n, int) and n >= 0 for n in shape)
+    if not sizes or math.prod(shape) * dtype.itemsize >= 1 << 62:
+        raise ValueError(f"its head states the shape {shape!r}")
+    if not shape:
+        raise SchemaError(f"{path} holds one value, expected an array whose first axis is records.")
+    return dtype, shape, bool(fortran), start + length
+
+
+def arrow_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], path: str) -> pa.Field:
+    """An array's column: a list for each axis after the first."""
+    kind = _arrow_type(dtype, f"{path}: array {name!r}")
+    for size in reversed((*shape[1:], *(dtype.subdtype[1] if dtype.subdtype else ()))):
+        kind = pa.list_(kind, size)
+    return pa.field(name, kind)
+
+
+def to_batch(arrays: Mapping[str, npt.NDArray[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of some arrays, as many as all have, as Arrow columns."""
+    num_rows = min(map(len, arrays.values()), default=0)
+    columns = [_to_arrow(a[:num_rows], schema.field(n).type) for n, a in arrays.items()]
+    fields = [schema.field(name) for name in arrays]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _to_arrow(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_fixed_size_list(kind):
+        inner = _to_arrow(values.reshape(-1, *values.shape[2:]), kind.value_type)
+        return pa.FixedSizeListArray.from_arrays(inner, kind.list_size)
+    if pa.types.is_struct(kind):
+        parts = [_to_arrow(values[field.name], field.type) for field in kind]
+        return pa.StructArray.from_arrays(parts, fields=list(kind))
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        numbers = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("=")).view(np.int64)
+        missing = numbers == np.iinfo(np.int64).min
+        return pa.array(numbers, mask=missing).cast(kind)
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return pa.array(values.tolist(), kind)
+    native = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
+    return pa.array(native, kind)
+
+
+def _arrow_type(dtype: np.dtype[Any], where: str) -> pa.DataType:
+    if dtype.fields is not None:
+        fields = [(n, _arrow_type(part[0], where)) for n, part in dtype.fields.items()]
+        return pa.struct([fields[i] for i in range(len(fields))])
+    base = dtype.base
+    if base.kind == "U":
+        return pa.large_string()
+    if base.kind in "SV":
+        return pa.large_binary()
+    if base.kind in "Mm":
+        unit, count = np.datetime_data(base)
+        if unit not in ("s", "ms", "us", "ns") or count != 1:
+            raise SchemaError(
+                f"{where} has times in units of {count} {unit}, expected s, ms, us or ns. Convert "
+                'them: values.astype("datetime64[s]").'
+            )
+        return pa.timestamp(unit) if base.kind == "M" else pa.duration(unit)
+    try:
+        return pa.from_numpy_dtype(base.newbyteorder("="))
+    except pa.ArrowException:
+        raise SchemaError(
+            f"{where} is of {base}, which cannot be stored. Convert it; of complex numbers make "
+            "two arrays of floats."
+        ) from None
+
+
+def _by_rows(
+    content: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], *, path: str
+) -> npt.NDArray[Any]:
+    """An array that lies column by column, in memory, row by row."""
+    if math.prod(shape) * dtype.itemsize > _FORTRAN_BYTES:
+        raise SchemaError(
+            f"{path} lies column by column (Fortran order), so its rows cannot be read one after "
+            "the other. Save it with np.ascontiguousarray."
+        )
+    return np.ascontiguousarray(
+        np.frombuffer(content, dtype, math.prod(shape)).reshape(shape, order="F")
+    )
+
+
+def _length(opened: OpenSource, path: str) -> int:
+    return int(opened.filesystem.size(opened.full_path(path)) or 0)

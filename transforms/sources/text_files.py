@@ -1,0 +1,282 @@
+"""Text files as a source: one record a line, a paragraph, or a file.
+
+Lines end with LF or CRLF; a paragraph ends where a line is blank. Blank lines are no records.
+Offsets count bytes of the text: of the file itself where it is plain UTF-8, else of what it is when
+decompressed and as UTF-8. A record's id is ``path#offset``, or ``path`` where a file is a record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ...schemas.config import config_class
+from ...schemas.errors import Reject, SchemaError
+from ...schemas.features import Features, Text, tensor_form
+from ...schemas.recipe import OpenSource
+from ..prepare.compile import MAX_PAYLOAD_BYTES
+from ..runs import wire_schema
+from .csv_text import Text as TextStream
+from .csv_text import codec_name, open_text
+from .decompress import SUFFIXES as COMPRESSED
+from .decompress import DamagedError
+from .table_files import no_rows, select_files, unreadable
+
+SUFFIXES = (".txt", ".text", ".md", *(f".txt{suffix}" for suffix in COMPRESSED))
+"""What text files' names end with."""
+
+CUT_BYTES = 32 << 20
+"""A large file of plain UTF-8 may be cut about every so many bytes."""
+MAX_RECORD_BYTES = 16 << 20
+"""A line or a paragraph is at most so long; a file 64 MiB."""
+
+_MAX_FILE_BYTES = 64 << 20
+_WINDOW_BYTES = 4 << 20
+_BOM = b"\xef\xbb\xbf"
+_ENDS = {
+    "line": re.compile(rb"\n"),
+    "paragraph": re.compile(rb"\n[ \t\r]*\n"),
+}
+_BLANK = b" \t\r\n"
+
+
+@config_class
+class TextFiles:
+    """Lines, paragraphs or whole files of text: the feature ``text``.
+
+    Attributes:
+        url: A file, a folder (its ``.txt``, ``.text`` and ``.md`` files, compressed ones too, at
+            any depth), a glob, or any fsspec URL.
+        per: What is a record: ``line``, ``paragraph`` or ``file``.
+        name: What the feature is called.
+        encoding: A name of Python's, such as ``latin-1``; text that begins with a mark of UTF-16
+            or UTF-32 is that.
+    """
+
+    url: str
+    per: Literal["line", "paragraph", "file"] = "line"
+    name: str = "text"
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        """Checks the encoding."""
+        codec_name(self.encoding)
+
+    @property
+    def label(self) -> str | None:
+        """There is none."""
+        return None
+
+    @property
+    def media(self) -> bool:
+        """Text is no media: none may be rejected by default."""
+        return False
+
+    @property
+    def numbered(self) -> bool:
+        """Whether a file holds many records."""
+        return self.per != "file"
+
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """None: text is all there is."""
+        return ()
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records, as plain JSON, for the fingerprint."""
+        return {"encoding": codec_name(self.encoding), "name": self.name, "per": self.per}
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes text files, those of a glob's own suffix, and a single file as it is."""
+        return select_files(self.url, files, suffixes=SUFFIXES, what="a .txt file")
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """Where records begin, about every 32 MiB of a file of plain UTF-8."""
+        if file.problem or self.per == "file" or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
+            return ()
+        text = self._open(opened, file.path, file.num_bytes)
+        if not text.plain:
+            return ()
+        found = []
+        for near in range(CUT_BYTES, file.num_bytes - CUT_BYTES // 2, CUT_BYTES):
+            window = text.read(near, near + MAX_RECORD_BYTES)
+            end = _ENDS[self.per].search(window)
+            if end is not None and near + end.end() < file.num_bytes:
+                found.append(near + end.end())
+        return tuple(sorted(set(found)))
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """One feature."""
+        del files, opened
+        return {self.name: Text()}
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads the records of a block's ranges.
+
+        What is no text of the encoding is rejected, and what is too long to be a record.
+
+        Raises:
+            SchemaError: if the features are not the text.
+        """
+        self._check(features)
+        for index in ordered:
+            part = block.ranges[index]
+            if part.problem:
+                yield no_rows(features, unreadable(part))
+            else:
+                yield from self._read_part(part, features, opened)
+
+    def _read_part(
+        self, part: FileRange, features: Features, opened: OpenSource
+    ) -> Iterator[RawBatch]:
+        text = self._open(opened, part.path, part.stop)
+        stop = part.stop if text.plain else text.stop
+        if self.per == "file":
+            found = _whole_file(text, stop)
+        else:
+            found = _records(text, part.start, stop, ends=_ENDS[self.per])
+        batch: list[tuple[int, bytes]] = []
+        rejects: list[Reject] = []
+        size = 0
+        try:
+            for offset, content, problem in found:
+                if problem:
+                    rejects.append(self._reject(part.path, offset, problem, content))
+                    continue
+                batch.append((offset, content))
+                size += len(content)
+                if size >= _WINDOW_BYTES:
+                    yield self._batch(part.path, batch, rejects, features)
+                    batch, rejects, size = [], [], 0
+        except DamagedError as error:
+            rejects.append(self._damaged(part.path, error))
+        yield self._batch(part.path, batch, rejects, features)
+
+    def _batch(
+        self,
+        path: str,
+        records: Sequence[tuple[int, bytes]],
+        rejects: Sequence[Reject],
+        features: Features,
+    ) -> RawBatch:
+        rejected = list(rejects)
+        kept = []
+        for offset, content in records:
+            try:
+                content.decode()
+            except UnicodeDecodeError as error:
+                problem = f"byte {error.start} of it is no {self.encoding}"
+                rejected.append(self._reject(path, offset, problem, content))
+            else:
+                kept.append((offset, content))
+        schema = wire_schema(features)
+        column = pa.array([content for _, content in kept], schema.types[0])
+        ids = [path if self.per == "file" else f"{path}#{offset}" for offset, _ in kept]
+        return RawBatch(
+            ids=ids,
+            columns=pa.RecordBatch.from_arrays([column], schema=schema),
+            rejects=tuple(rejected),
+        )
+
+    def _reject(self, path: str, offset: int, problem: str, content: bytes) -> Reject:
+        one = self.per == "file"
+        reason = "not text of the encoding" if "is no" in problem else "too long"
+        where = path if one else f"{path} byte {offset}"
+        return Reject(
+            record_id=path if one else f"{path}#{offset}",
+            stage="read",
+            reason=reason,
+            message=f"{where}: the {self.per}: {problem}. Mend it, name its encoding=, or raise "
+            "max_rejects to do without it.",
+            source=path,
+            position=None if one else offset,
+            payload=content if len(content) <= MAX_PAYLOAD_BYTES else None,
+        )
+
+    def _damaged(self, path: str, error: DamagedError) -> Reject:
+        return Reject(
+            record_id=path,
+            stage="read",
+            reason="damaged file",
+            message=f"{path}: {error}: what follows is lost. Copy or make the file anew, or raise "
+            "max_rejects to do without it.",
+            source=path,
+            position=None if self.per == "file" else error.offset,
+        )
+
+    def _open(self, opened: OpenSource, path: str, num_bytes: int) -> TextStream:
+        return open_text(opened, path, num_bytes=num_bytes, encoding=codec_name(self.encoding))
+
+    def _check(self, features: Features) -> None:
+        form = tensor_form(features[self.name]) if self.name in features else None
+        if set(features) != {self.name} or form is None or form.dtype != "string" or form.shape:
+            raise SchemaError(
+                f"features= declares {dict(features)}; TextFiles gives {self.name!r} as ss.Text()."
+            )
+
+
+def _whole_file(text: TextStream, stop: int) -> Iterator[tuple[int, bytes, str]]:
+    parts, offset = [], 0
+    while offset < min(stop, _MAX_FILE_BYTES + 1):
+        part = text.read(offset, min(stop, offset + _WINDOW_BYTES))
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+    problem = f"more than {_MAX_FILE_BYTES >> 20} MiB" if offset > _MAX_FILE_BYTES else ""
+    yield 0, b"".join(parts).removeprefix(_BOM) if not problem else b"", problem
+
+
+def _records(
+    text: TextStream, start: int, stop: int, *, ends: re.Pattern[bytes]
+) -> Iterator[tuple[int, bytes, str]]:
+    """(offset, content, problem) of each record of a range, blank ones left out."""
+    held, offset, at = b"", start, start
+    damage: DamagedError | None = None
+    skipping = False
+    while True:
+        try:
+            piece = text.read(at, min(stop, at + _WINDOW_BYTES)) if at < stop else b""
+        except DamagedError as error:
+            damage, piece = error, b""
+        at += len(piece)
+        if offset == 0 and not held:
+            bare = piece.removeprefix(_BOM)
+            offset += len(piece) - len(bare)
+            piece = bare
+        # An end may lie across two pieces: a record is looked for in all that is held.
+        held += piece
+        position = 0
+        for end in ends.finditer(held):
+            if not skipping:
+                yield from _trimmed(offset + position, held[position : end.start()])
+            skipping = False
+            position = end.end()
+        held, offset = held[position:], offset + position
+        if not piece:
+            break
+        if len(held) > MAX_RECORD_BYTES:
+            if not skipping:
+                yield offset, b"", f"it is more than {MAX_RECORD_BYTES >> 20} MiB long"
+            skipping = True
+            # The end may begin with the last bytes.
+            offset += len(held) - _WINDOW_BYTES
+            held = held[-_WINDOW_BYTES:]
+    if not skipping and damage is None:
+        yield from _trimmed(offset, held)
+    if damage is not None:
+        raise damage
+
+
+def _trimmed(offset: int, content: bytes) -> Iterator[tuple[int, bytes, str]]:
+    """A record without the line breaks around it; nothing where it is blank."""
+    if not content.strip(_BLANK):
+        return
+    lead = len(content) - len(content.lstrip(b"\r\n"))
+    yield offset + lead, content.strip(b"\r\n"), ""
