@@ -3,7 +3,8 @@
 It runs in a child process on Beam's FnApiRunner with one in-memory worker, wherever the other
 jobs run, because a graph must be the same to the last bit: with a fixed hash seed, one thread
 per operation, and a working directory of its own (``transforms.analysis`` says why). The child
-also returns the memory that TensorFlow and Beam took.
+also returns the memory that TensorFlow and Beam took. It may be started ahead, so that it loads
+them while records are prepared.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from ..schemas import errors
@@ -34,6 +36,7 @@ ANALYSIS = {"batch_rows": BATCH_ROWS, "engine": "FnApiRunner, one worker", "form
 _MODULE = __name__
 _SPEC, _RESULT, _LOG, _FOLDER = "spec.pickle", "result.json", "log.txt", "graph"
 _LAST_WORDS = 2000
+_BEGIN = b"\n"
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     # Sums split over threads differ in their last bits with the number of threads.
@@ -60,13 +63,20 @@ class AnalysisSpec:
     ``pa.RecordBatch``, in a fixed order: a function of a module, or a partial of one."""
 
 
-def analyze(spec: AnalysisSpec, url: str, *, scratch: str | None = None) -> GraphInfo:
+def analyze(
+    spec: AnalysisSpec,
+    url: str,
+    *,
+    scratch: str | None = None,
+    process: "AnalysisProcess | None" = None,
+) -> GraphInfo:
     """Makes sure that the transform graph lies in ``url``. Idempotent.
 
     Args:
         spec: What to analyse.
         url: The graph's folder: see ``transforms.graph``.
         scratch: A local folder to work in; the system's by default.
+        process: A child process that was started ahead; it serves once.
 
     Raises:
         RecipeError: if ``preprocessing_fn`` fails; with its own words and the line.
@@ -77,57 +87,97 @@ def analyze(spec: AnalysisSpec, url: str, *, scratch: str | None = None) -> Grap
     done = read_graph_info(url)
     if done is not None:
         return done
+    if process is None:
+        with start_process(scratch) as started:
+            return analyze(spec, url, process=started)
+    outputs = process.run(spec)
+    folder = os.path.join(process.folder, _FOLDER)
+    return put_graph(folder, url, inputs=spec.prepared, outputs=GraphOutputs.from_json(outputs))
+
+
+@contextlib.contextmanager
+def start_process(scratch: str | None = None) -> Iterator["AnalysisProcess"]:
+    """A child process that loads TensorFlow and Beam and then waits for what to analyse.
+
+    Args:
+        scratch: A local folder to work in; the system's by default.
+    """
     with tempfile.TemporaryDirectory(prefix="snapshard-", dir=scratch) as folder:
-        with open(os.path.join(folder, _SPEC), "wb") as file:
-            pickle.dump(spec, file)
-        result = _run_child(folder)
-        return put_graph(
-            os.path.join(folder, _FOLDER),
-            url,
-            inputs=spec.prepared,
-            outputs=GraphOutputs.from_json(result),
-        )
-
-
-def _run_child(folder: str) -> Any:
-    """Runs the child process in a folder; what the graph makes, as JSON."""
-    with open(os.path.join(folder, _LOG), "wb") as log:
-        # Its standard input tells the child that this process lives: it ends with it.
-        child = subprocess.Popen(
-            [sys.executable, "-m", _MODULE],
-            cwd=folder,
-            env={**os.environ, **_ENVIRONMENT},
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-        )
+        process = AnalysisProcess(folder)
         try:
-            code = child.wait()
+            yield process
         finally:
-            child.kill()
-            child.wait()
-            if child.stdin is not None:
-                child.stdin.close()
-    result = None
-    with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, _RESULT)) as file:
-        result = json.load(file)
-    if result is None:
-        with open(os.path.join(folder, _LOG), errors="replace") as file:
+            process.end()
+
+
+class AnalysisProcess:
+    """The child process, in a folder of its own."""
+
+    def __init__(self, folder: str) -> None:
+        """Starts it."""
+        self.folder = folder
+        with open(os.path.join(folder, _LOG), "wb") as log:
+            # Its standard input tells the child when to begin, and that this process lives: it
+            # ends with it.
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", _MODULE],
+                cwd=folder,
+                env={**os.environ, **_ENVIRONMENT},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
+
+    def run(self, spec: AnalysisSpec) -> Any:
+        """Analyses; gives what the graph makes, as JSON.
+
+        Raises:
+            SnapshardError: what the analysis raised.
+            RunnerError: if the process died.
+        """
+        with open(os.path.join(self.folder, _SPEC), "wb") as file:
+            pickle.dump(spec, file)
+        if self._child.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._child.stdin.write(_BEGIN)
+                self._child.stdin.flush()
+        code = self._child.wait()
+        result = None
+        path = os.path.join(self.folder, _RESULT)
+        with contextlib.suppress(FileNotFoundError), open(path) as file:
+            result = json.load(file)
+        if result is None:
+            raise RunnerError(self._last_words(code))
+        if "error" in result:
+            raise getattr(errors, result["error"])(result["message"])
+        return result["outputs"]
+
+    def end(self) -> None:
+        """Ends it, whatever it does."""
+        self._child.kill()
+        self._child.wait()
+        if self._child.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._child.stdin.close()
+
+    def _last_words(self, code: int) -> str:
+        with open(os.path.join(self.folder, _LOG), errors="replace") as file:
             last = file.read()[-_LAST_WORDS:].strip()
         how = f"ended with code {code}"
         if code < 0:
             how = f"was killed by {signal.Signals(-code).name} (out of memory?)"
-        raise RunnerError(
+        return (
             f"The process that analyses preprocessing_fn {how}. Start the build again: it goes on. "
             f"Its last words:\n{last}"
         )
-    if "error" in result:
-        raise getattr(errors, result["error"])(result["message"])
-    return result["outputs"]
 
 
 def main() -> None:
     """What the child process does, in its working directory."""
+    from ..transforms import analysis  # noqa: F401 - ahead of time
+
+    if os.read(0, 1) != _BEGIN:
+        return  # the build has ended, or needs no analysis
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with open(_SPEC, "rb") as file:
         spec: AnalysisSpec = pickle.load(file)

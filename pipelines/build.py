@@ -6,12 +6,14 @@ nothing. This module alone picks a runner.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ..runners.direct import DirectRunner
 from ..schemas.blocks import SourceFile
@@ -40,6 +42,9 @@ from .staging import StagedRecipe, refuse_while_loading, stage
 from .survey import Survey, survey
 from .train_records import train_records
 from .watch import watched
+
+if TYPE_CHECKING:
+    from .analyze import AnalysisProcess
 
 
 def build(
@@ -98,6 +103,20 @@ class Build:
         if storage.exists(join(folder, MANIFEST)):
             point_latest(self._out, found.fingerprint)
             return dataclasses.replace(Snapshot.open(folder), cached=True)
+        with contextlib.ExitStack() as stack:
+            process = self._start_analysis(found, stack)
+            return self._build(found, process, started=started)
+
+    def _start_analysis(self, found: Survey, stack: contextlib.ExitStack) -> AnalysisProcess | None:
+        """Lets the process of the analysis load its libraries ahead, if it is sure to be needed."""
+        if self._recipe.preprocessing_fn is None or not found.inventory.num_hashed:
+            return None
+        from .analyze import start_process
+
+        scratch = stack.enter_context(storage.scratch_folder(self._workspace.root))
+        return stack.enter_context(start_process(scratch))
+
+    def _build(self, found: Survey, process: AnalysisProcess | None, *, started: float) -> Snapshot:
         staged = stage(self._recipe, self._workspace)
         with self._timed("prepare"):
             prepared = prepare_records(
@@ -105,7 +124,7 @@ class Build:
             )
         self._check_rejects(prepared)
         with self._timed("analyze"):
-            graph = self._analyze(found, staged, prepared)
+            graph = self._analyze(found, staged, prepared, process=process)
         with self._timed("plan"):
             layout = self._plan(found, prepared.summary, graph)
             leaks = find_leaks(
@@ -188,7 +207,14 @@ class Build:
         if summary.num_records == 0:
             raise DataError("The source holds no records. Nothing was published.")
 
-    def _analyze(self, found: Survey, staged: StagedRecipe, prepared: Prepared) -> str | None:
+    def _analyze(
+        self,
+        found: Survey,
+        staged: StagedRecipe,
+        prepared: Prepared,
+        *,
+        process: AnalysisProcess | None,
+    ) -> str | None:
         """Makes sure that the transform graph is in the workspace; gives its folder."""
         if self._recipe.preprocessing_fn is None:
             return None
@@ -214,7 +240,7 @@ class Build:
         )
         reused = read_graph_info(url) is not None
         with storage.scratch_folder(self._workspace.root) as scratch:
-            analyze(spec, url, scratch=scratch)
+            analyze(spec, url, scratch=scratch, process=process)
         self._progress.finish("analyze", reused=reused)
         return url
 
