@@ -209,7 +209,8 @@ class OpenedSource:
         return not self.pattern or matches(parts, self.pattern)
 
     def _find(self) -> Iterator[SourceFile]:
-        self.__dict__.pop("_archive", None)
+        if not self.__dict__.pop("_is_fresh", False):
+            self.__dict__.pop("_archive", None)
         filesystem = self.filesystem
         if self.single:
             found = {self.single: filesystem.info(self.full_path(self.single))}
@@ -256,7 +257,7 @@ def open_source(url: str, folder: str) -> OpenedSource:
         if scheme is not None:
             opened = _open(f"{scheme}://::{absolute}")
     if opened is not None:
-        return dataclasses.replace(opened, folder=folder)
+        return _replace(opened, folder=folder)
     looked_for = "" if absolute == url else f" (looked for {storage.redact(absolute)})"
     raise RecipeError(
         f"The source {storage.redact(url)} does not exist{looked_for}. Correct the path; in a "
@@ -278,6 +279,8 @@ def _open(url: str) -> OpenedSource | None:
     opened = OpenedSource(
         url=url, root=path, archived=isinstance(filesystem, AbstractArchiveFileSystem)
     )
+    if opened.archived:
+        opened.__dict__.update(_archive=(os.getpid(), filesystem), _is_fresh=True)
     kind = _kind(filesystem, path)
     if kind == "folder":
         return opened
@@ -286,11 +289,19 @@ def _open(url: str) -> OpenedSource | None:
         path, mark, query = path.partition("?") if "://" in path else (path, "", "")
         root, _, name = path.rpartition("/")
         root = root or path[: -len(name)]
-        return dataclasses.replace(opened, root=root, query=mark + query, single=name)
+        return _replace(opened, root=root, query=mark + query, single=name)
     root, pattern = split_glob(path)
     if pattern and _kind(filesystem, root) == "folder":
-        return dataclasses.replace(opened, root=root, pattern=pattern)
+        return _replace(opened, root=root, pattern=pattern)
     return None
+
+
+def _replace(opened: OpenedSource, **changes: Any) -> OpenedSource:
+    """The same with changes, and with the archive that is open already."""
+    changed = dataclasses.replace(opened, **changes)
+    kept = ("_archive", "_is_fresh")
+    changed.__dict__.update({k: v for k, v in opened.__dict__.items() if k in kept})
+    return changed
 
 
 def _filesystem(url: str) -> tuple[Any, str]:

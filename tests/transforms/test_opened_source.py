@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import pytest
 
 from snapshard.schemas.blocks import SourceFile
-from snapshard.schemas.errors import RecipeError, StorageError
+from snapshard.schemas.errors import DataError, RecipeError, StorageError
 from snapshard.transforms import storage
 from snapshard.transforms.opened_source import OpenedSource, open_source, path_bytes
 
@@ -145,8 +145,9 @@ def test_an_absent_source_is_the_recipes_fault(tree: pathlib.Path, url: str) -> 
 
 def test_a_file_that_is_no_archive_is_told(tree: pathlib.Path) -> None:
     (tree / "source.zip").write_bytes(b"not a zip")
-    with pytest.raises(StorageError, match=r"Cannot open zip://\*::.*not a zip file"):
-        open_source("zip://*::source.zip", str(tree))
+    for url in ("zip://*::source.zip", "source.zip"):
+        with pytest.raises(DataError, match=r"source\.zip is no zip archive"):
+            open_source(url, str(tree))
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):

@@ -1,0 +1,280 @@
+"""Archives given as sources: listed and read as folders, whatever was done to them."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import pathlib
+import tarfile
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshard.schemas.errors import DataError, StorageError
+from snapshard.transforms.opened_source import OpenedSource, open_source
+from snapshard.transforms.tar_archive import TarArchive
+
+CONTENTS = {"cat/1.jpg": b"one" * 400, "cat/2.jpg": b"", "dog/deep/3.jpg": bytes(range(256)) * 9}
+
+
+def tar_of(contents: dict[str, bytes], *, form: int = tarfile.PAX_FORMAT) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w", format=form) as archive:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return sink.getvalue()
+
+
+def opened(data: bytes, name: str = "a.tar") -> TarArchive:
+    return TarArchive(
+        lambda start, stop: data[start:stop], num_bytes=len(data), stamp="s", name=name
+    )
+
+
+def read_all(source: OpenedSource) -> dict[str, bytes]:
+    files = source.list()
+    assert [file.problem for file in files] == [""] * len(files)
+    for file in files:
+        assert len(source.read(file.path)) == file.num_bytes
+        assert b"".join(source.chunks(file.path, chunk_bytes=100)) == source.read(file.path)
+    return {file.path: source.read(file.path) for file in files}
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "a.tar": bytes,
+    "a.tar.gz": gzip.compress,
+    "a.TGZ": gzip.compress,
+    "a.tar.bz2": bz2.compress,
+    "a.tar.xz": lzma.compress,
+    "content-decides.tar": gzip.compress,
+}
+
+
+@pytest.mark.parametrize("name", PACKERS)
+def test_a_tar_is_a_folder(tmp_path: pathlib.Path, name: str) -> None:
+    (tmp_path / name).write_bytes(PACKERS[name](tar_of(CONTENTS)))
+    source = open_source(name, str(tmp_path))
+    assert read_all(source) == CONTENTS
+    assert source.read("cat/1.jpg", 2, 5) == b"eon"
+    assert source.read("cat/1.jpg", 1199, 5000) == b"e"
+    with pytest.raises(StorageError):
+        source.read("cat/9.jpg")
+    below = open_source(f"tar://dog::{name}", str(tmp_path))
+    assert read_all(below) == {"deep/3.jpg": CONTENTS["dog/deep/3.jpg"]}
+    some = open_source(f"tar://c*/*::{name}", str(tmp_path))
+    assert [file.path for file in some.list()] == ["cat/1.jpg", "cat/2.jpg"]
+    one = open_source(f"tar://cat/1.jpg::{name}", str(tmp_path))
+    assert read_all(one) == {"1.jpg": CONTENTS["cat/1.jpg"]}
+
+
+def test_a_zip_is_a_folder_and_archives_may_lie_anywhere(tmp_path: pathlib.Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name, content in CONTENTS.items():
+            archive.writestr(name, content)
+        archive.writestr("inner.tar", tar_of(CONTENTS))
+    source = open_source("a.zip", str(tmp_path))
+    assert read_all(source).keys() == {*CONTENTS, "inner.tar"}
+    inner = open_source("zip://inner.tar::a.zip", str(tmp_path))
+    assert read_all(inner) == CONTENTS
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/test_tar_archive/a.tar", tar_of(CONTENTS))
+    assert read_all(open_source("memory://test_tar_archive/a.tar", "/")) == CONTENTS
+    memory.rm("/test_tar_archive", recursive=True)
+
+
+def test_a_change_of_the_archive_changes_every_stamp(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_of(CONTENTS))
+    before = {file.stamp for file in open_source("a.tar", str(tmp_path)).list()}
+    os.utime(path, (5, 5))
+    after = {file.stamp for file in open_source("a.tar", str(tmp_path)).list()}
+    assert len(before) == len(after) == 3
+    assert not before & after
+
+
+def test_threads_read_side_by_side(tmp_path: pathlib.Path) -> None:
+    contents = {f"x/{i}": bytes([i]) * (1000 + i) for i in range(50)}
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar_of(contents)))
+    source = open_source("a.tar.gz", str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(source.read, list(contents) * 4)
+        assert list(found) == list(contents.values()) * 4
+
+
+def problems(archive: TarArchive) -> dict[str, str]:
+    found = archive.find("", detail=True)
+    return {name: info["problem"] for name, info in found.items() if info["problem"]}
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_long_and_odd_names(form: int) -> None:
+    contents = {f"{'d' * 60}/{'e' * 80}.jpg": b"1", "ä b/'\".jpg": b"2"}
+    archive = opened(tar_of(contents, form=form))
+    assert {name: archive.cat_file(name) for name in archive.find("")} == contents
+    assert not problems(archive)
+
+
+def test_odd_members() -> None:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as archive:
+        for name, kind, link in [
+            ("./a/1", tarfile.REGTYPE, ""),
+            ("/abs/2", tarfile.REGTYPE, ""),
+            ("../../3", tarfile.REGTYPE, ""),
+            ("a/dir", tarfile.DIRTYPE, ""),
+            ("a/sym", tarfile.SYMTYPE, "1"),
+            ("b/hard", tarfile.LNKTYPE, "a/1"),
+            ("b/up", tarfile.SYMTYPE, "../a/1"),
+            ("b/gone", tarfile.SYMTYPE, "nothing"),
+            ("b/out", tarfile.SYMTYPE, "/etc/passwd"),
+            ("b/pipe", tarfile.FIFOTYPE, ""),
+        ]:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, link
+            member.size = 1 if kind == tarfile.REGTYPE else 0
+            archive.addfile(member, io.BytesIO(b"x"))
+    found = opened(sink.getvalue())
+    assert problems(found) == {
+        "../../3": "path that leads out of its archive",
+        "b/gone": "link to what its archive does not hold",
+        "b/out": "link to what its archive does not hold",
+        "b/pipe": "special file, expected a file",
+    }
+    assert {name for name in found.find("") if found.cat_file(name)} == {
+        "a/1",
+        "abs/2",
+        "a/sym",
+        "b/hard",
+        "b/up",
+    }
+    assert found.info("a")["type"] == "directory"
+    with pytest.raises(FileNotFoundError):
+        found.info("a/nothing")
+
+
+def test_the_later_member_of_a_name_counts() -> None:
+    first = tar_of({"a": b"old", "b": b"1"})
+    end = len(first.rstrip(b"\0")) // 512 * 512 + 512
+    archive = opened(first[:end] + tar_of({"a": b"newer"}))
+    assert archive.cat_file("a") == b"newer"
+    assert not problems(archive)
+
+
+def test_a_tar_cut_at_every_byte_keeps_its_good_members() -> None:
+    data = tar_of({"a": b"1" * 600, "b": b"2" * 100})
+    full = {"a": b"1" * 600, "b": b"2" * 100}
+    content_end = 512 + 1024 + 512 + 100
+    for stop in range(len(data)):
+        if stop < 512:
+            with pytest.raises(DataError, match=r"a\.tar is no tar archive"):
+                opened(data[:stop])
+            continue
+        archive = opened(data[:stop])
+        found = problems(archive)
+        good = {name for name in archive.find("") if name not in found}
+        for name in good:
+            assert archive.cat_file(name) == full[name]
+        assert ("a" in good) == (stop >= 512 + 600)
+        assert ("b" in good) == (stop >= content_end)
+        # Without the end's mark something may be missing: that is told.
+        assert bool(found) == (stop < 512 + 1024 + 512 + 512 + 512), (stop, found)
+
+
+def test_a_compressed_tar_cut_at_every_byte(tmp_path: pathlib.Path) -> None:
+    contents = {"x/a": os.urandom(300), "x/b": os.urandom(300)}
+    data = gzip.compress(tar_of(contents))
+    path = tmp_path / "a.tar.gz"
+    whole = set()
+    for stop in range(0, len(data), 3):
+        path.write_bytes(data[:stop])
+        try:
+            source = open_source("a.tar.gz", str(tmp_path))
+        except DataError:
+            continue
+        files = source.list()
+        assert any(file.problem for file in files), stop
+        for file in files:
+            if not file.problem:
+                assert source.read(file.path) == contents[file.path]
+                whole.add(file.path)
+    assert whole == set(contents)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "no tar archive"),
+        (b"not a tar" * 100, "no tar archive"),
+        (bytes(100), "no tar archive"),
+        (gzip.compress(b""), "no tar archive"),
+        (gzip.compress(b"text, and not a tar" * 99), "no tar archive"),
+        (b"\x1f\x8b\x08 no gzip", "no tar archive"),
+        (b"PK\3\4" + bytes(600), "no tar archive"),
+    ],
+)
+def test_what_is_no_archive_says_so(data: bytes, expected: str) -> None:
+    with pytest.raises(DataError, match=expected):
+        opened(data)
+
+
+def test_damage_inside_and_behind_is_told() -> None:
+    good = tar_of({"a": b"1", "b": b"2", "c": b"3"})
+    broken = good[:1024] + b"garbage!" * 64 + good[1536:]
+    archive = opened(broken)
+    assert set(archive.find("")) == {"a", "a.tar"}
+    assert "from byte 1,024 on" in problems(archive)["a.tar"]
+    end = len(good.rstrip(b"\0")) // 512 * 512 + 512
+    twice = good[:end] + bytes(1024) + good
+    assert "more follows" in problems(opened(twice))["a.tar"]
+    unmarked = good[:end]
+    assert "without the mark" in problems(opened(unmarked))["a.tar"]
+    assert not problems(opened(good[:end] + bytes(512)))
+    assert not problems(opened(bytes(1024)))
+
+
+def test_damage_is_told_where_a_glob_chooses(tmp_path: pathlib.Path) -> None:
+    data = tar_of(CONTENTS)
+    (tmp_path / "a.tar").write_bytes(data[: len(data) // 2 // 512 * 512])
+    files = open_source("tar://dog/**::a.tar", str(tmp_path)).list()
+    assert any("archive" in file.problem for file in files)
+
+
+def test_a_zip_that_leads_out_is_told(tmp_path: pathlib.Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("../evil", b"x")
+        archive.writestr("good/1", b"x")
+    found = {f.path: f.problem for f in open_source("a.zip", str(tmp_path)).list()}
+    assert found == {"../evil": "path that leads out of its archive", "good/1": ""}
+
+
+def test_a_zip_cut_at_every_byte_is_told(tmp_path: pathlib.Path) -> None:
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive:
+        archive.writestr("good/1", b"x")
+    data = sink.getvalue()
+    for stop in range(len(data)):
+        (tmp_path / "a.zip").write_bytes(data[:stop])
+        with pytest.raises(DataError, match=r"a\.zip is no zip archive"):
+            open_source("a.zip", str(tmp_path))
+
+
+@given(st.data())
+def test_any_damage_is_told_or_harmless(data: st.DataObject) -> None:
+    content = bytearray(tar_of({"a": b"1" * 30, "b": b"2" * 40}))
+    for _ in range(data.draw(st.integers(1, 8))):
+        place = data.draw(st.integers(0, 2100))
+        content[place] = data.draw(st.integers(0, 255))
+    try:
+        archive = opened(bytes(content))
+    except DataError:
+        return
+    for name, info in archive.find("", detail=True).items():
+        assert len(archive.cat_file(name)) == info["size"]

@@ -1,0 +1,52 @@
+"""Files of this machine as a source lists them; what cannot be read says why."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from ..schemas.blocks import SourceFile
+
+_EFFECTIVE_IDS = os.access in os.supports_effective_ids
+_ALL_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
+NO_PERMISSION = "no permission to read"
+LINK_LOOP = "symbolic link loop"
+_SPECIAL = (
+    (stat.S_ISFIFO, "named pipe"),
+    (stat.S_ISSOCK, "socket"),
+    (stat.S_ISBLK, "block device"),
+    (stat.S_ISCHR, "character device"),
+    (lambda mode: True, "special file"),
+)
+
+
+def unreadable(path: str, problem: str) -> SourceFile:
+    """A file as it is listed that will become a reject."""
+    return SourceFile(path=path, num_bytes=0, stamp="", problem=problem)
+
+
+def inspect_file(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | None]:
+    """A local file as listed, or a folder with its identity: (device, inode)."""
+    # A problem is part of what a block is named by: it never says where the source lies.
+    try:
+        found = os.stat(full)
+    except OSError as error:
+        problem = f"cannot be looked at: {error.strerror}"
+        if error.errno == errno.ELOOP:
+            problem = LINK_LOOP
+        elif isinstance(error, FileNotFoundError | NotADirectoryError):
+            problem = "dangling symbolic link" if os.path.islink(full) else "vanished while listed"
+        return unreadable(path, problem), None
+    if stat.S_ISDIR(found.st_mode):
+        return unreadable(path, ""), (found.st_dev, found.st_ino)
+    if not stat.S_ISREG(found.st_mode):
+        kind = next(name for test, name in _SPECIAL if test(found.st_mode))
+        return unreadable(path, f"{kind}, expected a file"), None
+    # Where all may read, only an access list could say otherwise, and reading finds out.
+    readable = found.st_mode & _ALL_READ == _ALL_READ
+    if not readable and not os.access(full, os.R_OK, effective_ids=_EFFECTIVE_IDS):
+        return unreadable(path, NO_PERMISSION), None
+    # The time of the last change to the inode tells a file put in place with its old mtime.
+    stamp = f"time:{found.st_mtime_ns},{found.st_ctime_ns}"
+    return SourceFile(path=path, num_bytes=found.st_size, stamp=stamp), None

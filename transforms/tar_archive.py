@@ -1,0 +1,289 @@
+"""Tar archives as filesystems: their members are found once, and then read by position.
+
+Reading by position needs no shared place in a file, so threads and forked processes read side by
+side, which ``tarfile`` (and fsspec's own ``tar://``, built on it) does not allow. A compressed
+archive knows no positions: it is decompressed once, in pieces, to an unnamed file in the temporary
+folder (``TMPDIR``), which vanishes with the process.
+
+Nothing is ever unpacked to a path that an archive names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import posixpath
+import tarfile
+import tempfile
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from fsspec.archive import AbstractArchiveFileSystem
+
+from ..schemas.errors import DataError
+from .sources.decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
+
+Read = Callable[[int, int], bytes]
+"""Reads bytes [start, stop) of the archive's file; fewer at its end."""
+
+LEADS_OUT = "path that leads out of its archive"
+
+_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_BLOCK_BYTES = 512
+_BUFFER_BYTES = 256 << 10
+_PADDING_BYTES = 64 << 10
+"""So much behind the end is looked at: tapes' blocks are filled up with zeros."""
+
+
+def archive_scheme(name: str) -> str | None:
+    """The fsspec protocol of archives that are called so: ``zip``, ``tar``, or None.
+
+    >>> archive_scheme("photos.ZIP"), archive_scheme("a.tar.gz"), archive_scheme("a.csv.gz")
+    ('zip', 'tar', None)
+    """
+    lowered = name.lower()
+    if lowered.endswith(".zip"):
+        return "zip"
+    return "tar" if lowered.endswith(_SUFFIXES) else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Member:
+    offset: int
+    num_bytes: int
+    problem: str = ""
+
+
+class TarArchive(AbstractArchiveFileSystem):
+    """The regular files of a tar archive, compressed or not; links to them count as they do."""
+
+    protocol = "tar"
+    cachable = False
+    root_marker = ""
+
+    def __init__(self, read: Read, *, num_bytes: int, stamp: str, name: str) -> None:
+        """Finds the members: reads all of their headers.
+
+        Args:
+            read: Reads the archive's file.
+            num_bytes: Its length.
+            stamp: What changes with its content.
+            name: What it is called, in messages.
+
+        Raises:
+            DataError: if it is no tar archive.
+        """
+        super().__init__()
+        self._name, self._stamp = name, stamp
+        self._damage = ""
+        compression = compression_of(read(0, MAGIC_BYTES))
+        if compression:
+            read, num_bytes = self._stage(read, compression)
+        self._read, self._num_bytes = read, num_bytes
+        self._members = self._find_members()
+        self._folders = {
+            folder for path in self._members for folder in _folders_above(path) if folder
+        }
+
+    def _stage(self, read: Read, compression: str) -> tuple[Read, int]:
+        staged = _Staged()
+        try:
+            for piece in decompressed(read, compression):
+                staged.append(piece)
+        except DamagedError as error:
+            self._damage = str(error)
+        return staged.read, staged.num_bytes
+
+    def _find_members(self) -> dict[str, _Member]:
+        found: dict[str, _Member] = {}
+        links: dict[str, str] = {}
+        raw = io.BufferedReader(_Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
+        archive: Any = None
+        cut_off = False
+        try:
+            archive = tarfile.TarFile(fileobj=raw, errorlevel=2)
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # else it keeps all of them
+                path = _normal(member.name)
+                if not path or member.isdir():
+                    continue
+                # Of two members of one name, the later one counts, as when it is unpacked.
+                links.pop(path, None)
+                if member.issym() or member.islnk():
+                    folder = posixpath.dirname(path) if member.issym() else ""
+                    links[path] = posixpath.normpath(posixpath.join(folder, member.linkname))
+                    found.pop(path, None)
+                    continue
+                found[path] = self._member(path, member)
+                cut_off = member.offset_data + member.size > self._num_bytes
+        except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
+            stopped_at = archive.offset if archive is not None else 0
+            if not stopped_at:
+                raise DataError(
+                    f"{self._name} is no tar archive, or damaged at its beginning ({error}). Copy "
+                    "it anew, or correct the source."
+                ) from None
+            self._damage = self._damage or f"damaged from byte {stopped_at:,} on ({error})"
+        else:
+            self._damage = self._damage or self._behind(archive.offset)
+        for path, target in links.items():
+            found[path] = found.get(_normal(target)) or _Member(
+                offset=0, num_bytes=0, problem="link to what its archive does not hold"
+            )
+        if self._damage and not cut_off:
+            found[self._name] = _Member(offset=0, num_bytes=0, problem=self._problem())
+        return found
+
+    def _problem(self) -> str:
+        return f"the rest of the archive cannot be read: {self._damage}"
+
+    def _member(self, path: str, member: tarfile.TarInfo) -> _Member:
+        problem = ""
+        if ".." in path.split("/"):
+            problem = LEADS_OUT
+        elif not member.isreg():
+            problem = "special file, expected a file"
+        elif member.sparse is not None:
+            problem = "sparse file, which is not read from an archive"
+        elif member.offset_data + member.size > self._num_bytes:
+            problem = f"cut off: its archive ends at byte {self._num_bytes:,}"
+        return _Member(
+            offset=member.offset_data, num_bytes=0 if problem else member.size, problem=problem
+        )
+
+    def _behind(self, offset: int) -> str:
+        """What is wrong behind the last member: an archive ends with zeros."""
+        rest = self._read(offset, min(offset + _PADDING_BYTES, self._num_bytes))
+        if len(rest) < _BLOCK_BYTES:
+            return f"it ends at byte {self._num_bytes:,} without the mark of an end"
+        if rest[:_BLOCK_BYTES].strip(b"\0"):
+            return f"damaged from byte {offset:,} on (no valid header)"
+        if rest.strip(b"\0"):
+            return f"its end is marked at byte {offset:,}, and more follows"
+        return ""
+
+    def _get_dirs(self) -> None:
+        """Nothing to do: members are found when the archive is opened."""
+
+    def find(self, path: str, detail: bool = False, **_: Any) -> Any:
+        """All files below a folder, by path."""
+        prefix = f"{path.strip('/')}/" if path.strip("/") else ""
+        found = {
+            name: self._info(name)
+            for name in self._members
+            if name.startswith(prefix) or name == self._name
+        }
+        return found if detail else list(found)
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """What is known of a file or folder.
+
+        Raises:
+            FileNotFoundError: if there is none.
+        """
+        path = path.strip("/")
+        if path in self._members:
+            return self._info(path)
+        if not path or path in self._folders:
+            return {"name": path, "size": 0, "type": "directory"}
+        raise FileNotFoundError(path)
+
+    def _info(self, path: str) -> dict[str, Any]:
+        member = self._members[path]
+        return {
+            "name": path,
+            "size": member.num_bytes,
+            "type": "file",
+            "ETag": f"{self._stamp} {member.offset}",
+            "problem": member.problem,
+            "damage": path == self._name and bool(self._damage),
+        }
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **_: Any
+    ) -> bytes:
+        """Bytes [start, end) of a file.
+
+        Raises:
+            FileNotFoundError: if there is none.
+        """
+        member = self._members.get(path)
+        if member is None:
+            raise FileNotFoundError(path)
+        first = min(start or 0, member.num_bytes)
+        last = member.num_bytes if end is None else min(end, member.num_bytes)
+        return self._read(member.offset + first, member.offset + max(first, last))
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+        member = self._members.get(path)
+        if member is None:
+            raise FileNotFoundError(path)
+        return io.BufferedReader(_Ranges(self._read, member.num_bytes, member.offset))
+
+
+class _Staged:
+    """An unnamed file: nothing is left behind, however the process ends."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="snapshard-", buffering=0)  # noqa: SIM115
+        self.num_bytes = 0
+        weakref.finalize(self, self._file.close)
+
+    def append(self, piece: bytes) -> None:
+        view = memoryview(piece)
+        while view:
+            written = self._file.write(view)
+            view = view[written:]
+        self.num_bytes += len(piece)
+
+    def read(self, start: int, stop: int) -> bytes:
+        parts = []
+        while start < stop and (part := os.pread(self._file.fileno(), stop - start, start)):
+            parts.append(part)
+            start += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class _Ranges(io.RawIOBase):
+    """Bytes of a file as a file of their own."""
+
+    def __init__(self, read: Read, num_bytes: int, offset: int = 0) -> None:
+        super().__init__()
+        self._read, self._num_bytes, self._offset = read, num_bytes, offset
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}
+        self._position = max(origin[whence] + offset, 0)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        stop = min(self._position + len(buffer), self._num_bytes)
+        if stop <= self._position:
+            return 0
+        found = self._read(self._offset + self._position, self._offset + stop)
+        buffer[: len(found)] = found
+        self._position += len(found)
+        return len(found)
+
+
+def _normal(name: str) -> str:
+    """A member's name as paths are written below a root."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    return "/".join(parts)
+
+
+def _folders_above(path: str) -> list[str]:
+    parts = path.split("/")[:-1]
+    return ["/".join(parts[: i + 1]) for i in range(len(parts))]
