@@ -24,7 +24,8 @@ from ..schemas.progress import Progress
 from ..schemas.recipe import Source
 from ..transforms import storage
 from ..transforms.blocks import BLOCK_BYTES, group_blocks
-from ..transforms.opened_source import NO_PERMISSION, OpenedSource
+from ..transforms.local_files import NO_PERMISSION
+from ..transforms.opened_source import OpenedSource
 from .memo import Known, read_memo
 
 CHUNK_BYTES = 4 * 2**20
