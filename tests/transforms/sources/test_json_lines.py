@@ -1,0 +1,309 @@
+"""JSON Lines: what is inferred of the objects, and their values."""
+
+import gzip
+import json
+import math
+from typing import Any
+
+import fsspec
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from snapshard.schemas.errors import RecipeError, SchemaError
+from snapshard.schemas.features import (
+    ClassLabel,
+    Feature,
+    Image,
+    Scalar,
+    Sequence,
+    Tensor,
+    Text,
+    Timestamp,
+)
+from snapshard.transforms.opened_source import open_source
+from snapshard.transforms.sources import json_lines, json_text
+from snapshard.transforms.sources.json_lines import JsonLines
+from snapshard.transforms.sources.json_rows import JsonReader
+from snapshard.transforms.sources.json_text import Lines, find_lines
+
+ROWS = [
+    {
+        "n": i,
+        "x": i / 4 if i % 2 else i,
+        "kind": "ab"[i % 2],
+        "at": {"lat": i * 0.5, "deep": {"name": f"é{i}"}},
+        "ids": list(range(i % 4)),
+        "grid": [[i, 1], [2, 3]],
+        "items": [{"price": 1.5 * k, "tags": ["t"]} for k in range(i % 3)],
+        **({"rare": True} if i == 3 else {}),
+        "none": None,
+    }
+    for i in range(12)
+]
+
+
+def lines_of(rows: list[Any], end: str = "\n") -> bytes:
+    return b"".join(json.dumps(row, ensure_ascii=False).encode() + end.encode() for row in rows)
+
+
+def infer(reading: Any, *rows: Any, **options: Any) -> dict[str, Feature]:
+    features: dict[str, Feature] = reading.read(
+        JsonLines(reading.write("t.jsonl", lines_of(list(rows))), **options)
+    ).features
+    return features
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.ndjson.gz", "t.json.zst", "utf16.jsonl"])
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_every_object_with_its_values(reading: Any, name: str, place: str) -> None:
+    content = lines_of(ROWS)
+    stored = content
+    if name.endswith("gz"):
+        stored = gzip.compress(content)
+    elif name.endswith("zst"):
+        stored = zstandard.compress(content)
+    elif name.startswith("utf16"):
+        stored = content.decode().encode("utf-16")
+    url = reading.write(f"made/{name}", stored)
+    if place == "memory":
+        fsspec.filesystem("memory").pipe(f"/json/{name}", stored)
+        url = f"memory://json/{name}"
+    got = reading.read(JsonLines(url, label="kind"))
+    assert got.features == {
+        "n": Scalar("int64"),
+        "x": Scalar("float64"),
+        "kind": ClassLabel(("a", "b")),
+        "at.lat": Scalar("float64"),
+        "at.deep.name": Scalar("string"),
+        "ids": Sequence(Scalar("int64")),
+        "grid": Tensor("int64", (None, None)),
+        "items.price": Sequence(Scalar("float64")),
+        "items.tags": Tensor("string", (None, None)),
+        "rare": Scalar("bool", optional=True),
+        "none": Scalar("string", optional=True),
+    }
+    assert not got.rejects
+    offsets = [int(record_id.rpartition("#")[2]) for record_id in got.rows]
+    for row, offset, values in zip(ROWS, offsets, got.rows.values(), strict=True):
+        line = content[offset:].split(b"\n", 1)[0]
+        assert json.loads(line) == row
+        assert values["n"] == row["n"]
+        assert values["kind"] == "ab".index(row["kind"])
+        assert values["at.deep.name"].decode() == row["at"]["deep"]["name"]
+        assert values["ids"] == row["ids"]
+        assert values["grid"] == [cell for line in row["grid"] for cell in line]
+        assert values["grid/shape"] == [2, 2]
+        assert values["items.tags"] == [b"t"] * len(row["items"])
+        assert values["rare"] == (1 if row["n"] == 3 else None)
+        assert values["none"] is None
+
+
+@pytest.mark.parametrize(
+    ("values", "feature"),
+    [
+        ([1, 2.5], Scalar("float64")),
+        ([1, "a"], Scalar("string")),
+        ([True, 1], Scalar("string")),
+        ([1, None], Scalar("int64", optional=True)),
+        ([2**63, 1], Scalar("uint64")),
+        ([2**63, -1], Scalar("string")),
+        ([2**64, 1], Scalar("string")),
+        ([2**64, 1.5], Scalar("float64")),
+        ([-(2**63), 2**63 - 1], Scalar("int64")),
+        ([[], [1]], Sequence(Scalar("int64"))),
+        ([[], []], Sequence(Scalar("string"))),
+        ([[1], None], Sequence(Scalar("int64"), optional=True)),
+        ([[1, "a"]], Sequence(Scalar("string"))),
+        ([[1, 2.5]], Sequence(Scalar("float64"))),
+        ([[[]], [[1.5]]], Tensor("float64", (None, None))),
+        ([[], [[1]]], Tensor("int64", (None, None))),
+        ([[1], 2], Scalar("string")),
+        (["2020-01-01", "2020-01-02"], Scalar("string")),
+        ([{"a": 1}, 2], Scalar("string", optional=True)),
+        ([{}, {}], None),
+    ],
+)
+def test_the_feature_of_values(reading: Any, values: list[Any], feature: Feature | None) -> None:
+    features = infer(reading, *({"v": value, "w": 1} for value in values))
+    assert features == ({"v": feature} if feature else {}) | {"w": Scalar("int64")}
+
+
+def test_missing_keys_are_missing_wherever_they_come(reading: Any) -> None:
+    assert infer(reading, {"a": 1}, {"b": 2}) == {
+        "a": Scalar("int64", optional=True),
+        "b": Scalar("int64", optional=True),
+    }
+    inner = {"o.x": Scalar("int64", optional=True)}
+    assert infer(reading, {"o": {"x": 1}}, {"o": None}) == inner
+    assert infer(reading, {"o": None}, {"o": {"x": 1}}) == inner
+    assert infer(reading, {"l": []}, {"l": [{"x": 1}]}) == {"l.x": Sequence(Scalar("int64"))}
+    assert infer(reading, {"l": None}, {"l": [{"x": 1}]}) == {
+        "l.x": Sequence(Scalar("int64"), optional=True)
+    }
+
+
+def test_values_that_differ_in_kind_are_text(reading: Any) -> None:
+    rows = [{"v": value} for value in (1, "a", None, [1, {"x": 2}], True, 0.5, {"k": "é"})]
+    got = reading.read(JsonLines(reading.write("t.jsonl", lines_of(rows))))
+    expected = [b"1", b"a", None, b'[1,{"x":2}]', b"true", b"0.5", '{"k":"é"}'.encode()]
+    assert got.column("v") == expected
+
+
+def test_keys_with_dots_and_objects_inside_each_other_are_one_feature(reading: Any) -> None:
+    rows = [{"a.b": 1, "c": 0}, {"a": {"b": 2}, "c": 0}, {"a.b": 3, "c": 0}]
+    got = reading.read(JsonLines(reading.write("t.jsonl", lines_of(rows))))
+    assert got.column("a.b") == [1, 2, 3]
+    rows = [{"user": "x", "user.name": "y"}]
+    got = reading.read(JsonLines(reading.write("t.jsonl", lines_of(rows))))
+    assert next(iter(got.rows.values())) == {"user": b"x", "user.name": b"y"}
+
+
+def test_declared_types(reading: Any) -> None:
+    rows = [{"t": "2020-01-01T00:00:00Z", "u": 7, "s": "abc", "c": 1, "f": [1, 2, 3, 4]}]
+    types: dict[str, Any] = {
+        "t": Timestamp("s"),
+        "u": Timestamp("ms"),
+        "s": Text(),
+        "c": ClassLabel(("no", "yes")),
+        "f": Tensor("uint8", (2, 2)),
+    }
+    got = reading.read(JsonLines(reading.write("t.jsonl", lines_of(rows)), types=types))
+    assert got.features == types
+    assert next(iter(got.rows.values())) == {
+        "t": 1577836800,
+        "u": 7,
+        "s": b"abc",
+        "c": 1,
+        "f": b"\x01\x02\x03\x04",
+    }
+
+
+def test_labels(reading: Any) -> None:
+    rows: list[Any] = [{"s": "b", "t": True, "n": 1}, {"s": "a", "t": False, "n": 2}]
+    assert infer(reading, *rows, label="s")["s"] == ClassLabel(("a", "b"))
+    assert infer(reading, *rows, label="t")["t"] == ClassLabel(("false", "true"))
+    assert infer(reading, *rows, label="n")["n"] == Scalar("int64")
+    url = reading.write("l.jsonl", lines_of([*rows, {"s": None, "t": None, "n": 3}]))
+    got = reading.read(JsonLines(url, label="t"))
+    assert got.column("t") == [1, 0]
+    assert "column 't' has no value" in next(iter(got.rejected.values()))
+
+
+@pytest.mark.parametrize("argument", [{"label": "no"}, {"types": {"no": "int8"}}])
+def test_names_that_no_object_has(reading: Any, argument: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match=r"names 'no', which is no column. The columns are 'a'"):
+        infer(reading, {"a": 1}, **argument)
+
+
+def test_a_feature_of_media_is_refused(reading: Any) -> None:
+    source = JsonLines(reading.write("t.jsonl", b'{"a": "x"}\n'))
+    with pytest.raises(SchemaError, match="'a' as Image"):
+        reading.read(source, features={"a": Image(storage="encoded")})
+
+
+def test_windows_and_cuts_change_nothing(reading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"i": i, "s": "x" * (i % 50), "l": [i] * (i % 3)} for i in range(500)]
+    rows[100]["i"] = "odd"
+    rows[300]["l"] = None
+    source = JsonLines(reading.write("t.jsonl", lines_of(rows)), types={"i": "int64"})
+    whole = reading.read(source)
+    for window, cut in ((100, 700), (1000, 333), (64, 100_000)):
+        monkeypatch.setattr(json_text, "WINDOW_BYTES", window)
+        monkeypatch.setattr(json_lines, "CUT_BYTES", cut)
+        opened = open_source(source.url, ".")
+        assert len(source.cuts(opened.list()[0], opened)) > 5 or cut > 20_000
+        again = reading.read(source)
+        assert (again.features, again.rows) == (whole.features, whole.rows)
+        assert again.rejected == whole.rejected
+    assert len(whole.rejected) == 1
+    assert len(whole.rows) == 499
+
+
+def test_types_of_a_large_source_are_told_from_a_sample(
+    reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_lines, "INFER_ALL_BYTES", 1000)
+    monkeypatch.setattr(json_lines, "CUT_BYTES", 2000)
+    rows = [{"i": i, "x": [float(i)]} for i in range(1000)]
+    got = reading.read(JsonLines(reading.write("t.jsonl", lines_of(rows))))
+    assert got.column("i") == list(range(1000))
+
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats() | st.text(max_size=4)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", "a.b"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+OBJECTS = st.dictionaries(st.sampled_from(["a", "b", "c", "a.b", "a.b.c"]), VALUES, max_size=4)
+
+
+class _Plain:
+    plain = True
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.stop = data, len(data)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self.data[start:stop]
+
+
+def _windows(content: bytes) -> list[Lines]:
+    return list(find_lines(_Plain(content), 0, len(content)))
+
+
+def _outcome(reader: JsonReader, windows: list[Lines]) -> tuple[dict[str, str], list[Any]]:
+    rows: dict[str, str] = {}
+    rejects: list[Any] = []
+    for window in windows:
+        batch = reader.read(window)
+        batch.columns.validate(full=True)
+        rows.update(zip(batch.ids, map(repr, batch.columns.to_pylist()), strict=True))
+        rejects += [(reject.record_id, reject.reason) for reject in batch.rejects]
+    return rows, rejects
+
+
+@given(st.lists(OBJECTS, min_size=1, max_size=8))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_objects_are_rows_and_read_alike_together_and_one_by_one(rows: list[Any]) -> None:
+    content = lines_of(rows)
+    seen = json_lines.JsonTypes("t")
+    for window in _windows(content):
+        try:
+            seen.add(window)
+        except SchemaError:  # {"x": {"a": {"b": 1}, "a.b": 2}}: two values of one name
+            return
+    features = seen.features()
+    if not features:
+        return
+    assert seen.num_rows == len(rows)
+    together = _outcome(JsonReader("t", features), _windows(content))
+    single: tuple[dict[str, str], list[Any]] = ({}, [])
+    for line in range(len(rows)):
+        # Behind the others' first look at the lines, which may find other types.
+        reader = JsonReader("t", features)
+        (window,) = _windows(content)
+        reader._look_at(window)
+        reader._fast = None
+        got = _outcome(reader, [window.part(line, line + 1)])
+        single[0].update(got[0])
+        single[1].extend(got[1])
+    assert together == single
+    # Only what an Example has no place for is rejected.
+    allowed = {"missing item", "ragged list", "missing value", "wrong type", "not UTF-8"}
+    assert {reason for _, reason in together[1]} <= allowed
+
+
+def test_floats_that_are_none(reading: Any) -> None:
+    url = reading.write("t.jsonl", b'{"x": NaN}\n{"x": Infinity}\n{"x": -0}\n{"x": 1e-400}\n')
+    nan, *others = reading.read(JsonLines(url, types={"x": "float32"})).column("x")
+    assert math.isnan(nan)
+    assert others == [math.inf, 0.0, 0.0]
+    assert math.copysign(1, others[1]) == -1

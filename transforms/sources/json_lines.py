@@ -1,0 +1,284 @@
+"""JSON Lines as a source: one object a line, perhaps compressed.
+
+A record's id is ``relative/path#offset``: where its line begins in the file, in bytes of its text,
+uncompressed. What each key becomes stands in ``json_types``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ...schemas.config import config_class
+from ...schemas.errors import Reject, SchemaError
+from ...schemas.features import Feature, Features, Scalar, tensor_form
+from ...schemas.manifest import MAX_LABELS
+from ...schemas.recipe import OpenSource
+from .csv_text import Text, open_text
+from .decompress import SUFFIXES as COMPRESSED_SUFFIXES
+from .decompress import DamagedError
+from .json_rows import JsonReader
+from .json_text import Lines, find_lines
+from .json_types import JsonTypes
+from .json_values import UnfitError, parse_line
+from .remembered import remembered
+from .table_files import (
+    INFER_ALL_BYTES,
+    check_columns,
+    check_types,
+    class_of,
+    empty_file,
+    may_be_class,
+    no_rows,
+    select_files,
+    types_to_json,
+    unreadable,
+    with_types,
+)
+
+CUT_BYTES = 32 << 20
+"""A large file may be cut about every so many bytes."""
+MAX_SAMPLES = 64
+"""Windows of lines in a sample, each of about 1 MiB."""
+
+_NAMES = (".jsonl", ".ndjson", ".json")
+SUFFIXES = (*_NAMES, *(name + end for name in _NAMES for end in COMPRESSED_SUFFIXES))
+"""What JSON Lines files' names end with."""
+
+_SEARCH_BYTES = 1 << 16
+_STREAM_WINDOWS = 64
+# Lines looked at in a file of which no line is an object.
+_NUM_LOOKED_AT = 3
+
+
+@config_class
+class JsonLines:
+    """Objects of JSON Lines files (ndjson): UTF-8, one a line, plain or compressed.
+
+    Nested objects become features called ``outer.inner``, lists sequences, lists of lists
+    tensors; a feature of a list of objects is the sequence of their values. Null, like a key that
+    is not there, is a missing value.
+
+    Attributes:
+        url: A file, a folder (its ``.jsonl``, ``.ndjson`` and ``.json`` files, compressed ones too,
+            at any depth), a glob, or any fsspec URL.
+        label: The feature to predict. Strings and bools become a ClassLabel; numbers stay.
+        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
+            ``ss.ClassLabel(("no", "yes"))`` or ``ss.Timestamp("s")``, which reads ISO 8601.
+    """
+
+    url: str
+    label: str | None = None
+    types: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the types."""
+        check_types(self.types)
+
+    @property
+    def media(self) -> bool:
+        """Lines are no media: none may be rejected by default."""
+        return False
+
+    @property
+    def numbered(self) -> bool:
+        """A file holds many records."""
+        return True
+
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """None: the lines are all there is."""
+        return ()
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records and what is inferred of them, as plain JSON."""
+        return {"label": self.label, "types": types_to_json(self.types)}
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes JSON Lines files, those of a glob's own suffix, and a single file as it is."""
+        return select_files(self.url, files, suffixes=SUFFIXES, what="a .jsonl file")
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """Starts of lines about every 32 MiB of a file larger than that; none of a compressed."""
+        if file.problem or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
+            return ()
+        text = _open(opened, file.path, file.num_bytes)
+        if not getattr(text, "plain", False):
+            return ()
+        found = (
+            _line_start(text, place, file.num_bytes)
+            for place in range(CUT_BYTES, file.num_bytes - CUT_BYTES // 2, CUT_BYTES)
+        )
+        return tuple(sorted({start for start in found if start < file.num_bytes}))
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the lines, from all of them up to 256 MiB, else from a sample.
+
+        Raises:
+            SchemaError: if no line holds an object, or one is nested too deeply.
+            RecipeError: if ``label`` or ``types`` name a feature that is not there.
+        """
+        readable = [file for file in files if not file.problem and file.num_bytes]
+        sample = sum(file.num_bytes for file in readable) > INFER_ALL_BYTES
+        seen = JsonTypes(readable[0].path if readable else self.url)
+        for file in readable:
+            seen.merge(self._types(file, opened, sample=sample))
+        if not seen.num_rows:
+            raise SchemaError(_say_none(files, readable, opened))
+        inferred = seen.features()
+        check_columns("JsonLines", inferred, label=self.label, types=self.types)
+        features = with_types(inferred, self.types)
+        if not features:
+            raise SchemaError(
+                f"{readable[0].path} holds objects without any key, so there are no features. Is "
+                "it the right file?"
+            )
+        label = self.label
+        if label is not None and may_be_class(features[label], (self.types or {}).get(label)):
+            names = self._class_names(readable, opened, label, features[label])
+            features[label] = class_of(names) or features[label]
+        return features
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads the lines that begin in a block's ranges; ids are ``path#offset``.
+
+        Raises:
+            SchemaError: if a feature is of a type that JSON cannot hold.
+        """
+        for name, feature in features.items():
+            if tensor_form(feature) is None:
+                raise SchemaError(
+                    f"features= declares {name!r} as {type(feature).__name__}, whose values are "
+                    "the bytes of files, which JSON cannot hold."
+                )
+        for index in ordered:
+            part = block.ranges[index]
+            if part.problem:
+                yield no_rows(features, unreadable(part))
+            elif part.stop == 0:
+                yield no_rows(features, empty_file(part))
+            else:
+                yield from _read_range(part, features, opened)
+
+    def _types(self, file: SourceFile, opened: OpenSource, *, sample: bool) -> JsonTypes:
+        def look() -> dict[str, Any]:
+            found = JsonTypes(file.path)
+            for lines in self._windows(file, opened, sample=sample):
+                found.add(lines)
+            return found.to_json()
+
+        value = remembered(opened, file.sha256, f"types {sample}", look)
+        return JsonTypes.from_json(file.path, value)
+
+    def _windows(self, file: SourceFile, opened: OpenSource, *, sample: bool) -> Iterator[Lines]:
+        """The lines of a file, or some at its head and at places at equal distances."""
+        text = _open(opened, file.path, file.num_bytes)
+        if not sample:
+            yield from _undamaged(find_lines(text, 0, text.stop))
+            return
+        starts = (0, *self.cuts(file, opened))
+        limit = _STREAM_WINDOWS if len(starts) == 1 else 1
+        for start in starts[:: -(-len(starts) // MAX_SAMPLES)]:
+            windows = _undamaged(find_lines(text, start, text.stop))
+            for lines, _ in zip(windows, range(limit), strict=False):
+                yield lines
+
+    def _class_names(
+        self, files: Sequence[SourceFile], opened: OpenSource, label: str, feature: Feature
+    ) -> set[str] | None:
+        """The label's texts in all lines; None where they are more than a class may have."""
+        is_bool = isinstance(feature, Scalar) and feature.dtype == "bool"
+        wanted: Features = {label: Scalar("bool" if is_bool else "string", optional=True)}
+        names: set[str] = set()
+        for file in files:
+
+            def look(file: SourceFile = file) -> list[str] | None:
+                text = _open(opened, file.path, file.num_bytes)
+                reader, found = JsonReader(file.path, wanted), set[Any]()
+                for lines in _undamaged(find_lines(text, 0, text.stop)):
+                    found.update(reader.read(lines).columns.column(label).unique().to_pylist())
+                    if len(found) > MAX_LABELS + 1:
+                        return None
+                found.discard(None)
+                if is_bool:
+                    return sorted("true" if value else "false" for value in found)
+                return sorted(value.decode() for value in found)
+
+            texts = remembered(opened, file.sha256, "classes", look)
+            if texts is None:
+                return None
+            names.update(texts)
+        return names
+
+
+def _open(opened: OpenSource, path: str, num_bytes: int) -> Text:
+    return open_text(opened, path, num_bytes=num_bytes, encoding="utf-8")
+
+
+def _read_range(part: FileRange, features: Features, opened: OpenSource) -> Iterator[RawBatch]:
+    text = _open(opened, part.path, part.stop)
+    reader, done = JsonReader(part.path, features), part.start
+    try:
+        for lines in find_lines(text, part.start, text.stop):
+            yield reader.read(lines)
+            done = lines.offset + len(lines.data)
+    except DamagedError as error:
+        yield no_rows(features, _damaged(part, error, done))
+
+
+def _undamaged(windows: Iterator[Lines]) -> Iterator[Lines]:
+    """Windows up to where a file is damaged, which is told when it is read for good."""
+    try:
+        yield from windows
+    except DamagedError:
+        return
+
+
+def _line_start(text: Text, place: int, num_bytes: int) -> int:
+    """Where the first line after a place begins."""
+    while place < num_bytes:
+        piece = text.read(place, min(place + _SEARCH_BYTES, num_bytes))
+        found = piece.find(b"\n")
+        if found >= 0:
+            return place + found + 1
+        place += max(1, len(piece))
+    return num_bytes
+
+
+def _damaged(part: FileRange, error: DamagedError, done: int) -> Reject:
+    return Reject(
+        record_id=f"{part.path}#{done}",
+        stage="read",
+        reason="damaged compression",
+        message=f"{part.path}: {error}. The lines before byte {done:,} of its text are kept; what "
+        "follows is lost. Compress or copy it anew, or raise max_rejects to do without the rest.",
+        source=part.path,
+        position=done,
+    )
+
+
+def _say_none(
+    files: Sequence[SourceFile], readable: Sequence[SourceFile], opened: OpenSource
+) -> str:
+    """Why nothing can be inferred."""
+    if not readable:
+        what = f"{files[0].path} holds" if len(files) == 1 else f"{len(files):,} files hold"
+        return f"{what} no line that can be read, expected JSON objects, one a line."
+    path, why = readable[0].path, ""
+    text = _open(opened, path, readable[0].num_bytes)
+    for lines in _undamaged(find_lines(text, 0, text.stop)):
+        if len(lines) and lines.text(0).startswith(b"["):
+            return (
+                f"{path} begins with a list, expected JSON objects, one a line. Take it apart, for "
+                "example with jq -c '.[]' or pandas' to_json(lines=True, orient=\"records\")."
+            )
+        for line in range(min(len(lines), _NUM_LOOKED_AT)):
+            try:
+                parse_line(lines.text(line))
+            except UnfitError as error:
+                why = why or f" (byte {int(lines.positions[line])}: {error})"
+        break
+    return f"{path} holds no line that is a JSON object{why}, expected one a line."

@@ -1,0 +1,301 @@
+"""From lines of JSON to the wire columns of features; what does not fit becomes a reject.
+
+Lines are parsed by pyarrow, a window at a time, straight into the types that the features need.
+Where that fails, the lines nearby are read one by one by Python: what it finds is what counts, so
+records and rejects do not depend on where windows begin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json
+
+from ...schemas.blocks import RawBatch
+from ...schemas.errors import Reject
+from ...schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
+from ...schemas.wire import FLOATS
+from ..runs import wire_schema
+from .arrow_rows import RowReader
+from .arrow_values import item_of
+from .json_text import MAX_LINE_BYTES, Lines
+from .json_values import UnfitError, find_value, fitted, parse_line, routes
+
+MAX_PAYLOAD_BYTES = 1 << 16
+"""A rejected line's bytes are kept up to this length."""
+
+_CHUNK_LINES = 512
+_MAX_LOOKED_AT = 1000
+
+Tree = dict[str, Any]
+"""Key -> (lists under it, a Tree or the type of values)."""
+
+
+class JsonReader:
+    """Turns the lines of one file into batches of wire columns."""
+
+    def __init__(self, path: str, features: Features) -> None:
+        """Takes the file's relative path and what its lines must hold."""
+        self._path = path
+        self._features = features
+        self._parts = {name: name.split(".") for name in features}
+        self._wire = wire_schema(features)
+        self._fast: _Fast | None = None
+        self._types: dict[str, pa.DataType] = {}
+
+    def read(self, lines: Lines) -> RawBatch:
+        """The records of a window."""
+        if lines.too_long:
+            problem = f"the line has no end within {MAX_LINE_BYTES >> 20} MiB"
+            reject = self._reject(lines, 0, UnfitError("line too long", problem))
+            return RawBatch(ids=[], columns=self._nothing(), rejects=(reject,))
+        if not self._types:
+            self._look_at(lines)
+        whole = self._read_fast(lines)
+        if whole is not None:
+            return whole
+        found = []
+        for start in range(0, len(lines), _CHUNK_LINES):
+            part = lines.part(start, min(start + _CHUNK_LINES, len(lines)))
+            found.append(self._read_fast(part) or self._read_singly(part))
+        return RawBatch(
+            ids=[record_id for batch in found for record_id in batch.ids],
+            columns=pa.concat_batches([batch.columns for batch in found])
+            if found
+            else self._nothing(),
+            rejects=tuple(reject for batch in found for reject in batch.rejects),
+        )
+
+    def _nothing(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self._wire)
+
+    def _look_at(self, lines: Lines) -> None:
+        """Finds out how the features lie in the objects, from the first lines that have them."""
+        tree: Tree | None = {}
+        left = dict(self._parts)
+        keys: set[str] = set()
+        for line in range(min(len(lines), _MAX_LOOKED_AT)):
+            if not left:
+                break
+            try:
+                found = parse_line(lines.text(line))
+            except UnfitError:
+                continue
+            for name, parts in list(left.items()):
+                route = routes(found, parts)
+                if route is None or route[1] is None:
+                    continue
+                del left[name]
+                steps, value = route
+                keys.update(key for key, _ in steps)
+                type_ = _value_type(self._features[name], value)
+                depth = sum(lists for _, lists in steps)
+                if depth not in _depths(self._features[name]):
+                    # Its values differ in kind: only one by one they are found to.
+                    depth, tree = _depths(self._features[name])[0], None
+                self._types[name] = _nested(type_, depth)
+                tree = _planted(tree, steps, type_)
+        for name, parts in left.items():
+            feature = self._features[name]
+            depth = _depths(feature)[0]
+            steps = (*((part, 0) for part in parts[:-1]), (parts[-1], depth))
+            keys.update(parts)
+            type_ = _value_type(feature, None)
+            self._types[name] = _nested(type_, depth)
+            tree = _planted(tree, steps, type_)
+        if tree is not None:
+            schema = pa.schema([pa.field(key, _arrow(*node)) for key, node in tree.items()])
+            self._fast = _Fast(
+                schema=schema,
+                others=_other_keys(self._parts.values(), keys),
+                reader=RowReader(schema, self._features, path=self._path, unit="byte"),
+            )
+
+    def _read_fast(self, lines: Lines) -> RawBatch | None:
+        """The records of lines, if pyarrow can parse them all; else None."""
+        fast = self._fast
+        if fast is None or not len(lines) or any(key in lines.data for key in fast.others):
+            return None
+        table = parse(lines, fast.schema)
+        if table is None:
+            return None
+        batch = table.combine_chunks().to_batches()[0]
+        return fast.reader.read(batch, lines.positions, payload=lambda row: _payload(lines, row))
+
+    def _read_singly(self, lines: Lines) -> RawBatch:
+        rejects: list[Reject] = []
+        rows: list[int] = []
+        columns: dict[str, list[Any]] = {name: [] for name in self._features}
+        for line in range(len(lines)):
+            try:
+                values = self._values(lines.text(line))
+            except UnfitError as error:
+                rejects.append(self._reject(lines, line, error))
+                continue
+            except RecursionError:
+                deep = UnfitError("nested too deeply", "the line is nested too deeply")
+                rejects.append(self._reject(lines, line, deep))
+                continue
+            rows.append(line)
+            for name, value in values.items():
+                columns[name].append(value)
+        schema = pa.schema([(name, self._types[name]) for name in columns])
+        arrays = [pa.array(columns[field.name], field.type) for field in schema]
+        reader = RowReader(schema, self._features, path=self._path, unit="byte")
+        at = lines.positions[np.array(rows, np.int64)]
+        batch = reader.read(
+            pa.RecordBatch.from_arrays(arrays, schema=schema),
+            at,
+            payload=lambda row: _payload(lines, rows[row]),
+        )
+        ordered = sorted((*rejects, *batch.rejects), key=lambda reject: reject.position or 0)
+        return dataclasses.replace(batch, rejects=tuple(ordered))
+
+    def _values(self, line: bytes) -> dict[str, Any]:
+        found = parse_line(line)
+        values = {}
+        for name, parts in self._parts.items():
+            try:
+                values[name] = fitted(find_value(found, parts), self._types[name])
+            except UnfitError as error:
+                raise UnfitError(error.reason, f"{name!r} {error}") from None
+        return values
+
+    def _reject(self, lines: Lines, line: int, error: UnfitError) -> Reject:
+        position = int(lines.positions[line])
+        return Reject(
+            record_id=f"{self._path}#{position}",
+            stage="read",
+            reason=error.reason,
+            message=f"{self._path} byte {position}: {error}. Mend the line, or raise max_rejects "
+            "to quarantine such lines.",
+            source=self._path,
+            position=position,
+            payload=_payload(lines, line),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Fast:
+    """How pyarrow parses lines."""
+
+    schema: pa.Schema
+    others: tuple[bytes, ...]
+    """Keys, as they stand in the text, that a feature may be reached by too."""
+    reader: RowReader
+
+
+def parse(lines: Lines, schema: pa.Schema | None) -> pa.Table | None:
+    """Lines as pyarrow parses them, one row each; None where it cannot.
+
+    Args:
+        lines: At least one.
+        schema: Of the keys to take, by name; None takes all and infers their types.
+    """
+    data = np.frombuffer(lines.data, np.uint8)
+    # Parts of objects on several lines would pass for rows.
+    if (data[lines.starts] != ord("{")).any() or (data[lines.stops - 1] != ord("}")).any():
+        return None
+    options: Mapping[str, Any] = {}
+    if schema is None:
+        try:
+            lines.data.decode()  # else a key might not be UTF-8, and pyarrow could not name it
+        except UnicodeDecodeError:
+            return None
+    else:
+        options = {"explicit_schema": schema, "unexpected_field_behavior": "ignore"}
+    try:
+        table = pa.json.read_json(
+            pa.py_buffer(lines.data),
+            read_options=pa.json.ReadOptions(block_size=len(lines.data) + 1, use_threads=False),
+            parse_options=pa.json.ParseOptions(**options),
+        )
+        # pyarrow 25 makes arrays shorter than their lists of lists that hold nulls alone.
+        table.validate()
+    except pa.ArrowException:
+        return None
+    return table if table.num_rows == len(lines) else None
+
+
+def _payload(lines: Lines, line: int) -> bytes | None:
+    short = lines.stops[line] - lines.starts[line] <= MAX_PAYLOAD_BYTES
+    return lines.text(line) if short else None
+
+
+def _value_type(feature: Feature, value: Any) -> pa.DataType:
+    """The type to parse a feature's values as; ``value`` is one of them, where one is known."""
+    form = tensor_form(feature)
+    assert form is not None
+    while isinstance(value, list) and value:
+        value = value[0]
+    item = item_of(feature)
+    if isinstance(item, ClassLabel | Timestamp):
+        numeric = isinstance(value, int) and not isinstance(value, bool)
+        return pa.int64() if numeric else pa.large_string()
+    if form.dtype == "string":
+        return pa.large_string()
+    if form.dtype in FLOATS:
+        return pa.float64()
+    if form.dtype == "bool":
+        return pa.bool_()
+    return pa.uint64() if form.dtype == "uint64" else pa.int64()
+
+
+def _depths(feature: Feature) -> tuple[int, ...]:
+    """How many lists may lie around a feature's values; the first is what is usual."""
+    form = tensor_form(feature)
+    shape = () if form is None else form.shape
+    flat = len(shape) > 1 and shape.count(None) <= 1
+    return (len(shape), 1) if flat else (len(shape),)
+
+
+def _nested(type_: pa.DataType, depth: int) -> pa.DataType:
+    for _ in range(depth):
+        type_ = pa.large_list(type_)
+    return type_
+
+
+def _planted(
+    tree: Tree | None, steps: tuple[tuple[str, int], ...], type_: pa.DataType
+) -> Tree | None:
+    """The tree with one leaf more; None where two leaves do not fit beside each other."""
+    if tree is None:
+        return None
+    (key, depth), *below = steps
+    if not below:
+        if key in tree:
+            return None
+        return {**tree, key: (depth, type_)}
+    before = tree.get(key, (depth, {}))
+    if before[0] != depth or not isinstance(before[1], dict):
+        return None
+    inner = _planted(before[1], tuple(below), type_)
+    return None if inner is None else {**tree, key: (depth, inner)}
+
+
+def _arrow(depth: int, node: Any) -> pa.DataType:
+    if isinstance(node, dict):
+        node = pa.struct([pa.field(key, _arrow(*below)) for key, below in node.items()])
+    return _nested(node, depth)
+
+
+def _other_keys(names: Any, taken: set[str]) -> tuple[bytes, ...]:
+    """Keys that lead to a feature on another way than the ones taken."""
+
+    def all_keys() -> Iterator[str]:
+        for parts in names:
+            if len(parts) > 1:
+                for start in range(len(parts)):
+                    for stop in range(start + 1, len(parts) + 1):
+                        yield ".".join(parts[start:stop])
+
+    others = sorted(set(all_keys()) - taken)
+    texts = {
+        json.dumps(key, ensure_ascii=ascii).encode() for key in others for ascii in (False, True)
+    }
+    return tuple(sorted(texts))

@@ -1,0 +1,295 @@
+"""The features of JSON Lines, told from what their objects hold.
+
+=============================== ==================================================================
+values                          feature
+=============================== ==================================================================
+true, false                     bool
+whole numbers                   int64; uint64 where some are too large for it and none is negative;
+                                where neither holds them all, string
+other numbers                   float64, whole ones among them too
+strings                         string, times too: see ``types``
+a list                          Sequence; lists of lists a Tensor, each dimension None
+an object                       features called ``key.inner``; so is what a list of objects holds,
+                                with a dimension more
+values that differ in kind      string: strings as they are, all others as JSON text
+null or no such key             optional; nothing but that: string
+the label, if strings or bools  ClassLabel, names sorted, where there are at most 1,000 of them
+=============================== ==================================================================
+
+Windows of lines are typed by pyarrow and joined, so the result does not depend on where they begin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...schemas.errors import SchemaError
+from ...schemas.features import Feature, Scalar, Sequence, Tensor
+from ...schemas.wire import Dtype
+from .arrow_leaves import MAX_DEPTH, Leaf, extract, leaves_of
+from .json_rows import parse
+from .json_text import Lines
+from .json_values import UnfitError, parse_line
+
+Kind = Literal["null", "bool", "natural", "int", "uint64", "wide", "float", "string"]
+"""``natural`` numbers fit int64 and uint64 alike; ``wide`` ones neither."""
+
+_DTYPES: dict[Kind, Dtype] = {
+    "bool": "bool",
+    "natural": "int64",
+    "int": "int64",
+    "uint64": "uint64",
+    "float": "float64",
+}
+# What may be a whole number that int64 does not hold: pyarrow would make a float of it.
+_LONG = re.compile(rb"[:\[,\s]-?[0-9]{19,}")
+
+
+Keys = tuple[str, ...]
+"""The keys of objects inside each other that lead to a value, lists left out."""
+
+
+@dataclasses.dataclass
+class Seen:
+    """What a name has been so far."""
+
+    kind: Kind
+    depth: int
+    """Lists around each value; -1 where they differ."""
+    missing: bool = False
+    empty: bool = False
+    """Whether it stood for lists that held nothing, and nothing else is known of it."""
+
+
+@dataclasses.dataclass
+class JsonTypes:
+    """What the values under each name have turned out to be, so far."""
+
+    path: str
+    seen: dict[Keys, Seen] = dataclasses.field(default_factory=dict)
+    num_rows: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain JSON, for :meth:`from_json`."""
+        seen = [[list(keys), *dataclasses.astuple(one)] for keys, one in self.seen.items()]
+        return {"seen": seen, "num_rows": self.num_rows}
+
+    @classmethod
+    def from_json(cls, path: str, value: Any) -> JsonTypes:
+        """Reads what :meth:`to_json` gave."""
+        seen = {tuple(keys): Seen(*one) for keys, *one in value["seen"]}
+        return cls(path, seen, value["num_rows"])
+
+    def add(self, lines: Lines) -> None:
+        """Takes in some lines. Those that hold no object tell nothing."""
+        if lines.too_long or not len(lines):
+            return
+        odd = _odd_lines(lines)
+        plain = lines.take(~odd) if odd.any() else lines
+        for part in self._parsed(plain):
+            self.merge(part)
+        for line in np.flatnonzero(odd).tolist():
+            self._add_line(lines, line)
+
+    def merge(self, other: JsonTypes) -> None:
+        """Takes in what other lines told."""
+        if not other.num_rows:
+            return
+        before = self.num_rows
+        for name, found in other.seen.items():
+            known = self.seen.get(name)
+            if known is None:
+                late = before > 0 and not self._stands_empty(name, self.seen)
+                self.seen[name] = dataclasses.replace(found, missing=found.missing or late)
+            else:
+                self.seen[name] = _join(known, found)
+        for name, known in self.seen.items():
+            if name not in other.seen and not self._stands_empty(name, other.seen):
+                known.missing = True
+        self.num_rows += other.num_rows
+
+    def features(self) -> dict[str, Feature]:
+        """The feature of each name."""
+        above = {keys[:n] for keys in self.seen for n in range(1, len(keys))}
+        # A value where others have an object: both are text.
+        mixed = {keys for keys in above if keys in self.seen and self.seen[keys].kind != "null"}
+        joined: dict[str, Seen] = {}
+        for keys, one in self.seen.items():
+            if keys in above - mixed or any(keys[:n] in mixed for n in range(1, len(keys))):
+                continue
+            name, known = ".".join(keys), one
+            if keys in mixed:
+                known = dataclasses.replace(one, kind="string", depth=-1)
+            if name in joined:
+                # In some lines an object, in others a key that holds the dot.
+                known = _join(joined[name], known)
+            joined[name] = known
+        return {name: _feature(one) for name, one in joined.items()}
+
+    def _stands_empty(self, keys: Keys, seen: dict[Keys, Seen]) -> bool:
+        """Whether what is above stood for empty lists, so that nothing is missing."""
+        above = (seen.get(keys[:n]) for n in range(1, len(keys)))
+        return any(one is not None and one.empty and not one.missing for one in above)
+
+    def _parsed(self, lines: Lines) -> Iterator[JsonTypes]:
+        """What pyarrow finds; halves, where it cannot parse all."""
+        pending = [lines] if len(lines) else []
+        while pending:
+            part = pending.pop()
+            table = parse(part, None)
+            if table is not None:
+                yield self._of_table(table)
+            elif len(part) <= 32:
+                one = JsonTypes(self.path)
+                for line in range(len(part)):
+                    one._add_line(part, line)
+                yield one
+            else:
+                middle = len(part) // 2
+                pending += [part.part(middle, len(part)), part.part(0, middle)]
+
+    def _of_table(self, table: pa.Table) -> JsonTypes:
+        found = JsonTypes(self.path, num_rows=table.num_rows)
+        for column, field in zip(table.columns, table.schema, strict=True):
+            schema = pa.schema([field])
+            for leaf in leaves_of(schema, path=self.path).values():
+                cells = extract(column.combine_chunks(), leaf)
+                found.seen[_keys(leaf, schema)] = Seen(
+                    _kind(cells.values),
+                    len(leaf.shape),
+                    missing=bool(cells.missing().any()),
+                    empty=pa.types.is_null(leaf.type) and bool(leaf.shape),
+                )
+        return found
+
+    def _add_line(self, lines: Lines, line: int) -> None:
+        try:
+            found = parse_line(lines.text(line))
+            seen_values = list(_of_value(found, (), 0))
+            "".join(key for keys, _ in seen_values for key in keys).encode()
+        except (UnfitError, UnicodeEncodeError):
+            return
+        one = JsonTypes(self.path, num_rows=1)
+        for keys, seen in seen_values:
+            if seen.depth + len(keys) > MAX_DEPTH:
+                raise SchemaError(
+                    f"{self.path} byte {int(lines.positions[line])}: {keys[0]!r} is nested more "
+                    f"than {MAX_DEPTH} deep. Store it flat, or remove the line."
+                )
+            known = one.seen.get(keys)
+            one.seen[keys] = seen if known is None else _join(known, seen)
+        self.merge(one)
+
+
+def _keys(leaf: Leaf, schema: pa.Schema) -> Keys:
+    """The keys that lead to a leaf: its name, taken apart where objects lie inside each other."""
+    type_, keys = schema.field(leaf.column).type, [schema.names[leaf.column]]
+    for index in leaf.fields:
+        while not pa.types.is_struct(type_):
+            type_ = type_.value_type
+        keys.append(type_.field(index).name)
+        type_ = type_.field(index).type
+    return tuple(keys)
+
+
+def _odd_lines(lines: Lines) -> Any:
+    """Which lines pyarrow would take for something else, or follow too deep."""
+    odd = np.zeros(len(lines), bool)
+    for match in _LONG.finditer(lines.data):
+        odd[np.searchsorted(lines.starts, match.end() - 1, side="right") - 1] = True
+    data = np.frombuffer(lines.data, np.uint8)
+    opens = (data == ord("{")) | (data == ord("["))
+    step = opens.astype(np.int32) - ((data == ord("}")) | (data == ord("]")))
+    if int(opens.sum()) > MAX_DEPTH:
+        depth = np.concatenate(([0], np.cumsum(step, dtype=np.int64)))
+        starts = lines.starts
+        deepest = np.maximum.reduceat(depth, starts) - depth[starts]
+        odd |= deepest >= MAX_DEPTH
+    return odd
+
+
+def _kind(values: pa.Array) -> Kind:
+    type_ = values.type
+    if pa.types.is_null(type_):
+        return "null"
+    if pa.types.is_boolean(type_):
+        return "bool"
+    if pa.types.is_integer(type_):
+        lowest = pc.min(values).as_py()
+        return "natural" if lowest is None or lowest >= 0 else "int"
+    # pyarrow makes times of strings that look like them.
+    return "float" if pa.types.is_floating(type_) else "string"
+
+
+def _of_value(value: Any, keys: Keys, depth: int) -> Iterator[tuple[Keys, Seen]]:
+    if len(keys) + depth > MAX_DEPTH:
+        yield keys, Seen("null", depth + 1)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _of_value(item, (*keys, key), depth)
+    elif isinstance(value, list):
+        if not value:
+            yield keys, Seen("null", depth + 1, empty=True)
+        for item in value:
+            yield from _of_value(item, keys, depth + 1)
+    else:
+        yield keys, Seen(_kind_of_value(value), depth, missing=value is None and not depth)
+
+
+def _kind_of_value(value: Any) -> Kind:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, float):
+        return "float"
+    if not isinstance(value, int):
+        return "string"
+    if value < 0:
+        return "int" if value >= -(2**63) else "wide"
+    return "natural" if value < 2**63 else "uint64" if value < 2**64 else "wide"
+
+
+def _join(one: Seen, other: Seen) -> Seen:
+    missing = one.missing or other.missing
+    empty = one.empty and other.empty
+    # A null says nothing of lists, and an empty list nothing of those inside of it.
+    if one.kind == "null" and one.depth <= other.depth:
+        return Seen(
+            other.kind, other.depth, missing, empty or (other.kind == "null" and other.empty)
+        )
+    if other.kind == "null" and other.depth <= one.depth:
+        return Seen(one.kind, one.depth, missing, empty or (one.kind == "null" and one.empty))
+    if one.depth != other.depth:
+        return Seen("string", -1, missing)
+    return Seen(_join_kinds(one.kind, other.kind), one.depth, missing)
+
+
+def _join_kinds(one: Kind, other: Kind) -> Kind:
+    """The narrowest kind that holds both."""
+    kinds = {one, other}
+    if len(kinds) == 1:
+        return one
+    if "string" in kinds or "bool" in kinds:
+        return "string"
+    if "float" in kinds:
+        return "float"
+    if "wide" in kinds or kinds == {"int", "uint64"}:
+        return "wide"
+    return "uint64" if "uint64" in kinds else "int"
+
+
+def _feature(one: Seen) -> Feature:
+    dtype = _DTYPES.get(one.kind, "string")
+    if one.depth <= 0:
+        return Scalar(dtype, optional=one.missing)
+    if one.depth == 1:
+        return Sequence(Scalar(dtype), optional=one.missing)
+    return Tensor(dtype, (None,) * one.depth)
