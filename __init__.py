@@ -33,15 +33,19 @@ if TYPE_CHECKING:
     from .schemas.splits import Splits
     from .transforms.prepare import audio, images, records, series, tables, text
     from .transforms.rows import encode_example, parse_example
+    from .transforms.sources.arrow_ipc import Arrow
     from .transforms.sources.audio_folder import AudioFolder
     from .transforms.sources.csv import Csv
     from .transforms.sources.image_folder import ImageFolder
+    from .transforms.sources.json_lines import JsonLines
     from .transforms.sources.numpy_files import Numpy
+    from .transforms.sources.parquet import Parquet
     from .transforms.sources.text_files import TextFiles
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Arrow",
     "Audio",
     "AudioFolder",
     "BoundingBoxes",
@@ -49,7 +53,9 @@ __all__ = [
     "Csv",
     "Image",
     "ImageFolder",
+    "JsonLines",
     "Numpy",
+    "Parquet",
     "Recipe",
     "Scalar",
     "Sequence",
@@ -77,8 +83,7 @@ __all__ = [
 # Public name -> the module that defines it, relative to this package: the imports above, said again
 # for the running program. A module is its own value: `images`.
 _EXPORTS: dict[str, str] = {
-    "TextFiles": ".transforms.sources.text_files",
-    "Numpy": ".transforms.sources.numpy_files",
+    "Arrow": ".transforms.sources.arrow_ipc",
     "Audio": ".schemas.features",
     "AudioFolder": ".transforms.sources.audio_folder",
     "BoundingBoxes": ".schemas.features",
@@ -86,6 +91,9 @@ _EXPORTS: dict[str, str] = {
     "Csv": ".transforms.sources.csv",
     "Image": ".schemas.features",
     "ImageFolder": ".transforms.sources.image_folder",
+    "JsonLines": ".transforms.sources.json_lines",
+    "Numpy": ".transforms.sources.numpy_files",
+    "Parquet": ".transforms.sources.parquet",
     "Recipe": ".schemas.recipe",
     "Scalar": ".schemas.features",
     "Sequence": ".schemas.features",
@@ -96,6 +104,7 @@ _EXPORTS: dict[str, str] = {
     "Struct": ".schemas.features",
     "Tensor": ".schemas.features",
     "Text": ".schemas.features",
+    "TextFiles": ".transforms.sources.text_files",
     "Timestamp": ".schemas.features",
     "build": ".pipelines.build",
     "encode_example": ".transforms.rows",
