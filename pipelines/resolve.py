@@ -8,12 +8,30 @@ runs (after the prepare steps, as declared), and what the examples hold in the e
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+from typing import Any
 
 from ..schemas.blocks import ImageFacts, SourceFile
 from ..schemas.errors import RecipeError, SchemaError
-from ..schemas.features import ClassLabel, Feature, Features, Image, Scalar, flatten, wire_columns
+from ..schemas.features import (
+    Audio,
+    ClassLabel,
+    Feature,
+    Features,
+    Image,
+    Scalar,
+    Sequence,
+    Tensor,
+    TensorForm,
+    flatten,
+    is_encoded,
+    is_optional,
+    tensor_form,
+    wire_columns,
+)
 from ..schemas.recipe import OpenSource, Recipe
+from ..schemas.written import written
 from ..transforms.strata import is_countable
 from .findings import infer_features
 from .stages import stage_features, stages_of
@@ -30,7 +48,7 @@ class ResolvedFeatures:
 
 
 def resolve_features(
-    recipe: Recipe, *, files: Sequence[SourceFile], opened: OpenSource
+    recipe: Recipe, *, files: Many[SourceFile], opened: OpenSource
 ) -> ResolvedFeatures:
     """Infers the features of a source's records and holds declared ones against them.
 
@@ -45,7 +63,7 @@ def resolve_features(
         raw = inferred
         prepared = _after_steps(recipe, raw)
     else:
-        raw = _with_declared(inferred, declared, has_steps=bool(recipe.prepare))
+        raw = _raw_features(recipe, inferred, declared)
         prepared = _hold_against(_after_steps(recipe, raw), declared)
     wire_columns(prepared)
     _check_divisible(recipe, prepared)
@@ -58,35 +76,78 @@ def _after_steps(recipe: Recipe, raw: Features) -> dict[str, Feature]:
     return stage_features(stages_of(recipe), raw)[-1].outputs
 
 
-def _with_declared(
-    inferred: Features, declared: Features, *, has_steps: bool
-) -> dict[str, Feature]:
-    """Raw features with the declared types in place of the inferred ones.
+def _raw_features(recipe: Recipe, inferred: Features, declared: Features) -> dict[str, Feature]:
+    if not recipe.prepare:
+        return _with_declared(inferred, declared)
+    raw = _before_steps(inferred, declared)
+    return _converted(raw, _after_steps(recipe, raw), declared)
 
-    Where steps follow, a declared type speaks of their output: only what no step may change,
-    the class names and what may be missing, is taken over to the input.
-    """
-    if not has_steps:
-        missing = sorted(set(declared) - set(inferred))
-        if missing:
-            raise SchemaError(
-                f"The source has no feature {', '.join(map(repr, missing))}; it has "
-                f"{', '.join(map(repr, inferred))}. Mend features= in the recipe."
+
+def _with_declared(inferred: Features, declared: Features) -> dict[str, Feature]:
+    """Raw features of a source without steps: it reads what is declared."""
+    missing = sorted(set(declared) - set(inferred))
+    if missing:
+        raise SchemaError(
+            f"The source has no feature {', '.join(map(repr, missing))}; it has "
+            f"{', '.join(map(repr, inferred))}. Mend features= in the recipe."
+        )
+    raw: dict[str, Feature] = {}
+    for name, wanted in declared.items():
+        found = inferred[name]
+        if not _can_be_read_as(found, wanted):
+            raise RecipeError(
+                f"features= declares {name!r} as {written(wanted)}, and the source has "
+                f"{written(found)}, which it cannot read so. Declare that, or add steps."
             )
-        return {
-            name: inferred[name] if isinstance(inferred[name], Image) else feature
-            for name, feature in declared.items()
-        }
+        raw[name] = found if isinstance(found, Image) or is_encoded(found) else wanted
+    return raw
 
-    def choose(name: str, feature: Feature) -> Feature:
+
+def _can_be_read_as(found: Feature, wanted: Feature) -> bool:
+    """Whether a source may try: bytes may hold anything, single values are not lists."""
+    forms = tensor_form(found), tensor_form(wanted)
+    if forms[0] is None or forms[1] is None:
+        holds_bytes = forms[0] is not None and (forms[0].dtype, forms[0].shape) == ("string", ())
+        return holds_bytes or type(found) is type(wanted)
+    if (forms[0].dtype, forms[0].shape) == ("string", ()):
+        return True
+    return bool(forms[0].shape) == bool(forms[1].shape)
+
+
+def _before_steps(inferred: Features, declared: Features) -> dict[str, Feature]:
+    """Raw features with what no step may change: class names, what may be missing, its default.
+
+    A declared type speaks of the steps' output, and so do limits.
+    """
+
+    def choose(name: str, found: Feature) -> Feature:
         wanted = declared.get(name)
-        if isinstance(feature, ClassLabel) and isinstance(wanted, ClassLabel):
-            return wanted
-        if isinstance(feature, Scalar) and isinstance(wanted, Scalar):
-            return wanted if wanted.dtype == feature.dtype else feature
-        return feature
+        if wanted is None or type(wanted) is not type(found):
+            return found
+        if isinstance(wanted, ClassLabel):
+            found = wanted
+        if isinstance(wanted, Scalar) and isinstance(found, Scalar) and wanted.dtype == found.dtype:
+            found = dataclasses.replace(found, default=wanted.default)
+        if is_optional(wanted) or is_optional(inferred[name]):
+            found = dataclasses.replace(found, optional=True)  # type: ignore[arg-type]
+        return found
 
     return {name: choose(name, feature) for name, feature in inferred.items()}
+
+
+def _converted(raw: Features, prepared: Features, declared: Features) -> dict[str, Feature]:
+    """Raw features, of the declared type where the steps leave a feature as it came.
+
+    The source then converts, as it does without steps.
+    """
+
+    def choose(name: str, found: Feature) -> Feature:
+        wanted = declared.get(name)
+        if wanted is None or prepared.get(name) != found or _fits(found, wanted):
+            return found
+        return _bare(wanted) if _can_be_read_as(found, wanted) else found
+
+    return {name: choose(name, feature) for name, feature in raw.items()}
 
 
 def _hold_against(prepared: Features, declared: Features) -> dict[str, Feature]:
@@ -98,23 +159,59 @@ def _hold_against(prepared: Features, declared: Features) -> dict[str, Feature]:
                 f"features= declares {name!r}, and the prepare steps give only "
                 f"{', '.join(map(repr, prepared))}. Mend features= or prepare=."
             )
-        # Sizes of stored images are checked record by record; a file's bytes have no channels
-        # until a reader decodes them.
-        fits = (
-            isinstance(found, Image)
-            and isinstance(wanted, Image)
-            and found.storage == wanted.storage
+        if not _fits(found, wanted):
+            raise RecipeError(
+                f"features= declares {name!r} as {written(wanted)}, and the prepare steps give "
+                f"{written(found)}. Mend one of them{_hint(name, found, wanted)}."
+            )
+    return dict(declared)
+
+
+def _hint(name: str, found: Feature, wanted: Feature) -> str:
+    """How to get from one dtype to another."""
+    forms = tensor_form(found), tensor_form(wanted)
+    if forms[0] is None or forms[1] is None or forms[0].dtype == forms[1].dtype:
+        return ""
+    return f", or add ss.tables.cast({written(name)}, {written(forms[1].dtype)}) to prepare="
+
+
+def _fits(found: Feature, wanted: Feature) -> bool:
+    """Whether prepared values are stored as a declaration says; validation checks the rest.
+
+    Sizes of stored images are checked record by record; a file's bytes have no channels until a
+    reader decodes them. Plain values may be declared to be more: texts, classes, times, boxes.
+    """
+    if isinstance(found, Image) and isinstance(wanted, Image):
+        return (
+            found.storage == wanted.storage
             and (found.channels == wanted.channels or found.storage == "encoded")
             and (
                 not found.fixed_size or (found.height, found.width) == (wanted.height, wanted.width)
             )
         )
-        if not fits and found != wanted:
-            raise RecipeError(
-                f"features= declares {name!r} as {wanted}, and the prepare steps give {found}. "
-                "Mend one of them."
-            )
-    return dict(declared)
+    if _bare(found) == _bare(wanted):
+        return True
+    item = found.of if isinstance(found, Sequence) else found
+    if not isinstance(item, Scalar | Tensor) or isinstance(wanted, Audio | Image):
+        return False
+    forms = tensor_form(found), tensor_form(wanted)
+    return all(form is not None for form in forms) and len({_plain(form) for form in forms}) == 1
+
+
+def _plain(form: TensorForm | None) -> object:
+    return None if form is None else (form.dtype, form.shape)
+
+
+def _bare(feature: Feature) -> Feature:
+    """A feature without its limits, default, and whether it may be missing."""
+    unset = {"min": None, "max": None, "values": None, "finite": False, "max_length": None}
+    unset |= {"optional": False, "default": None}
+    fields = {field.name for field in dataclasses.fields(feature)}
+    changes: dict[str, Any] = {name: value for name, value in unset.items() if name in fields}
+    if isinstance(feature, Sequence):
+        changes["of"] = _bare(feature.of)
+    bare: Feature = dataclasses.replace(feature, **changes)
+    return bare
 
 
 def _check_divisible(recipe: Recipe, features: Features) -> None:
@@ -130,8 +227,8 @@ def _check_divisible(recipe: Recipe, features: Features) -> None:
             )
         if not is_countable(feature):
             raise RecipeError(
-                f"Splits: {setting}={name!r} is {feature}; expected a class, an integer, a bool, "
-                "a time or a string."
+                f"Splits: {setting}={name!r} is {written(feature)}; expected a class, an integer, "
+                "a bool, a time or a string."
             )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import textwrap
 from collections.abc import Sequence
 
 from ..schemas.blocks import SourceFile
 from ..schemas.errors import DataError, RecipeError
-from ..schemas.features import ClassLabel, Feature, Features
+from ..schemas.features import ClassLabel, Feature, Features, Struct
+from ..schemas.nested import nest
 from ..schemas.recipe import PrepareStep, Recipe, Source
+from ..schemas.written import call, written
 from ..transforms.opened_source import OpenedSource, open_source
 from ..transforms.sources.csv import Csv
 from ..transforms.sources.csv_files import default_delimiter, is_table
@@ -58,7 +59,7 @@ def describe_suggestion(url: str) -> str:
     recipe, opened = _suggest(url)
     files = recipe.source.select(opened.list()).files
     resolved = resolve_features(recipe, files=files, opened=opened)
-    return recipe_text(recipe, resolved.prepared)
+    return recipe_text(recipe, resolved.prepared, resolved.structs)
 
 
 def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
@@ -135,16 +136,19 @@ def _name_of(url: str) -> str:
     return name[:100] or "dataset"
 
 
-def recipe_text(recipe: Recipe, features: Features | None = None) -> str:
+def recipe_text(
+    recipe: Recipe, features: Features | None = None, structs: Sequence[str] = ()
+) -> str:
     """The text of a recipe file that makes an equal recipe of built-in parts.
 
-    With ``features`` they are declared, so that the next build enforces them.
+    With ``features`` they are declared, so that the next build enforces them; the fields of
+    ``structs`` stand inside of these.
     """
-    steps = [f"ss.images.{_call(step, type(step).__name__.lower())}" for step in recipe.prepare]
+    steps = [f"ss.images.{call(step, type(step).__name__.lower())}" for step in recipe.prepare]
     fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
     lines = [
-        f"name={_quoted(recipe.name)},",
-        f"source=ss.{_call(recipe.source, type(recipe.source).__name__)},",
+        f"name={written(recipe.name)},",
+        f"source=ss.{call(recipe.source, type(recipe.source).__name__)},",
         f"prepare=[{', '.join(steps)}],",
         f"splits=ss.Splits({fractions}),",
     ]
@@ -152,53 +156,26 @@ def recipe_text(recipe: Recipe, features: Features | None = None) -> str:
         lines.insert(1, '# Add label="COLUMN" to name the one to predict.')
     if features is not None:
         lines.append("features={")
-        for name, feature in features.items():
+        for name, feature in nest(features, structs).items():
             lines += textwrap.indent(_declared(name, feature), _INDENT).splitlines()
         lines.append("},")
     body = textwrap.indent("\n".join(lines), _INDENT)
     return f"{_HEAD}recipe = ss.Recipe(\n{body}\n)\n"
 
 
-def _declared(name: str, feature: Feature) -> str:
-    """One feature's line, or several where it has many classes."""
-    line = f"{_quoted(name)}: ss.{_call(feature, type(feature).__name__)},"
+def _declared(name: str, feature: Feature | Struct) -> str:
+    """One feature's line, or several where it has many classes or fields."""
+    if isinstance(feature, Struct):
+        fields = "\n".join(_declared(*field) for field in feature.fields.items())
+        inner = f"{{\n{textwrap.indent(fields, _INDENT)}\n}}"
+        return f"{written(name)}: ss.Struct(\n{textwrap.indent(inner, _INDENT)}\n),"
+    line = f"{written(name)}: {written(feature)},"
     if len(line) <= _WIDTH or not isinstance(feature, ClassLabel):
         return line
     lines = [""]
-    for text in map(_quoted, feature.names):
+    for text in map(written, feature.names):
         if lines[-1] and len(lines[-1]) + len(text) > _WIDTH - 8:
             lines.append("")
         lines[-1] += f" {text}," if lines[-1] else f"{text},"
     names = textwrap.indent("\n".join(lines), 2 * _INDENT)
-    return f"{_quoted(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT})\n),"
-
-
-def _call(value: object, name: str) -> str:
-    """The call that makes a configuration object; what has its default is left out.
-
-    >>> from ..schemas.features import Scalar
-    >>> _call(Scalar("float32", optional=True), "Scalar")
-    'Scalar("float32", optional=True)'
-    """
-    arguments = []
-    for field in dataclasses.fields(value):  # type: ignore[arg-type]
-        found = getattr(value, field.name)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            arguments.append(_written(found))
-        elif found != field.default:
-            arguments.append(f"{field.name}={_written(found)}")
-    return f"{name}({', '.join(arguments)})"
-
-
-def _written(value: object) -> str:
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_written, value))}{',' if len(value) == 1 else ''})"
-    return repr(value)
-
-
-def _quoted(text: str) -> str:
-    """A string literal, in double quotes where nothing in it speaks against that."""
-    single = repr(text)
-    return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single
+    return f"{written(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT})\n),"

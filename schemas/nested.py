@@ -7,7 +7,7 @@ Example; the reader alone nests them again (:func:`flatten`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -109,3 +109,25 @@ def flatten(features: Mapping[str, Any]) -> tuple[dict[str, Leaf], tuple[str, ..
         else:
             flat[name] = feature
     return flat, tuple(structs)
+
+
+def nest(features: Mapping[str, Leaf], structs: Iterable[str]) -> dict[str, Leaf | Struct]:
+    """Flat features with the fields of structs inside of these: the dual of :func:`flatten`.
+
+    >>> nest({"at.x": Scalar("float32")}, ["at"])["at"].fields["x"].dtype
+    'float32'
+    """
+    names = set(structs)
+    nested: dict[str, Leaf | Struct] = {}
+    inside: dict[str, dict[str, Leaf]] = {}
+    for name, feature in features.items():
+        ends = [at for at, letter in enumerate(name) if letter == "."]
+        outer = next((name[:at] for at in ends if name[:at] in names), None)
+        if outer is None:
+            nested[name] = feature
+            continue
+        fields = inside.setdefault(outer, {})
+        fields[name[len(outer) + 1 :]] = feature
+        inner = {struct[len(outer) + 1 :] for struct in names if struct.startswith(f"{outer}.")}
+        nested[outer] = Struct(nest(fields, inner))
+    return nested

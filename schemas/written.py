@@ -1,0 +1,55 @@
+"""Configuration objects as a person writes them in a recipe, for its text and for errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from .features import Feature
+from .nested import Struct
+
+
+def written(value: object) -> str:
+    """The Python expression that makes a value; of features, as ``import snapshard as ss`` has it.
+
+    >>> from .features import Scalar, Sequence
+    >>> written(Sequence(Scalar("float32", min=0)))
+    'ss.Sequence(ss.Scalar("float32", min=0))'
+    """
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    if isinstance(value, tuple):
+        return f"({', '.join(map(written, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{written(key)}: {written(item)}' for key, item in value.items())}}}"
+    if isinstance(value, Feature | Struct):
+        return f"ss.{call(value, type(value).__name__)}"
+    return repr(value)
+
+
+def call(value: Any, name: str) -> str:
+    """The call that makes a configuration object; what has its default is left out.
+
+    >>> from .features import Scalar
+    >>> call(Scalar("float32", optional=True), "Scalar")
+    'Scalar("float32", optional=True)'
+    """
+    fields = sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))
+    arguments = []
+    for field in fields:
+        found = getattr(value, field.name)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            arguments.append(written(found))
+        elif found != field.default:
+            arguments.append(f"{field.name}={written(found)}")
+    return f"{name}({', '.join(arguments)})"
+
+
+def _quoted(text: str) -> str:
+    """A string literal, in double quotes where nothing in it speaks against that."""
+    single = repr(text)
+    return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single
