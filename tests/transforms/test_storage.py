@@ -221,6 +221,16 @@ def test_free_bytes(tmp_path: pathlib.Path) -> None:
     assert storage.free_bytes("memory://anywhere") is None
 
 
+def test_a_file_of_the_expected_length_is_read_and_no_other(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "file"
+    for content in (b"", b"ab"):
+        path.write_bytes(content)
+        found = [storage.read_expected(str(path), length) for length in range(4)]
+        assert found == [content if length == len(content) else None for length in range(4)]
+    assert storage.read_expected(str(tmp_path / "missing"), 2) is None
+    assert storage.read_expected(str(tmp_path), 2) is None
+
+
 def test_reads_from_archives(tmp_path: pathlib.Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("folder/a.txt", b"0123456789" * 1000)
