@@ -1,15 +1,17 @@
-"""Images of every kind, made by Pillow, and raw batches of them."""
+"""Images of every kind, made by Pillow, sounds made by libsndfile, and raw batches of them."""
 
 import io
+import struct
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import soundfile
 from PIL import Image as Pillow
 
 from snapshard.schemas.blocks import RawBatch
-from snapshard.schemas.features import ClassLabel, Features, Image
+from snapshard.schemas.features import Audio, ClassLabel, Features, Image
 from snapshard.transforms.prepare.image_header import UnreadableImageError, read_header
 from snapshard.transforms.runs import wire_schema
 
@@ -117,3 +119,64 @@ class Pictures:
 @pytest.fixture(scope="session")
 def pictures() -> Pictures:
     return Pictures()
+
+
+class Sounds:
+    """Makes sound files, and reads them back without TensorFlow."""
+
+    def noise(self, samples: int = 400, channels: int = 1, seed: int = 0) -> Any:
+        """Noise at a fifth of full scale: float32[samples, channels]."""
+        noise = np.random.default_rng(seed).standard_normal((samples, channels))
+        return np.clip(noise * 0.2, -0.99, 0.99).astype(np.float32)
+
+    def tone(self, hertz: float, rate: int, samples: int) -> Any:
+        """A sine at half of full scale: float32[samples]."""
+        return (0.5 * np.sin(2 * np.pi * hertz / rate * np.arange(samples))).astype(np.float32)
+
+    def encode(
+        self, samples: Any, rate: int = 8000, form: str = "WAV", subtype: str = "PCM_16"
+    ) -> bytes:
+        sink = io.BytesIO()
+        soundfile.write(sink, samples, rate, format=form, subtype=subtype)
+        return sink.getvalue()
+
+    def wav(
+        self,
+        samples: Any,
+        rate: int = 8000,
+        *,
+        data_size: int | None = None,
+        before: bytes = b"",
+        behind: bytes = b"",
+        form: bytes | None = None,
+    ) -> bytes:
+        """A 16-bit WAV file, by hand: ``samples`` are int16[samples, channels]."""
+        content = np.ascontiguousarray(samples, "<i2").tobytes()
+        channels = samples.shape[1]
+        if form is None:
+            form = struct.pack("<HHIIHH", 1, channels, rate, rate * channels * 2, channels * 2, 16)
+        size = len(content) if data_size is None else data_size
+        body = self.chunk(b"fmt ", form) + before + b"data" + struct.pack("<I", size) + content
+        body += b"\0" * (len(content) % 2) + behind
+        return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WAVE" + body
+
+    def chunk(self, name: bytes, content: bytes) -> bytes:
+        """A RIFF chunk, padded to an even length."""
+        return name + struct.pack("<I", len(content)) + content + b"\0" * (len(content) % 2)
+
+    def decoded(self, data: bytes) -> Any:
+        """float32[samples, channels], as libsndfile reads it."""
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            return file.read(dtype="float32", always_2d=True)
+
+    def batch(self, contents: list[bytes], **audio: Any) -> tuple[Features, RawBatch]:
+        """Raw records of encoded sounds, and their features."""
+        features: Features = {"audio": Audio(storage="encoded", **audio)}
+        columns = pa.record_batch({"audio": pa.array(contents, pa.large_binary())})
+        ids = [f"sound{i}" for i in range(len(contents))]
+        return features, RawBatch(ids=ids, columns=columns)
+
+
+@pytest.fixture(scope="session")
+def sounds() -> Sounds:
+    return Sounds()

@@ -17,7 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ...schemas.errors import RecipeError
-from .audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError, mp3_start, read_header
+from .audio_header import (
+    MAX_SAMPLES,
+    SoundHeader,
+    UnreadableSoundError,
+    mp3_start,
+    read_header,
+    with_length,
+)
 from .decoder_noise import caught_noise
 
 Samples = npt.NDArray[np.float32]
@@ -43,7 +50,7 @@ def decode_sound(data: bytes, *, max_samples: int = MAX_SAMPLES) -> tuple[Sample
         UnreadableSoundError: if it is none of these, or not whole.
     """
     header = read_header(data, max_samples=max_samples)
-    decode = {"flac": _flac, "mp3": _mp3}.get(header.format, _other)
+    decode = {"wav": _wav, "flac": _flac, "mp3": _mp3}.get(header.format, _other)
     samples = decode(data, header, max_samples)
     if not len(samples):
         raise UnreadableSoundError("no samples", "the file decodes to no samples")
@@ -91,6 +98,10 @@ def _other(data: bytes, header: SoundHeader, max_samples: int) -> Samples:
     _limit(samples, header, max_samples)
     _compare(samples, rate, header)
     return np.asarray(samples, np.float32)
+
+
+def _wav(data: bytes, header: SoundHeader, max_samples: int) -> Samples:
+    return _other(with_length(data), header, max_samples)
 
 
 def _mp3(data: bytes, header: SoundHeader, max_samples: int) -> Samples:

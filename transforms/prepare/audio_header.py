@@ -20,6 +20,7 @@ __all__ = [
     "UnreadableSoundError",
     "mp3_start",
     "read_header",
+    "with_length",
 ]
 
 MAX_SAMPLES = 100_000_000
@@ -155,6 +156,18 @@ def _after_id3(data: bytes) -> int | None:
 def mp3_start(data: bytes) -> int:
     """Where the frames of an MP3 begin, behind its tags."""
     return first_frame(data, _after_id3(data) or 0)
+
+
+def with_length(data: bytes) -> bytes:
+    """A WAV file with the length of its samples where a recorder has left 0."""
+    order = ">" if data[:4] == b"RIFX" else "<"
+    for chunk in _chunks(data, order):
+        if chunk.name == b"data" and chunk.size == 0:
+            size = struct.pack(order + "I", len(data) - chunk.start)
+            return data[: chunk.start - 4] + size + data[chunk.start :]
+        if chunk.name == b"data":
+            break
+    return data
 
 
 class _Chunk(NamedTuple):
