@@ -276,6 +276,8 @@ def _stored(fill: Any, column: WireColumn) -> Any:
         return b"" if fill is None else np.array(fill, column.packed).tobytes()
     if column.kind == "bytes":
         return str(fill).encode()
+    if column.kind == "int64":
+        fill = int(fill)
     # A uint64 keeps its bits.
     return fill - (1 << 64) if column.kind == "int64" and fill >= 1 << 63 else fill
 

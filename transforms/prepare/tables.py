@@ -26,6 +26,7 @@ from ...schemas.features import (
 from ...schemas.values import DtypeField
 from ...schemas.values import Value as Plain
 from ...schemas.wire import FLOATS
+from ...schemas.written import written
 from .casting import INTEGERS, cast_values
 from .times import ParseTime, parse_time
 from .values import (
@@ -80,7 +81,9 @@ class Fill:
         feature = self._found(features)
         _as_stored(self, feature, self.value)
         if self.nan and feature.form.dtype not in FLOATS:
-            raise RecipeError(f"prepare: {self!r}: {self.name!r} is {feature!r}, without NaN.")
+            raise RecipeError(
+                f"prepare: {self!r}: {self.name!r} is {written(feature)}, without NaN."
+            )
         if isinstance(feature, Scalar):
             feature = dataclasses.replace(feature, optional=False, default=None)
         return {**features, self.name: dataclasses.replace(feature, optional=False)}
@@ -178,8 +181,8 @@ class Cast:
             self.dtype == "string" and source in FLOATS
         ):
             raise RecipeError(
-                f"prepare: {self!r}: {self.name!r} is {feature!r}, and {source} has no one way "
-                f"to be {self.dtype}. Write a function that says how."
+                f"prepare: {self!r}: {self.name!r} is {written(feature)}, and {source} has "
+                f"no one way to be {self.dtype}. Write a function that says how."
             )
         return {**features, self.name: of_dtype(feature, self.dtype)}
 
@@ -336,8 +339,8 @@ class OneHot:
             depth = len(feature.names)
         if depth is None:
             raise RecipeError(
-                f"prepare: {self!r}: {self.name!r} is {feature!r}, which does not say how many "
-                "values it has. Give depth=."
+                f"prepare: {self!r}: {self.name!r} is {written(feature)}, which does not say "
+                "how many values it has. Give depth=."
             )
         return {**features, self.name: Tensor(self.dtype, (depth,))}
 
@@ -476,5 +479,8 @@ def _as_stored(step: Fill, feature: Value, value: Plain) -> Plain:
             start, stop = 0, len(feature.names)
         fits = number and isinstance(value, int) and start <= value < stop
     if not fits:
-        raise RecipeError(f"prepare: {step!r}: {step.name!r} is {feature!r}.")
+        raise RecipeError(
+            f"prepare: {step!r}: {value!r} is no value of {step.name!r}, which is "
+            f"{written(feature)}."
+        )
     return value

@@ -6,7 +6,6 @@ All of it works on one record and on a whole batch alike.
 from __future__ import annotations
 
 import dataclasses
-import json
 import types
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +23,7 @@ from ...schemas.features import (
     presence_name,
     tensor_form,
 )
+from ...schemas.written import written
 
 FAILURE_MARK = "\x1e"
 """Stands before and after a message from Python in an error of TensorFlow's."""
@@ -37,13 +37,9 @@ def call_text(name: str, *arguments: object, **settings: object) -> str:
     >>> call_text("ss.tables.clip", "age", min=0, max=None)
     'ss.tables.clip("age", min=0)'
     """
-    shown = [_written(argument) for argument in arguments]
-    shown += [f"{key}={_written(value)}" for key, value in settings.items() if value is not None]
+    shown = [written(argument) for argument in arguments]
+    shown += [f"{key}={written(value)}" for key, value in settings.items() if value is not None]
     return f"{name}({', '.join(shown)})"
-
-
-def _written(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def find(step: object, name: str, features: Features, *, dtypes: set[str], what: str) -> Value:
@@ -67,7 +63,7 @@ def find(step: object, name: str, features: Features, *, dtypes: set[str], what:
         )
     form = tensor_form(feature)
     if not isinstance(feature, Value) or form is None or form.dtype not in dtypes:
-        raise RecipeError(f"prepare: {step!r}: {name!r} is {feature!r}, expected {what}.")
+        raise RecipeError(f"prepare: {step!r}: {name!r} is {written(feature)}, expected {what}.")
     return feature
 
 
@@ -82,7 +78,7 @@ def find_single(
     feature = find(step, name, features, dtypes=dtypes, what=what)
     if isinstance(feature, Tensor | Sequence):
         raise RecipeError(
-            f"prepare: {step!r}: {name!r} is {feature!r}, expected one value a record."
+            f"prepare: {step!r}: {name!r} is {written(feature)}, expected one value a record."
         )
     return feature
 

@@ -49,11 +49,18 @@ class Kitchen:
                 lists |= _to_wire(name, feature, row)
             for column in wire_columns(features):
                 columns[column.name].append(_array(column, lists[column.name]))
-        arrays = [pa.concat_arrays(columns[name]).cast(schema.field(name).type) for name in columns]
+        arrays = [
+            pa.concat_arrays([pa.array([], schema.field(name).type), *columns[name]])
+            for name in columns
+        ]
         return RawBatch(
             ids=[f"t#{i}" for i in range(len(rows))],
             columns=pa.RecordBatch.from_arrays(arrays, schema=schema),
         )
+
+    def menu(self, steps: Sequence[Any], features: Mapping[str, Feature]) -> "Menu":
+        """The steps, compiled to be run on batches and one by one."""
+        return Menu(self, steps, features)
 
     def cook(
         self,
@@ -61,18 +68,33 @@ class Kitchen:
         rows: Sequence[Mapping[str, Any]],
         features: Mapping[str, Feature],
     ) -> tuple[list[dict[str, Any]], RawBatch, StepRunner]:
-        """Prepared records as Python values; batched and one by one must agree to the bit."""
-        raw = self.raw(rows, features)
-        runner = StepRunner(steps, features)
-        done = runner.prepare(raw)
+        """Prepared records as Python values, the batch that held them, and what made it."""
+        menu = self.menu(steps, features)
+        values, done = menu.run(rows)
+        return values, done, menu.runner
+
+
+class Menu:
+    """Compiled steps; batched and one by one must agree to the bit."""
+
+    def __init__(
+        self, kitchen: Kitchen, steps: Sequence[Any], features: Mapping[str, Feature]
+    ) -> None:
+        self._kitchen = kitchen
+        self._raw = features
+        self.runner = StepRunner(steps, features)
         single = [OneByOne(step) if hasattr(step, "apply") else step for step in steps]
-        again = StepRunner(single, features).prepare(raw)
+        self._single = StepRunner(single, features)
+
+    def run(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], RawBatch]:
+        raw = self._kitchen.raw(rows, self._raw)
+        done, again = self.runner.prepare(raw), self._single.prepare(raw)
         examples = encode_examples(done.columns)
         assert encode_examples(again.columns).equals(examples)
         assert (again.ids, again.num_filtered) == (done.ids, done.num_filtered)
         assert [r.record_id for r in again.rejects] == [r.record_id for r in done.rejects]
-        values = [parse_example(example.as_py(), runner.features) for example in examples]
-        return values, done, runner
+        values = [parse_example(example.as_py(), self.runner.features) for example in examples]
+        return values, done
 
 
 @pytest.fixture(scope="session")
