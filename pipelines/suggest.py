@@ -21,6 +21,7 @@ from ..transforms.sources.decompress import DamagedError
 from ..transforms.sources.image_folder import ImageFolder
 from ..transforms.sources.inference import infer_image_steps, read_sizes
 from .resolve import resolve_features
+from .suggest_tables import find_typed_tables
 
 _IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png")
 _SNIFFED_BYTES = 1 << 20
@@ -35,7 +36,9 @@ import snapshard as ss
 
 
 def suggest_recipe(url: str) -> Recipe:
-    """Suggests a recipe for raw data: a folder of class folders of images, or CSV.
+    """Suggests a recipe for raw data: class folders of images, or tables.
+
+    Tables are CSV, Parquet, Arrow, Feather and JSON Lines files: what most files are.
 
     Images of one size are copied as they are, of several sizes resized to the size that most
     have, or to 256×256 with the ratio kept where none is the rule.
@@ -77,7 +80,10 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
     pictured = [file for file in images.select(listed).files if "/" in file.path]
     tables = [f for f in listed if is_table(f.path) and not _hidden(f.path)]
     num_images = sum(file.path.lower().endswith(_IMAGES) for file in pictured)
-    if tables and len(tables) >= num_images:
+    typed = find_typed_tables(url, listed, opened)
+    if typed is not None and typed.num_files >= max(len(tables), num_images):
+        source = typed.source
+    elif tables and len(tables) >= num_images:
         source = _table_source(url, tables, opened)
     elif num_images or read_sizes(pictured[:: 1 + len(pictured) // _NUM_PROBED], opened):
         source = images
@@ -117,9 +123,9 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
             "into one folder for each class, or give the folder above."
         )
     return (
-        f"{opened.shown} holds neither CSV files nor class folders of images (first of "
-        f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
-        "that says what it is."
+        f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON Lines) nor class folders "
+        f"of images (first of {len(listed):,} files: {listed[0].path!r}). Correct the path, or "
+        "write a recipe file that says what it is."
     )
 
 

@@ -158,7 +158,7 @@ def test_what_is_no_known_data(pictures: Any, tmp_path: Path) -> None:
         suggest_recipe("empty")
     (tmp_path / "texts" / "a").mkdir(parents=True)
     (tmp_path / "texts" / "a" / "x.txt").write_text("words")
-    with pytest.raises(DataError, match=r"neither CSV files nor class folders .*'a/x\.txt'"):
+    with pytest.raises(DataError, match=r"neither tables .* nor class folders .*'a/x\.txt'"):
         suggest_recipe("texts")
     with pytest.raises(DataError, match=r"6 images beside each other .*one folder for each class"):
         suggest_recipe(f"{pictures([(4, 6)])}/cat")

@@ -1,0 +1,91 @@
+"""Typed tables among raw files: found by name and content, and told in a recipe's text."""
+
+import gzip
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.suggest import describe_suggestion, suggest_recipe
+from snapshard.schemas.errors import DataError
+
+TABLE = pa.table({"n": [1, 2], "s": ["a", None], "at": [{"x": [1.5]}, {"x": []}]})
+LINES = b'{"n": 1, "at": {"x": [1.5]}}\n{"n": null}\n'
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str) -> None:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    if "parquet" in name:
+        pq.write_table(TABLE, name)
+    elif "feather" in name:
+        pa.feather.write_feather(TABLE, name)
+    elif "arrow" in name:
+        with pa.ipc.new_stream(name, TABLE.schema) as writer:
+            writer.write_table(TABLE)
+    else:
+        Path(name).write_bytes(gzip.compress(LINES) if name.endswith(".gz") else LINES)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("t.parquet", ss.Parquet),
+        ("t.feather", ss.Arrow),
+        ("t.arrows", ss.Arrow),
+        ("t.jsonl", ss.JsonLines),
+        ("t.ndjson.gz", ss.JsonLines),
+    ],
+)
+def test_a_file_and_a_folder_of_them(name: str, source: Any) -> None:
+    for path in (f"d/a.{name}", f"d/sub/b.{name}", "d/README.txt", f"d/.hidden.{name}"):
+        write(path)
+    for url in ("d", f"d/a.{name}", f"d/**/*.{name.partition('.')[2]}"):
+        recipe = suggest_recipe(url)
+        assert recipe.source == source(url)
+        Path("made.py").write_text(describe_suggestion(url))
+        made = load_recipe_file("made.py")
+        assert made.source == recipe.source
+        assert made.features is not None
+        assert made.features["at.x"] == ss.Sequence(
+            ss.Scalar("float64"), optional=source is ss.JsonLines
+        )
+        assert made.structs == (() if source is ss.JsonLines else ("at",))
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("parquet", ss.Parquet), ("feather", ss.Arrow), ("arrow", ss.Arrow), ("json", ss.JsonLines)],
+)
+def test_the_content_of_a_single_file_decides(name: str, source: Any) -> None:
+    write(name)
+    shutil.move(name, "data.bin")
+    assert suggest_recipe("data.bin").source == source("data.bin")
+
+
+def test_most_files_decide() -> None:
+    write("d/a.parquet")
+    write("d/b.jsonl")
+    write("d/c.jsonl")
+    assert suggest_recipe("d").source == ss.JsonLines("d")
+    Path("d/x.csv").write_text("a\n1\n")
+    Path("d/y.csv").write_text("a\n1\n")
+    Path("d/z.csv").write_text("a\n1\n")
+    assert suggest_recipe("d").source == ss.Csv("d")
+
+
+def test_json_of_another_kind_is_no_table() -> None:
+    Path("d").mkdir()
+    Path("d/config.json").write_text('{\n  "a": 1\n}\n')
+    with pytest.raises(DataError, match="neither tables"):
+        suggest_recipe("d")
