@@ -65,7 +65,7 @@ def parse_lines(name: str, data: bytes) -> tuple[list[dict[str, Any]], list[str]
         if not isinstance(row, dict) or not row:
             lost.append(f"{name} line {number}: {reprlib.repr(row)}, expected an object")
             continue
-        rows.append(_flat(row))
+        rows.append(flat_fields(row))
     return rows, lost
 
 
@@ -100,7 +100,7 @@ def infer_columns(
             continue
         present = [value for value in found if value is not None]
         if present:
-            features[column] = _feature(
+            features[column] = value_feature(
                 f"The table {name}", column, present, optional=len(present) < len(rows)
             )
     if not features:
@@ -133,22 +133,28 @@ def read_columns(
     return pa.RecordBatch.from_arrays(arrays, schema=schema), unfit
 
 
-def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_fields(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """An object's fields, those of objects in it by dotted names."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
+            flat.update(flat_fields(value, f"{prefix}{name}."))
         else:
             flat[prefix + name] = value
     return flat
 
 
-def _feature(where: str, column: str, values: list[Any], *, optional: bool) -> Feature:
+def value_feature(where: str, column: str, values: list[Any], *, optional: bool) -> Feature:
+    """The feature of which all values are.
+
+    Raises:
+        SchemaError: if they are of no one type.
+    """
     if all(isinstance(value, list) for value in values):
         items = [item for value in values for item in value]
         if not items:
             raise SchemaError(f"{where}: all lists of {column!r} are empty. Leave it out.")
-        of = _feature(where, column, items, optional=False)
+        of = value_feature(where, column, items, optional=False)
         if isinstance(of, Scalar | ClassLabel):
             return Sequence(of, optional=optional)
     kinds = {_kind(value) for value in values}

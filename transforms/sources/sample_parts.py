@@ -1,0 +1,257 @@
+"""Parts of WebDataset samples as features, by their suffixes.
+
+====================================== ===================================================
+part                                   feature
+====================================== ===================================================
+``jpg``, ``jpeg``, ``png``, ``webp``,  ``image``, an encoded Image
+``gif``, ``bmp``
+``wav``, ``flac``, ``mp3``, ``ogg``    ``audio``, an encoded Audio
+``cls``                                ``label``: int64 where all are whole numbers, else a
+                                       ClassLabel
+``txt``                                ``text``, a Text
+``json``                               ``json.<field>``, nested objects dotted; typed as side
+                                       tables in JSON Lines are
+``npy``                                ``array``, a Tensor; dimensions that vary are None
+anything else                          its own name, the bytes as a string
+``left.jpg`` …                         ``left.image`` …
+====================================== ===================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args
+
+import numpy as np
+
+from ...schemas.errors import SchemaError
+from ...schemas.features import (
+    Audio,
+    ClassLabel,
+    Dtype,
+    Feature,
+    Image,
+    Scalar,
+    Sequence,
+    Tensor,
+    Text,
+)
+from ..prepare.audio_header import UnreadableSoundError
+from ..prepare.audio_header import read_header as read_sound
+from ..prepare.image_header import MAX_PIXELS, UnreadableImageError
+from ..prepare.image_header import read_header as read_image
+from .label_json import flat_fields, value_feature
+from .wire_arrays import Lists, wire_lists
+
+_KINDS = {
+    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp"), "image"),
+    **dict.fromkeys(("wav", "flac", "mp3", "ogg"), "audio"),
+    "cls": "label",
+    "txt": "text",
+    "json": "json",
+    "npy": "array",
+}
+_INTEGER = re.compile(rb"\s*-?[0-9]{1,18}\s*")
+_DTYPES = frozenset(get_args(Dtype))
+
+
+class UnfitPartError(ValueError):
+    """A sample that cannot be used, with a reason to group by."""
+
+    def __init__(self, stage: str, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.stage, self.reason = stage, reason
+
+
+def kind_of(part: str) -> tuple[str, str]:
+    """What a part becomes, and the name of its feature.
+
+    >>> kind_of("left.jpg"), kind_of("cls"), kind_of("depth.raw")
+    (('image', 'left.image'), ('label', 'label'), ('bytes', 'depth.raw'))
+    """
+    prefix, dot, suffix = part.rpartition(".")
+    kind = _KINDS.get(suffix)
+    return ("bytes", part) if kind is None else (kind, prefix + dot + kind)
+
+
+@dataclasses.dataclass
+class PartTypes:
+    """What the parts of samples have turned out to be, so far."""
+
+    num_samples: int = 0
+    kinds: dict[str, str] = dataclasses.field(default_factory=dict)
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    values: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+
+    def add(self, parts: Mapping[str, bytes]) -> None:
+        """Notes one sample; what cannot be read says nothing."""
+        self.num_samples += 1
+        for name, kind, value in _values(parts):
+            self.kinds[name] = kind
+            self.counts[name] = self.counts.get(name, 0) + 1
+            self.values.setdefault(name, []).append(value)
+
+    def features(self) -> dict[str, Feature]:
+        """The features of the parts.
+
+        Raises:
+            SchemaError: if the values of one are of no one type.
+        """
+        return {
+            name: self._feature(name, kind, optional=self.counts[name] < self.num_samples)
+            for name, kind in self.kinds.items()
+            # A field that is null everywhere is of no type.
+            if any(value is not None for value in self.values[name])
+        }
+
+    def _feature(self, name: str, kind: str, *, optional: bool) -> Feature:
+        values = self.values[name]
+        if kind == "image":
+            return Image(storage="encoded")
+        if kind == "audio":
+            return Audio(storage="encoded")
+        if kind == "text":
+            return Text(optional=optional)
+        if kind == "label":
+            texts = sorted({value.decode() for value in values})
+            if all(_INTEGER.fullmatch(value) for value in values):
+                return Scalar("int64", optional=optional)
+            return ClassLabel(tuple(texts), optional=optional)
+        if kind == "array":
+            return _array_feature(name, values, optional=optional)
+        if kind == "json":
+            present = [value for value in values if value is not None]
+            missing = optional or len(present) < len(values)
+            return value_feature("The samples", name, present, optional=missing)
+        return Scalar("string", optional=optional)
+
+
+def read_parts(
+    parts: Mapping[str, bytes], features: Mapping[str, Feature], *, max_pixels: int = MAX_PIXELS
+) -> dict[str, Lists]:
+    """The stored lists of a sample's features, by feature.
+
+    Raises:
+        UnfitPartError: if a part is missing, cannot be read, or does not fit its feature.
+    """
+    found = {name: (kind, value) for name, kind, value in _values(parts, checked=True)}
+    rows: dict[str, Lists] = {}
+    for name, feature in features.items():
+        kind, value = found.get(name, ("", None))
+        if isinstance(feature, Image | Audio):
+            rows[name] = _media(name, feature, value, max_pixels=max_pixels)
+            continue
+        if kind == "label":
+            value = _label(value, feature)
+        try:
+            rows[name] = wire_lists(name, feature, value)
+        except SchemaError as error:
+            stage, reason = "validate", "missing part" if value is None else "unfit part"
+            raise UnfitPartError(stage, reason, str(error)) from None
+    return rows
+
+
+def _media(name: str, feature: Image | Audio, value: Any, *, max_pixels: int) -> Lists:
+    if value is None:
+        raise UnfitPartError("validate", "missing part", f"the sample has no {name!r}")
+    try:
+        if isinstance(feature, Audio):
+            read_sound(value)
+            return {name: [value]}
+        header = read_image(value, max_pixels=max_pixels)
+    except (UnreadableImageError, UnreadableSoundError) as error:
+        raise UnfitPartError("read", error.reason, f"{name}: {error}") from None
+    return {
+        name: [value],
+        f"{name}/height": [header.height],
+        f"{name}/width": [header.width],
+        f"{name}/orientation": [header.orientation],
+    }
+
+
+def _label(value: bytes | None, feature: Feature) -> Any:
+    if value is None or isinstance(feature, Text):
+        return value
+    if isinstance(feature, Scalar) and feature.dtype != "string":
+        if not _INTEGER.fullmatch(value):
+            raise UnfitPartError("read", "unfit part", f"cls is {value[:40]!r}, expected a number")
+        return int(value)
+    return value.strip()
+
+
+def _values(parts: Mapping[str, bytes], *, checked: bool = False) -> Iterator[tuple[str, str, Any]]:
+    """(feature's name, kind, value) of all parts; a value that cannot be read is left out.
+
+    Raises:
+        UnfitPartError: if one cannot be read, where that is ``checked``.
+    """
+    taken: dict[str, str] = {}
+    for part, content in parts.items():
+        kind, name = kind_of(part)
+        if checked and name in taken:
+            message = f"the parts {taken[name]!r} and {part!r} are both {name!r}"
+            raise UnfitPartError("read", "two parts of one kind", message)
+        taken[name] = part
+        try:
+            value = _READERS.get(kind, bytes)(content)
+        except (ValueError, RecursionError, EOFError, OSError, MemoryError) as error:
+            if checked:
+                message = f"the part {part!r} cannot be read: {error}"
+                raise UnfitPartError("read", f"no {part.rpartition('.')[2]}", message) from None
+            continue
+        if kind == "json":
+            yield from ((f"{name}.{field}", kind, one) for field, one in value.items())
+        else:
+            yield name, kind, value
+
+
+def _read_json(content: bytes) -> dict[str, Any]:
+    found = json.loads(content)
+    if not isinstance(found, dict):
+        raise ValueError(f"it is a {type(found).__name__}, expected an object")  # noqa: TRY004
+    return flat_fields(found)
+
+
+def _read_array(content: bytes) -> Any:
+    array = np.load(io.BytesIO(content), allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it is an archive of arrays, expected one array")  # noqa: TRY004
+    if array.dtype.name not in _DTYPES:
+        raise ValueError(f"its dtype is {array.dtype}, which an Example cannot hold")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _read_label(content: bytes) -> bytes:
+    content.decode()
+    return content.strip()
+
+
+_READERS: dict[str, Callable[[bytes], Any]] = {
+    "json": _read_json,
+    "array": _read_array,
+    "label": _read_label,
+    "text": bytes.decode,
+}
+
+
+def _array_feature(name: str, values: list[Any], *, optional: bool) -> Feature:
+    dtypes = sorted({value.dtype.name for value in values})
+    ranks = sorted({value.ndim for value in values})
+    if len(dtypes) > 1 or len(ranks) > 1:
+        raise SchemaError(
+            f"The arrays {name!r} have the dtypes {', '.join(dtypes)} and "
+            f"{', '.join(map(str, ranks))} dimensions; expected one of each. Give other arrays "
+            "another suffix."
+        )
+    if ranks == [0]:
+        return Scalar(dtypes[0], optional=optional)
+    sizes = [{value.shape[axis] for value in values} for axis in range(ranks[0])]
+    shape = tuple(min(size) if len(size) == 1 and min(size) else None for size in sizes)
+    if optional and None not in shape[1:]:
+        of = Tensor(dtypes[0], shape=shape[1:]) if shape[1:] else Scalar(dtypes[0])
+        return Sequence(of, optional=True)
+    return Tensor(dtypes[0], shape=shape)

@@ -1,0 +1,276 @@
+"""WebDataset tars as a source: the files of one key are one record."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pydantic
+
+from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
+from ...schemas.config import config_class
+from ...schemas.errors import DataError, Reject
+from ...schemas.features import ClassLabel, Features
+from ...schemas.recipe import OpenSource
+from ..globs import matches
+from ..prepare.image_header import MAX_PIXELS
+from ..runs import wire_schema
+from ..tar_archive import archive_scheme
+from .sample_parts import PartTypes, UnfitPartError, kind_of, read_parts
+from .tar_samples import Damage, Sample, read_samples, sample_offsets
+from .wire_arrays import Lists, wire_arrays
+
+SAMPLED = 500
+"""So many samples of a tar tell the types of its parts, …"""
+SAMPLED_TARS = 16
+"""… and so many tars, at equal distances."""
+BATCH_SAMPLES = 256
+BATCH_BYTES = 8 << 20
+
+_RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_MAX_NAMES = 100_000
+
+
+@config_class
+class WebDataset:
+    """Tar files of samples: ``0001.jpg``, ``0001.cls`` and ``0001.json`` are one record.
+
+    Files of one key follow each other in the tar. What each becomes is told in
+    ``sample_parts``: images, sounds, texts, labels, JSON fields, arrays. A part that some samples
+    lack is optional; an image, a sound or a tensor must be there, or the sample is rejected. Of a
+    damaged tar, the good beginning is kept, and the rest is one reject.
+
+    Attributes:
+        shards: The tars: one, a folder of them, a glob, or names with braces:
+            ``"data-{000..009}.tar"``, ``"{a,b}.tar"``, of which none may be missing. Compressed
+            ones (``.tar.gz`` …) are read front to back, as one block each; of others, large ones
+            are cut.
+        max_pixels: Images of more pixels are rejected before they are decoded.
+    """
+
+    shards: str
+    max_pixels: Annotated[int, pydantic.Field(gt=0)] = MAX_PIXELS
+
+    media = True
+    numbered = True
+    label = "label"
+    side_urls = ()
+
+    def __post_init__(self) -> None:
+        """Checks the braces."""
+        _expand(self._tail)
+
+    @property
+    def url(self) -> str:
+        """The tars' place, as a folder or a glob: a tar by its plain name would be a folder."""
+        head, tail = self.shards[: -len(self._tail)], _BRACES.sub("*", self._tail)
+        if archive_scheme(tail) == "tar" and not re.search(r"[*?\[]", tail):
+            stem, _, suffix = tail.rpartition(".")
+            tail = f"{stem}[.]{suffix}"
+        return head + tail
+
+    @property
+    def _tail(self) -> str:
+        """The names below the last folder that no wildcard or brace stands for."""
+        found = re.search(r"[*?\[{]", self.shards)
+        before = self.shards[: found.start()] if found else self.shards.rstrip("/")
+        return self.shards[before.rfind("/") + 1 :]
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records, as plain JSON, for the fingerprint."""
+        return {"max_pixels": self.max_pixels}
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes the tars.
+
+        Raises:
+            DataError: if one that braces name is missing.
+        """
+        wanted = _expand(self._tail) if "{" in self._tail else []
+        globs = [tuple(name.split("/")) for name in wanted]
+        selected, skipped = [], Counter[str]()
+        named = set(wanted)
+        for file in files:
+            parts = tuple(file.path.split("/"))
+            hidden = any(part.startswith(".") for part in parts)
+            if hidden or archive_scheme(file.path) != "tar":
+                skipped["hidden file" if hidden else "not a tar"] += 1
+            elif wanted and file.path not in named and not any(matches(parts, g) for g in globs):
+                skipped["not named by the braces"] += 1
+            else:
+                selected.append(file)
+        paths = {file.path for file in selected}
+        missing = [name for name in wanted if name not in paths and not re.search(r"[*?\[]", name)]
+        if missing:
+            raise DataError(
+                f"WebDataset: {self.shards} names {len(wanted):,} tars, and {len(missing):,} of "
+                f"them are missing (first: {missing[0]!r}). Put them there, or correct the braces."
+            )
+        return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """Where samples begin, about every 32 MiB."""
+        return () if file.problem else tuple(sample_offsets(opened, file.path, file.num_bytes))
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the parts, from the first samples of up to 16 tars.
+
+        Where labels are names, all tars are read for them.
+
+        Raises:
+            DataError: if there is no sample.
+            SchemaError: if the parts of a kind are of no one type.
+        """
+        readable = [file for file in files if not file.problem]
+        types = PartTypes()
+        for file in readable[:: -(-len(readable) // SAMPLED_TARS) or 1]:
+            for sample in itertools.islice(_samples(opened, file), SAMPLED):
+                types.add(sample.parts)
+        features = types.features()
+        if not features:
+            raise DataError(
+                f"WebDataset: no sample in {self.shards}. Expected tars of files such as 0001.jpg "
+                "and 0001.cls. A tar of class folders is an ImageFolder."
+            )
+        labels = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
+        if labels:
+            names = self._names(readable, opened, labels)
+            for name in labels:
+                optional = getattr(features[name], "optional", False)
+                features[name] = ClassLabel(tuple(sorted(names[name])), optional=optional)
+        return features
+
+    def _names(
+        self, files: Sequence[SourceFile], opened: OpenSource, labels: Sequence[str]
+    ) -> dict[str, set[str]]:
+        names: dict[str, set[str]] = {name: set() for name in labels}
+        for file in files:
+            for sample in _samples(opened, file):
+                for part, content in sample.parts.items():
+                    kind, name = kind_of(part)
+                    if kind == "label" and name in names:
+                        with contextlib.suppress(UnicodeDecodeError):
+                            names[name].add(content.decode().strip())
+        return names
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads the samples of a block's ranges; ids are ``path#offset``."""
+        for index in ordered:
+            part = block.ranges[index]
+            pending = _Pending(features, part.path)
+            if part.problem:
+                pending.reject(None, "inventory", part.problem, part.problem)
+                yield pending.batch()
+                continue
+            for found in read_samples(opened, part.path, part.start, part.stop):
+                if isinstance(found, Damage):
+                    message = f"the tar cannot be read on from byte {found.offset:,}"
+                    pending.reject(
+                        found.offset, "read", "damaged archive", f"{message}: {found.message}"
+                    )
+                    continue
+                pending.add(found, max_pixels=self.max_pixels)
+                if pending.is_full:
+                    yield pending.batch()
+                    pending = _Pending(features, part.path)
+            if pending.positions or pending.rejects:
+                yield pending.batch()
+
+
+class _Pending:
+    """Rows and rejects of a raw batch, before it is full."""
+
+    def __init__(self, features: Features, path: str) -> None:
+        self._features, self._path = features, path
+        self.positions: list[int] = []
+        self.rejects: list[Reject] = []
+        self._rows: list[dict[str, Lists]] = []
+        self._num_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.positions) >= BATCH_SAMPLES or self._num_bytes >= BATCH_BYTES
+
+    def add(self, sample: Sample, *, max_pixels: int) -> None:
+        if sample.problem:
+            message = f"sample {sample.key!r}: {sample.problem}"
+            self.reject(sample.offset, "read", "unfit part", message)
+            return
+        try:
+            row = read_parts(sample.parts, self._features, max_pixels=max_pixels)
+        except UnfitPartError as error:
+            message = f"sample {sample.key!r}: {error}"
+            self.reject(sample.offset, error.stage, error.reason, message)
+            return
+        self.positions.append(sample.offset)
+        self._rows.append(row)
+        self._num_bytes += sum(map(len, sample.parts.values()))
+
+    def reject(self, position: int | None, stage: str, reason: str, message: str) -> None:
+        self.rejects.append(
+            Reject(
+                record_id=self._path if position is None else f"{self._path}#{position}",
+                stage=stage,
+                reason=reason,
+                message=message,
+                source=self._path,
+                position=position,
+            )
+        )
+
+    def batch(self) -> RawBatch:
+        schema = wire_schema(self._features)
+        columns: dict[str, pa.Array] = {}
+        for name, feature in self._features.items():
+            columns.update(wire_arrays(name, feature, [row[name] for row in self._rows]))
+        arrays = [columns[name] for name in schema.names]
+        return RawBatch(
+            ids=[f"{self._path}#{position}" for position in self.positions],
+            columns=pa.RecordBatch.from_arrays(arrays, schema=schema),
+            rejects=tuple(self.rejects),
+        )
+
+
+def _samples(opened: OpenSource, file: SourceFile) -> Iterator[Sample]:
+    for found in read_samples(opened, file.path, 0, file.num_bytes):
+        if isinstance(found, Sample) and not found.problem:
+            yield found
+
+
+def _expand(text: str) -> list[str]:
+    """All names that braces stand for.
+
+    Raises:
+        ValueError: if they are none.
+
+    >>> _expand("a-{08..10}.tar")
+    ['a-08.tar', 'a-09.tar', 'a-10.tar']
+    """
+    found = _BRACES.search(text)
+    if found is None:
+        if "{" in text or "}" in text:
+            raise ValueError(f"{text!r} has a brace without its other half")
+        return [text]
+    span = _RANGE.fullmatch(found[1])
+    if span is not None:
+        first, last = span.groups()
+        if int(last) - int(first) >= _MAX_NAMES or int(first) > int(last):
+            raise ValueError(
+                f"{{{found[1]}}} in {text!r}: expected a range of up to {_MAX_NAMES:,}"
+            )
+        width = len(first) if first.startswith("0") or len(first) == len(last) else 0
+        choices = [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
+    else:
+        choices = found[1].split(",")
+    rest = _expand(text[found.end() :])
+    if len(choices) * len(rest) > _MAX_NAMES:
+        raise ValueError(f"{text!r} stands for more than {_MAX_NAMES:,} names")
+    return [text[: found.start()] + choice + end for choice in choices for end in rest]
