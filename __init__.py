@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .transforms.sources.numpy_files import Numpy
     from .transforms.sources.parquet import Parquet
     from .transforms.sources.text_files import TextFiles
+    from .transforms.sources.web_dataset import WebDataset
 
 __version__ = "0.1.0"
 
@@ -68,6 +69,7 @@ __all__ = [
     "Text",
     "TextFiles",
     "Timestamp",
+    "WebDataset",
     "__version__",
     "audio",
     "build",
@@ -109,6 +111,7 @@ _EXPORTS: dict[str, str] = {
     "build": ".pipelines.build",
     "encode_example": ".transforms.rows",
     "parse_example": ".transforms.rows",
+    "WebDataset": ".transforms.sources.web_dataset",
 }
 _MODULES: dict[str, str] = {
     "audio": ".transforms.prepare.audio",
