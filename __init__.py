@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .transforms.sources.numpy_files import Numpy
     from .transforms.sources.parquet import Parquet
     from .transforms.sources.text_files import TextFiles
+    from .transforms.sources.tfrecord_files import TFRecords
     from .transforms.sources.web_dataset import WebDataset
 
 __version__ = "0.1.0"
@@ -65,6 +66,7 @@ __all__ = [
     "Snapshot",
     "Splits",
     "Struct",
+    "TFRecords",
     "Tensor",
     "Text",
     "TextFiles",
@@ -85,6 +87,7 @@ __all__ = [
 # Public name -> the module that defines it, relative to this package: the imports above, said again
 # for the running program. A module is its own value: `images`.
 _EXPORTS: dict[str, str] = {
+    "TFRecords": ".transforms.sources.tfrecord_files",
     "Arrow": ".transforms.sources.arrow_ipc",
     "Audio": ".schemas.features",
     "AudioFolder": ".transforms.sources.audio_folder",

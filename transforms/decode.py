@@ -53,6 +53,15 @@ def read_lists(serialized: bytes) -> dict[str, ExampleList]:
     return {name: found for name, found in lists.items() if found is not None}
 
 
+def top_level_fields(message: bytes) -> set[int]:
+    """The numbers of a message's own fields: 1 in an Example, 1 and 2 in a SequenceExample.
+
+    Raises:
+        NotAnExampleError: where the bytes are no message.
+    """
+    return {number for number, _, _ in _fields(message)}
+
+
 def _list(feature: bytes) -> ExampleList | None:
     """The list that a Feature holds: of one kind, the last that is set."""
     chosen, parts = 0, [b""]

@@ -1,0 +1,378 @@
+"""Records of a TFRecord file as Arrow columns: Examples, SequenceExamples, serialized tensors.
+
+tfx_bsl decodes Examples, many at a time, into a list for each feature. What the lists are (one
+value each, a fixed number, frames of a sequence, a tensor of its own in the bytes) the file does
+not say: :class:`ColumnShapes` gathers it from the records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...schemas.errors import SchemaError
+from ...schemas.features import ClassLabel, Feature, Scalar, Tensor, TensorForm, tensor_form
+from ...schemas.wire import FLOATS
+from ..decode import NotAnExampleError, top_level_fields
+
+FRAMES = "##frames##"
+TENSOR = "tensor"
+"""What a record that is one serialized tensor is called as a feature."""
+
+_STRINGS = "\x08\x07\x12"
+"""What serialized tensors of strings begin with: their dtype, and the tag of their shape."""
+_DTYPES = {"int64": "int64", "float": "float32", "large_binary": "string", "binary": "string"}
+
+
+@dataclasses.dataclass
+class ColumnShape:
+    """What the lists of one feature have in common."""
+
+    kind: str = ""
+    """int64, float32 or string; empty while none had a value."""
+    num_present: int = 0
+    lengths: tuple[int, int] | None = None
+    """Fewest and most values; of a sequence's frames, in each frame."""
+    framed: bool = False
+    tensors: tuple[str, tuple[int | None, ...]] | None = None
+    """Dtype and shape, where every value is a serialized tensor."""
+    may_be_tensors: bool = True
+
+    def merge(self, other: ColumnShape, *, name: str) -> ColumnShape:
+        """What both have in common.
+
+        Raises:
+            SchemaError: if they hold values of different kinds.
+        """
+        if self.kind and other.kind and self.kind != other.kind:
+            raise SchemaError(
+                f"feature {name!r} holds {self.kind} in some records and {other.kind} in others. "
+                "Read them as two sources, or write them anew."
+            )
+        if self.framed != other.framed and self.num_present and other.num_present:
+            raise SchemaError(
+                f"feature {name!r} stands in the context of some records and among the sequences "
+                "of others. Write them anew."
+            )
+        pairs = [lengths for lengths in (self.lengths, other.lengths) if lengths is not None]
+        found = [tensors for tensors in (self.tensors, other.tensors) if tensors is not None]
+        return ColumnShape(
+            kind=self.kind or other.kind,
+            num_present=self.num_present + other.num_present,
+            lengths=(min(a for a, _ in pairs), max(b for _, b in pairs)) if pairs else None,
+            framed=self.framed or other.framed,
+            tensors=_common(found),
+            may_be_tensors=self.may_be_tensors and other.may_be_tensors,
+        )
+
+    def feature(self, num_records: int) -> Feature:
+        """The feature that holds such lists."""
+        optional = self.num_present < num_records
+        if self.may_be_tensors and self.tensors is not None and not optional:
+            dtype, shape = self.tensors
+            return Tensor(dtype, shape) if shape else Scalar(dtype)  # type: ignore[arg-type]
+        low, high = self.lengths or (0, 0)
+        kind: Any = self.kind or "string"
+        if self.framed:
+            if low == high == 1:
+                return Tensor(kind, (None,), optional=optional)
+            return Tensor(kind, (None, high if low == high and high else None))
+        if low == high == 1:
+            return Scalar(kind, optional=optional)
+        if low == high and high and not optional:
+            return Tensor(kind, (high,))
+        return Tensor(kind, (None,), optional=optional)
+
+    def to_json(self) -> list[Any]:
+        """As plain JSON; :meth:`from_json` is its dual."""
+        return [*dataclasses.astuple(self)]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> ColumnShape:
+        """Reads what :meth:`to_json` wrote."""
+        kind, present, lengths, framed, tensors, may_be = value
+        return cls(
+            kind=kind,
+            num_present=present,
+            lengths=tuple(lengths) if lengths is not None else None,
+            framed=framed,
+            tensors=(tensors[0], tuple(tensors[1])) if tensors is not None else None,
+            may_be_tensors=may_be,
+        )
+
+
+def decode(
+    records: Sequence[bytes], names: Mapping[str, Sequence[str]] | None = None
+) -> pa.RecordBatch:
+    """Records as one column for each feature: lists, or lists of lists for the frames of sequences.
+
+    Args:
+        records: Serialized Examples, SequenceExamples or tensors, all of one kind.
+        names: The features to decode and the kinds of values they may have; None for all.
+
+    Raises:
+        RuntimeError: if at least one is no such record, or they hold several kinds of values.
+    """
+    tensors = [record[:1] == b"\x08" for record in records]
+    if any(tensors):
+        if not all(tensors) or (names is not None and list(names) != [TENSOR]):
+            raise RuntimeError("a serialized tensor among Examples")
+        column = pa.array([[record] for record in records], pa.large_list(pa.large_binary()))
+        return pa.RecordBatch.from_arrays([column], names=[TENSOR])
+    framed = any(map(_has_frames, records))
+    from tfx_bsl.coders import example_coder, sequence_example_coder
+
+    if not framed:
+        batch = example_coder.ExamplesToRecordBatchDecoder().DecodeBatch(list(records))
+        return _chosen(
+            dict(zip(batch.schema.names, batch.columns, strict=True)), len(records), names
+        )
+    decoder = sequence_example_coder.SequenceExamplesToRecordBatchDecoder(FRAMES)
+    batch = decoder.DecodeBatch(list(records))
+    columns = {name: batch.column(name) for name in batch.schema.names if name != FRAMES}
+    if FRAMES in batch.schema.names:
+        frames = batch.column(FRAMES)
+        for field in frames.type:
+            if field.name in columns and columns[field.name].null_count < len(records):
+                raise RuntimeError(f"{field.name!r} stands in the context and among the sequences")
+            columns[field.name] = frames.field(field.name)
+    return _chosen(columns, len(records), names)
+
+
+def shapes_of(batch: pa.RecordBatch) -> dict[str, ColumnShape]:
+    """What the lists of each column have in common."""
+    return {
+        name: _shape_of(column)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+
+
+def read_tensor(content: bytes) -> np.ndarray[Any, Any]:
+    """The tensor that ``tf.io.serialize_tensor`` wrote; strings as objects of bytes.
+
+    Raises:
+        ValueError: if the bytes are none.
+    """
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.framework import tensor_pb2
+
+    proto = tensor_pb2.TensorProto()
+    try:
+        proto.ParseFromString(content)
+        values: np.ndarray[Any, Any] = tf.make_ndarray(proto)
+    except (DecodeError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
+        raise ValueError(f"no serialized tensor ({type(error).__name__})") from None
+    return values
+
+
+def _has_frames(record: bytes) -> bool:
+    try:
+        return 2 in top_level_fields(record)
+    except NotAnExampleError:
+        return False
+
+
+def kinds_of(feature: Feature) -> tuple[str, ...]:
+    """The kinds of values that a feature can be read from, the first where there are none.
+
+    Strings may be serialized tensors, or the name of a class.
+    """
+    form = tensor_form(feature)
+    if form is None or form.dtype == "string":
+        return ("string",)
+    return ("float32", "int64", "string") if form.dtype in FLOATS else ("int64", "string")
+
+
+def _chosen(
+    columns: Mapping[str, Any], num_records: int, names: Mapping[str, Sequence[str]] | None
+) -> pa.RecordBatch:
+    if names is None:
+        ordered = sorted(columns, key=str.encode)
+        return pa.RecordBatch.from_arrays([columns[name] for name in ordered], names=ordered)
+    arrays = []
+    for name, kinds in names.items():
+        column = columns.get(name)
+        if column is None or pa.types.is_null(column.type):
+            column = pa.nulls(num_records, pa.large_list(_VALUES[kinds[0]]))
+        arrays.append(column)
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+_VALUES = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.large_binary()}
+
+
+def _kind_of(type_: pa.DataType) -> str:
+    while pa.types.is_large_list(type_) or pa.types.is_list(type_):
+        type_ = type_.value_type
+    return _DTYPES.get(str(type_), "")
+
+
+def _shape_of(column: pa.Array) -> ColumnShape:
+    kind = _kind_of(column.type)
+    present = len(column) - column.null_count
+    if pa.types.is_null(column.type) or not present:
+        return ColumnShape(kind=kind)
+    framed = _is_list(column.type.value_type)
+    inner = column.flatten() if framed else column
+    counts = pc.list_value_length(inner).drop_null()
+    lengths = (pc.min(counts).as_py(), pc.max(counts).as_py()) if len(counts) else None
+    if lengths is None or not lengths[1]:
+        kind = ""  # a list without values says nothing
+    shape = ColumnShape(kind=kind, num_present=present, lengths=lengths, framed=framed)
+    if kind != "string" or framed or lengths != (1, 1):
+        return dataclasses.replace(shape, may_be_tensors=not present or lengths is None)
+    tensors = []
+    for value in column.flatten():
+        content = value.as_py()
+        if content[:1] != b"\x08" or b"\x12" not in content[:4]:
+            return dataclasses.replace(shape, may_be_tensors=False)
+        try:
+            array = read_tensor(content)
+        except ValueError:
+            return dataclasses.replace(shape, may_be_tensors=False)
+        name = "string" if array.dtype == object else array.dtype.name
+        tensors.append((name, array.shape))
+    return dataclasses.replace(shape, tensors=_common(tensors))
+
+
+def _common(
+    found: Sequence[tuple[str, tuple[int | None, ...]]],
+) -> tuple[str, tuple[int | None, ...]] | None:
+    """The dtype and shape of all, None where a dimension differs; None where they do not fit."""
+    if not found:
+        return None
+    dtype, shape = found[0]
+    for other, sizes in found[1:]:
+        if other != dtype or len(sizes) != len(shape):
+            return None
+        shape = tuple(a if a == b else None for a, b in zip(shape, sizes, strict=True))
+    return dtype, shape
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_large_list(type_) or pa.types.is_list(type_))
+
+
+def adapted(
+    column: pa.Array, feature: Feature, *, kinds: Sequence[str]
+) -> tuple[pa.Array, np.ndarray[Any, Any]]:
+    """A decoded column as a row reader takes it for a feature, and the rows that do not fit.
+
+    One value each is no list, frames of one value each are one list, serialized tensors become
+    lists of their values.
+
+    Returns:
+        The column, and bool[n].
+    """
+    form = tensor_form(feature) or TensorForm(dtype="string")
+    counts = _lengths(column)
+    if _kind_of(column.type) not in kinds:
+        if not form.shape:
+            return pa.nulls(len(column), _VALUES[kinds[0]]), counts > 0
+        # A list without values says nothing of its kind.
+        values = pa.array([], _VALUES[kinds[0]])
+        offsets = pa.array(np.zeros(len(column) + 1, np.int64))
+        missing = column.is_null() if column.null_count else None
+        return pa.LargeListArray.from_arrays(offsets, values, mask=missing), counts > 0
+    if _kind_of(column.type) == "string" and _holds_tensors(column, feature, form):
+        return _unpacked(column, form)
+    if _is_list(column.type.value_type):
+        bad = np.zeros(len(column), bool)
+        if form.shape != (None,):
+            return column, bad
+        inner = column.flatten()
+        sizes = _lengths(inner)
+        bad[np.repeat(np.arange(len(column)), counts)[sizes != 1]] = True
+        if bad.any():
+            # What is bad is emptied: its rows are rejected for its length.
+            return adapted(_without(column, bad), feature, kinds=kinds)[0], bad
+        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]))
+        missing = column.is_null() if column.null_count else None
+        return pa.LargeListArray.from_arrays(offsets, inner.flatten(), mask=missing), bad
+    return (column, np.zeros(len(column), bool)) if form.shape else _single(column)
+
+
+def _holds_tensors(column: pa.Array, feature: Feature, form: TensorForm) -> bool:
+    """Whether bytes are serialized tensors: those of numbers must be, those of strings may."""
+    if form.dtype != "string":
+        return not isinstance(feature, ClassLabel)
+    if not form.shape or _is_list(column.type.value_type):
+        return False
+    values = column.flatten()
+    begins = pc.starts_with(values, pattern=_STRINGS) if len(values) else pa.array([False])
+    return bool(pc.all(begins).as_py()) and len(values) <= len(column)
+
+
+def shown(value: Any) -> str:
+    """What a feature of a record holds, for a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _single(column: pa.Array) -> tuple[pa.Array, np.ndarray[Any, Any]]:
+    """Lists of one value as that value; and the rows of more."""
+    counts = _lengths(column)
+    ends = np.cumsum(counts)
+    first = pa.array(np.where(counts > 0, ends - counts, 0), mask=counts == 0)
+    return column.flatten().take(first), counts > 1
+
+
+def _unpacked(column: pa.Array, form: TensorForm) -> tuple[pa.Array, np.ndarray[Any, Any]]:
+    """Serialized tensors as lists of their values."""
+    rows: list[Any] = []
+    bad = np.zeros(len(column), bool)
+    for row, values in enumerate(column.to_pylist()):
+        found = None
+        if values:
+            try:
+                found = read_tensor(values[0])
+            except ValueError:
+                bad[row] = True
+        if found is not None and not _has_shape(found, form):
+            found, bad[row] = None, True
+        bad[row] |= values is not None and len(values) != 1
+        rows.append(found)
+    dtype = form.dtype if form.dtype != "bfloat16" else "float32"
+    value_type = pa.large_binary() if dtype == "string" else pa.from_numpy_dtype(dtype)
+    if form.shape.count(None) > 1:
+        kind = value_type
+        for _ in form.shape:
+            kind = pa.large_list(kind)
+        return pa.array([None if r is None else r.tolist() for r in rows], kind), bad
+    sizes = [0 if r is None else r.size for r in rows]
+    flat = [r.reshape(-1) for r in rows if r is not None]
+    values = np.concatenate(flat) if flat else np.zeros(0, dtype)
+    items = pa.array(values.astype(dtype, copy=False), value_type)
+    missing = pa.array([r is None for r in rows])
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+    lists = pa.LargeListArray.from_arrays(offsets, items, mask=missing)
+    if form.shape:
+        return lists, bad
+    return _single(lists)[0], bad
+
+
+def _has_shape(values: np.ndarray[Any, Any], form: TensorForm) -> bool:
+    dtype = "string" if values.dtype == object else values.dtype.name
+    if dtype != form.dtype or len(values.shape) != len(form.shape):
+        return False
+    pairs = zip(values.shape, form.shape, strict=True)
+    return all(wanted in (None, found) for found, wanted in pairs)
+
+
+def _lengths(column: pa.Array) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = (
+        pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
+    return found
+
+
+def _without(column: pa.Array, rows: np.ndarray[Any, Any]) -> pa.Array:
+    """A column with null in some rows."""
+    indices = pa.array(np.arange(len(column)), mask=rows)
+    return column.take(indices)

@@ -1,0 +1,394 @@
+"""TFRecord files as a source: Examples, SequenceExamples, and serialized tensors.
+
+The file says neither which of them it holds nor what is in them: features are told from the
+records. A record's id is ``path#offset``, in uncompressed bytes. Of a damaged file all records that
+can be trusted are kept; what cannot be is a reject that says where.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ...schemas.config import config_class
+from ...schemas.errors import Reject, SchemaError
+from ...schemas.features import Feature, Features, Image
+from ...schemas.manifest import MAX_LABELS
+from ...schemas.recipe import OpenSource
+from ..prepare.compile import MAX_PAYLOAD_BYTES
+from ..runs import wire_schema
+from .arrow_rows import RowReader
+from .encoded_images import image_columns
+from .example_columns import ColumnShape, adapted, decode, kinds_of, shapes_of, shown
+from .remembered import remembered
+from .table_files import (
+    INFER_ALL_BYTES,
+    check_columns,
+    check_types,
+    class_of,
+    empty_file,
+    may_be_class,
+    no_rows,
+    select_files,
+    types_to_json,
+    unreadable,
+    with_types,
+)
+from .tfrecord_frames import Frame, frame_offsets, read_frames
+
+CUT_BYTES = 32 << 20
+"""A large file that is not compressed may be cut about every so many bytes."""
+SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz")
+"""What TFRecord files' names end with, or hold before ``-00000-of-00010``."""
+
+_SHARD = re.compile(r"\.tfrec(?:ord)?s?-\d+-of-\d+(?:\.gz)?$")
+_BATCH_BYTES = 4 << 20
+_BATCH_RECORDS = 4_096
+_SAMPLE_RECORDS = 10_000
+
+
+@config_class
+class TFRecords:
+    """Records of TFRecord files, compressed with GZIP or ZLIB, or not.
+
+    Each feature of an Example becomes a feature: one value a record a scalar, as many in each a
+    tensor, else a sequence. Frames of a SequenceExample become sequences of vectors. Bytes that
+    ``tf.io.serialize_tensor`` wrote become the tensor, whether they are a feature or the record
+    itself (which is then called ``tensor``).
+
+    Attributes:
+        url: A file, a folder (its ``.tfrecord``, ``.tfrecords`` and ``.tfrec`` files and shards of
+            such, at any depth), a glob, or any fsspec URL.
+        label: The feature to predict. Strings become a ClassLabel; numbers stay.
+        types: Types in place of inferred ones: ``{"age": "int32"}``, or a feature such as
+            ``ss.Image(storage="encoded")`` for the bytes of image files, ``ss.ClassLabel(…)`` for
+            a class's index, ``ss.Tensor("float32", (28, 28))`` for a flat list.
+    """
+
+    url: str
+    label: str | None = None
+    types: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the types."""
+        images = {name for name, wanted in (self.types or {}).items() if _is_image(wanted)}
+        check_types({n: wanted for n, wanted in (self.types or {}).items() if n not in images})
+
+    @property
+    def media(self) -> bool:
+        """Whether records hold images: then 1 % may be rejected by default."""
+        return any(map(_is_image, (self.types or {}).values()))
+
+    @property
+    def numbered(self) -> bool:
+        """A file holds many records."""
+        return True
+
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """None: the files are all there is."""
+        return ()
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records, as plain JSON, for the fingerprint."""
+        return {"label": self.label, "types": types_to_json(self.types)}
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes TFRecord files, those of a glob's own suffix, and a single file as it is."""
+        shards = tuple(
+            found[0] for file in files if (found := _SHARD.search(file.path.lower())) is not None
+        )
+        return select_files(
+            self.url, files, suffixes=(*SUFFIXES, *set(shards)), what="a .tfrecord file"
+        )
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """Where records begin, about every 32 MiB of a file that is not compressed."""
+        if file.problem or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
+            return ()
+        try:
+            found = frame_offsets(opened, file.path, num_bytes=file.num_bytes, every=CUT_BYTES)
+        except ValueError:
+            return ()
+        return tuple(found)
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the records, from all of them up to 256 MiB, else the first of each file.
+
+        Raises:
+            SchemaError: if no record can be read, or a feature holds values of several kinds.
+            RecipeError: if ``label`` or ``types`` name no feature.
+        """
+        readable = [file for file in files if not file.problem and file.num_bytes]
+        everything = sum(file.num_bytes for file in readable) <= INFER_ALL_BYTES
+        limit = None if everything else _SAMPLE_RECORDS
+        shapes: dict[str, ColumnShape] = {}
+        num_records = 0
+        for file in readable:
+            found = remembered(
+                opened,
+                file.sha256,
+                f"columns {limit}",
+                lambda file=file: self._look(file, opened, limit),  # type: ignore[misc]
+            )
+            num_records += found["num_records"]
+            for name, value in found["columns"].items():
+                shape = ColumnShape.from_json(value)
+                shapes[name] = shapes[name].merge(shape, name=name) if name in shapes else shape
+        if not num_records:
+            raise SchemaError(
+                f"TFRecords: none of the {len(files):,} files of {self.url} holds a whole record, "
+                "so its features cannot be told. Is it the right source?"
+            )
+        check_columns("TFRecords", shapes, label=self.label, types=self.types)
+        inferred = {name: shapes[name].feature(num_records) for name in sorted(shapes)}
+        images = {n: w for n, w in (self.types or {}).items() if _is_image(w)}
+        rest = {n: w for n, w in (self.types or {}).items() if n not in images}
+        features: dict[str, Feature] = with_types(inferred, rest) | images
+        label = self.label
+        if label is not None and may_be_class(features[label], (self.types or {}).get(label)):
+            names = self._class_names(readable, opened, label)
+            features[label] = class_of(names) or features[label]
+        return features
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads the records that begin in a block's ranges; ids are ``path#offset``."""
+        for index in ordered:
+            part = block.ranges[index]
+            if part.problem:
+                yield no_rows(features, unreadable(part))
+            elif part.stop == 0:
+                yield no_rows(features, empty_file(part))
+            else:
+                yield from self._read_part(part, features, opened)
+
+    def _read_part(
+        self, part: FileRange, features: Features, opened: OpenSource
+    ) -> Iterator[RawBatch]:
+        reader = _ExampleReader(features, path=part.path)
+        try:
+            for frames in _batches(read_frames(opened, part.path, part.start, part.stop)):
+                yield reader.read(frames)
+        except ValueError as error:
+            yield no_rows(
+                features,
+                Reject(
+                    record_id=part.path,
+                    stage="read",
+                    reason="not a TFRecord file",
+                    message=f"{part.path}: {error}, expected TFRecord. Copy or make it anew, or "
+                    "remove it from the source.",
+                    source=part.path,
+                ),
+            )
+
+    def _look(self, file: SourceFile, opened: OpenSource, limit: int | None) -> dict[str, Any]:
+        """What a file's records hold."""
+        shapes: dict[str, ColumnShape] = {}
+        num_records = 0
+        for batch in _decoded(opened, file, limit):
+            num_records += batch.num_rows
+            for name, shape in shapes_of(batch).items():
+                shapes[name] = shapes[name].merge(shape, name=name) if name in shapes else shape
+        columns = {name: shape.to_json() for name, shape in shapes.items()}
+        return {"num_records": num_records, "columns": columns}
+
+    def _class_names(
+        self, files: Sequence[SourceFile], opened: OpenSource, label: str
+    ) -> set[str] | None:
+        names: set[str] = set()
+        for file in files:
+            found = remembered(
+                opened,
+                file.sha256,
+                "classes",
+                lambda file=file: _texts_of(opened, file, label),  # type: ignore[misc]
+            )
+            if found is None:
+                return None
+            names.update(found)
+        return names
+
+
+class _ExampleReader:
+    """Turns records of one file into batches of wire columns."""
+
+    def __init__(self, features: Features, *, path: str) -> None:
+        self._features, self._path = features, path
+        self._wire = wire_schema(features)
+        self._images = {n: f for n, f in features.items() if isinstance(f, Image)}
+        self._values = {n: f for n, f in features.items() if n not in self._images}
+        self._kinds = {name: kinds_of(feature) for name, feature in features.items()}
+
+    def read(self, frames: Sequence[Frame]) -> RawBatch:
+        """The records of some frames; damaged ones, and what does not fit, are rejects."""
+        rejects = [self._damaged(frame) for frame in frames if frame.problem]
+        good = [frame for frame in frames if not frame.problem]
+        empty = pa.RecordBatch.from_pylist([], schema=self._wire)
+        parts = [
+            RawBatch(ids=[], columns=empty),
+            *(self._convert(some, batch, rejects) for some, batch in self._decoded(good, rejects)),
+        ]
+        return RawBatch(
+            ids=[record_id for part in parts for record_id in part.ids],
+            columns=pa.concat_batches([part.columns for part in parts]),
+            rejects=tuple(rejects),
+        )
+
+    def _decoded(
+        self, frames: Sequence[Frame], rejects: list[Reject]
+    ) -> Iterator[tuple[Sequence[Frame], pa.RecordBatch]]:
+        """Decodes records many at a time; where that fails, finds the culprits by halves."""
+        if not frames:
+            return
+        try:
+            yield frames, decode([frame.content for frame in frames], self._kinds)
+        except (RuntimeError, pa.ArrowException) as error:
+            if len(frames) == 1:
+                why = f"no tf.train.Example, SequenceExample or tensor ({error})"
+                rejects.append(self._unfit(frames[0], why))
+                return
+            middle = len(frames) // 2
+            yield from self._decoded(frames[:middle], rejects)
+            yield from self._decoded(frames[middle:], rejects)
+
+    def _convert(
+        self, frames: Sequence[Frame], batch: pa.RecordBatch, rejects: list[Reject]
+    ) -> RawBatch:
+        columns: dict[str, pa.Array] = {}
+        pictures: dict[str, pa.Array] = {}
+        problems: dict[int, str] = {}
+        for name, feature in self._features.items():
+            column, unfit = adapted(batch.column(name), feature, kinds=self._kinds[name])
+            for row in np.flatnonzero(unfit).tolist():
+                found = shown(batch.column(name)[row].as_py())
+                problems.setdefault(row, f"feature {name!r} is {found}, expected {feature}")
+            if name in self._images:
+                made, unreadable_images = image_columns(name, column)
+                pictures |= made
+                for row, problem in unreadable_images.items():
+                    problems.setdefault(row, f"feature {name!r}: {problem}")
+            else:
+                columns[name] = column
+        rejects += [self._unfit(frames[row], problems[row]) for row in sorted(problems)]
+        kept = np.array([row for row in range(len(frames)) if row not in problems], np.int64)
+        arrow = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        offsets = np.array([frame.offset for frame in frames], np.int64)
+        if not columns:
+            ids = [f"{self._path}#{offset}" for offset in offsets[kept].tolist()]
+            rows = RawBatch(ids=ids, columns=arrow)
+        else:
+            reader = RowReader(arrow.schema, self._values, path=self._path, unit="byte")
+            rows = reader.read(
+                arrow.take(pa.array(kept)),
+                offsets[kept],
+                payload=lambda row: _payload(frames[int(kept[row])].content),
+            )
+        rejects += rows.rejects
+        row_of = {f"{self._path}#{frame.offset}": row for row, frame in enumerate(frames)}
+        chosen = pa.array([row_of[record_id] for record_id in rows.ids], pa.int64())
+        arrays = [
+            pictures[name].take(chosen) if name in pictures else rows.columns.column(name)
+            for name in self._wire.names
+        ]
+        return RawBatch(ids=rows.ids, columns=pa.RecordBatch.from_arrays(arrays, schema=self._wire))
+
+    def _damaged(self, frame: Frame) -> Reject:
+        lost = " Nothing after it can be read." if frame.last else ""
+        return Reject(
+            record_id=f"{self._path}#{frame.offset}",
+            stage="read",
+            reason="damaged file" if frame.last else "damaged record",
+            message=f"{self._path} byte {frame.offset}: {frame.problem}.{lost} Copy or make the "
+            "file anew, or raise max_rejects to do without what is lost.",
+            source=self._path,
+            position=frame.offset,
+        )
+
+    def _unfit(self, frame: Frame, why: str) -> Reject:
+        return Reject(
+            record_id=f"{self._path}#{frame.offset}",
+            stage="validate",
+            reason="not such a record",
+            message=f"{self._path} byte {frame.offset}: {why}. Mend the record, declare another "
+            "type, or raise max_rejects to quarantine it.",
+            source=self._path,
+            position=frame.offset,
+            payload=_payload(frame.content),
+        )
+
+
+def _payload(content: bytes) -> bytes | None:
+    return content if len(content) <= MAX_PAYLOAD_BYTES else None
+
+
+def _is_image(wanted: object) -> bool:
+    return isinstance(wanted, Image) and wanted.storage == "encoded"
+
+
+def _batches(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
+    """Frames, about 4 MiB at a time."""
+    held: list[Frame] = []
+    size = 0
+    for frame in frames:
+        held.append(frame)
+        size += len(frame.content)
+        if size >= _BATCH_BYTES or len(held) == _BATCH_RECORDS:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def _decoded(opened: OpenSource, file: SourceFile, limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The records of a file, decoded; what cannot be is told when they are read for good."""
+    num_records = 0
+    try:
+        for frames in _batches(read_frames(opened, file.path, 0, file.num_bytes)):
+            records = [frame.content for frame in frames if not frame.problem]
+            for batch in _whole(records):
+                num_records += batch.num_rows
+                yield batch
+            if limit is not None and num_records >= limit:
+                return
+    except ValueError:
+        return
+
+
+def _whole(records: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    """Records decoded, those left out that cannot be."""
+    if not records:
+        return
+    try:
+        yield decode(records)
+    except (RuntimeError, pa.ArrowException):
+        if len(records) > 1:
+            middle = len(records) // 2
+            yield from _whole(records[:middle])
+            yield from _whole(records[middle:])
+
+
+def _texts_of(opened: OpenSource, file: SourceFile, label: str) -> list[str] | None:
+    """The texts of a label; None where they are more than a class may have."""
+    found: set[bytes] = set()
+    for batch in _decoded(opened, file, None):
+        if label in batch.schema.names:
+            found.update(v for v in batch.column(label).flatten().unique().to_pylist() if v)
+        if len(found) > MAX_LABELS:
+            return None
+    return sorted(text.decode() for text in found if _is_utf8(text))
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,176 @@
+"""The frames of a TFRecord file that somebody else wrote: every good record, and what is damaged.
+
+The content decides how the file is compressed: GZIP, ZLIB, or not at all. Offsets count
+uncompressed bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import google_crc32c
+
+from ...schemas.recipe import OpenSource
+from .decompress import DamagedError, compression_of, decompressed
+
+MAX_RECORD_BYTES = 1 << 30
+"""A frame that states more is damaged: protobuf parses up to 2 GiB."""
+
+_HEAD = struct.Struct("<QI")
+_FRAME_BYTES = 16
+_READ_BYTES = 4 << 20
+_MASK_DELTA = 0xA282EAD8
+
+
+class Frame(NamedTuple):
+    """One record, or what is wrong at its place."""
+
+    offset: int
+    content: bytes
+    problem: str = ""
+    last: bool = False
+    """Whether nothing that follows can be read."""
+
+
+def compression(head: bytes) -> str:
+    """How a TFRecord file that begins so is compressed: ``gzip``, ``zlib``, ``none``.
+
+    Raises:
+        ValueError: if it is no TFRecord file at all.
+    """
+    if compression_of(head) == "gzip":
+        return "gzip"
+    if len(head) >= _HEAD.size and _head_problem(head) == "":
+        return "none"
+    if len(head) >= 2 and head[0] & 15 == 8 and int.from_bytes(head[:2], "big") % 31 == 0:
+        return "zlib"
+    raise ValueError("it does not begin with the head of a TFRecord frame")
+
+
+def read_frames(opened: OpenSource, path: str, start: int, stop: int) -> Iterator[Frame]:
+    """The frames that begin in [start, stop); of a compressed file, all.
+
+    A record whose checksum does not hold is told, and the next is read; where the length of one
+    cannot be trusted, or the file ends inside one, that is the last.
+
+    Raises:
+        ValueError: if it is no TFRecord file.
+    """
+    kind = compression(opened.read(path, 0, _HEAD.size))
+    if kind == "none":
+        yield from _frames(_ranged(opened, path, start), start, stop)
+        return
+    if kind == "gzip":
+        pieces = decompressed(lambda a, b: opened.read(path, a, b), "gzip")
+    else:
+        pieces = _inflated(_ranged(opened, path, 0))
+    yield from _frames(pieces, 0, None)
+
+
+def frame_offsets(opened: OpenSource, path: str, *, num_bytes: int, every: int) -> list[int]:
+    """Offsets of frames, about one every so many bytes; up to the first that is damaged.
+
+    Raises:
+        ValueError: if it is no TFRecord file.
+    """
+    if compression(opened.read(path, 0, _HEAD.size)) != "none":
+        return []
+    found: list[int] = []
+    at, window, window_start = 0, b"", 0
+    while at + _HEAD.size <= num_bytes:
+        if not window_start <= at <= window_start + len(window) - _HEAD.size:
+            window, window_start = opened.read(path, at, at + _READ_BYTES), at
+        head = window[at - window_start : at - window_start + _HEAD.size]
+        if len(head) < _HEAD.size or _head_problem(head):
+            break
+        if at >= (found[-1] if found else 0) + every:
+            found.append(at)
+        at += _HEAD.unpack(head)[0] + _FRAME_BYTES
+    return found
+
+
+def _frames(pieces: Iterator[bytes], start: int, stop: int | None) -> Iterator[Frame]:
+    held, at, offset = b"", 0, start
+
+    def fill(num_bytes: int) -> bool:
+        """Takes pieces until so many bytes are held."""
+        nonlocal held, at
+        parts, size = [held[at:]], len(held) - at
+        while size < num_bytes:
+            piece = next(pieces, b"")
+            if not piece:
+                break
+            parts.append(piece)
+            size += len(piece)
+        held, at = b"".join(parts), 0
+        return size >= num_bytes
+
+    try:
+        while stop is None or offset < stop:
+            if len(held) - at < _HEAD.size and not fill(_HEAD.size):
+                if held:
+                    yield Frame(offset, b"", f"the file ends {len(held)} bytes into a frame", True)
+                return
+            problem = _head_problem(held[at : at + _HEAD.size])
+            if problem:
+                yield Frame(offset, b"", problem, True)
+                return
+            length = _HEAD.unpack_from(held, at)[0]
+            size = length + _FRAME_BYTES
+            if len(held) - at < size and not fill(size):
+                missing = size - len(held)
+                yield Frame(
+                    offset, b"", f"the file ends {missing:,} bytes before the record does", True
+                )
+                return
+            content = held[at + _HEAD.size : at + _HEAD.size + length]
+            stored = int.from_bytes(held[at + size - 4 : at + size], "little")
+            if _masked(content) == stored:
+                yield Frame(offset, content)
+            else:
+                yield Frame(offset, b"", "the checksum of the record does not hold")
+            at += size
+            offset += size
+    except DamagedError as error:
+        yield Frame(offset, b"", str(error), True)
+
+
+def _head_problem(head: bytes) -> str:
+    length, checksum = _HEAD.unpack(head[: _HEAD.size])
+    if _masked(head[:8]) != checksum:
+        return "the checksum of a record's length does not hold"
+    if length > MAX_RECORD_BYTES:
+        return f"a record states {length:,} bytes"
+    return ""
+
+
+def _masked(content: bytes) -> int:
+    crc = int(google_crc32c.value(content))
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def _ranged(opened: OpenSource, path: str, start: int) -> Iterator[bytes]:
+    while piece := opened.read(path, start, start + _READ_BYTES):
+        start += len(piece)
+        yield piece
+
+
+def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The content of a ZLIB stream."""
+    stream, num_read = zlib.decompressobj(), 0
+    for piece in pieces:
+        rest = piece
+        while rest and not stream.eof:
+            try:
+                plain = stream.decompress(rest, _READ_BYTES)
+            except zlib.error:
+                raise DamagedError("zlib", offset=num_read, detail="is damaged") from None
+            rest = stream.unconsumed_tail
+            if plain:
+                yield plain
+        num_read += len(piece)
+    if not stream.eof:
+        raise DamagedError("zlib", offset=num_read, detail="ends too early")
