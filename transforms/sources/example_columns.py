@@ -19,6 +19,7 @@ from ...schemas.errors import SchemaError
 from ...schemas.features import ClassLabel, Feature, Scalar, Tensor, TensorForm, tensor_form
 from ...schemas.wire import FLOATS
 from ..decode import NotAnExampleError, top_level_fields
+from ..dtypes import numpy_dtype
 
 FRAMES = "##frames##"
 TENSOR = "tensor"
@@ -347,8 +348,8 @@ def _unpacked(column: pa.Array, form: TensorForm) -> tuple[pa.Array, np.ndarray[
         return pa.array([None if r is None else r.tolist() for r in rows], kind), bad
     sizes = [0 if r is None else r.size for r in rows]
     flat = [r.reshape(-1) for r in rows if r is not None]
-    values = np.concatenate(flat) if flat else np.zeros(0, dtype)
-    items = pa.array(values.astype(dtype, copy=False), value_type)
+    values = np.concatenate(flat) if flat else np.zeros(0, numpy_dtype(dtype))
+    items = pa.array(values, value_type)
     missing = pa.array([r is None for r in rows])
     offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
     lists = pa.LargeListArray.from_arrays(offsets, items, mask=missing)
