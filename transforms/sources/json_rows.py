@@ -256,7 +256,7 @@ def _depths(feature: Feature) -> tuple[int, ...]:
 
 def _nested(type_: pa.DataType, depth: int) -> pa.DataType:
     for _ in range(depth):
-        type_ = pa.large_list(type_)
+        type_ = pa.list_(type_)
     return type_
 
 

@@ -110,7 +110,7 @@ def fitted(value: Any, type_: pa.DataType) -> Any:
     """
     if value is None:
         return None
-    if pa.types.is_large_list(type_):
+    if pa.types.is_list(type_):
         if not isinstance(value, list):
             raise UnfitError("wrong type", f"is {shown(value)}, expected a list")
         return [fitted(item, type_.value_type) for item in value]
