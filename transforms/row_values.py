@@ -44,9 +44,12 @@ _NANOSECONDS = {
     "us": 10**3,
     "ns": 1,
 }
+_QUIET = np.errstate(over="ignore", invalid="ignore")
+"""Overflow is looked for, and some NaN warn wherever they are looked at."""
 _OTHERS = "The Example is of other features."
 
 
+@_QUIET
 def to_array(name: str, feature: Feature, value: object) -> Array:
     """A value as an array of the dtype and shape that its feature is stored in.
 
@@ -84,6 +87,7 @@ def to_lists(name: str, form: TensorForm, array: Array) -> dict[str, Flat]:
     return lists
 
 
+@_QUIET
 def from_lists(name: str, feature: Feature, lists: Mapping[str, Flat]) -> Any:
     """The value of a feature, from its stored lists.
 
@@ -259,8 +263,7 @@ def _cast(name: str, feature: Feature, array: Array, dtype: str) -> Array:
     if not is_number and not (array.size == 0 and array.dtype == np.float64):
         raise unfit(name, feature, f"{reprlib.repr(array.tolist())} ({array.dtype})", "Convert it.")
     if dtype in FLOATS or not array.size:
-        with np.errstate(over="ignore", invalid="ignore"):
-            cast = array.astype(numpy_dtype(dtype))
+        cast = array.astype(numpy_dtype(dtype))
         fits = dtype not in FLOATS or _in_range(array.astype(np.float64), cast, dtype)
     else:
         fits = _in_range(array, array, dtype)

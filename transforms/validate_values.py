@@ -172,16 +172,16 @@ def _outside(values: Any, low: Any, high: Any) -> Mask | None:
     """Numbers below ``low`` or above ``high``; None is no limit."""
     if not values.size:
         return None
-    # Unlike min and max, these pass over NaN.
-    fits = low is None or not np.fmin.reduce(values) < low
-    if fits and (high is None or not np.fmax.reduce(values) > high):
+    # Where there is NaN, these are NaN, and so is no limit kept in one look.
+    above = low is None or values.min() >= low
+    if above and (high is None or values.max() <= high):
         return None
     bad = np.zeros(values.shape, bool)
     if low is not None:
         bad |= values < low
     if high is not None:
         bad |= values > high
-    return bad
+    return bad if bad.any() else None
 
 
 def _beyond(values: Any, largest: float) -> Mask | None:

@@ -288,6 +288,16 @@ def test_images_of_declared_and_of_any_size() -> None:
     assert sorted(found(ss.Image(2, channels=1), [b"ab", b"abcd", b"abc"], **sizes)) == [2]
 
 
+def test_a_signalling_nan_neither_warns_nor_hides_what_is_beside_it() -> None:
+    values = np.array([-5, 0, 3], np.float32)
+    values.view(np.uint32)[1] = 0x7F80_0001
+    batch = pa.RecordBatch.from_pydict({"x": values})
+    limited: Features = {"x": ss.Scalar("float32", min=0, max=2)}
+    assert [p.row for p in Validator(limited).problems(batch)] == [0, 2]
+    finite: Features = {"x": ss.Scalar("float32", values=(-5.0, 3.0), finite=True)}
+    assert [p.reason for p in Validator(finite).problems(batch)] == ["not finite"]
+
+
 def test_a_record_is_rejected_once_and_the_others_stay() -> None:
     features: Features = {"a": ss.Scalar("uint8"), "b": ss.Scalar("float32", min=0)}
     batch = columns(features, a=[1, 300, 2, 3], b=[1, -1, -1, 0])
