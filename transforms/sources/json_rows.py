@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,7 @@ class JsonReader:
         """Finds out how the features lie in the objects, from the first lines that have them."""
         tree: Tree | None = {}
         left = dict(self._parts)
-        keys: set[str] = set()
+        others: set[str] = set()
         for line in range(min(len(lines), _MAX_LOOKED_AT)):
             if not left:
                 break
@@ -92,7 +92,7 @@ class JsonReader:
                     continue
                 del left[name]
                 steps, value = route
-                keys.update(key for key, _ in steps)
+                others |= _joined_keys(parts) - {key for key, _ in steps}
                 type_ = _value_type(self._features[name], value)
                 depth = sum(lists for _, lists in steps)
                 if depth not in _depths(self._features[name]):
@@ -104,7 +104,7 @@ class JsonReader:
             feature = self._features[name]
             depth = _depths(feature)[0]
             steps = (*((part, 0) for part in parts[:-1]), (parts[-1], depth))
-            keys.update(parts)
+            others |= _joined_keys(parts) - set(parts)
             type_ = _value_type(feature, None)
             self._types[name] = _nested(type_, depth)
             tree = _planted(tree, steps, type_)
@@ -112,7 +112,7 @@ class JsonReader:
             schema = pa.schema([pa.field(key, _arrow(*node)) for key, node in tree.items()])
             self._fast = _Fast(
                 schema=schema,
-                others=_other_keys(self._parts.values(), keys),
+                others=_quoted(others),
                 reader=RowReader(schema, self._features, path=self._path, unit="byte"),
             )
 
@@ -284,18 +284,17 @@ def _arrow(depth: int, node: Any) -> pa.DataType:
     return _nested(node, depth)
 
 
-def _other_keys(names: Any, taken: set[str]) -> tuple[bytes, ...]:
-    """Keys that lead to a feature on another way than the ones taken."""
+def _joined_keys(parts: list[str]) -> set[str]:
+    """All keys that a name with dots in it may be reached by, one after the other."""
+    if len(parts) == 1:
+        return set(parts)
+    bounds = range(len(parts) + 1)
+    return {".".join(parts[start:stop]) for start in bounds for stop in bounds if start < stop}
 
-    def all_keys() -> Iterator[str]:
-        for parts in names:
-            if len(parts) > 1:
-                for start in range(len(parts)):
-                    for stop in range(start + 1, len(parts) + 1):
-                        yield ".".join(parts[start:stop])
 
-    others = sorted(set(all_keys()) - taken)
+def _quoted(keys: set[str]) -> tuple[bytes, ...]:
+    """Keys as they may stand in JSON."""
     texts = {
-        json.dumps(key, ensure_ascii=ascii).encode() for key in others for ascii in (False, True)
+        json.dumps(key, ensure_ascii=ascii).encode() for key in keys for ascii in (False, True)
     }
     return tuple(sorted(texts))
