@@ -68,6 +68,15 @@ def build(
     source: _Source,
     out: Annotated[str, typer.Option(help="Output root: a folder or URL.", metavar="DIR")],
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.", metavar="N")] = 1,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Take so many records, those with the lowest keys: for a dry run.",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line.")
     ] = False,
@@ -79,7 +88,7 @@ def build(
     _check_root(out)
     recipe = _recipe_of(source)
     with terminal.Bars() as bars:
-        snapshot = run_build(recipe, out, workers=workers, progress=bars)
+        snapshot = run_build(recipe, out, workers=workers, limit=limit, progress=bars)
     if as_json:
         print(json.dumps(_json_facts(snapshot)))
         return

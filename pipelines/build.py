@@ -52,6 +52,7 @@ def build(
     out: str | os.PathLike[str],
     *,
     workers: int = 1,
+    limit: int | None = None,
     progress: Progress | None = None,
 ) -> Snapshot:
     """Builds the snapshot of a recipe, or finds it built.
@@ -61,6 +62,10 @@ def build(
         out: The output root, a folder or URL: the snapshot lies in
             ``<out>/<recipe.name>/<fingerprint>``.
         workers: Worker processes of the embedded engine.
+        limit: Takes so many records, those with the lowest keys: a uniform sample, the same each
+            time, into a snapshot of its own. Of images and other files that are a record each
+            no others are read; of tables all rows are prepared, once. Filtered and rejected
+            files count, rows do not. The splits divide the sample in their fractions.
         progress: Told how far each step is.
 
     Returns:
@@ -73,19 +78,32 @@ def build(
         RunnerError: if a worker dies; building again goes on.
     """
     refuse_while_loading("ss.build")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise RecipeError(f"ss.build: limit={limit!r}, expected a number of records, 1 or more.")
     with DirectRunner(num_workers=workers) as runner:
-        return Build(recipe, os.fspath(out), runner=runner, progress=progress or Silent()).run()
+        return Build(
+            recipe, os.fspath(out), runner=runner, progress=progress or Silent(), limit=limit
+        ).run()
 
 
 class Build:
     """One build under way."""
 
-    def __init__(self, recipe: Recipe, out: str, *, runner: JobRunner, progress: Progress) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: str,
+        *,
+        runner: JobRunner,
+        progress: Progress,
+        limit: int | None = None,
+    ) -> None:
         """Takes what to build, where to, on what; does nothing yet."""
         self._recipe = recipe
         self._out = OutputPaths(storage.absolute(out), recipe.name)
         self._workspace = Workspace(self._out.workspace)
         self._runner = runner
+        self._limit = limit
         self._progress = progress
         self._seconds: dict[str, float] = {}
 
@@ -98,7 +116,12 @@ class Build:
     def _run(self) -> Snapshot:
         started = time.time()
         with self._timed("inventory"):
-            found = survey(self._recipe, workspace=self._workspace, progress=self._progress)
+            found = survey(
+                self._recipe,
+                workspace=self._workspace,
+                progress=self._progress,
+                limit=self._limit,
+            )
         folder = self._out.snapshot(found.fingerprint)
         if storage.exists(join(folder, MANIFEST)):
             point_latest(self._out, found.fingerprint)
@@ -221,7 +244,13 @@ class Build:
         from .analyze import AnalysisSpec, analyze
 
         self._progress.start("analyze", total=None, unit="graph")
-        plans = plan_with(self._recipe, prepared.summary, workspace=self._workspace, size_ratio=1.0)
+        plans = plan_with(
+            self._recipe,
+            prepared.summary,
+            workspace=self._workspace,
+            size_ratio=1.0,
+            limit=found.limit,
+        )
         name = prepared.digest
         spec = AnalysisSpec(
             staged=staged,

@@ -26,6 +26,7 @@ from ..transforms import storage
 from ..transforms.blocks import BLOCK_BYTES, group_blocks
 from ..transforms.local_files import NO_PERMISSION
 from ..transforms.opened_source import OpenedSource
+from .limits import lowest_files
 from .memo import Known, read_memo
 
 CHUNK_BYTES = 4 * 2**20
@@ -50,6 +51,8 @@ class Inventory:
         blocks: The units of work that the files make.
         input_digest: Hash of all paths, contents and problems, hex.
         num_hashed: How many files had to be read to know their contents.
+        selected: All records' files, those that a limit leaves out as they were listed.
+        stop_key: The first key that a limit leaves out; None without one.
     """
 
     files: tuple[SourceFile, ...]
@@ -58,6 +61,8 @@ class Inventory:
     blocks: tuple[Block, ...]
     input_digest: str
     num_hashed: int
+    selected: tuple[SourceFile, ...]
+    stop_key: int | None = None
 
 
 def take_inventory(
@@ -67,6 +72,8 @@ def take_inventory(
     workspace: Workspace,
     progress: Progress,
     write: bool = True,
+    limit: int | None = None,
+    seed: int = 0,
 ) -> Inventory:
     """Lists a source's files, learns their contents and groups them into blocks.
 
@@ -76,6 +83,8 @@ def take_inventory(
         workspace: Where the memo lies. It is rewritten only if it changed.
         progress: Told how many files are known.
         write: False writes nothing at all: a dry run.
+        limit: Takes so many files, those with the lowest keys, and reads no others.
+        seed: The recipe's, which the keys depend on.
 
     Raises:
         DataError: if there are no records' files.
@@ -87,19 +96,23 @@ def take_inventory(
     if not selection.files:
         raise DataError(_say_none(source, opened, listed, num_skipped=selection.num_skipped))
     memo = read_memo(workspace.memo, source=opened.url, cuts_by=_cuts_by(source))
+    wanted, stop_key = selection.files, None
+    if limit is not None:
+        wanted, stop_key = lowest_files(selection.files, limit=limit, seed=seed)
     readable = [file for file in selection.files if not file.problem]
     known: dict[str, Known | str] = {
         file.path: found for file in readable if (found := memo.find(file)) is not None
     }
-    unknown = [file for file in readable if file.path not in known]
-    progress.start(STEP, total=len(selection.files), unit="files")
-    num_done = len(selection.files) - len(unknown)
+    unknown = [file for file in wanted if not file.problem and file.path not in known]
+    progress.start(STEP, total=len(wanted), unit="files")
+    num_done = len(wanted) - len(unknown)
     with contextlib.closing(_learn(source, opened, unknown)) as batches:
         for batch in batches:
             known.update(batch)
             num_done += len(batch)
             progress.advance(STEP, done=num_done)
-    files = tuple(_complete(file, known.get(file.path)) for file in selection.files)
+    taken = {file.path: _complete(file, known.get(file.path)) for file in wanted}
+    files = tuple(taken.values())
     contents = {path: found for path, found in known.items() if isinstance(found, Known)}
     if write:
         memo.write(contents, listed_ns=listed_ns)
@@ -111,6 +124,8 @@ def take_inventory(
         blocks=group_blocks(files, {path: found.cuts for path, found in contents.items()}),
         input_digest=input_digest(files),
         num_hashed=len(unknown),
+        selected=tuple(taken.get(file.path, file) for file in selection.files),
+        stop_key=stop_key,
     )
 
 

@@ -19,6 +19,7 @@ from ..transforms.sizing import measure_sample
 from ..transforms.summary import Summary
 from .compression import choose_compression
 from .key_columns import key_columns_reader
+from .limits import Limit
 from .plan import plan_from_json, plan_splits, plan_to_json
 from .run_files import keys_suffix
 from .survey import Survey
@@ -33,7 +34,12 @@ class Layout:
 
 
 def plan_with(
-    recipe: Recipe, summary: Summary, *, workspace: Workspace, size_ratio: float
+    recipe: Recipe,
+    summary: Summary,
+    *,
+    workspace: Workspace,
+    size_ratio: float,
+    limit: Limit | None = None,
 ) -> tuple[SplitPlan, ...]:
     """Plans splits and shards; ``size_ratio`` is stored by prepared bytes."""
     reader = key_columns_reader(
@@ -45,6 +51,7 @@ def plan_with(
         shards=recipe.shards,
         size_ratio=size_ratio,
         read_keys=reader,
+        limit=limit,
     )
 
 
@@ -69,7 +76,9 @@ def lay_out(
         read_mb_per_s=recipe.shards.read_mb_per_s,
     )
     size_ratio = sizes.graph_ratio * (sizes.gzip_ratio if compression == "gzip" else 1.0)
-    plans = plan_with(recipe, summary, workspace=workspace, size_ratio=size_ratio)
+    plans = plan_with(
+        recipe, summary, workspace=workspace, size_ratio=size_ratio, limit=found.limit
+    )
     layout = Layout(plans, compression)
     value = {"compression": compression, "splits": plan_to_json(plans)}
     storage.put_bytes(url, json.dumps(value, sort_keys=True).encode())

@@ -17,11 +17,12 @@ import numpy.typing as npt
 
 from ..schemas.blocks import ShardPlan, SplitPlan
 from ..schemas.shards import Shards
-from ..schemas.splits import Splits
+from ..schemas.splits import KEY_SPACE, Splits
 from ..transforms.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
 from ..transforms.tfrecord import FRAME_BYTES
 from .cuts import balanced_cuts, even_targets, nearest_cuts
 from .key_rows import Ints, KeyRows, KeyRowsReader, ReadKeys
+from .limits import Limit, lowest_records
 from .split_ends import SplitContent, find_splits
 
 _FINE_RECORDS = 1_000_000
@@ -35,6 +36,7 @@ def plan_splits(
     shards: Shards,
     size_ratio: float,
     read_keys: ReadKeys,
+    limit: Limit | None = None,
 ) -> tuple[SplitPlan, ...]:
     """Plans the splits and cuts them into shards.
 
@@ -56,6 +58,7 @@ def plan_splits(
             or a ``preprocessing_fn``.
         read_keys: Gives the rows of the named (partition, bin) pairs. Called for the ends of
             the splits, then for the cuts, each time for at most some 2 million rows.
+        limit: Takes the records with the lowest keys only.
 
     Returns:
         A plan per split, in the order of the splits; one without records has no shards.
@@ -65,8 +68,11 @@ def plan_splits(
         StorageError: if ``read_keys`` gives other records than the histogram counted.
     """
     stratified = splits.stratify_by is not None
+    stop = KEY_SPACE
+    if limit is not None:
+        histogram, read_keys, stop = lowest_records(histogram, read_keys, limit)
     reader = KeyRowsReader(histogram, read_keys, stratified)
-    contents = find_splits(histogram, splits=splits, reader=reader)
+    contents = find_splits(histogram, splits=splits, reader=reader, stop=stop)
     cutters = [
         _Cutter.of(content, shards=shards, size_ratio=size_ratio)
         for content in contents

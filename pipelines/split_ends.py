@@ -58,11 +58,12 @@ class _Cut:
 
 
 def find_splits(
-    histogram: KeyHistogram, *, splits: Splits, reader: KeyRowsReader
+    histogram: KeyHistogram, *, splits: Splits, reader: KeyRowsReader, stop: int = KEY_SPACE
 ) -> tuple[SplitContent, ...]:
     """Finds each split's ranges and content, exactly.
 
-    Keys are read only of the bins that an end falls inside of.
+    Keys are read only of the bins that an end falls inside of. All keys lie below ``stop``, and
+    so do all ranges; the fractions divide what lies below it.
     """
     num_splits = len(splits.names)
     grouped, stratified = splits.partitioned, splits.stratify_by is not None
@@ -78,7 +79,7 @@ def find_splits(
         if stratified:
             ends, cuts = _stratified_ends(histogram, splits)
         else:
-            ends = [[stop for _, _, stop in splits.key_ranges()]]
+            ends = [[end * stop // KEY_SPACE for _, _, end in splits.key_ranges()]]
         split_of_entry, is_open = _place_entries(histogram.bin, strata, ends, cuts)
 
     count, size, largest = (np.zeros((num_splits, NUM_KEY_BINS), np.int64) for _ in range(3))
@@ -97,6 +98,7 @@ def find_splits(
         np.add.at(size, cell, rows.num_bytes)
         np.maximum.at(largest, cell, rows.num_bytes)
 
+    ends = [[min(end, stop) for end in stops] for stops in ends]
     starts = [[0] * num_splits if grouped else [0, *stops[:-1]] for stops in ends]
     return tuple(
         SplitContent(

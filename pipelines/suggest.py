@@ -150,7 +150,8 @@ def recipe_text(
     With ``features`` they are declared, so that the next build enforces them; the fields of
     ``structs`` stand inside of these.
     """
-    steps = [f"ss.images.{call(step, type(step).__name__.lower())}" for step in recipe.prepare]
+    # A built-in step shows itself as it is written.
+    steps = [repr(step) for step in recipe.prepare]
     fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
     lines = [
         f"name={written(recipe.name)},",

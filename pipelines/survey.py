@@ -20,6 +20,7 @@ from ..transforms.prepare.step_files import digest_with_files, read_step_files
 from .analyze import ANALYSIS
 from .findings import Findings
 from .inventory import Inventory, take_inventory
+from .limits import Limit
 from .resolve import ResolvedFeatures, resolve_features
 from .stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
 
@@ -37,6 +38,7 @@ class Survey:
     features: ResolvedFeatures
     parts: FingerprintParts
     fingerprint: str
+    limit: Limit | None
     stages: tuple[StageFeatures, ...]
     """What goes into and comes out of each stage of prepare."""
     stage_digests: tuple[str, ...]
@@ -44,7 +46,12 @@ class Survey:
 
 
 def survey(
-    recipe: Recipe, *, workspace: Workspace, progress: Progress, write: bool = True
+    recipe: Recipe,
+    *,
+    workspace: Workspace,
+    progress: Progress,
+    write: bool = True,
+    limit: int | None = None,
 ) -> Survey:
     """Lists and hashes the source, infers its features, and computes the fingerprint.
 
@@ -55,11 +62,17 @@ def survey(
     read_step_files(recipe)
     opened = open_source(recipe.source.url, recipe.folder)
     inventory = take_inventory(
-        recipe.source, opened, workspace=workspace, progress=progress, write=write
+        recipe.source,
+        opened,
+        workspace=workspace,
+        progress=progress,
+        write=write,
+        limit=None if recipe.source.numbered else limit,
+        seed=recipe.seed,
     )
     findings = Findings(workspace.findings, recipe.source)
     remembering = findings.opened(opened)
-    features = resolve_features(recipe, files=inventory.files, opened=remembering)
+    features = resolve_features(recipe, files=inventory.selected, opened=remembering)
     if write:
         findings.write(remembering)
     stages = stages_of(recipe)
@@ -86,7 +99,7 @@ def survey(
         prepare=prepare,
         preprocessing=preprocessing,
         analysis=ANALYSIS if preprocessing is not None else None,
-        splits=recipe.splits.to_json(),
+        splits=recipe.splits.to_json() | ({} if limit is None else {"limit": limit}),
         shards=recipe.shards.to_json(),
         versions=versions,
         format_version=FORMAT_VERSION,
@@ -98,6 +111,7 @@ def survey(
         features=features,
         parts=parts,
         fingerprint=fingerprint(parts),
+        limit=None if limit is None else Limit(limit, inventory.stop_key),
         stages=between,
         stage_digests=_stage_digests(recipe, stages, between, base=prepare),
     )

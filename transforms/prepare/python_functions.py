@@ -268,7 +268,7 @@ def _together(values: list[Any], feature: Feature, *, is_batch: bool) -> list[An
     form, shape = tensor_form(feature), _shape(feature)
     dtype = np.dtype(np.uint8 if form is None else _tf_dtype(feature).as_numpy_dtype)
     present = np.array([value is not None for value in values])
-    fill = form.fill if form is not None else 0
+    fill: object = form.fill if form is not None else 0
     fill = fill.encode() if isinstance(fill, str) else fill
     inner = tuple(dim or 0 for dim in shape)
     filled = [np.full(inner, fill, dtype) if value is None else value for value in values]
