@@ -185,4 +185,5 @@ def _declared(name: str, feature: Feature | Struct) -> str:
             lines.append("")
         lines[-1] += f" {text}," if lines[-1] else f"{text},"
     names = textwrap.indent("\n".join(lines), 2 * _INDENT)
-    return f"{written(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT})\n),"
+    optional = f",\n{_INDENT}optional=True," if feature.optional else ""
+    return f"{written(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT}){optional}\n),"

@@ -11,9 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..schemas.blocks import RawBatch
 from ..schemas.errors import Reject
-from ..schemas.features import Features, Image
 
 _SCHEMA = pa.schema(
     [
@@ -86,43 +84,6 @@ def describe_rejects(rejects: Sequence[Reject]) -> str:
         if len(found) > 3:
             lines.append(f"      … and {len(found) - 3:,} more")
     return "\n".join(lines)
-
-
-def reject_wrong_sizes(batch: RawBatch, features: Features) -> RawBatch:
-    """Rejects stored images whose size is not the one that the recipe declares.
-
-    A size of None is not declared. Decoded images need no check: their steps fix the size.
-    """
-    columns = batch.columns
-    fits = np.ones(columns.num_rows, bool)
-    rejects = list(batch.rejects)
-    for name, feature in features.items():
-        if not isinstance(feature, Image) or feature.storage != "encoded":
-            continue
-        for axis in ("height", "width"):
-            expected = getattr(feature, axis)
-            if expected is None:
-                continue
-            found = columns.column(f"{name}/{axis}").to_numpy()
-            for row in np.flatnonzero(fits & (found != expected)):
-                path = batch.ids[row]
-                rejects.append(
-                    Reject(
-                        record_id=path,
-                        stage="validate",
-                        reason="wrong size",
-                        message=f"feature {name!r} has {axis} {found[row]}, expected {expected}. "
-                        "Resize it in prepare=, or do not declare the size.",
-                        source=path,
-                    )
-                )
-            fits &= found == expected
-    if fits.all():
-        return batch
-    kept = [batch.ids[row] for row in np.flatnonzero(fits)]
-    return dataclasses.replace(
-        batch, ids=kept, columns=columns.filter(pa.array(fits)), rejects=tuple(rejects)
-    )
 
 
 def reject_rows(

@@ -9,6 +9,7 @@ check. NaN is no value to compare: ``finite`` alone refuses it, and ``values`` t
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,10 +17,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..schemas.blocks import RawBatch
-from ..schemas.errors import Reject
-from ..schemas.features import Feature, Features, Image, WireColumn, tensor_form
+from ..schemas.features import (
+    BoundingBoxes,
+    Feature,
+    Features,
+    Image,
+    TensorForm,
+    WireColumn,
+    tensor_form,
+)
+from .rejects import reject_rows
 from .row_values import describe
-from .validate_values import Check, Mask, Violation, byte_lengths, value_checks
+from .validate_values import (
+    Check,
+    Mask,
+    Violation,
+    byte_lengths,
+    num_values,
+    value_checks,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +55,11 @@ class Validator:
         self._checks = [
             check for name, feature in features.items() for check in _checks(name, feature)
         ]
+        for name, feature in features.items():
+            labels = feature.labels if isinstance(feature, BoundingBoxes) else None
+            form = tensor_form(features[labels]) if labels and labels in features else None
+            if isinstance(feature, BoundingBoxes) and labels is not None and form is not None:
+                self._checks.append(_label_check(name, feature, labels, form))
 
     def problems(self, columns: pa.RecordBatch) -> list[Problem]:
         """The rows that do not fit, each with the first thing that is wrong with it.
@@ -73,28 +94,22 @@ class Validator:
         if not problems:
             return batch
         fits = np.ones(batch.columns.num_rows, bool)
-        fits[[problem.row for problem in problems]] = False
+        rejects = list(batch.rejects)
+        for found in problems:
+            fits[found.row] = False
+            rejects += reject_rows(
+                batch.ids,
+                np.array([found.row]),
+                reason=found.reason,
+                message=found.message,
+                numbered=numbered,
+            )
         return dataclasses.replace(
             batch,
             ids=[batch.ids[row] for row in np.flatnonzero(fits)],
             columns=batch.columns.filter(pa.array(fits)),
-            rejects=(
-                *batch.rejects,
-                *(_reject(batch.ids[found.row], found, numbered=numbered) for found in problems),
-            ),
+            rejects=tuple(rejects),
         )
-
-
-def _reject(record_id: str, problem: Problem, *, numbered: bool) -> Reject:
-    path, _, position = record_id.rpartition("#") if numbered else (record_id, "", "")
-    return Reject(
-        record_id=record_id,
-        stage="validate",
-        reason=problem.reason,
-        message=problem.message,
-        source=path,
-        position=int(position) if numbered else None,
-    )
 
 
 def _checks(name: str, feature: Feature) -> Iterator[Check]:
@@ -180,6 +195,28 @@ def _pixel_check(name: str, feature: Image) -> Check:
                 f"feature {name!r} has {found[row]:,} bytes of pixels, expected "
                 f"{np.broadcast_to(expected, found.shape)[row]:,} for {describe(feature)}. Mend "
                 "the function or source that made it."
+            ),
+        )
+
+    return check
+
+
+def _label_check(name: str, boxes: BoundingBoxes, labels: str, form: TensorForm) -> Check:
+    """Each box has one label."""
+    column, stored = boxes.wire_columns(name)[0], form.wire_columns(labels)[0]
+    size = math.prod(dim or 1 for dim in form.shape[1:])
+
+    def check(columns: pa.RecordBatch) -> Violation | None:
+        num_boxes = num_values(columns.column(name), column) // 4
+        num_labels = num_values(columns.column(labels), stored) // size
+        if (num_boxes == num_labels).all():
+            return None
+        return Violation(
+            num_boxes != num_labels,
+            "wrong shape",
+            lambda row: (
+                f"feature {labels!r} has {num_labels[row]:,} values for {num_boxes[row]:,} boxes "
+                f"in {name!r}, expected one for each. Mend the record."
             ),
         )
 

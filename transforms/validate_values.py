@@ -253,7 +253,7 @@ def _each_value(name: str, column: WireColumn, form: TensorForm, test: _Test) ->
         if bad is None:
             return None
         places = np.flatnonzero(bad)
-        starts = np.cumsum(_counts(array, column)) - _counts(array, column)
+        starts = np.cumsum(num_values(array, column)) - num_values(array, column)
         # Rows without values begin where the next row does: the last of them owns the value.
         owners = np.searchsorted(starts, places, side="right") - 1
         rows, firsts = np.unique(owners, return_index=True)
@@ -287,8 +287,8 @@ def _flat(array: pa.Array, column: WireColumn, dtype: str) -> Any:
     return numbers.view(np.uint64) if dtype == "uint64" else numbers
 
 
-def _counts(array: pa.Array, column: WireColumn) -> npt.NDArray[np.int64]:
-    """How many values each row has."""
+def num_values(array: pa.Array, column: WireColumn) -> npt.NDArray[np.int64]:
+    """How many values each row of a stored column has: int64[rows]."""
     if column.packed is not None:
         return byte_lengths(array) // ITEM_BYTES[column.packed]
     if column.length == 1:
@@ -321,7 +321,7 @@ def _shape_check(name: str, feature: Feature, form: TensorForm) -> Check:
 
     def check(columns: pa.RecordBatch) -> Violation | None:
         array = columns.column(column.name)
-        counts = _counts(array, column)
+        counts = num_values(array, column)
         if sides:
             shape = columns.column(sides[0].name).flatten().to_numpy().reshape(len(array), -1)
             wrong = (shape < 0).any(axis=1) | (shape.prod(axis=1) != counts)

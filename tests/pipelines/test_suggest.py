@@ -216,3 +216,22 @@ def test_any_names_survive_the_text(tmp_path: Path, names: list[str], column: st
     (tmp_path / "made.py").write_text(text, encoding="utf-8")
     read = load_recipe_file(tmp_path / "made.py")
     assert (read.source, read.features) == (recipe.source, features)
+
+
+def test_every_type_is_declared_in_the_text(tmp_path: Path) -> None:
+    features: dict[str, Any] = {
+        "at": ss.Struct({"x": ss.Scalar("float64", min=0), "of": ss.Struct({"y": ss.Text()})}),
+        "dotted.name": ss.Timestamp("ms", optional=True),
+        "labels": ss.Sequence(ss.ClassLabel(tuple(f"class {i}" for i in range(40)))),
+        "kind": ss.ClassLabel(tuple(f"class {i}" for i in range(40)), optional=True),
+        "grid": ss.Tensor("bfloat16", (None, 2), finite=True),
+        "sound": ss.Audio(16000, samples=9),
+        "boxes": ss.BoundingBoxes("photo", labels="labels"),
+        "word": ss.Scalar("string", values=('say "it\'s"', "\n"), max_length=9),
+    }
+    recipe = ss.Recipe(name="x", source=ss.Csv("t.csv"), features=features)
+    assert recipe.features is not None
+    (tmp_path / "made.py").write_text(recipe_text(recipe, recipe.features, recipe.structs))
+    made = load_recipe_file(tmp_path / "made.py")
+    assert made.features == recipe.features
+    assert made.structs == recipe.structs == ("at", "at.of")
