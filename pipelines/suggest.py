@@ -11,6 +11,7 @@ from ..schemas.errors import DataError, RecipeError
 from ..schemas.features import ClassLabel, Feature, Features, Struct
 from ..schemas.nested import nest
 from ..schemas.recipe import PrepareStep, Recipe, Source
+from ..schemas.splits import Splits
 from ..schemas.written import call, written
 from ..transforms.opened_source import OpenedSource, open_source
 from ..transforms.sources.csv import Csv
@@ -18,12 +19,14 @@ from ..transforms.sources.csv_files import default_delimiter, is_table
 from ..transforms.sources.csv_sniff import sniff
 from ..transforms.sources.csv_text import open_text
 from ..transforms.sources.decompress import DamagedError
+from ..transforms.sources.file_labels import looks_like_splits
 from ..transforms.sources.image_folder import ImageFolder
 from ..transforms.sources.inference import infer_image_steps, read_sizes
+from ..transforms.sources.web_dataset import WebDataset, holds_samples
 from .resolve import resolve_features
 from .suggest_tables import find_typed_tables
 
-_IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png")
+_IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
 _SNIFFED_BYTES = 1 << 20
 _NUM_PROBED = 64
 _WIDTH = 88
@@ -76,21 +79,28 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
         raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
     source: Source
     steps: Sequence[PrepareStep] = ()
+    splits = Splits(train=0.8, validation=0.1, test=0.1)
     images = ImageFolder(url)
     pictured = [file for file in images.select(listed).files if "/" in file.path]
     tables = [f for f in listed if is_table(f.path) and not _hidden(f.path)]
     num_images = sum(file.path.lower().endswith(_IMAGES) for file in pictured)
     typed = find_typed_tables(url, listed, opened)
-    if typed is not None and typed.num_files >= max(len(tables), num_images):
+    if holds_samples(url, listed):
+        source = WebDataset(url)
+    elif typed is not None and typed.num_files >= max(len(tables), num_images):
         source = typed.source
     elif tables and len(tables) >= num_images:
         source = _table_source(url, tables, opened)
     elif num_images or read_sizes(pictured[:: 1 + len(pictured) // _NUM_PROBED], opened):
         source = images
         steps = infer_image_steps(images.select(listed).files, opened)
+        paths = [file.path for file in pictured]
+        if looks_like_splits(paths) and all(path.count("/") > 1 for path in paths):
+            source = ImageFolder(url, split_folders=True)
+            splits = Splits.by_folder()
     else:
         raise DataError(_say_unknown(opened, listed))
-    recipe = Recipe(name=_name_of(url), source=source, prepare=steps)
+    recipe = Recipe(name=_name_of(url), source=source, prepare=steps, splits=splits)
     object.__setattr__(recipe, "folder", ".")
     return recipe, opened
 
@@ -153,11 +163,12 @@ def recipe_text(
     # A built-in step shows itself as it is written.
     steps = [repr(step) for step in recipe.prepare]
     fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
+    by_folder = recipe.splits == Splits.by_folder()
     lines = [
         f"name={written(recipe.name)},",
         f"source=ss.{call(recipe.source, type(recipe.source).__name__)},",
         f"prepare=[{', '.join(steps)}],",
-        f"splits=ss.Splits({fractions}),",
+        "splits=ss.Splits.by_folder()," if by_folder else f"splits=ss.Splits({fractions}),",
     ]
     if recipe.source.label is None:
         lines.insert(1, '# Add label="COLUMN" to name the one to predict.')
