@@ -19,6 +19,9 @@ class StepTraits:
     """``apply()`` works as well on tensors with a leading batch dimension (``tf.RaggedTensor``
     where lists vary in length), elementwise over records: what a record becomes depends on no
     other record, to the bit. Then whole batches go through at once, without a loop."""
+    moves_only: bool = False
+    """The step chooses and renames what is there, and looks at no value: then it needs no
+    TensorFlow, and ``apply()`` works on anything."""
     sees_features: bool = False
     """``apply()`` takes the features that the record has as its second argument."""
     filters: bool = False

@@ -18,17 +18,16 @@ import tensorflow as tf
 
 from ...schemas.errors import RecipeError
 from ...schemas.features import (
-    Audio,
     Feature,
     Features,
     TensorForm,
     WireColumn,
-    is_encoded,
     is_optional,
     presence_name,
     side_names,
     tensor_form,
 )
+from .chain import can_batch
 from .tensors import (
     WIRE_DTYPES,
     from_wire_dtype,
@@ -143,14 +142,6 @@ def map_records(
         name: (array.concat(), lengths[name].stack()) if name in lengths else array.stack()
         for name, array in outputs.items()
     }
-
-
-def can_batch(feature: Feature) -> bool:
-    """Whether the values of many records make one tensor, dense or ragged."""
-    form = tensor_form(feature)
-    if form is None:
-        return is_encoded(feature)
-    return not isinstance(feature, Audio) and None not in form.shape[1:]
 
 
 def to_records(wire: dict[str, Any], features: Features) -> dict[str, Any]:

@@ -12,7 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...schemas.errors import RecipeError, SnapshardError
-from ...schemas.features import RESERVED_PREFIX, Feature, Features, Image, is_encoded, side_names
+from ...schemas.features import (
+    RESERVED_PREFIX,
+    Audio,
+    Feature,
+    Features,
+    Image,
+    is_encoded,
+    side_names,
+    tensor_form,
+)
 from ...schemas.recipe import PrepareStep, RecordFn
 from ...schemas.step_traits import StepTraits
 from .audio import Decode as DecodeSound
@@ -97,6 +106,8 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
     Raises:
         RecipeError: as :func:`output_features` does, and if a step draws random numbers.
     """
+    if all(StepTraits.of(step).moves_only for step in steps):
+        return _trace_moves(steps, features)
     import tensorflow as tf
 
     from .tensors import record_specs, to_record
@@ -129,9 +140,29 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
         return tf.constant(0)
 
     function = tf.function(run, autograph=False)
-    concrete = function.get_concrete_function(record_specs(features))
+    with tf.device("/CPU:0"):
+        concrete = function.get_concrete_function(record_specs(features))
     _refuse_random(concrete.graph)
     return traced[-1]
+
+
+def _trace_moves(steps: Sequence[Step], features: Features) -> TracedRecord:
+    """Runs steps that look at no value on a record of stand-ins."""
+    names = (part for name, feature in features.items() for part in record_names(name, feature))
+    given: dict[str, Any] = {part: object() for part in names}
+    record, after = given, [dict(features)]
+    for step in steps:
+        assert isinstance(step, PrepareStep)
+        record = _apply_step(step, record, after[-1])
+        after.append(dict(step.features(after[-1])))
+    return TracedRecord(
+        features=after[-1],
+        record=record,
+        read=frozenset(),
+        copied=_copied(record, after[-1], given=given, features=features),
+        after=tuple(after[1:]),
+        filters=False,
+    )
 
 
 def _copied(
@@ -156,6 +187,14 @@ def _copied(
         ):
             copied[name] = origin
     return copied
+
+
+def can_batch(feature: Feature) -> bool:
+    """Whether the values of many records make one tensor, dense or ragged."""
+    form = tensor_form(feature)
+    if form is None:
+        return is_encoded(feature)
+    return not isinstance(feature, Audio) and None not in form.shape[1:]
 
 
 def record_names(name: str, feature: Feature) -> set[str]:

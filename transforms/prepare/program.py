@@ -28,7 +28,17 @@ from ...schemas.features import (
 )
 from ...schemas.step_traits import StepTraits
 from ..runs import wire_schema
-from .chain import KEEP, Step, TracedRecord, apply_batched, apply_steps, columns_of, describe, trace
+from .chain import (
+    KEEP,
+    Step,
+    TracedRecord,
+    apply_batched,
+    apply_steps,
+    can_batch,
+    columns_of,
+    describe,
+    trace,
+)
 from .lookup import holding_tables
 
 _PARALLEL_RECORDS = 8
@@ -61,24 +71,21 @@ def compile_programs(
     Raises:
         RecipeError: if a step cannot work on what it gets, or gives what cannot be stored.
     """
-    import tensorflow as tf
-
     stretches: list[_Stretch] = []
     current = features
-    with tf.device("/CPU:0"):
-        for first, stop, batched in _cuts(steps):
-            part = tuple(steps[first:stop])
-            traced = trace(part, current, first=first)
-            stretches.append(
-                _Stretch(
-                    first=first,
-                    steps=part,
-                    batched=batched and _can_batch(traced, current),
-                    features=current,
-                    traced=traced,
-                )
+    for first, stop, batched in _cuts(steps):
+        part = tuple(steps[first:stop])
+        traced = trace(part, current, first=first)
+        stretches.append(
+            _Stretch(
+                first=first,
+                steps=part,
+                batched=batched and _can_batch(traced, current),
+                features=current,
+                traced=traced,
             )
-            current = traced.features
+        )
+        current = traced.features
     programs: list[Program] = []
     wanted = prepared
     for stretch in reversed(stretches):
@@ -110,8 +117,6 @@ def _cuts(steps: Sequence[Step]) -> Iterator[tuple[int, int, bool]]:
 
 def _can_batch(traced: TracedRecord, features: Features) -> bool:
     """Whether all that a stretch reads and makes can have a batch dimension."""
-    from .batches import can_batch
-
     read = [f for name, f in features.items() if columns_of(name, f) & traced.read]
     made = [f for name, f in traced.features.items() if name not in traced.copied]
     return all(map(can_batch, [*read, *made]))
@@ -125,13 +130,7 @@ class Program:
 
     def __init__(self, stretch: _Stretch, prepared: Features) -> None:
         """Compiles it; ``prepared`` is what is wanted of its outcome."""
-        import tensorflow as tf
-
-        from . import batches
-
         traced, features = stretch.traced, stretch.features
-        self._tf: Any = tf
-        self._batches: Any = batches
         self._features, self._schema = features, wire_schema(prepared)
         columns = {column.name: column for column in wire_columns(prepared)}
         computed = set().union(*(_computed_columns(*item, traced) for item in prepared.items()))
@@ -152,17 +151,25 @@ class Program:
         kept = {old for new, old in self._carried.items() if new not in computed}
         self.needed = self._read | kept
         self._filters = traced.filters
-        self._idle = not (self._computed or self._read or self._filters)
-        held = [f for name, f in prepared.items() if name in computed and name in traced.copied]
-        batched = stretch.batched and all(map(batches.can_batch, held))
+        self._function: Any = None
+        if self._computed or self._read or self._filters:
+            self._compile(stretch, prepared)
+
+    def _compile(self, stretch: _Stretch, prepared: Features) -> None:
+        import tensorflow as tf
+
+        from . import batches
+
+        self._tf: Any = tf
+        self._batches: Any = batches
+        computed, copied = self._computed.keys(), stretch.traced.copied
+        held = [f for name, f in prepared.items() if name in computed and name in copied]
+        batched = stretch.batched and all(map(can_batch, held))
         run = (self._batched if batched else self._looped)(stretch, prepared)
         with tf.device("/CPU:0"), holding_tables() as self._tables:
-            self._function = (
-                None
-                if self._idle
-                else tf.function(run, autograph=False).get_concrete_function(
-                    tf.TensorSpec([], tf.int32), batches.batch_specs(features, self._read)
-                )
+            specs = batches.batch_specs(stretch.features, self._read)
+            self._function = tf.function(run, autograph=False).get_concrete_function(
+                tf.TensorSpec([], tf.int32), specs
             )
         errors = tf.errors
         self._data_errors = (

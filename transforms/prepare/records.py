@@ -87,6 +87,7 @@ class Select:
     names: tuple[str, ...]
     dropped: bool = False
     batched = True
+    moves_only = True
     sees_features = True
 
     def __post_init__(self) -> None:
@@ -125,6 +126,7 @@ class Rename:
 
     names: Mapping[str, str]
     batched = True
+    moves_only = True
     sees_features = True
 
     def __repr__(self) -> str:

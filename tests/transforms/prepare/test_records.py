@@ -1,5 +1,7 @@
 """Steps on records: what is kept, dropped, renamed, made; and what it costs the others."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -304,3 +306,24 @@ def test_functions_in_steps_are_in_the_fingerprint(tmp_path: Any) -> None:
     assert three == again
     assert all(a != b for a, b in zip(three, four, strict=True))
     assert digests(tmp_path, limit=3, comment="pass  # for the reader") == three
+
+
+def test_names_are_changed_without_tensorflow() -> None:
+    code = """
+import sys
+import pyarrow as pa
+import snapshard as ss
+from snapshard.schemas.blocks import RawBatch
+from snapshard.transforms.prepare.compile import StepRunner
+steps = [ss.records.drop("a"), ss.records.rename({"b": "a"})]
+runner = StepRunner(steps, {"a": ss.Scalar("int64"), "b": ss.Text(optional=True)})
+columns = pa.RecordBatch.from_arrays(
+    [pa.array([1, 2]), pa.array([b"x", None], pa.large_binary())],
+    schema=pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.large_binary())]),
+)
+prepared = runner.prepare(RawBatch(ids=["0", "1"], columns=columns)).columns
+assert prepared.to_pydict() == {"a": [b"x", None]}, prepared
+print("tensorflow" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "False", done.stderr
