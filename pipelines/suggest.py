@@ -87,6 +87,7 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
     typed = find_typed_tables(url, listed, opened)
     if holds_samples(url, listed):
         source = WebDataset(url)
+        opened = open_source(source.url, ".")
     elif typed is not None and typed.num_files >= max(len(tables), num_images):
         source = typed.source
     elif tables and len(tables) >= num_images:
