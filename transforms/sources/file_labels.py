@@ -25,6 +25,7 @@ from ...schemas.blocks import SourceFile
 from ...schemas.errors import DataError, RecipeError, SchemaError
 from ...schemas.features import ClassLabel, Feature, Features, Scalar, Text, list_kind
 from ...schemas.recipe import OpenSource
+from ...schemas.splits import FOLDERS
 from .label_table import LabelTable, TableRows, UnlabelledError, is_table
 from .wire_arrays import Lists, wire_arrays, wire_lists
 
@@ -34,9 +35,7 @@ LABEL = "label"
 _FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|(\*)")
 _INTEGER = re.compile(r"-?[0-9]+")
 _DIGITS = re.compile(r"[0-9]{1,18}")
-_SPLIT_WORDS = frozenset(
-    ("train", "training", "validation", "valid", "val", "dev", "test", "testing")
-)
+_SPLIT_WORDS = frozenset(word for words in FOLDERS.values() for word in words)
 
 
 class LabelReader(Protocol):

@@ -56,7 +56,7 @@ def read_samples(opened: OpenSource, path: str, start: int, stop: int) -> Iterat
         archive = tarfile.TarFile(fileobj=stream, errorlevel=2)  # type: ignore[arg-type]
         while (member := archive.next()) is not None:
             archive.members.clear()  # else it keeps all of them
-            named = _split(member.name) if member.isreg() else None
+            named = split_name(member.name) if member.isreg() else None
             if named is None:
                 continue
             key, part = named
@@ -92,7 +92,7 @@ def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> Iterator[in
         archive: Any = tarfile.TarFile(fileobj=stream, errorlevel=2)  # type: ignore[arg-type]
         while (member := archive.next()) is not None:
             archive.members.clear()
-            named = _split(member.name)
+            named = split_name(member.name)
             if named is None or named[0] == key:
                 continue
             key = named[0]
@@ -121,7 +121,7 @@ def _add(sample: Sample, part: str, member: tarfile.TarInfo, archive: Any) -> No
         sample.parts[part] = content
 
 
-def _split(name: str) -> tuple[str, str] | None:
+def split_name(name: str) -> tuple[str, str] | None:
     """(key, part) of a member; None for hidden files and those that describe the tar."""
     folder, slash, bare = name.removeprefix("./").rpartition("/")
     if not bare or bare.startswith(".") or (bare.startswith("__") and bare.endswith("__")):

@@ -22,7 +22,7 @@ from ..prepare.image_header import MAX_PIXELS
 from ..runs import wire_schema
 from ..tar_archive import archive_scheme
 from .sample_parts import PartTypes, UnfitPartError, kind_of, read_parts
-from .tar_samples import Damage, Sample, read_samples, sample_offsets
+from .tar_samples import Damage, Sample, read_samples, sample_offsets, split_name
 from .wire_arrays import Lists, wire_arrays
 
 SAMPLED = 500
@@ -98,7 +98,7 @@ class WebDataset:
         named = set(wanted)
         for file in files:
             parts = tuple(file.path.split("/"))
-            hidden = any(part.startswith(".") for part in parts)
+            hidden = _hidden(file.path)
             if hidden or archive_scheme(file.path) != "tar":
                 skipped["hidden file" if hidden else "not a tar"] += 1
             elif wanted and file.path not in named and not any(matches(parts, g) for g in globs):
@@ -237,6 +237,22 @@ class _Pending:
             columns=pa.RecordBatch.from_arrays(arrays, schema=schema),
             rejects=tuple(self.rejects),
         )
+
+
+def holds_samples(url: str, files: Sequence[SourceFile]) -> bool:
+    """Whether what lies there looks like samples: nothing but tars, or one tar of samples."""
+    paths = [file.path for file in files if not _hidden(file.path)]
+    if paths and all(archive_scheme(path) == "tar" for path in paths):
+        return True
+    if archive_scheme(url) != "tar":
+        return False
+    named = [split_name(path) for path in paths if "/" not in path]
+    known = Counter(key for key, part in filter(None, named) if kind_of(part)[0] != "bytes")
+    return len(named) == len(paths) and 2 * sum(n > 1 for n in known.values()) > len(known) > 0
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))
 
 
 def _samples(opened: OpenSource, file: SourceFile) -> Iterator[Sample]:
