@@ -157,12 +157,14 @@ class ArrowTables:
         try:
             file = self.format.open(opened, part.path)
             schema = self._chosen(file.schema, part.path)
+            leaves_of(schema, path=part.path)  # whose names may be no text
+            units = file.units
         except DAMAGE as error:
             yield no_rows(features, self._damaged_file(part, error))
             return
         reader = RowReader(schema, features, path=part.path)
         columns = _columns_of(schema, features, path=part.path)
-        for index, unit in enumerate(file.units):
+        for index, unit in enumerate(units):
             if not part.start <= unit.offset < part.stop:
                 continue
             row, end = unit.first_row, None
@@ -208,11 +210,12 @@ class ArrowTables:
             if file.problem or not file.num_bytes:
                 continue
             try:
-                schema = self.format.open(opened, file.path).schema
+                schema = self._chosen(self.format.open(opened, file.path).schema, file.path)
+                leaves_of(schema, path=file.path)  # whose names may be no text
             except DAMAGE as error:
-                why = f"{file.path}: {error}"
+                why = f"{file.path}: {_first_line(str(error))}"
                 continue
-            found.append((file, self._chosen(schema, file.path)))
+            found.append((file, schema))
         if not found:
             raise SchemaError(
                 f"{self.format.name}: none of {len(files):,} files can be read ({why}). Put the "
@@ -227,7 +230,10 @@ class ArrowTables:
             arrow = self.format.open(opened, file.path)
             schema = self._chosen(arrow.schema, file.path)
             leaves = leaves_of(schema, path=file.path)
-            known, unknown = arrow.lacking()
+            try:
+                known, unknown = arrow.lacking()
+            except DAMAGE:
+                return []  # which is told when it is read for good
             unknown &= leaves.keys()
             if scan and unknown:
                 columns = list(dict.fromkeys(schema.names[leaves[n].column] for n in unknown))

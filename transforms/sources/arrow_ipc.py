@@ -161,6 +161,8 @@ class _IpcFile(_Unindexed):
             raise ValueError("the footer names other record batches than the file holds")
         for offset, metadata_bytes in blocks:
             try:
+                if not (offset >= 0 and 0 <= metadata_bytes <= self._source.size() - offset):
+                    raise ValueError("a batch lies outside of the file")
                 num_rows = _batch_length(self._source.read_at(metadata_bytes, offset))
             except DAMAGE:
                 num_rows = None  # reading it will say why

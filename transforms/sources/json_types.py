@@ -223,7 +223,9 @@ def _long_integers(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     found = np.flatnonzero(run)
     before = data[np.maximum(found - 1, 0)]
     # 46 ends a whole number, 34 begins a string, 48 to 57 go on.
-    return found[(before != 46) & (before != 34) & ~((before >= 48) & (before <= 57))]
+    goes_on = (before >= 48) & (before <= 57)
+    kept: npt.NDArray[np.int64] = found[(before != 46) & (before != 34) & ~goes_on]
+    return kept
 
 
 def _kind(values: pa.Array) -> Kind:

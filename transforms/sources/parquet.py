@@ -21,6 +21,7 @@ from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
 from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit
 from .arrow_leaves import leaves_of
+from .parquet_footer import read_row_groups
 from .ranged_file import open_for_arrow
 from .table_files import check_types, select_files, types_to_json
 
@@ -111,24 +112,23 @@ class _ParquetFile:
         self._file = pq.ParquetFile(source, pre_buffer=not local, page_checksum_verification=True)
         self._path = path
         self._num_bytes = source.size()
+        self._groups = read_row_groups(source)
         self.schema: pa.Schema = self._file.schema_arrow
 
     @functools.cached_property
     def units(self) -> Sequence[Unit]:
         found, row = [], 0
-        metadata = self._file.metadata
-        for index in range(metadata.num_row_groups):
-            group = metadata.row_group(index)
+        for group in self._groups:
             # The blocks of a file end where it does: a place that makes no sense must not lie
             # outside of all.
-            start = max(0, min(_first_byte(group), self._num_bytes - 1))
+            start = max(0, min(group.offset, self._num_bytes - 1))
             found.append(Unit(start, row, group.num_rows))
             row += group.num_rows
         return found
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        group = self._file.metadata.row_group(unit)
-        row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
+        group = self._groups[unit]
+        row_bytes = max(1, group.num_bytes // max(1, group.num_rows))
         batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
             batch_size=max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes)),
             row_groups=[unit],
@@ -160,29 +160,11 @@ class _ParquetFile:
     def _null_counts(self) -> dict[str, int | None]:
         """Nulls of each stored column over all row groups; None where some do not say."""
         counts: dict[str, int | None] = {}
-        metadata = self._file.metadata
-        for index in range(metadata.num_row_groups):
-            group = metadata.row_group(index)
-            for number in range(group.num_columns):
-                chunk = group.column(number)
-                name, statistics = chunk.path_in_schema, chunk.statistics
-                before = counts.setdefault(name, 0)
-                if statistics is None or not statistics.has_null_count or before is None:
-                    counts[name] = None
-                else:
-                    counts[name] = before + statistics.null_count
+        for group in self._groups:
+            for name, found in group.null_counts.items():
+                before = counts.get(name, 0)
+                counts[name] = None if before is None or found is None else before + found
         return counts
-
-
-def _first_byte(group: Any) -> int:
-    """Where a row group begins, told from its columns; 0 for one that has none."""
-    starts = []
-    for number in range(group.num_columns):
-        chunk = group.column(number)
-        starts += [chunk.data_page_offset]
-        if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-            starts.append(chunk.dictionary_page_offset)
-    return min(starts, default=0)
 
 
 _FORMAT = ArrowFormat(name="Parquet", unit="row group", open=_ParquetFile)
