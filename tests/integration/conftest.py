@@ -143,12 +143,12 @@ class Lab:
             for batch in reader.dataset(split, 64, shuffle=False, **options):
                 for name, values in batch.items():
                     columns.setdefault(name, []).extend(values.numpy())
-                num_read += len(values)
+                num_read += int(values.shape[0])
             assert num_read == entry.num_examples == sum(s.num_examples for s in entry.shards)
             held.splits.extend([split] * num_read)
             for shard in entry.shards:
                 held.ids.extend(self.index_ids(snapshot, shard.file))
-        held.values.update({name: np.array(values) for name, values in columns.items()})
+        held.values.update({name: _together(values) for name, values in columns.items()})
         return held
 
     def index_ids(self, snapshot: ss.Snapshot, shard: str) -> list[str]:
@@ -163,6 +163,16 @@ class Lab:
             Path(snapshot.path) / "rejects.parquet"
         ).to_pylist()
         return rows
+
+
+def _together(values: list[Any]) -> np.ndarray[Any, Any]:
+    """One array of all records' values; of objects where their shapes differ."""
+    if len({np.shape(value) for value in values}) <= 1:
+        return np.array(values)
+    array = np.empty(len(values), object)
+    for row, value in enumerate(values):
+        array[row] = value
+    return array
 
 
 @pytest.fixture(scope="session")
