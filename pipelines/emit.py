@@ -10,16 +10,9 @@ import pathlib
 import re
 from collections.abc import Iterator, Mapping
 
-from ..schemas.features import (
-    ClassLabel,
-    Features,
-    Image,
-    Scalar,
-    Tensor,
-    features_to_json,
-    wire_columns,
-)
+from ..schemas.features import ClassLabel, Features
 from ..schemas.manifest import FORMAT_VERSION
+from .reader_facts import describe, layout_of, sections, sides_of
 
 _TEMPLATE = pathlib.Path(__file__).with_name("reader_template.py")
 
@@ -53,6 +46,7 @@ def emit_reader(
     record_bytes: int,
     rotated_images: frozenset[str],
     version: str,
+    structs: tuple[str, ...] = (),
 ) -> str:
     """The content of ``reader.py``; the same facts give the same bytes.
 
@@ -66,6 +60,8 @@ def emit_reader(
         record_bytes: Average length of a serialized example, uncompressed; sizes the buffer.
         rotated_images: Names of encoded image features that have an EXIF orientation other than 1.
         version: Of snapshard.
+        structs: Names of the structs that features ``<struct>.<field>`` are fields of, outer ones
+            first.
 
     Raises:
         ValueError: if the fingerprint or the version is none.
@@ -84,42 +80,13 @@ def emit_reader(
                 num_examples=num_examples,
                 record_bytes=record_bytes,
                 rotated_images=rotated_images,
+                structs=structs,
             )
         ),
     }
-    facts = _facts(features, rotated_images)
+    facts = sections(features, rotated_images=rotated_images, structs=structs)
     lines = _TEMPLATE.read_text(encoding="utf-8").splitlines()
     return "\n".join(_fill(lines, blocks=blocks, facts=facts)).rstrip("\n") + "\n"
-
-
-def _facts(features: Features, rotated_images: frozenset[str]) -> dict[str, bool]:
-    """Which sections of the template this snapshot can use."""
-    images = [feature for feature in features.values() if isinstance(feature, Image)]
-    values = [feature for feature in features.values() if isinstance(feature, Scalar | Tensor)]
-    encoded = any(image.storage == "encoded" for image in images)
-    layout = _layout(features)
-    narrow = any(value.dtype not in {"int64", "float32", "string"} for value in values)
-    varying = any(image.storage == "raw" and not image.fixed_size for image in images)
-    return {
-        "image": bool(images),
-        "no_image": not images,
-        "fixed": any(image.storage == "raw" and image.fixed_size for image in images),
-        "varying": varying,
-        "encoded": encoded,
-        "each": encoded or varying,
-        "rotated": bool(rotated_images),
-        "layout": bool(layout),
-        "general": not layout,
-        "grey": any(image.storage == "encoded" and image.channels == 1 for image in images),
-        "alpha": any(image.storage == "encoded" and image.channels == 4 for image in images),
-        "narrow": narrow,
-        "shaped": bool(images) or narrow,
-        "bool": any(
-            isinstance(value, Scalar) and value.optional and value.dtype == "bool"
-            for value in values
-        ),
-        "ragged": any(isinstance(value, Tensor) and value.shape == (None,) for value in values),
-    }
 
 
 def _fill(
@@ -151,18 +118,14 @@ def _constants(
     num_examples: Mapping[str, int],
     record_bytes: int,
     rotated_images: frozenset[str],
+    structs: tuple[str, ...],
 ) -> Iterator[str]:
     """The snapshot's facts as assignments."""
     target = features[label] if label is not None else None
     class_names = list(target.names) if isinstance(target, ClassLabel) else None
-    values = features_to_json(features)
-    for key, feature in features.items():
-        value = values[key]
-        assert isinstance(value, dict)
-        if isinstance(feature, Scalar):
-            value["default"] = feature.fill if feature.optional else None
-        if key == label and class_names is not None:
-            value["names"] = _Name("CLASS_NAMES")
+    values = describe(features)
+    if label is not None and class_names is not None:
+        values[label]["names"] = _Name("CLASS_NAMES")
     yield "# fmt: off"
     yield from _assign("FORMAT_VERSION", FORMAT_VERSION)
     yield from _assign("NAME", name)
@@ -172,69 +135,17 @@ def _constants(
     kind = "None" if class_names is None else "list[str]"
     yield from _assign(f"CLASS_NAMES: {kind}", class_names)
     yield from _assign("FEATURES: dict[str, dict[str, Any]]", values)
-    sides = _sides(features, rotated_images)
-    if _facts(features, rotated_images)["each"]:
+    sides = sides_of(features, rotated_images)
+    if sections(features, rotated_images=rotated_images, structs=structs)["sides"]:
         yield from _assign("SIDES: dict[str, list[str]]", sides)
-    layout = _layout(features)
+    if structs:
+        yield from _assign("STRUCTS: list[str]", list(structs))
+    layout = layout_of(features)
     if layout:
         yield from _assign("LAYOUT: list[tuple[str, bytes, int]]", layout)
     yield from _assign("COMPRESSION", compression)
     yield from _assign("RECORD_BYTES", max(1, record_bytes))
     yield "# fmt: on"
-
-
-def _sides(features: Features, rotated_images: frozenset[str]) -> dict[str, list[str]]:
-    """The columns that a reader needs beside an image's own, by the image's name."""
-    sides = {}
-    for name, feature in sorted(features.items(), key=lambda item: item[0].encode()):
-        if isinstance(feature, Image):
-            if feature.storage == "raw" and not feature.fixed_size:
-                sides[name] = [f"{name}/height", f"{name}/width"]
-            elif feature.storage == "encoded" and name in rotated_images:
-                sides[name] = [f"{name}/orientation"]
-    return sides
-
-
-def _layout(features: Features) -> list[tuple[str, bytes, int]]:
-    """How every example is laid out, where each value is of one length; else nothing.
-
-    That is so for raw images of one size and for classes of which there are at most 128 (one
-    byte each). All but the values is then the same bytes in every example: lengths and names.
-
-    Returns:
-        In the order of the example: a feature's name, the bytes before its value, and the value's
-        length.
-    """
-    sizes = {}
-    for column in wire_columns(features):
-        feature = features.get(column.name)
-        if isinstance(feature, Image) and feature.storage == "raw" and feature.fixed_size:
-            sizes[column.name] = (feature.height or 0) * (feature.width or 0) * feature.channels
-        elif isinstance(feature, ClassLabel) and len(feature.names) <= 128:
-            sizes[column.name] = 1
-        else:
-            return []
-    heads = {}
-    for name, size in sizes.items():
-        image = isinstance(features[name], Image)
-        head = b"\x0a" + _varint(size)  # the list's value
-        head = (b"\x0a" if image else b"\x1a") + _varint(len(head) + size) + head  # its list
-        head = b"\x12" + _varint(len(head) + size) + head  # the map entry's value
-        head = b"\x0a" + _varint(len(name.encode())) + name.encode() + head  # and its key
-        heads[name] = b"\x0a" + _varint(len(head) + size) + head  # the entry
-    first = next(iter(heads))
-    total = sum(len(head) + sizes[name] for name, head in heads.items())
-    heads[first] = b"\x0a" + _varint(total) + heads[first]
-    return [(name, head, sizes[name]) for name, head in heads.items()]
-
-
-def _varint(value: int) -> bytes:
-    """A number in protobuf's variable-length form."""
-    digits = bytearray()
-    while value >= 128:
-        digits.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*digits, value])
 
 
 class _Name(str):

@@ -25,17 +25,22 @@ NUM_EXAMPLES: dict[str, int] = {"train": 80, "validation": 10, "test": 10}
 LABEL: str | None = "label"
 CLASS_NAMES: list[str] | None = ["left", "right"]
 FEATURES: dict[str, dict[str, Any]] = {
+    "at.boxes": {"kind": "bounding_boxes", "dtype": "float32", "shape": [None, 4]},
+    "at.time": {"kind": "timestamp", "dtype": "int64", "unit": "s"},
     "image": {"kind": "image", "height": 8, "width": 8, "channels": 3, "storage": "raw"},
-    "label": {"kind": "class_label", "names": CLASS_NAMES},
+    "label": {"kind": "class_label", "dtype": "int64", "names": CLASS_NAMES},
     "photo": {"kind": "image", "height": None, "width": None, "channels": 3, "storage": "encoded"},
     "scan": {"kind": "image", "height": None, "width": None, "channels": 1, "storage": "raw"},
-    "weight": {"kind": "scalar", "dtype": "float32", "optional": True, "default": float("nan")},
+    "sound": {"kind": "audio", "dtype": "int16", "shape": [None], "packed": True, "rate": None},
+    "weight": {"kind": "scalar", "dtype": "float64", "packed": True, "default": float("nan")},
     "words": {"kind": "tensor", "dtype": "string", "shape": [None], "optional": True},
 }
 SIDES: dict[str, list[str]] = {
     "photo": ["photo/orientation"],
     "scan": ["scan/height", "scan/width"],
+    "sound": ["sound/rate"],
 }
+STRUCTS: list[str] = ["at"]
 LAYOUT: list[tuple[str, bytes, int]] = []
 COMPRESSION = "none"
 RECORD_BYTES = 20_000
@@ -91,10 +96,15 @@ def dataset(
         root: Folder or URL (``gs://…``) of the snapshot; None is the folder of this file.
 
     Returns:
-        Dicts by feature name: images ``uint8[batch, height, width, channels]``, classes
-        ``int64[batch]``, scalars ``dtype[batch]`` with the default in ``FEATURES`` where there is
-        no value, tensors ``dtype[batch, *shape]``, lists of varying length (shape ``[None]``)
-        as ``tf.RaggedTensor`` ``dtype[batch, None]``.
+        Dicts by feature name: images ``uint8[batch, height, width, channels]``, all else
+        ``dtype[batch, *shape]``, as ``tf.RaggedTensor`` where a dimension is None. Where there is
+        no value: the default in ``FEATURES``, or a list of length zero.
+        # [if audio]
+        Sounds are float32 in [-1, 1]; where rates differ, ``<name>/rate`` gives each one's, in Hz.
+        # [end]
+        # [if struct]
+        The fields of a struct stand in a dict of their own.
+        # [end]
 
     Raises:
         ValueError: if an argument, or the snapshot under ``root``, is none that can be read.
@@ -260,7 +270,6 @@ def _parser(
     *, as_supervised: bool, image_size: tuple[int, int] | None
 ) -> Callable[[Any], dict[str, Any] | tuple[Any, Any]]:
     """The function that turns a batch of serialized examples into tensors."""
-    columns = _columns()
     # [if image]
     sizes = {
         name: tuple(image_size or (feature["height"], feature["width"]))
@@ -278,63 +287,170 @@ def _parser(
 
     def parse(serialized: Any) -> dict[str, Any] | tuple[Any, Any]:
         # [if general]
-        values: dict[str, Any] = tf.io.parse_example(serialized, columns)
+        values = _parse(serialized)
         # [end]
         # [if layout]
-        values = _cut(serialized, columns)
+        values = _cut(serialized)
         # [end]
-        # [if shaped]
+        # [if pcm]
         for name, feature in FEATURES.items():
+            if feature["kind"] == "audio" and feature["dtype"] == "int16":
+                values[name] = tf.cast(values[name], tf.float32) / 32_768
+        # [end]
+        # [if image]
+        for name, size in sizes.items():
             # [if fixed]
-            if feature.get("storage") == "raw" and feature["height"]:
-                values[name] = _pixels(values[name], feature, sizes[name])
+            if FEATURES[name]["storage"] == "raw" and FEATURES[name]["height"]:
+                values[name] = _pixels(values[name], FEATURES[name], size)
             # [end]
             # [if each]
-            if feature.get("storage") == "encoded" or name in SIDES:
-                values[name] = _each_image(name, values, sizes[name])
-            # [end]
-            # [if narrow]
-            if feature.get("dtype", "int64") not in ("int64", "float32", "string"):
-                values[name] = tf.cast(values[name], feature["dtype"])
+            if FEATURES[name]["storage"] == "encoded" or name in SIDES:
+                values[name] = _each_image(name, values, size)
             # [end]
         # [end]
+        # [if flat]
         if not as_supervised:
             return values
         label = values.pop(str(LABEL))
         return (next(iter(values.values())) if len(values) == 1 else values), label
+        # [end]
+        # [if struct]
+        if not as_supervised:
+            return _nest(values)
+        label = values.pop(str(LABEL))
+        return (next(iter(values.values())) if len(values) == 1 else _nest(values)), label
+        # [end]
 
     return parse
 
 
-def _columns() -> dict[str, Any]:
-    """The columns of an example that ``tf.io.parse_example`` reads."""
+def _parse(serialized: Any) -> dict[str, Any]:
+    """A batch of examples by ``tf.io.parse_example``; images as their bytes."""
     columns: dict[str, Any] = {}
     for name, feature in FEATURES.items():
-        dtype = "string" if feature["kind"] == "image" else feature.get("dtype", "int64")
-        stored = {"float32": tf.float32, "string": tf.string}.get(dtype, tf.int64)
+        shape, dtype = feature.get("shape", []), feature.get("dtype", "string")
+        stored = {"string": tf.string, "float32": tf.float32}.get(dtype, tf.int64)
         default = feature.get("default")
+        # [if narrow_float]
+        if dtype in ("float16", "bfloat16"):
+            stored = tf.float32
+        # [end]
         # [if bool]
         default = int(default) if isinstance(default, bool) else default
         # [end]
-        columns[name] = tf.io.FixedLenFeature(feature.get("shape", []), stored, default)
+        # [if uint64_default]
+        if dtype == "uint64" and default is not None and default >= 2**63:
+            default -= 2**64  # the same bits
+        # [end]
+        # [if packed]
+        if feature.get("packed"):
+            shape, stored, default = [], tf.string, b"" if feature.get("optional") else None
+        # [end]
+        columns[name] = tf.io.FixedLenFeature(shape, stored, default)
         # [if ragged]
-        if feature.get("shape") == [None]:
+        if None in shape:
             columns[name] = tf.io.RaggedFeature(stored, row_splits_dtype=tf.int64)
         # [end]
-        # [if each]
+        # [if shapes]
+        if feature.get("shape", []).count(None) > 1:
+            columns[f"{name}/shape"] = tf.io.FixedLenFeature([len(feature["shape"])], tf.int64)
+        # [end]
+        # [if sides]
         for side in SIDES.get(name, ()):
             columns[side] = tf.io.FixedLenFeature([], tf.int64)
         # [end]
-    return columns
+    values: dict[str, Any] = tf.io.parse_example(serialized, columns)
+    # [if tensor]
+    for name, feature in FEATURES.items():
+        if feature["kind"] != "image":
+            values[name] = _tensor(values[name], feature, values.pop(f"{name}/shape", None))
+    # [end]
+    return values
 
 
+# [if tensor]
+def _tensor(value: Any, feature: dict[str, Any], sizes: Any) -> Any:
+    """A batch of one feature as ``dtype[batch, *shape]``, from the list that it is stored in.
+
+    ``sizes`` are the dimensions of each record's tensor where its length does not tell them.
+    """
+    # [if shape]
+    shape = feature.get("shape", [])
+    # [end]
+    # [if dtype]
+    dtype = tf.as_dtype(feature["dtype"])
+    # [end]
+    # [if packed_varying]
+    if feature.get("packed") and None in shape:
+        flat = tf.io.decode_raw(tf.strings.reduce_join(value), dtype)
+        lengths = tf.cast(tf.strings.length(value) // dtype.size, tf.int64)
+        value = tf.RaggedTensor.from_row_lengths(flat, lengths)
+    # [end]
+    # [if packed_default]
+    if "default" in feature and feature.get("packed"):
+        there = tf.io.decode_raw(value, dtype, fixed_length=dtype.size)[:, 0]
+        return tf.where(value == b"", tf.cast(feature["default"], dtype), there)
+    # [end]
+    # [if packed_fixed]
+    if feature.get("packed") and None not in shape:
+        value = tf.reshape(tf.io.decode_raw(value, dtype), [value.shape[0] or -1, *shape])
+    # [end]
+    # [if uint64]
+    if dtype == tf.uint64:
+        value = tf.ragged.map_flat_values(tf.bitcast, value, dtype)
+    # [end]
+    # [if narrow]
+    if value.dtype != dtype:
+        value = tf.cast(value, dtype)
+    # [end]
+    # [if dimensions]
+    if None in shape and len(shape) > 1:
+        value = _ragged(value, shape, sizes)
+    # [end]
+    return value
+
+
+# [end]
+# [if dimensions]
+def _ragged(value: Any, shape: list[int | None], sizes: Any) -> Any:
+    """Lists ``[batch, None]`` as ``tf.RaggedTensor`` ``[batch, *shape]``, row-major."""
+    if sizes is None:  # one dimension varies: the lists' lengths tell it
+        rest = value.row_lengths() // tf.TensorShape([dim for dim in shape if dim]).num_elements()
+        fixed = tf.ones_like(rest)
+        sizes = tf.stack([fixed * dim if dim else rest for dim in shape], axis=1)
+    last = max(axis for axis, dim in enumerate(shape) if dim is None)
+    result = tf.reshape(value.flat_values, [-1, *shape[last + 1 :]])
+    for axis in range(last, -1, -1):
+        rows = tf.reduce_prod(sizes[:, :axis], axis=1)  # of this dimension, in each record
+        if shape[axis] is None:
+            lengths = tf.repeat(sizes[:, axis], rows) if axis else sizes[:, 0]
+            result = tf.RaggedTensor.from_row_lengths(result, lengths)
+        else:
+            result = tf.RaggedTensor.from_uniform_row_length(
+                result, shape[axis], nrows=tf.reduce_sum(rows)
+            )
+    return result
+
+
+# [end]
+# [if struct]
+def _nest(values: dict[str, Any]) -> dict[str, Any]:
+    """The features by name, the fields of each struct in a dict."""
+    for name in reversed(STRUCTS):  # inner ones first
+        fields = [key for key in values if key.startswith(f"{name}.")]
+        if fields:
+            values[name] = {key[len(name) + 1 :]: values.pop(key) for key in fields}
+    return values
+
+
+# [end]
 # [if layout]
-def _cut(serialized: Any, columns: dict[str, Any]) -> dict[str, Any]:
-    """What ``tf.io.parse_example`` gives, at less than its cost.
+def _cut(serialized: Any) -> dict[str, Any]:
+    """What ``_parse`` gives, at less than its cost; images as their bytes, decoded.
 
     Each value of this snapshot is of one length, so it lies at the same place in every example,
     between the same bytes (names and lengths). Where those bytes are not as they should be,
-    ``tf.io.parse_example`` has the word.
+    ``_parse`` has the word.
     """
     length = sum(len(head) + size for _, head, size in LAYOUT)
     content = tf.io.decode_raw(serialized, tf.uint8, fixed_length=length)
@@ -348,14 +464,26 @@ def _cut(serialized: Any, columns: dict[str, Any]) -> dict[str, Any]:
 
     images = {name for name in places if FEATURES[name]["kind"] == "image"}
 
+    # [if layout_numbers]
+    def numbers(name: str, content: Any) -> Any:
+        dtype, shape = tf.as_dtype(FEATURES[name]["dtype"]), FEATURES[name].get("shape", [])
+        # [if layout_bytes]
+        if dtype not in (tf.int64, tf.bool):  # one byte each
+            content = tf.reshape(content, [-1, content.shape[1] // dtype.size, dtype.size])
+            content = tf.bitcast(content, dtype)
+        # [end]
+        return tf.cast(tf.reshape(content, [serialized.shape[0] or -1, *shape]), dtype)
+
+    # [end]
     def cut() -> dict[str, Any]:
-        return {
-            name: content[:, a:b] if name in images else tf.cast(content[:, a], tf.int64)
-            for name, (a, b) in places.items()
-        }
+        pieces = {name: content[:, a:b] for name, (a, b) in places.items()}
+        # [if layout_numbers]
+        pieces |= {name: numbers(name, pieces[name]) for name in pieces if name not in images}
+        # [end]
+        return pieces
 
     def parse() -> dict[str, Any]:
-        found: dict[str, Any] = tf.io.parse_example(serialized, columns)
+        found = _parse(serialized)
         return found | {name: tf.io.decode_raw(found[name], tf.uint8) for name in images}
 
     values: dict[str, Any] = tf.cond(tf.reduce_all(same), cut, parse)
@@ -415,7 +543,7 @@ def _resize(images: Any, size: tuple[int, int]) -> Any:
 # [end]
 # [if encoded]
 def _decode(content: Any, channels: int) -> Any:
-    """An image file's content as ``uint8[height, width, channels]``: JPEG, PNG, GIF or BMP.
+    """An image file's content as ``uint8[height, width, channels]``: JPEG, PNG, GIF, BMP or WebP.
 
     The content decides the format. The DCT method has to be named: the default is inexact.
     """
@@ -426,6 +554,14 @@ def _decode(content: Any, channels: int) -> Any:
 
     def other(channels: int = 3) -> Any:
         return tf.io.decode_image(content, channels, expand_animations=False)
+
+    def webp() -> Any:  # with the channels that the file has, whatever is asked for
+        return tf.image.decode_webp(content)[0]
+
+    is_webp = tf.strings.regex_full_match(tf.strings.substr(content, 0, 12), "RIFF(?s:....)WEBP")
+
+    def other_or_webp() -> Any:
+        return tf.cond(is_webp, lambda: webp()[..., :3], other)
 
     # [if grey]
     def luma(image: Any) -> Any:
@@ -438,21 +574,33 @@ def _decode(content: Any, channels: int) -> Any:
         return tf.cond(cmyk, lambda: luma(jpeg()), lambda: jpeg(1))
 
     if channels == 1:
-        return tf.cond(is_jpeg, grey_jpeg, lambda: luma(other()))
+        return tf.cond(is_jpeg, grey_jpeg, lambda: luma(other_or_webp()))
 
     # [end]
     # [if alpha]
     def opaque(image: Any) -> Any:
         return tf.pad(image, [[0, 0], [0, 0], [0, 1]], constant_values=255)
 
+    def png() -> Any:  # of less than 8 bits, TensorFlow makes up an alpha where there is none
+        shallow = tf.reduce_any(tf.strings.substr(content, 24, 1) == [b"\1", b"\2", b"\4"])
+        bare = tf.cond(
+            shallow, lambda: tf.shape(tf.io.decode_png(content))[2] % 2 == 1, lambda: False
+        )
+        return tf.cond(bare, lambda: opaque(other()), lambda: other(4))
+
+    def transparent_webp() -> Any:
+        return tf.cond(tf.shape(webp())[2] == 4, webp, lambda: opaque(webp()[..., :3]))
+
     def transparent() -> Any:
         is_png = tf.strings.substr(content, 0, 4) == b"\x89PNG"
-        return tf.cond(is_png, lambda: other(4), lambda: opaque(other()))
+        return tf.cond(
+            is_png, png, lambda: tf.cond(is_webp, transparent_webp, lambda: opaque(other()))
+        )
 
     if channels == 4:
         return tf.cond(is_jpeg, lambda: opaque(jpeg()), transparent)
     # [end]
-    return tf.cond(is_jpeg, jpeg, other)
+    return tf.cond(is_jpeg, jpeg, other_or_webp)
 
 
 # [end]

@@ -39,7 +39,7 @@ MAX_LINES = 400
 LONGER = {
     # With the markers of the sections that a snapshot may lack; the reader that is emitted keeps
     # the limit (tests/pipelines/test_emit.py).
-    "pipelines/reader_template.py": 480,
+    "pipelines/reader_template.py": 640,
     # One walk whose methods call each other in turn.
     "transforms/code_digest.py": 430,
 }

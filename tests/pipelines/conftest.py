@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -19,12 +20,14 @@ Record = Mapping[str, Any]
 
 
 def serialize(features: Features, record: Record) -> bytes:
-    """One example in wire form; a value of None is left out."""
+    """One example in wire form; a value of None is left out, an array is packed bytes."""
     content = {}
     for column in wire_columns(features):
         value = record.get(column.name)
         if value is None:
             continue
+        if isinstance(value, np.ndarray):
+            value = value.tobytes()
         values = value if isinstance(value, list) else [value]
         lists = {
             "bytes": lambda v: tf.train.Feature(bytes_list=tf.train.BytesList(value=v)),

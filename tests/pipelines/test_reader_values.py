@@ -52,7 +52,7 @@ class TestValues:
             "matrix": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
             "flags": [1, 0],
             "words": [b"a", b"", b"c"],
-            "steps": [-5, 6],
+            "steps": np.array([-5, 6], np.int16),
             "bits": [1],
         }
         second = row | {"words": [], "steps": None, "bits": [], "bool": 0}
@@ -110,7 +110,7 @@ class TestValues:
             "word": [b"none"] * 2,
             "there": [1, 2],
         }
-        assert {name: feature["default"] for name, feature in reader.FEATURES.items()} == {
+        assert {name: feature.get("default") for name, feature in reader.FEATURES.items()} == {
             "real": pytest.approx(math.nan, nan_ok=True),
             "given": -1.5,
             "whole": 0,
