@@ -7,11 +7,10 @@ symbolic tensors: what it gives tells its features.
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...schemas.errors import RecipeError, SnapshardError
+from ...schemas.errors import RecipeError
 from ...schemas.features import (
     RESERVED_PREFIX,
     Audio,
@@ -26,11 +25,12 @@ from ...schemas.recipe import PrepareStep, RecordFn
 from ...schemas.step_traits import StepTraits
 from .audio import Decode as DecodeSound
 from .images import Check
+from .user_functions import describe as describe
+from .user_functions import refuse_random, result_of, where_of
 
 Step = PrepareStep | RecordFn
 KEEP = f"{RESERVED_PREFIX}keep"
 """Where a record says whether it is kept, a bool scalar, after a step that filters."""
-_RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
     function = tf.function(run, autograph=False)
     with tf.device("/CPU:0"):
         concrete = function.get_concrete_function(record_specs(features))
-    _refuse_random(concrete.graph)
+    refuse_random(concrete.graph)
     return traced[-1]
 
 
@@ -258,19 +258,6 @@ def _apply_step(step: PrepareStep, record: dict[str, Any], features: Features) -
     return found
 
 
-def describe(step: Step) -> str:
-    """Names a step for a person."""
-    if isinstance(step, PrepareStep):
-        return repr(step)
-    return f"function {getattr(function_of(step), '__qualname__', None) or repr(step)}"
-
-
-def function_of(step: Step) -> Any:
-    """The user's function that a step which states no features of its own is or holds."""
-    functions = StepTraits.of(step).functions
-    return functions[0] if functions else step
-
-
 def _fix_shapes(record: dict[str, Any], features: Features) -> dict[str, Any]:
     """Lets the next step see the sizes of images where they are known."""
     import tensorflow as tf
@@ -293,10 +280,10 @@ def _apply_function(
 
     from .tensors import infer_feature
 
-    where = _where(step)
+    where = where_of(step)
     after: dict[str, Feature] = {}
     values: dict[str, Any] = {name: record[name] for name in record if name == KEEP}
-    for name, value in _result(step, record, features).items():
+    for name, value in result_of(step, record, features).items():
         kept = features[name] if name in features and value is record[name] else None
         if kept is None and not isinstance(value, tf.RaggedTensor | tf.SparseTensor):
             value = tf.convert_to_tensor(value)
@@ -311,10 +298,10 @@ def _call_function(
     step: RecordFn, records: dict[str, Any], features: Features, found: Features
 ) -> dict[str, Any]:
     """The records that a function on whole batches gives, with what goes with each feature."""
-    result = _result(step, records, features)
+    result = result_of(step, records, features)
     if set(result) != set(found):
         raise RecipeError(
-            f"prepare: {_where(step)} gives {sorted(result)} for a batch and {sorted(found)} for "
+            f"prepare: {where_of(step)} gives {sorted(result)} for a batch and {sorted(found)} for "
             "one record. Leave batched=True out."
         )
     values = {name: records[name] for name in records if name == KEEP} | result
@@ -322,79 +309,3 @@ def _call_function(
         if name in features and value is records[name]:
             values.update({part: records[part] for part in record_names(name, features[name])})
     return values
-
-
-def _where(step: RecordFn) -> str:
-    code = getattr(function_of(step), "__code__", None)
-    return describe(step) + (f" (line {code.co_firstlineno})" if code is not None else "")
-
-
-def _result(step: RecordFn, record: dict[str, Any], features: Features) -> dict[str, Any]:
-    """What a function of the user's gives for a record's features."""
-    # What goes with a feature belongs to it: what keeps the one keeps the other.
-    given = {name: record[name] for name in features}
-    result = call_user(function_of(step), given, where=_where(step))
-    if not isinstance(result, dict) or not all(isinstance(name, str) for name in result):
-        raise RecipeError(
-            f"prepare: {_where(step)} returned a {type(result).__name__}, expected a dict of "
-            "tensors by name."
-        )
-    if not result:
-        raise RecipeError(
-            f"prepare: {_where(step)} returned an empty dict, expected at least one tensor."
-        )
-    return result
-
-
-def call_user(
-    function: Callable[[dict[str, Any]], Any], given: dict[str, Any], *, where: str
-) -> Any:
-    """Calls a function of the user's on a record of tensors, control flow made graph operations.
-
-    Raises:
-        RecipeError: if it fails; ``where`` names it.
-    """
-    try:
-        return _with_autograph(function)(dict(given))
-    except SnapshardError:
-        raise
-    except Exception as error:
-        shown = ", ".join(
-            f"{name!r}: {value.dtype.name}{value.shape}" for name, value in given.items()
-        )
-        raise RecipeError(
-            f"prepare: {where} failed with {type(error).__name__}: {error}. It was given a record "
-            f"of tensors, {shown}; it works in TensorFlow operations and returns such a dict."
-        ) from error
-
-
-def _with_autograph(function: RecordFn) -> Callable[[dict[str, Any]], Any]:
-    """The function with its ``if`` and ``for`` over tensors made graph operations."""
-    import tensorflow as tf
-
-    if not inspect.isfunction(function):
-        return function
-    try:
-        converted: Callable[[dict[str, Any]], Any] = tf.autograph.to_graph(function)
-    except Exception:
-        # Without its source it runs as it is, and says itself what it cannot do.
-        return function
-    return converted
-
-
-def _refuse_random(graph: Any) -> None:
-    for operation in _operations(graph):
-        if operation.startswith(_RANDOM_OPS):
-            raise RecipeError(
-                f"prepare: the steps draw random numbers (operation {operation}), and a record "
-                "must come out the same each time. Augment in the trainer, or take "
-                "tf.random.stateless_* with a fixed seed."
-            )
-
-
-def _operations(graph: Any) -> set[str]:
-    definition = graph.as_graph_def()
-    nodes = list(definition.node)
-    for function in definition.library.function:
-        nodes.extend(function.node_def)
-    return {node.op for node in nodes}

@@ -23,7 +23,7 @@ from ...schemas.features import (
 )
 from ..row_values import to_array
 from ..user_code import is_user_file
-from .chain import describe
+from .user_functions import describe
 from .values import FAILURE_MARK, NO_FEATURES, Value
 
 _Row = dict[str, Any]

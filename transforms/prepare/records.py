@@ -9,8 +9,9 @@ from typing import Any
 from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import BoundingBoxes, Feature, Features, Struct, flatten, side_names
-from .chain import KEEP, call_user, describe
+from .chain import KEEP
 from .python_functions import MapPython
+from .user_functions import call_user, describe
 from .values import NO_FEATURES, call_text
 
 __all__ = ["MapPython", "drop", "filter", "map", "map_python", "rename", "select"]

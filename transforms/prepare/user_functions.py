@@ -1,0 +1,109 @@
+"""Functions of the user's own among the prepare steps: called, checked, named in errors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ...schemas.errors import RecipeError, SnapshardError
+from ...schemas.features import Features
+from ...schemas.recipe import PrepareStep, RecordFn
+from ...schemas.step_traits import StepTraits
+
+_RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
+
+
+def describe(step: PrepareStep | RecordFn) -> str:
+    """Names a step for a person."""
+    if isinstance(step, PrepareStep):
+        return repr(step)
+    return f"function {getattr(function_of(step), '__qualname__', None) or repr(step)}"
+
+
+def function_of(step: PrepareStep | RecordFn) -> Any:
+    """The user's function that a step which states no features of its own is or holds."""
+    functions = StepTraits.of(step).functions
+    return functions[0] if functions else step
+
+
+def where_of(step: RecordFn) -> str:
+    """Names a function and its line."""
+    code = getattr(function_of(step), "__code__", None)
+    return describe(step) + (f" (line {code.co_firstlineno})" if code is not None else "")
+
+
+def result_of(step: RecordFn, record: dict[str, Any], features: Features) -> dict[str, Any]:
+    """What a function of the user's gives for a record's features."""
+    # What goes with a feature belongs to it: what keeps the one keeps the other.
+    given = {name: record[name] for name in features}
+    result = call_user(function_of(step), given, where=where_of(step))
+    if not isinstance(result, dict) or not all(isinstance(name, str) for name in result):
+        raise RecipeError(
+            f"prepare: {where_of(step)} returned a {type(result).__name__}, expected a dict of "
+            "tensors by name."
+        )
+    if not result:
+        raise RecipeError(
+            f"prepare: {where_of(step)} returned an empty dict, expected at least one tensor."
+        )
+    return result
+
+
+def call_user(
+    function: Callable[[dict[str, Any]], Any], given: dict[str, Any], *, where: str
+) -> Any:
+    """Calls a function of the user's on a record of tensors, control flow made graph operations.
+
+    Raises:
+        RecipeError: if it fails; ``where`` names it.
+    """
+    try:
+        return _with_autograph(function)(dict(given))
+    except SnapshardError:
+        raise
+    except Exception as error:
+        shown = ", ".join(
+            f"{name!r}: {value.dtype.name}{value.shape}" for name, value in given.items()
+        )
+        raise RecipeError(
+            f"prepare: {where} failed with {type(error).__name__}: {error}. It was given a record "
+            f"of tensors, {shown}; it works in TensorFlow operations and returns such a dict."
+        ) from error
+
+
+def _with_autograph(function: RecordFn) -> Callable[[dict[str, Any]], Any]:
+    """The function with its ``if`` and ``for`` over tensors made graph operations."""
+    import tensorflow as tf
+
+    if not inspect.isfunction(function):
+        return function
+    try:
+        converted: Callable[[dict[str, Any]], Any] = tf.autograph.to_graph(function)
+    except Exception:
+        # Without its source it runs as it is, and says itself what it cannot do.
+        return function
+    return converted
+
+
+def refuse_random(graph: Any) -> None:
+    """Refuses a graph that draws random numbers.
+
+    Raises:
+        RecipeError: naming the operation.
+    """
+    for operation in _operations(graph):
+        if operation.startswith(_RANDOM_OPS):
+            raise RecipeError(
+                f"prepare: the steps draw random numbers (operation {operation}), and a record "
+                "must come out the same each time. Augment in the trainer, or take "
+                "tf.random.stateless_* with a fixed seed."
+            )
+
+
+def _operations(graph: Any) -> set[str]:
+    definition = graph.as_graph_def()
+    nodes = list(definition.node)
+    for function in definition.library.function:
+        nodes.extend(function.node_def)
+    return {node.op for node in nodes}
