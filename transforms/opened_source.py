@@ -15,6 +15,7 @@ import hashlib
 import os
 import re
 import stat
+import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,6 +29,8 @@ from .globs import matches, may_hold, split_glob
 from .local_files import LINK_LOOP, inspect_file, unreadable
 from .tar_archive import LEADS_OUT, TarArchive, archive_scheme
 
+_TARS: weakref.WeakValueDictionary[tuple[str, int, str], TarArchive] = weakref.WeakValueDictionary()
+"""Tars that this process has open: to find their members, or to decompress them, takes long."""
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
 
 _TAGS = ("md5Hash", "content_md5", "ETag", "etag", "generation", "crc32c", "CRC", "md5", "checksum")
@@ -209,9 +212,10 @@ class OpenedSource:
         return not self.pattern or matches(parts, self.pattern)
 
     def _find(self) -> Iterator[SourceFile]:
-        if not self.__dict__.pop("_is_fresh", False):
-            self.__dict__.pop("_archive", None)
+        # Held until the next one is open: of a tar that did not change, it is the same.
+        stale = self.__dict__.pop("_archive", None)
         filesystem = self.filesystem
+        del stale
         if self.single:
             found = {self.single: filesystem.info(self.full_path(self.single))}
         else:
@@ -280,7 +284,7 @@ def _open(url: str) -> OpenedSource | None:
         url=url, root=path, archived=isinstance(filesystem, AbstractArchiveFileSystem)
     )
     if opened.archived:
-        opened.__dict__.update(_archive=(os.getpid(), filesystem), _is_fresh=True)
+        opened.__dict__["_archive"] = (os.getpid(), filesystem)
     kind = _kind(filesystem, path)
     if kind == "folder":
         return opened
@@ -299,8 +303,8 @@ def _open(url: str) -> OpenedSource | None:
 def _replace(opened: OpenedSource, **changes: Any) -> OpenedSource:
     """The same with changes, and with the archive that is open already."""
     changed = dataclasses.replace(opened, **changes)
-    kept = ("_archive", "_is_fresh")
-    changed.__dict__.update({k: v for k, v in opened.__dict__.items() if k in kept})
+    if opened.archived:
+        changed.__dict__["_archive"] = opened.__dict__["_archive"]
     return changed
 
 
@@ -325,12 +329,15 @@ def _filesystem(url: str) -> tuple[Any, str]:
     if holder is None or not holder.single:
         raise FileNotFoundError(outer)
     (file,) = holder.list()
-    archive = TarArchive(
-        lambda start, stop: holder.read(file.path, start, stop),
-        num_bytes=file.num_bytes,
-        stamp=file.stamp,
-        name=file.path,
-    )
+    key = (outer, file.num_bytes, file.stamp)
+    archive = _TARS.get(key) if file.stamp else None
+    if archive is None:
+        archive = _TARS[key] = TarArchive(
+            lambda start, stop: holder.read(file.path, start, stop),
+            num_bytes=file.num_bytes,
+            stamp=file.stamp,
+            name=file.path,
+        )
     return archive, inner.strip("/")
 
 

@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import fsspec
 import pytest
@@ -98,6 +99,28 @@ def test_a_change_of_the_archive_changes_every_stamp(tmp_path: pathlib.Path) -> 
     after = {file.stamp for file in open_source("a.tar", str(tmp_path)).list()}
     assert len(before) == len(after) == 3
     assert not before & after
+
+
+def test_a_compressed_tar_is_decompressed_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from snapshard.transforms import tar_archive
+
+    calls = []
+    decompressed = tar_archive.decompressed
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return decompressed(*args)
+
+    monkeypatch.setattr(tar_archive, "decompressed", counted)
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar_of(CONTENTS)))
+    source = open_source("a.tar.gz", str(tmp_path))
+    assert read_all(source) == read_all(open_source("a.tar.gz", str(tmp_path))) == CONTENTS
+    assert len(calls) == 1
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar_of({"x": b"1"})))
+    assert read_all(source) == {"x": b"1"}
+    assert len(calls) == 2
 
 
 def test_threads_read_side_by_side(tmp_path: pathlib.Path) -> None:
