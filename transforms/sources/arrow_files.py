@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, RawBatch, SourceFile
 from ...schemas.errors import Reject, SchemaError
-from ...schemas.features import Feature, Features, Struct
+from ...schemas.features import Feature, Features, Struct, is_encoded
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from .arrow_leaves import Leaf, extract, leaves_of
@@ -39,6 +39,9 @@ BATCH_ROWS = 1 << 16
 """Rows that are converted at once, at most."""
 BATCH_BYTES = 16 << 20
 """About so many bytes of Arrow columns are converted at once, at most."""
+
+MEDIA_BATCH_BYTES = 2 << 20
+"""The same where columns hold files' bytes, which are many times as large once decoded."""
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
 """What reading a damaged file raises."""
@@ -164,13 +167,15 @@ class ArrowTables:
             return
         reader = RowReader(schema, features, path=part.path)
         columns = _columns_of(schema, features, path=part.path)
+        media = any(map(is_encoded, features.values()))
+        batch_bytes = MEDIA_BATCH_BYTES if media else BATCH_BYTES
         for index, unit in enumerate(units):
             if not part.start <= unit.offset < part.stop:
                 continue
             row, end = unit.first_row, None
             if unit.num_rows is not None:
                 end = unit.first_row + unit.num_rows
-            batches, problem = _batches(file, index, columns), ""
+            batches, problem = _batches(file, index, columns, num_bytes=batch_bytes), ""
             while True:
                 try:
                     batch = next(batches, None)
@@ -313,11 +318,13 @@ def _all_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=schema.names)
 
 
-def _batches(file: ArrowFile, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    file: ArrowFile, unit: int, columns: Sequence[str], *, num_bytes: int = BATCH_BYTES
+) -> Iterator[pa.RecordBatch]:
     """The rows of a unit in batches of bounded size."""
     for batch in file.read(unit, columns):
         row_bytes = max(1, batch.nbytes // max(1, len(batch)))
-        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
+        rows = max(1, min(BATCH_ROWS, num_bytes // row_bytes))
         for start in range(0, len(batch), rows):
             yield batch.slice(start, rows)
 

@@ -163,7 +163,7 @@ def _below(
             )
     elif _is_list(type_):
         length = type_.list_size if pa.types.is_fixed_size_list(type_) else None
-        if length == 0:
+        if length is not None and length < 1:
             raise SchemaError(
                 f"{path}: column {name!r} is {type_}, whose lists hold nothing. Leave it out."
             )

@@ -6,7 +6,8 @@ column by name, ``a.b`` the field ``b`` of a struct ``a``; other columns are lef
 
 A feature of a shape takes lists inside each other, one for each dimension, or one flat list
 (row-major) where at most one dimension varies. Where an Arrow list lacks an item, the row is
-rejected: an Example has no place for what is missing inside a list.
+rejected: an Example has no place for what is missing inside a list. An encoded image or sound takes
+the bytes of a file.
 """
 
 from __future__ import annotations
@@ -22,11 +23,19 @@ import pyarrow as pa
 
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject, SchemaError
-from ...schemas.features import ClassLabel, Feature, Features, TensorForm, tensor_form
+from ...schemas.features import (
+    ClassLabel,
+    Feature,
+    Features,
+    TensorForm,
+    is_encoded,
+    tensor_form,
+)
 from ...schemas.wire import ITEM_BYTES, WireColumn
 from ..dtypes import packed_bytes, widened
 from ..runs import wire_schema
 from .arrow_leaves import Cells, Leaf, extract, leaves_of, nulls
+from .arrow_media import MediaCells
 from .arrow_values import Values, convert, kind_of, takes
 
 _SHOWN_CHARS = 60
@@ -117,7 +126,11 @@ def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str)
             f"{', '.join(map(repr, leaves))}. Mend the file, or features= in the recipe."
         )
     form = tensor_form(feature)
-    if form is None or kind_of(leaf.type) not in takes(feature) or not _fits(leaf, form):
+    if is_encoded(feature):
+        fits = kind_of(leaf.type) == "binary" and not leaf.shape
+    else:
+        fits = form is not None and kind_of(leaf.type) in takes(feature) and _fits(leaf, form)
+    if not fits:
         lists = "".join(f"[{'' if dim is None else dim}]" for dim in leaf.shape)
         raise SchemaError(
             f"{path}: column {name!r} is {leaf.type}{lists}, which {_shown_feature(feature)} "
@@ -149,10 +162,11 @@ class _Column:
     feature: Feature
     leaf: Leaf
 
-    def look_at(self, batch: pa.RecordBatch) -> _Found:
+    def look_at(self, batch: pa.RecordBatch) -> _Found | MediaCells:
         form = tensor_form(self.feature)
-        assert form is not None
         array = batch.column(self.leaf.column)
+        if form is None:
+            return MediaCells(self.name, self.feature, extract(array, self.leaf).values)
         return _Found(self, form, array, extract(array, self.leaf))
 
 

@@ -19,6 +19,7 @@ from ...schemas.features import (
     Scalar,
     Tensor,
     features_to_json,
+    is_encoded,
     tensor_form,
 )
 from ...schemas.features import Sequence as SequenceOf
@@ -40,7 +41,9 @@ def check_types(types: Mapping[str, Any] | None) -> None:
         ValueError: naming the one that is neither.
     """
     for name, wanted in (types or {}).items():
-        is_feature = isinstance(wanted, Feature) and tensor_form(wanted) is not None
+        is_feature = isinstance(wanted, Feature)
+        if is_feature and tensor_form(wanted) is None:
+            is_feature = is_encoded(wanted)
         if not is_feature and wanted not in _DTYPES:
             raise ValueError(
                 f"types: {name!r} is {wanted!r}, expected one of {', '.join(_DTYPES)}, or a "
