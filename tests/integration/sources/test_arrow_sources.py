@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import io
 import json
 import zipfile
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard.pipelines.verify import verify
@@ -219,3 +221,18 @@ def test_rows_that_do_not_fit_are_rejects_of_the_build(lab: Any, tmp_path: Path)
     (reject,) = lab.rejects(snapshot)
     assert (reject["id"], reject["position"]) == ("t.jsonl#81", 81)
     assert len(read_rows(lab, snapshot)) == 10
+
+
+def test_images_in_parquet_come_back_equal(lab: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    contents = []
+    for size in (8, 12, 16, 20):
+        sink = io.BytesIO()
+        PillowImage.fromarray(rng.integers(0, 256, (size, 10, 3), np.uint8)).save(sink, "PNG")
+        contents.append(sink.getvalue())
+    pq.write_table(pa.table({"image": contents, "n": range(4)}), tmp_path / "t.parquet")
+    source = ss.Parquet(str(tmp_path / "t.parquet"), types={"image": ss.Image(storage="encoded")})
+    rows = read_rows(lab, build(tmp_path, source))
+    assert rows == {
+        f"t.parquet#{i}": {"image": content, "n": i} for i, content in enumerate(contents)
+    }
