@@ -1,0 +1,88 @@
+"""What a folder of sounds suggests."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import snapshard as ss
+from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.suggest import describe_suggestion, suggest_recipe
+from snapshard.pipelines.suggest_sounds import name_pattern
+from snapshard.schemas.errors import DataError
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(folder: Path, names: list[str], rate: int = 8000, channels: int = 1) -> str:
+    sink = io.BytesIO()
+    soundfile.write(sink, np.zeros((30, channels)), rate, format="WAV")
+    for name in names:
+        path = folder / "sounds" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(sink.getvalue())
+    return "sounds"
+
+
+def test_class_folders(tmp_path: Path) -> None:
+    url = write(tmp_path, ["yes/1.wav", "yes/2.wav", "no/1.wav"])
+    recipe = suggest_recipe(url)
+    assert recipe.source == ss.AudioFolder(url)
+    assert recipe.prepare == (ss.audio.decode("audio"),)
+    (tmp_path / "recipe.py").write_text(describe_suggestion(url))
+    written = load_recipe_file(tmp_path / "recipe.py")
+    assert (written.source, written.prepare) == (recipe.source, recipe.prepare)
+    assert written.features == {
+        "audio": ss.Audio(rate=8000, samples=30),
+        "label": ss.ClassLabel(("no", "yes")),
+    }
+
+
+def test_folders_of_splits(tmp_path: Path) -> None:
+    url = write(tmp_path, ["train/yes/1.wav", "train/no/2.wav", "test/no/1.wav"])
+    recipe = suggest_recipe(url)
+    assert recipe.source == ss.AudioFolder(url, split_folders=True)
+    assert recipe.splits == ss.Splits.by_folder()
+
+
+def test_names_that_are_made_alike(examples: Path) -> None:
+    recipe = suggest_recipe(str(examples / "data" / "spoken_digits_sample"))
+    source = recipe.source
+    assert isinstance(source, ss.AudioFolder)
+    assert source.pattern == "{label}_{field2}_{n}.wav"
+
+
+def test_several_rates_and_channels(tmp_path: Path) -> None:
+    write(tmp_path, ["a/1.wav", "b/2.wav"])
+    url = write(tmp_path, ["a/3.wav"], rate=44_100, channels=2)
+    assert suggest_recipe(url).prepare == (ss.audio.decode("audio", 8000, mono=True),)
+    write(tmp_path, ["a/4.wav"], rate=48_000)
+    assert suggest_recipe(url).prepare == (ss.audio.decode("audio", 16_000, mono=True),)
+
+
+def test_sounds_without_labels_are_not_guessed_at(tmp_path: Path) -> None:
+    url = write(tmp_path, ["first.wav", "second one.wav"])
+    with pytest.raises(DataError, match="class folders of images or sounds"):
+        suggest_recipe(url)
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (["a_1.wav", "b_2.wav", "a_3.flac", "b_4.wav"], "{label}_{n}.*"),
+        (["a-x-y.wav", "b-x-z.wav", "a-q-y.wav", "b-q-y.wav"], "{label}-{field2}-{field3}.wav"),
+        (["a_1.wav", "b_2.wav", "c_3.wav"], None),
+        (["a_1.wav", "a_2.wav", "a_3.wav"], None),
+        (["a_1.wav", "b_2.wav", "a_3_x.wav", "b_4.wav"], None),
+        (["1.wav", "2.wav"], None),
+        (["_1.wav", "_2.wav", "b_3.wav", "b_4.wav"], None),
+    ],
+    ids=["numbered", "three fields", "no class twice", "one class", "odd one", "bare", "nameless"],
+)
+def test_name_pattern(names: list[str], pattern: str | None) -> None:
+    assert name_pattern(names) == pattern
