@@ -24,6 +24,7 @@ from ..transforms.sources.image_folder import ImageFolder
 from ..transforms.sources.inference import infer_image_steps, read_sizes
 from ..transforms.sources.web_dataset import WebDataset, holds_samples
 from .resolve import resolve_features
+from .suggest_sounds import find_sounds
 from .suggest_tables import find_typed_tables
 
 _IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
@@ -39,12 +40,12 @@ import snapshard as ss
 
 
 def suggest_recipe(url: str) -> Recipe:
-    """Suggests a recipe for raw data: class folders of images, or tables.
+    """Suggests a recipe for raw data: folders of images or of sounds, or tables.
 
     Tables are CSV, Parquet, Arrow, Feather and JSON Lines files: what most files are.
 
     Images of one size are copied as they are, of several sizes resized to the size that most
-    have, or to 256×256 with the ratio kept where none is the rule.
+    have, or to 256×256 with the ratio kept where none is the rule. Sounds are treated alike.
 
     Raises:
         RecipeError: if nothing lies there, or it is a recipe already.
@@ -85,9 +86,13 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
     tables = [f for f in listed if is_table(f.path) and not _hidden(f.path)]
     num_images = sum(file.path.lower().endswith(_IMAGES) for file in pictured)
     typed = find_typed_tables(url, listed, opened)
+    sounds = find_sounds(url, listed, opened)
+    num_tables = max(len(tables), typed.num_files if typed is not None else 0)
     if holds_samples(url, listed):
         source = WebDataset(url)
         opened = open_source(source.url, ".")
+    elif sounds is not None and sounds.num_files > max(num_tables, num_images):
+        source, steps, splits = sounds.source, sounds.steps, sounds.splits or splits
     elif typed is not None and typed.num_files >= max(len(tables), num_images):
         source = typed.source
     elif tables and len(tables) >= num_images:
@@ -135,8 +140,8 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
         )
     return (
         f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON Lines) nor class folders "
-        f"of images (first of {len(listed):,} files: {listed[0].path!r}). Correct the path, or "
-        "write a recipe file that says what it is."
+        f"of images or sounds (first of {len(listed):,} files: {listed[0].path!r}). Correct the "
+        "path, or write a recipe file that says what it is."
     )
 
 
