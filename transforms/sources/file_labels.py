@@ -136,6 +136,16 @@ class FileLabels:
             return self._infer_fields(paths)
         return {LABEL: self._infer_classes(paths)}
 
+    def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
+        """How many of the table's rows belong to no file; 0 without a table.
+
+        Raises:
+            SchemaError: if the table cannot be read as one.
+        """
+        if self.table is None:
+            return 0
+        return self._table(opened).num_unused([self._names(file.path) for file in files])
+
     def reader(self, features: Features, opened: OpenSource) -> LabelReader:
         """Makes the reader of these features; those of the content are left out.
 

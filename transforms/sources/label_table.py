@@ -76,7 +76,7 @@ class LabelTable:
             DataError: if it names no file, or some of its names stand for several files.
             SchemaError: if it cannot be read as a table.
         """
-        features = self._features()
+        features = dict(_features_of(self))
         rows = self.read(features)
         named: collections.Counter[str] = collections.Counter()
         for names in paths:
@@ -108,7 +108,21 @@ class LabelTable:
         """
         return _read(self.name, self.data, json.dumps(features_to_json(features)))
 
-    def _features(self) -> dict[str, Feature]:
+    def num_unused(self, paths: Sequence[tuple[str, ...]]) -> int:
+        """How many names in the table stand for none of the files; ``paths`` as in :meth:`infer`.
+
+        Raises:
+            SchemaError: if it cannot be read as a table.
+        """
+        rows = self.read(_features_of(self))
+        return len((rows.keys.keys() | rows.unfit.keys()) - {rows.key(names) for names in paths})
+
+    def features(self) -> dict[str, Feature]:
+        """The features of its columns.
+
+        Raises:
+            SchemaError: if it cannot be read as a table.
+        """
         if _suffix(self.name) == _JSON_LINES:
             return infer_columns(self.name, self.data, image=self.image, keys=KEY_COLUMNS)
         found = self._infer_csv(Csv(self.name, delimiter=_DELIMITERS[_suffix(self.name)]))
@@ -179,6 +193,11 @@ class TableRows:
         """The wire columns of rows."""
         taken = self.columns.take(pa.array(rows, pa.int64()))
         return dict(zip(taken.schema.names, taken.columns, strict=True))
+
+
+@functools.lru_cache(maxsize=4)
+def _features_of(table: LabelTable) -> Mapping[str, Feature]:
+    return table.features()
 
 
 @functools.lru_cache(maxsize=4)

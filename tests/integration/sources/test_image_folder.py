@@ -190,12 +190,15 @@ def test_a_table_with_boxes(lab: Any, tmp_path: Path) -> None:
     ]
     write(tmp_path / "images", {**files, "lost.png": files["0.png"]})
     table = tmp_path / "images" / "boxes.jsonl"
-    table.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    rows_beside = [*lines, {"file": "gone.png", "label": "cat", "weight": 0.5}]
+    table.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in rows_beside))
     source = ss.ImageFolder(str(tmp_path / "images"), table=str(table))
     steps = [ss.images.decode("image"), ss.images.center_crop("image", (10, 10))]
     snapshot = build(tmp_path, source, prepare=steps, max_rejects=1)
     (reject,) = lab.rejects(snapshot)
     assert (reject["id"], reject["reason"]) == ("lost.png", "no row in the table")
+    skipped = lab.build_facts(snapshot)["skipped"]
+    assert skipped == {"label table": 1, "row of the table without a file": 1}
     rows = {}
     for shard in snapshot.manifest.splits["train"].shards:
         import tensorflow as tf

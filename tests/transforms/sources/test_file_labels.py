@@ -235,6 +235,14 @@ def test_a_csv_table() -> None:
     assert made.side_urls == ("labels.csv",)
 
 
+def test_rows_without_a_file_are_counted() -> None:
+    made = labels(table="labels.csv")
+    opened_table = _opened(made, table=CSV)
+    assert made.num_unused_rows(files("a.jpg", "z.jpg"), opened_table) == 2
+    assert made.num_unused_rows(files("a.jpg", "sub/b.jpg", "x/c.jpg"), opened_table) == 0
+    assert labels().num_unused_rows(files("a.jpg"), opened_table) == 0
+
+
 def test_names_in_a_table_may_lack_folder_and_suffix() -> None:
     table = b"image\tlabel\na\tcat\nb.jpg\tdog\n"
     made = labels(table="far/labels.tsv")
