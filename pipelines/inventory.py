@@ -21,7 +21,7 @@ from ..schemas.blocks import Block, SourceFile, WorkUnit
 from ..schemas.errors import DataError, StorageError
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
-from ..schemas.recipe import Source
+from ..schemas.recipe import CountsRows, Source
 from ..transforms import storage
 from ..transforms.blocks import BLOCK_BYTES, group_blocks
 from ..transforms.local_files import NO_PERMISSION
@@ -136,6 +136,22 @@ def input_digest(files: Sequence[SourceFile]) -> str:
         f"[{quoted(file.path)}, {quoted(file.sha256)}, {quoted(file.problem)}]\n" for file in files
     )
     return hashlib.sha256("".join(lines).encode("ascii")).hexdigest()
+
+
+def count_unused_rows(inventory: Inventory, source: Source, opened: OpenedSource) -> Inventory:
+    """The inventory with the rows of a table beside the source that belong to none of its files.
+
+    Raises:
+        DataError: if the table cannot be read as one.
+        StorageError: if it cannot be read at all.
+    """
+    if not isinstance(source, CountsRows):
+        return inventory
+    num_unused = source.num_unused_rows(inventory.files, opened)
+    if not num_unused:
+        return inventory
+    num_skipped = {**inventory.num_skipped, "row of the table without a file": num_unused}
+    return dataclasses.replace(inventory, num_skipped=num_skipped)
 
 
 def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[str]:

@@ -19,7 +19,7 @@ from ..transforms.opened_source import OpenedSource, open_source
 from ..transforms.prepare.step_files import digest_with_files, read_step_files
 from .analyze import ANALYSIS
 from .findings import Findings
-from .inventory import Inventory, take_inventory
+from .inventory import Inventory, count_unused_rows, take_inventory
 from .limits import Limit
 from .resolve import ResolvedFeatures, resolve_features
 from .stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
@@ -75,6 +75,7 @@ def survey(
     features = resolve_features(recipe, files=inventory.selected, opened=remembering)
     if write:
         findings.write(remembering)
+    inventory = count_unused_rows(inventory, recipe.source, opened)
     stages = stages_of(recipe)
     between = stage_features(stages, features.raw, prepared=features.prepared)
     check_stages(recipe, stages, between)

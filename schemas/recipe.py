@@ -95,6 +95,14 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class CountsRows(Protocol):
+    """A source with a table beside it, whose rows may belong to no file."""
+
+    def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
+        """How many of the table's rows belong to none of the files."""
+
+
+@runtime_checkable
 class PrepareStep(Protocol):
     """One deterministic step on single records, in TensorFlow operations.
 

@@ -120,6 +120,10 @@ class AudioFolder:
         beside = self._labels.infer(files, opened)
         return {"audio": _sound_of(read_headers(files, opened)), **beside}
 
+    def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
+        """How many of the table's rows belong to no file."""
+        return self._labels.num_unused_rows(files, opened)
+
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
     ) -> Iterator[RawBatch]:

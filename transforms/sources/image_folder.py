@@ -104,6 +104,10 @@ class ImageFolder:
         """
         return {"image": Image(storage="encoded"), **self._labels.infer(files, opened)}
 
+    def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
+        """How many of the table's rows belong to no file."""
+        return self._labels.num_unused_rows(files, opened)
+
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
     ) -> Iterator[RawBatch]:
