@@ -63,16 +63,22 @@ def _row_group(group: Mapping[int, Any]) -> RowGroup:
     starts, null_counts = [], dict[str, int | None]()
     for chunk in group.get(_COLUMNS, []):
         facts = chunk.get(_META_DATA, {})
-        pages = (facts.get(number) for number in (_DATA_PAGE, _DICTIONARY_PAGE))
+        pages = (_number(facts.get(number)) for number in (_DATA_PAGE, _DICTIONARY_PAGE))
         starts += [page for page in pages if page]
         path = b".".join(facts.get(_PATH, [])).decode()
-        null_counts[path] = facts.get(_STATISTICS, {}).get(_NULL_COUNT)
+        null_counts[path] = _number(facts.get(_STATISTICS, {}).get(_NULL_COUNT))
     return RowGroup(
         offset=min(starts, default=0),
-        num_rows=max(0, group.get(_NUM_ROWS, 0)),
-        num_bytes=max(0, group.get(_TOTAL_BYTES, 0)),
+        num_rows=max(0, _number(group.get(_NUM_ROWS)) or 0),
+        num_bytes=max(0, _number(group.get(_TOTAL_BYTES)) or 0),
         null_counts=null_counts,
     )
+
+
+def _number(value: Any) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise ValueError(f"the footer is damaged: it holds {type(value).__name__} for a number")
+    return value
 
 
 class _Compact:
