@@ -197,7 +197,7 @@ def test_a_table_with_boxes(lab: Any, tmp_path: Path) -> None:
     snapshot = build(tmp_path, source, prepare=steps, max_rejects=1)
     (reject,) = lab.rejects(snapshot)
     assert (reject["id"], reject["reason"]) == ("lost.png", "no row in the table")
-    skipped = lab.build_facts(snapshot)["skipped"]
+    skipped = lab.build_facts(snapshot)["input"]["skipped"]
     assert skipped == {"label table": 1, "row of the table without a file": 1}
     rows = {}
     for shard in snapshot.manifest.splits["train"].shards:
