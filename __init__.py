@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .transforms.sources.csv import Csv
     from .transforms.sources.image_folder import ImageFolder
     from .transforms.sources.json_lines import JsonLines
+    from .transforms.sources.memory_table import Table
     from .transforms.sources.numpy_files import Numpy
     from .transforms.sources.parquet import Parquet
     from .transforms.sources.text_files import TextFiles
@@ -67,6 +68,7 @@ __all__ = [
     "Splits",
     "Struct",
     "TFRecords",
+    "Table",
     "Tensor",
     "Text",
     "TextFiles",
@@ -87,6 +89,7 @@ __all__ = [
 # Public name -> the module that defines it, relative to this package: the imports above, said again
 # for the running program. A module is its own value: `images`.
 _EXPORTS: dict[str, str] = {
+    "Table": ".transforms.sources.memory_table",
     "TFRecords": ".transforms.sources.tfrecord_files",
     "Arrow": ".transforms.sources.arrow_ipc",
     "Audio": ".schemas.features",

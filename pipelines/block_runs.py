@@ -11,7 +11,7 @@ import pyarrow as pa
 from ..schemas.blocks import Block, RawBatch, WorkUnit
 from ..schemas.features import Features
 from ..schemas.naming import Workspace
-from ..schemas.recipe import Recipe
+from ..schemas.recipe import Recipe, Source
 from ..schemas.splits import Splits
 from ..transforms.keys import record_keys
 from ..transforms.opened_source import open_source
@@ -19,6 +19,7 @@ from ..transforms.prepare.compile import StepRunner
 from ..transforms.rejects import Dropped
 from ..transforms.summary import RunEntry, Summary
 from ..transforms.validate import Validator
+from .extraction import reading
 from .keying import RecordKeys
 from .merging import RangeReader
 from .run_files import RunFiles, keys_suffix, run_in_place
@@ -44,6 +45,8 @@ class PrepareConfig:
     """The features of the stage before."""
     ends: tuple[int, ...] | None = None
     """Of splits by time, once they are known."""
+    source: Source | None = None
+    """What the recipe's source was extracted to; None where its own files are read."""
 
     def run_id(self, unit: WorkUnit) -> str:
         """The name of a unit's run."""
@@ -57,7 +60,7 @@ class RunMaker:
     def __init__(self, config: PrepareConfig) -> None:
         """Loads the recipe and compiles the stage's steps."""
         self._config = config
-        recipe = config.staged.load()
+        recipe = reading(config.staged.load(), config.source)
         stages = stages_of(recipe)
         self._stage = stages[config.stage]
         last = config.stage + 1 == len(stages)
@@ -79,15 +82,15 @@ class RunMaker:
             self._stage.steps,
             config.features.inputs,
             config.features.outputs,
-            numbered=recipe.source.numbered,
+            numbered=recipe.files.numbered,
         )
         self._validator = Validator(config.features.outputs)
-        self._numbered = recipe.source.numbered
+        self._numbered = recipe.files.numbered
         self._keys = RecordKeys(
             recipe, config.features.outputs, following=following, ends=config.ends
         )
         self._in_order = (
-            config.stage == 0 and last and not recipe.source.numbered and not splits.partitioned
+            config.stage == 0 and last and not recipe.files.numbered and not splits.partitioned
         )
         self._files = RunFiles(
             config.workspace,
@@ -125,7 +128,7 @@ class SourceReader:
         """Opens the source."""
         self._recipe = recipe
         self._raw = config.features.inputs
-        self._opened = open_source(recipe.source.url, config.folder)
+        self._opened = open_source(recipe.files.url, config.folder)
 
     def read(self, block: WorkUnit) -> Iterator[RawBatch]:
         """The block's records.
@@ -135,10 +138,10 @@ class SourceReader:
         """
         assert isinstance(block, Block)
         ordered = list(range(len(block.ranges)))
-        if not self._recipe.source.numbered:
+        if not self._recipe.files.numbered:
             keys = record_keys([part.path for part in block.ranges], self._recipe.seed)
             ordered.sort(key=lambda i: (int(keys[i]), block.ranges[i].path))
-        return self._recipe.source.read(
+        return self._recipe.files.read(
             block, features=self._raw, opened=self._opened, ordered=ordered
         )
 

@@ -21,7 +21,7 @@ from ..schemas.errors import DataError, RecipeError, RejectsError
 from ..schemas.fingerprint import digest
 from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
 from ..schemas.progress import Progress, Silent
-from ..schemas.recipe import Recipe
+from ..schemas.recipe import Recipe, Source
 from ..schemas.runner import JobRunner
 from ..transforms import storage
 from ..transforms.graph import read_graph_info
@@ -140,7 +140,7 @@ class Build:
         return stack.enter_context(start_process(scratch))
 
     def _build(self, found: Survey, process: AnalysisProcess | None, *, started: float) -> Snapshot:
-        staged = stage(self._recipe, self._workspace)
+        staged = stage(found.recipe, self._workspace)
         with self._timed("prepare"):
             prepared = prepare_records(
                 found, staged, self._workspace, runner=self._runner, progress=self._progress
@@ -196,6 +196,8 @@ class Build:
     def _refuse_output_among_data(self) -> None:
         """Refuses an output that the next build would take for records."""
         source = self._recipe.source
+        if not isinstance(source, Source):
+            return
         opened = open_source(source.url, self._recipe.folder)
         if not opened.local or opened.single or opened.pattern:
             return
@@ -292,9 +294,9 @@ class Build:
             fingerprint=found.fingerprint,
             prepared=found.features.prepared,
             final=final,
-            label=label_of(self._recipe, final),
+            label=label_of(found.recipe, final),
             compression=layout.compression,
-            numbered=self._recipe.source.numbered,
+            numbered=found.recipe.files.numbered,
             stratify_by=self._recipe.splits.stratify_by,
             graph=graph,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..schemas.blocks import SourceFile
@@ -45,18 +45,14 @@ class RememberingSource(OpenedSource):
 class Findings:
     """The file of findings of a workspace."""
 
-    def __init__(self, url: str, source: Source) -> None:
+    def __init__(self, url: str, source: Mapping[str, object]) -> None:
         """Reads what is kept of a source with these settings.
 
         Args:
             url: Where the file lies; a missing or damaged one is empty.
-            source: Whose findings they are. The last few sources' are kept.
+            source: What it is whose findings they are. The last few sources' are kept.
         """
-        described = {
-            "format": _FORMAT,
-            "source": {"type": type(source).__qualname__, **source.settings()},
-            "versions": library_versions(),
-        }
+        described = {"format": _FORMAT, "source": dict(source), "versions": library_versions()}
         self._url = url
         self._source = digest(described)[:32]
         try:

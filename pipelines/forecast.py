@@ -144,11 +144,11 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     num_read = block.num_bytes
     for records in RunMaker(config).records(block, dropped):
         batches.append(records)
-        if recipe.source.numbered and sum(map(len, batches)) >= _SAMPLE_ROWS:
+        if recipe.files.numbered and sum(map(len, batches)) >= _SAMPLE_ROWS:
             num_read = _bytes_before(records.column(ID)[-1].as_py(), block)
             break
     num_records = sum(map(len, batches))
-    if recipe.source.numbered:
+    if recipe.files.numbered:
         scale = inventory.num_bytes / max(1, num_read)
     else:
         readable = sum(not file.problem for file in inventory.files)
@@ -208,7 +208,7 @@ def _bytes_before(record_id: bytes, block: Block) -> int:
 def _sample_block(found: Survey) -> Block:
     """The block to sample: the files with the lowest keys, or the first block of rows."""
     blocks = found.inventory.blocks
-    if found.recipe.source.numbered:
+    if found.recipe.files.numbered:
         return blocks[0]
     ranges = [part for block in blocks for part in block.ranges]
     keys = record_keys([part.path for part in ranges], found.recipe.seed)

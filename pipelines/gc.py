@@ -136,7 +136,8 @@ def _is_garbage(parts: list[str], references: References) -> bool:
         return name not in references.published
     if room in _BY_WORK:
         return references.work is not None and name not in references.work[room]
-    return room == "staged"
+    # A build extracts anew, and puts in place what is missing.
+    return room in ("staged", "extracted")
 
 
 def _collect(folder: str, *, dry_run: bool) -> GcReport:

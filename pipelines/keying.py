@@ -83,7 +83,7 @@ class RecordKeys:
             np.flatnonzero(homeless),
             reason="no group" if grouped else "no split",
             message=why,
-            numbered=self._recipe.source.numbered,
+            numbered=self._recipe.files.numbered,
         )
         return records.filter(pa.array(~homeless))
 

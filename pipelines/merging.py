@@ -108,7 +108,7 @@ class RangeReader:
                     np.flatnonzero(homeless),
                     reason="no split",
                     message=why,
-                    numbered=self._recipe.source.numbered,
+                    numbered=self._recipe.files.numbered,
                 )
                 kept = np.flatnonzero(~homeless)
                 ids, splits = [ids[row] for row in kept], splits[kept]
@@ -118,5 +118,5 @@ class RangeReader:
                 prefixes=prefixes,
                 splits=splits,
                 columns=columns,
-                numbered=self._recipe.source.numbered,
+                numbered=self._recipe.files.numbered,
             )

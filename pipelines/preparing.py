@@ -62,6 +62,7 @@ def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> P
         features=found.stages[0],
         digest=found.stage_digests[0],
         ends=time_ends(found.recipe.splits, found.features.prepared),
+        source=found.extracted,
     )
 
 

@@ -57,7 +57,7 @@ def resolve_features(
         RecipeError: if the steps do not lead to the declared features, or ``stratify_by`` or
             ``group_by`` names none that can be divided by.
     """
-    inferred, structs = infer_features(recipe.source, files, opened)
+    inferred, structs = infer_features(recipe.files, files, opened)
     declared = None if recipe.features is None else flatten(recipe.features)[0]
     if declared is None:
         raw = inferred

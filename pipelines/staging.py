@@ -26,6 +26,7 @@ from ..schemas.recipe import Recipe
 from ..transforms import storage
 from ..transforms.code_digest import code_digest, step_digest
 from ..transforms.prepare.step_files import give_files
+from ..transforms.source_settings import functions_of
 from ..transforms.user_code import user_modules
 from .recipe_modules import ArchiveTree, FolderTree, RecipeModules
 
@@ -106,6 +107,31 @@ def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
     )
     _LIVE[staged.key] = recipe
     return staged
+
+
+def keep_origin(recipe: Recipe, original: Recipe) -> None:
+    """Says that a recipe is another one but for its source: workers load that one's file."""
+    origin = _ORIGINS.of(original)
+    if origin is not None:
+        _ORIGINS.remember(recipe, origin)
+
+
+def refuse_written_secrets(recipe: Recipe) -> None:
+    """Refuses a recipe whose file holds a password of its source: files go to the workspace.
+
+    Raises:
+        RecipeError: naming the file.
+    """
+    origin = _ORIGINS.of(recipe)
+    secrets: tuple[str, ...] = getattr(recipe.source, "secrets", ())
+    for name, content in ({} if origin is None else origin.modules.sources()).items():
+        if any(secret.encode() in content for secret in secrets):
+            raise RecipeError(
+                f"{name} holds the password of the recipe's source, and a build copies that file "
+                "into its workspace. Take it from the environment, as in "
+                'ss.Sql("postgresql://ann:$DB_PASSWORD@host/db", …), or leave it out and use '
+                "PGPASSWORD or a .pgpass file."
+            )
 
 
 def _put(archive: bytes, workspace: Workspace) -> tuple[str, str]:
@@ -345,6 +371,8 @@ def _code_of(recipe: Recipe) -> dict[str, str]:
     }
     if recipe.preprocessing_fn is not None:
         code["preprocessing_fn"] = code_digest(recipe.preprocessing_fn, folder=recipe.folder)
+    for index, function in enumerate(functions_of(recipe.source)):
+        code[f"source.functions[{index}]"] = code_digest(function, folder=recipe.folder)
     return code
 
 

@@ -64,7 +64,7 @@ def describe_suggestion(url: str) -> str:
         DataError: if it is empty, or neither of these, or its features cannot be told.
     """
     recipe, opened = _suggest(url)
-    files = recipe.source.select(opened.list()).files
+    files = recipe.files.select(opened.list()).files
     resolved = resolve_features(recipe, files=files, opened=opened)
     return recipe_text(recipe, resolved.prepared, resolved.structs)
 

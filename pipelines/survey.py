@@ -13,11 +13,13 @@ from ..schemas.fingerprint import FingerprintParts, digest, fingerprint, library
 from ..schemas.manifest import FORMAT_VERSION
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
-from ..schemas.recipe import Recipe
+from ..schemas.recipe import Recipe, Source
 from ..transforms.code_digest import code_digest, step_digest
 from ..transforms.opened_source import OpenedSource, open_source
 from ..transforms.prepare.step_files import digest_with_files, read_step_files
+from ..transforms.source_settings import source_settings
 from .analyze import ANALYSIS
+from .extraction import extract
 from .findings import Findings
 from .inventory import Inventory, count_unused_rows, take_inventory
 from .limits import Limit
@@ -33,6 +35,9 @@ class Survey:
     """What a build of a recipe will read, make, and be called."""
 
     recipe: Recipe
+    """With a source of files: what lies in none has been extracted."""
+    extracted: Source | None
+    """What workers, which load the recipe anew, must read in place of its source, if anything."""
     opened: OpenedSource
     inventory: Inventory
     features: ResolvedFeatures
@@ -60,22 +65,25 @@ def survey(
         DataError: if the source is empty or its features cannot be told.
     """
     read_step_files(recipe)
-    opened = open_source(recipe.source.url, recipe.folder)
+    given, recipe = recipe, extract(recipe, workspace, progress=progress)
+    source = recipe.files
+    opened = open_source(source.url, recipe.folder)
     inventory = take_inventory(
-        recipe.source,
+        source,
         opened,
         workspace=workspace,
         progress=progress,
         write=write,
-        limit=None if recipe.source.numbered else limit,
+        limit=None if source.numbered else limit,
         seed=recipe.seed,
     )
-    findings = Findings(workspace.findings, recipe.source)
+    described = source_settings(source, folder=recipe.folder)
+    findings = Findings(workspace.findings, described)
     remembering = findings.opened(opened)
     features = resolve_features(recipe, files=inventory.selected, opened=remembering)
     if write:
         findings.write(remembering)
-    inventory = count_unused_rows(inventory, recipe.source, opened)
+    inventory = count_unused_rows(inventory, source, opened)
     stages = stages_of(recipe)
     between = stage_features(stages, features.raw, prepared=features.prepared)
     check_stages(recipe, stages, between)
@@ -86,11 +94,13 @@ def survey(
         "prepared": features_to_json(features.prepared),
         "raw": features_to_json(features.raw),
         "seed": recipe.seed,
-        "source": {"type": type(recipe.source).__name__, **recipe.source.settings()},
-        "sides": [opened.side_digest(url) for url in recipe.source.side_urls],
+        "source": described,
+        "sides": [opened.side_digest(url) for url in source.side_urls],
         "steps": [digest_with_files(step, recipe) for step in recipe.prepare],
         "versions": versions,
     }
+    if features.structs:
+        prepare["structs"] = list(features.structs)
     preprocessing = None
     if recipe.preprocessing_fn is not None:
         preprocessing = code_digest(recipe.preprocessing_fn, folder=recipe.folder)
@@ -107,6 +117,7 @@ def survey(
     )
     return Survey(
         recipe=recipe,
+        extracted=None if given is recipe else source,
         opened=opened,
         inventory=inventory,
         features=features,

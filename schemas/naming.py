@@ -16,6 +16,7 @@ READER = "reader.py"
 SCHEMA = "schema.pbtxt"
 REJECTS = "rejects.parquet"
 BUILD = "build.json"
+SERVING = "serving"
 LATEST = "latest.json"
 WORKSPACE = ".work"
 
@@ -116,6 +117,11 @@ class Workspace:
     def findings(self) -> str:
         """What a source has found out of its files' contents."""
         return join(self.root, "findings.json")
+
+    @property
+    def extracted(self) -> str:
+        """Records that lie in no files of their own, as Arrow IPC files named by content."""
+        return join(self.root, "extracted")
 
     def blocks(self, digest: str) -> str:
         """A descriptor file: blocks, one JSON line each."""

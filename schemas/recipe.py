@@ -47,6 +47,8 @@ class Source(Protocol):
     """Raw files of one format: which files are records, and how they become columns.
 
     Implementations are frozen, hold only what the user wrote, and read nothing until asked.
+    One that calls functions of the user's names them in an attribute ``functions``, a tuple:
+    their code enters the fingerprint.
     """
 
     @property
@@ -91,6 +93,41 @@ class Source(Protocol):
 
         A record that cannot be read or does not fit ``features`` becomes a reject; nothing
         that the data holds makes this raise.
+        """
+
+
+@runtime_checkable
+class ExtractedSource(Protocol):
+    """Records that lie in no files, such as a query's: a build copies them into files first.
+
+    They are then read as any others are. Implementations are frozen, hold only what the user
+    wrote, and read nothing until asked.
+    """
+
+    @property
+    def label(self) -> str | None:
+        """Name of the feature to predict, if there is one."""
+
+    @property
+    def media(self) -> bool:
+        """As a Source's."""
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records, as plain JSON. No address, and nothing that is secret."""
+
+    def extract(self, folder: str, *, base: str) -> Source:
+        """Copies all records into files; gives the source that reads them.
+
+        Files are named by their content, so that what is unchanged is not written again.
+
+        Args:
+            folder: Of the workspace, for all extracted files; it may not exist yet.
+            base: The recipe's folder, which a relative path counts from.
+
+        Raises:
+            RecipeError: if the recipe asks for what cannot be had.
+            DataError: if there are no records, or they cannot be told apart.
+            StorageError: if reading or writing fails.
         """
 
 
@@ -211,7 +248,7 @@ class Recipe:
     """
 
     name: str
-    source: Source
+    source: Source | ExtractedSource
     prepare: Sequence[PrepareStep | CrossStep | RecordFn] = ()
     preprocessing_fn: PreprocessingFn | None = None
     splits: Splits = dataclasses.field(
@@ -242,7 +279,7 @@ class Recipe:
                 f"Recipe: name={self.name!r} cannot name a folder. Use up to 100 ASCII letters, "
                 "digits, '_', '.', '-', a letter or digit first."
             )
-        if not isinstance(self.source, Source):
+        if not isinstance(self.source, Source | ExtractedSource):
             raise RecipeError(
                 f"Recipe: source={self.source!r} is no source. Write for example "
                 'ss.ImageFolder("folder") or ss.Csv("table.csv").'
@@ -302,6 +339,17 @@ class Recipe:
         wire_columns(flat)
         object.__setattr__(self, "features", flat)
         object.__setattr__(self, "structs", structs)
+
+    @property
+    def files(self) -> Source:
+        """The source, whose records lie in files: their own, or what they were extracted to.
+
+        Raises:
+            TypeError: if they have not been extracted; ``pipelines.extraction`` does it.
+        """
+        if not isinstance(self.source, Source):
+            raise TypeError(f"{type(self.source).__name__} has not been extracted")
+        return self.source
 
     def reject_budget(self, num_records: int) -> int:
         """How many of so many records may be rejected."""

@@ -96,7 +96,7 @@ def test_the_last_few_settings_are_kept(tmp_path: Path) -> None:
     opened = open_source(str(tmp_path), ".")
     sources = [ss.Csv("x", delimiter=mark) for mark in ",;|/:"]
     for source in sources:
-        findings = Findings(url, source)
+        findings = Findings(url, source.settings())
         remembering = findings.opened(opened)
         assert remembering.remembered("content", "what", lambda: [1]) == [1]
         findings.write(remembering)
@@ -105,6 +105,8 @@ def test_the_last_few_settings_are_kept(tmp_path: Path) -> None:
         raise AssertionError
 
     for source in sources[1:]:
-        assert Findings(url, source).opened(opened).remembered("content", "what", fail) == [1]
+        assert Findings(url, source.settings()).opened(opened).remembered(
+            "content", "what", fail
+        ) == [1]
     with pytest.raises(AssertionError):
-        Findings(url, sources[0]).opened(opened).remembered("content", "what", fail)
+        Findings(url, sources[0].settings()).opened(opened).remembered("content", "what", fail)

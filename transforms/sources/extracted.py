@@ -1,0 +1,275 @@
+"""Records that were extracted into the workspace: writing their files, and reading them.
+
+The files are Arrow IPC files named by their content. Each row has a position beside its columns,
+a row's number or its key, and a record's id is ``<what it is of>#<position>``: so ids do not
+depend on how rows are divided into files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ...schemas.config import config_class
+from ...schemas.errors import SchemaError, StorageError
+from ...schemas.features import Features
+from ...schemas.naming import join
+from ...schemas.recipe import OpenSource
+from .. import storage
+from .arrow_files import DAMAGE
+from .arrow_ipc import Arrow
+from .arrow_leaves import leaves_of
+from .arrow_rows import RowReader
+from .ranged_file import open_for_arrow
+from .table_files import check_columns, types_to_json
+
+POSITION = "snapshard.position"
+"""The column of positions, int64, beside the columns of the records."""
+
+FILE_BYTES = 64 << 20
+"""A file holds about so many bytes of Arrow columns."""
+BATCH_BYTES = 4 << 20
+"""A record batch holds about so many."""
+
+_BATCH_ROWS = 1 << 16
+_LOOKED_AT = 1024
+
+
+@config_class
+class ExtractedTable:
+    """Rows that were extracted into files.
+
+    Attributes:
+        url: The folder of the workspace that holds them, and those of others.
+        files: Their names, in order.
+        name: What they are of, for ids and messages: ``query`` or ``table``.
+        of: The name of the source's class, for messages.
+        columns: The records' columns.
+        label: As the source's.
+        types: As the source's, and what is known of columns besides.
+    """
+
+    url: str
+    files: tuple[str, ...]
+    name: str
+    of: str
+    columns: tuple[str, ...]
+    label: str | None = None
+    types: Mapping[str, Any] | None = None
+
+    media = False
+    numbered = True
+    side_urls = ()
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records, as plain JSON, for the fingerprint."""
+        return {
+            "columns": list(self.columns),
+            "label": self.label,
+            "name": self.name,
+            "of": self.of,
+            "types": types_to_json(self.types),
+        }
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes its own files."""
+        own = set(self.files)
+        return Selection(files=tuple(f for f in files if f.path in own), num_skipped={})
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """Where record batches begin."""
+        return self._arrow().cuts(file, opened)
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the columns, as those of Arrow files are told.
+
+        Raises:
+            SchemaError: if a column cannot be stored.
+            RecipeError: if ``label`` or ``types`` name no column.
+        """
+        if files:
+            with _opened(opened, files[0].path) as reader:
+                names = leaves_of(_without_position(reader.schema), path=f"the {self.name}")
+            check_columns(self.of, names, label=self.label, types=self.types)
+        return self._arrow().infer(files, opened)
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads the record batches that begin in a block's ranges; ids are ``name#position``.
+
+        Raises:
+            StorageError: if a file is damaged.
+        """
+        for index in ordered:
+            part = block.ranges[index]
+            try:
+                yield from self._read_part(part, features, opened)
+            except DAMAGE as error:
+                raise StorageError(
+                    f"{join(self.url, part.path)}, where the {self.name} was extracted to, cannot "
+                    f"be read ({error or type(error).__name__}). Delete it, and start the build "
+                    "again: it goes on from what is done."
+                ) from None
+
+    def _read_part(
+        self, part: FileRange, features: Features, opened: OpenSource
+    ) -> Iterator[RawBatch]:
+        if part.problem:
+            raise ValueError(part.problem)
+        file = SourceFile(path=part.path, num_bytes=1, stamp="")
+        offsets = (0, *self.cuts(file, opened))
+        with _opened(opened, part.path) as reader:
+            rows = RowReader(_without_position(reader.schema), features, path=self.name)
+            for number, offset in zip(range(reader.num_record_batches), offsets, strict=True):
+                if part.start <= offset < part.stop:
+                    batch = reader.get_batch(number)
+                    positions = batch.column(POSITION).to_numpy()
+                    yield rows.read(batch.drop_columns([POSITION]), positions)
+
+    def _arrow(self) -> Arrow:
+        return Arrow(self.url, label=self.label, columns=self.columns, types=self.types)
+
+
+def extract_batches(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: str
+) -> tuple[str, ...]:
+    """Writes rows and their positions to files named by their content.
+
+    Args:
+        batches: Of any size and of this schema, with the column of positions last.
+        schema: Theirs without that column.
+        folder: Where the files go; those that lie there already are not written again.
+
+    Returns:
+        The files' names, in the order of the rows; none where there are none.
+
+    Raises:
+        StorageError: if one cannot be written.
+    """
+    names = []
+    schema = _with_position(schema)
+    with storage.scratch_folder(folder.rpartition("/")[0] or ".") as scratch:
+        path = os.path.join(scratch, "extracted.arrow")
+        bounded = _of_one_size(batches)
+        first = next(bounded, None)
+        while first is not None:
+            num_bytes, batch = 0, first
+            with (
+                storage.failing_as_storage_error("write", path),
+                pa.OSFile(path, "wb") as sink,
+                pa.ipc.new_file(sink, schema) as writer,
+            ):
+                while batch is not None:
+                    writer.write_batch(batch)
+                    num_bytes += batch.nbytes
+                    if num_bytes >= FILE_BYTES:
+                        break
+                    batch = next(bounded, None)
+            names.append(_put(path, folder))
+            first = next(bounded, None)
+    return tuple(names)
+
+
+def numbered_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches with the numbers of their rows as positions."""
+    row = 0
+    for batch in batches:
+        yield with_positions(batch, pa.array(np.arange(row, row + len(batch))))
+        row += len(batch)
+
+
+def with_positions(batch: pa.RecordBatch, positions: pa.Array) -> pa.RecordBatch:
+    """A batch with its positions, int64."""
+    columns = [*batch.columns, positions]
+    return pa.RecordBatch.from_arrays(columns, schema=_with_position(batch.schema))
+
+
+def plain_schema(schema: pa.Schema, *, path: str) -> pa.Schema:
+    """A schema without dictionaries, which an IPC file could hold but one of for each column.
+
+    Raises:
+        SchemaError: if two columns have one name, or one is of a type that cannot be stored.
+    """
+    leaves_of(schema, path=path)
+    if POSITION in schema.names:
+        raise SchemaError(f"{path} has a column called {POSITION!r}. Rename it.")
+    fields = [pa.field(field.name, _decoded(field.type)) for field in schema]
+    return pa.schema(fields)
+
+
+def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch as one of the schema that :func:`plain_schema` gave."""
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _decoded(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return _decoded(type_.value_type)
+    if isinstance(type_, pa.BaseExtensionType):
+        return type_.storage_type
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(f.name, _decoded(f.type)) for f in type_])
+    if pa.types.is_fixed_size_list(type_):
+        return pa.list_(_decoded(type_.value_type), type_.list_size)
+    if pa.types.is_list(type_):
+        return pa.list_(_decoded(type_.value_type))
+    if pa.types.is_large_list(type_):
+        return pa.large_list(_decoded(type_.value_type))
+    return type_
+
+
+def _of_one_size(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about BATCH_BYTES, however they came."""
+    held: list[pa.RecordBatch] = []
+    num_rows, num_bytes, wanted = 0, 0, 0
+    for batch in batches:
+        if not len(batch):
+            continue
+        if not wanted:
+            head = batch.slice(0, _LOOKED_AT)
+            wanted = max(1, min(_BATCH_ROWS, BATCH_BYTES * len(head) // max(1, head.nbytes)))
+        start = 0
+        while start < len(batch):
+            part = batch.slice(start, wanted - num_rows)
+            while len(part) > 1 and part.nbytes > BATCH_BYTES:
+                part = part.slice(0, len(part) // 2)
+            start += len(part)
+            held.append(part)
+            num_rows, num_bytes = num_rows + len(part), num_bytes + part.nbytes
+            if num_rows >= wanted or num_bytes >= BATCH_BYTES:
+                yield pa.concat_batches(held)
+                held, num_rows, num_bytes = [], 0, 0
+    if held:
+        yield pa.concat_batches(held)
+
+
+def _put(path: str, folder: str) -> str:
+    with open(path, "rb") as file:
+        name = f"{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}.arrow"
+    url = join(folder, name)
+    if not storage.exists(url):
+        storage.put_file(path, url)
+    return name
+
+
+def _opened(opened: OpenSource, path: str) -> Any:
+    return pa.ipc.open_file(open_for_arrow(opened, path))
+
+
+def _with_position(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([*schema, pa.field(POSITION, pa.int64(), nullable=False)])
+
+
+def _without_position(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name != POSITION])

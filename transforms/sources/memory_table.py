@@ -1,0 +1,177 @@
+"""Tables in memory as a source: pandas, Arrow, Polars, NumPy, and datasets of Hugging Face."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...schemas.config import config_class
+from ...schemas.errors import DataError, RecipeError, SchemaError
+from ...schemas.features import ClassLabel
+from ...schemas.recipe import Source
+from .extracted import (
+    ExtractedTable,
+    extract_batches,
+    numbered_rows,
+    plain_batch,
+    plain_schema,
+)
+from .npy_arrays import arrow_field, to_batch
+from .table_files import check_types, types_to_json
+
+_NAME = "table"
+_ROWS = 1 << 16
+
+
+@config_class
+class Table:
+    """Rows of a table that is in memory where the build starts.
+
+    A build copies them into its workspace, and goes by their content. A record's id is
+    ``table#row``.
+
+    Attributes:
+        data: A pandas DataFrame (its index is no column), a pyarrow Table or RecordBatch, a dict
+            of NumPy arrays whose first axis is the record, a ``datasets.Dataset``, or anything
+            that gives an Arrow stream (``__arrow_c_stream__``), such as a Polars frame.
+        label: The column to predict. Strings and bools become a ClassLabel, a pandas categorical
+            one of its categories in their order; numbers stay.
+        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
+            ``ss.ClassLabel(("no", "yes"))``. A struct's field is ``"struct.field"``.
+    """
+
+    data: Any = dataclasses.field(repr=False, compare=False)
+    label: str | None = None
+    types: Mapping[str, Any] | None = None
+
+    media = False
+
+    def __post_init__(self) -> None:
+        """Checks the types, and that the data is a table."""
+        check_types(self.types)
+        if not _is_table(self.data):
+            raise ValueError(
+                f"data: {type(self.data).__name__} is no table; expected a pandas DataFrame, a "
+                "pyarrow Table, a dict of NumPy arrays, a Dataset, or what gives an Arrow stream"
+            )
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records, as plain JSON. The data counts by what is extracted of it."""
+        return {"label": self.label, "types": types_to_json(self.types)}
+
+    def extract(self, folder: str, *, base: str) -> Source:
+        """Copies the table into files of the folder.
+
+        Raises:
+            RecipeError: if it cannot be made an Arrow table.
+            SchemaError: if a column cannot be stored.
+            DataError: if it has no rows.
+        """
+        del base
+        types = dict(self.types or {})
+        try:
+            schema, batches = _arrow_stream(self.data)
+            plain = plain_schema(schema, path=f"the {_NAME}")
+            rows = numbered_rows(plain_batch(batch, plain) for batch in batches)
+            names = extract_batches(rows, plain, folder)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(
+                f"Table: {type(self.data).__name__} cannot be made an Arrow table: "
+                f"{str(error).strip() or type(error).__name__}. Give each column one type."
+            ) from None
+        if not names:
+            raise DataError("Table: the table has no rows.")
+        if self.label is not None and self.label not in types:
+            categories = _categories(self.data, self.label)
+            if categories is not None:
+                types[self.label] = ClassLabel(categories)
+        return ExtractedTable(
+            folder,
+            files=names,
+            name=_NAME,
+            of="Table",
+            columns=tuple(plain.names),
+            label=self.label,
+            types=types,
+        )
+
+
+def _is_table(data: Any) -> bool:
+    if isinstance(data, Mapping):
+        return bool(data) and all(isinstance(name, str) for name in data)
+    return _library(data) in ("pandas", "datasets") or hasattr(data, "__arrow_c_stream__")
+
+
+def _library(data: Any) -> str:
+    """The package of a frame or a dataset; empty for anything else of it, and of others."""
+    package = type(data).__module__.partition(".")[0]
+    kinds = {"pandas": "DataFrame", "datasets": "Dataset"}
+    return package if any(c.__name__ == kinds.get(package) for c in type(data).__mro__) else ""
+
+
+def _arrow_stream(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The schema of a table, and its rows in batches."""
+    if isinstance(data, Mapping):
+        return _of_arrays(data)
+    library = _library(data)
+    if library == "pandas":
+        schema = pa.Schema.from_pandas(data, preserve_index=False)
+        starts = range(0, len(data), _ROWS)
+        return schema, (
+            pa.RecordBatch.from_pandas(data[at : at + _ROWS], schema, preserve_index=False)
+            for at in starts
+        )
+    if library == "datasets":
+        formatted = data.with_format("arrow")
+        schema = data.features.arrow_schema
+        slices = (formatted[at : at + _ROWS] for at in range(0, len(data), _ROWS))
+        return schema, (batch for table in slices for batch in table.cast(schema).to_batches())
+    reader = pa.RecordBatchReader.from_stream(data)
+    return reader.schema, iter(reader)
+
+
+def _of_arrays(data: Mapping[str, Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    arrays = {name: np.asarray(values) for name, values in data.items()}
+    for name, array in arrays.items():
+        if not array.ndim:
+            raise RecipeError(f"Table: {name!r} is one value, expected an array of records.")
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise RecipeError(f"Table: the arrays have {lengths} rows, expected as many in each.")
+    fields, columns = [], {}
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            # Strings and bytes of any length; Arrow says whether they are of one type.
+            columns[name] = pa.array(array.tolist())
+            fields.append(pa.field(name, columns[name].type))
+        else:
+            fields.append(arrow_field(name, array.dtype, array.shape, "Table"))
+    schema = pa.schema(fields)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        num_rows = next(iter(lengths.values()))
+        for at in range(0, num_rows, _ROWS):
+            stop = min(num_rows, at + _ROWS)
+            found = [
+                columns[name][at:stop]
+                if name in columns
+                else to_batch({name: array[at:stop]}, schema).column(0)
+                for name, array in arrays.items()
+            ]
+            yield pa.RecordBatch.from_arrays(found, schema=schema)
+
+    return schema, batches()
+
+
+def _categories(data: Any, name: str) -> tuple[str, ...] | None:
+    """The categories of a pandas column, in their order; None where it has none of text."""
+    if _library(data) != "pandas" or name not in data.columns:
+        return None
+    categories = getattr(data[name].dtype, "categories", None)
+    if categories is None or not all(isinstance(value, str) for value in categories):
+        return None
+    return tuple(categories) or None
