@@ -24,7 +24,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -93,7 +93,7 @@ class PartTypes:
         for name, kind, value in _values(parts):
             self.kinds[name] = kind
             self.counts[name] = self.counts.get(name, 0) + 1
-            self.values.setdefault(name, []).append(value)
+            self.values.setdefault(name, []).append(_type_of(kind, value))
 
     def features(self) -> dict[str, Feature]:
         """The features of the parts.
@@ -238,9 +238,22 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-def _array_feature(name: str, values: list[Any], *, optional: bool) -> Feature:
-    dtypes = sorted({value.dtype.name for value in values})
-    ranks = sorted({value.ndim for value in values})
+class _ArrayType(NamedTuple):
+    dtype: Dtype
+    shape: tuple[int, ...]
+
+
+def _type_of(kind: str, value: Any) -> Any:
+    """What of a value tells its feature: thousands of images are not held."""
+    if kind == "array":
+        dtype: Dtype = value.dtype.name
+        return _ArrayType(dtype, value.shape)
+    return value if kind in ("json", "label") else kind
+
+
+def _array_feature(name: str, values: list[_ArrayType], *, optional: bool) -> Feature:
+    dtypes: list[Dtype] = sorted({value.dtype for value in values})
+    ranks = sorted({len(value.shape) for value in values})
     if len(dtypes) > 1 or len(ranks) > 1:
         raise SchemaError(
             f"The arrays {name!r} have the dtypes {', '.join(dtypes)} and "
