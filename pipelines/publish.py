@@ -78,6 +78,11 @@ def publish(
     num_examples = {name: entry.num_examples for name, entry in splits.items()}
     total = sum(num_examples.values())
     encoded_bytes = sum(shard.num_bytes for plan in plans for shard in plan.shards)
+    structs = [
+        name
+        for name in survey.features.structs
+        if any(feature.startswith(f"{name}.") for feature in settings.final)
+    ]
     reader = emit_reader(
         name=survey.recipe.name,
         fingerprint=survey.fingerprint,
@@ -90,6 +95,7 @@ def publish(
             name for name, facts in prepared.summary.image_facts().items() if facts.rotated
         ),
         version=survey.parts.versions["snapshard"],
+        structs=tuple(structs),
     )
     publisher.put(READER, reader.encode())
     manifest = Manifest(
@@ -97,6 +103,7 @@ def publish(
         name=survey.recipe.name,
         fingerprint=survey.fingerprint,
         features=settings.final,
+        structs=structs,
         label=settings.label,
         compression=settings.compression,
         num_rejects=len(rejects),

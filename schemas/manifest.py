@@ -68,6 +68,8 @@ class Manifest(pydantic.BaseModel):
     """16 hex digits: the content address of the snapshot, and its folder's name."""
     features: dict[str, Annotated[Feature, pydantic.Field(discriminator="kind")]]
     """What the examples hold."""
+    structs: list[str] = []
+    """Features ``<struct>.<field>`` are fields of these; the reader nests them. Outer ones first."""
     label: str | None
     """The feature to predict: ``as_supervised`` gives it apart."""
     compression: Literal["none", "gzip"]

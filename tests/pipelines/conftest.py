@@ -42,12 +42,13 @@ def serialize(features: Features, record: Record) -> bytes:
 def write_snapshot(
     folder: Path,
     features: Features,
-    splits: Mapping[str, Sequence[Sequence[Record]]],
+    splits: Mapping[str, Sequence[Sequence[Record | bytes]]],
     *,
     label: str | None = "label",
     compression: str = "none",
     rotated: frozenset[str] = frozenset(),
     fingerprint: str = FINGERPRINT,
+    structs: tuple[str, ...] = (),
 ) -> types.ModuleType:
     """Writes shards, manifest and reader, and imports the reader."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ def write_snapshot(
             options = tf.io.TFRecordOptions("GZIP" if compression == "gzip" else "")
             with tf.io.TFRecordWriter(str(folder / name), options) as writer:
                 for record in records:
-                    content = serialize(features, record)
+                    content = record if isinstance(record, bytes) else serialize(features, record)
                     sizes.append(len(content))
                     writer.write(content)
             written.append(
@@ -83,6 +84,7 @@ def write_snapshot(
         name="made",
         fingerprint=fingerprint,
         features=dict(features),
+        structs=list(structs),
         label=label,
         compression="gzip" if compression == "gzip" else "none",
         num_rejects=0,
@@ -102,6 +104,7 @@ def write_snapshot(
         record_bytes=sum(sizes) // len(sizes),
         rotated_images=rotated,
         version="0.0.0",
+        structs=structs,
     )
     (folder / "reader.py").write_text(text, encoding="utf-8")
     return load(folder / "reader.py")
