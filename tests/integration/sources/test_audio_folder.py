@@ -189,6 +189,30 @@ def test_the_shipped_recordings(lab: Any, tmp_path: Path, examples: Path) -> Non
         np.testing.assert_array_less(np.abs(np.log(found[loud] / total[loud])), 0.5)
 
 
+def test_what_tensorflow_decodes_is_served_from_raw_files(
+    lab: Any, tmp_path: Path, examples: Path
+) -> None:
+    import tensorflow as tf
+
+    folder = examples / "data" / "spoken_digits_sample"
+    source = ss.AudioFolder(str(folder), pattern="{label}_{speaker}_{n}.wav")
+    steps = [
+        ss.audio.decode("audio", rate=16_000, plain_wav=True),
+        ss.audio.log_mel("audio", num_mels=64),
+    ]
+    snapshot = build(tmp_path, source, prepare=steps)
+    rows = rows_of(lab, snapshot)
+    names = list(rows)[:3]
+    serve = tf.saved_model.load(f"{snapshot.path}/serving").signatures["serving_default"]
+    found = serve(
+        audio=tf.constant([(folder / name).read_bytes() for name in names]),
+        speaker=tf.constant(["somebody"] * 3),
+        n=tf.constant([0] * 3, tf.int64),
+    )
+    for row, name in enumerate(names):
+        np.testing.assert_array_equal(found["audio"][row].numpy(), rows[name]["audio"])
+
+
 @pytest.mark.slow  # builds 1,200 recordings and trains for a minute
 @pytest.mark.full_data
 def test_a_model_learns_the_spoken_digits(
