@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -47,6 +47,8 @@ class PrepareConfig:
     """Of splits by time, once they are known."""
     source: Source | None = None
     """What the recipe's source was extracted to; None where its own files are read."""
+    sides: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The sha256 of each file beside the source, by URL."""
 
     def run_id(self, unit: WorkUnit) -> str:
         """The name of a unit's run."""
@@ -128,7 +130,7 @@ class SourceReader:
         """Opens the source."""
         self._recipe = recipe
         self._raw = config.features.inputs
-        self._opened = open_source(recipe.files.url, config.folder)
+        self._opened = open_source(recipe.files.url, config.folder).expecting(config.sides)
 
     def read(self, block: WorkUnit) -> Iterator[RawBatch]:
         """The block's records.

@@ -63,6 +63,7 @@ def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> P
         digest=found.stage_digests[0],
         ends=time_ends(found.recipe.splits, found.features.prepared),
         source=found.extracted,
+        sides=found.opened.sides,
     )
 
 

@@ -68,6 +68,7 @@ def survey(
     given, recipe = recipe, extract(recipe, workspace, progress=progress)
     source = recipe.files
     opened = open_source(source.url, recipe.folder)
+    opened = opened.expecting({url: opened.side_digest(url) for url in source.side_urls})
     inventory = take_inventory(
         source,
         opened,
@@ -95,7 +96,7 @@ def survey(
         "raw": features_to_json(features.raw),
         "seed": recipe.seed,
         "source": described,
-        "sides": [opened.side_digest(url) for url in source.side_urls],
+        "sides": list(opened.sides.values()),
         "steps": [digest_with_files(step, recipe) for step in recipe.prepare],
         "versions": versions,
     }

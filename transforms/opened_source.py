@@ -23,7 +23,7 @@ from typing import Any
 from fsspec.archive import AbstractArchiveFileSystem
 
 from ..schemas.blocks import SourceFile
-from ..schemas.errors import DataError, RecipeError
+from ..schemas.errors import DataError, RecipeError, StorageError
 from . import storage
 from .globs import matches, may_hold, split_glob
 from .local_files import LINK_LOOP, inspect_file, unreadable
@@ -54,6 +54,7 @@ class OpenedSource:
         single: Name of the one file, where the source is a file.
         archived: Whether the files lie in an archive, such as ``zip://*::photos.zip``.
         folder: What the relative URL of a file beside the source counts from.
+        sides: The sha256 that a file beside it should have, by URL.
     """
 
     url: str = dataclasses.field(repr=False)
@@ -63,6 +64,7 @@ class OpenedSource:
     single: str = ""
     archived: bool = False
     folder: str = dataclasses.field(default=".", repr=False)
+    sides: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def shown(self) -> str:
@@ -132,10 +134,21 @@ class OpenedSource:
 
         Raises:
             RecipeError: if there is no such file.
-            StorageError: if it cannot be read.
+            StorageError: if it cannot be read, or is not what ``sides`` says: its content must
+                not slip into a snapshot whose fingerprint speaks of another.
         """
         side, path = self.side(url)
-        return side.read(path)
+        content = side.read(path)
+        if self.sides.get(url, "") not in ("", hashlib.sha256(content).hexdigest()):
+            raise StorageError(
+                f"{storage.redact(url)} changed while the build read it. Wait until nothing writes "
+                "there, then start again: it goes on from what is done."
+            )
+        return content
+
+    def expecting(self, sides: Mapping[str, str]) -> OpenedSource:
+        """The same source, whose files beside it are held to what they were."""
+        return _replace(self, sides=dict(sides))
 
     def side(self, url: str) -> tuple[OpenedSource, str]:
         """Opens a file beside the source: its root, and its path there.

@@ -283,3 +283,15 @@ def test_stamps_tell_a_file_put_in_place_with_its_old_time(tmp_path: pathlib.Pat
     before, after = put(b"one"), put(b"two")
     assert before.num_bytes == after.num_bytes
     assert before.stamp != after.stamp
+
+
+def test_a_side_file_that_changes_meanwhile_is_told(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "labels.csv").write_bytes(b"a,b\n")
+    opened = open_source("images", str(tmp_path))
+    held = opened.expecting({"labels.csv": opened.side_digest("labels.csv")})
+    assert held.read_side("labels.csv") == b"a,b\n"
+    (tmp_path / "labels.csv").write_bytes(b"a,c\n")
+    assert opened.read_side("labels.csv") == b"a,c\n"
+    with pytest.raises(StorageError, match=r"labels\.csv changed while the build read it"):
+        held.read_side("labels.csv")
