@@ -74,9 +74,9 @@ def _from_text(value: Any, dtype: str) -> Any:
     if dtype in FLOATS:
         number = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)"
         fits = tf.strings.regex_full_match(tf.strings.lower(text), number)
-        text = checked(text, fits, expected="a number", found=value)
+        text = tf.where(fits, checked(text, fits, expected="a number", found=value), "0")
         return cast_values(tf.strings.to_number(text, tf.float64), dtype)
     fits = tf.strings.regex_full_match(text, r"[+-]?\d+")
-    text = checked(text, fits, expected="a whole number", found=value)
+    text = tf.where(fits, checked(text, fits, expected="a whole number", found=value), "0")
     # Fails by itself beyond an int64.
     return cast_values(tf.strings.to_number(text, tf.int64), dtype)

@@ -117,14 +117,13 @@ class StepRunner:
         rows = np.arange(columns.num_rows)
         for program in self._compiled():
             kept, good = [rows[:0]], []
-            for start, outcome in run_apart(program, columns):
+            for found, outcome in run_apart(program, columns):
                 if isinstance(outcome, Exception):
-                    row = int(rows[start])
+                    row = int(rows[found[0]])
                     single = batch.columns.slice(row, 1)
                     rejects.append(self._reject(batch.ids[row], single, outcome))
                     continue
-                part, keep = outcome
-                part_rows = rows[start : start + part.num_rows]
+                part, keep, part_rows = outcome.columns, outcome.keep, rows[found]
                 if keep is not None:
                     part, part_rows = part.filter(keep), part_rows[keep.to_numpy(False)]
                     num_filtered += len(keep) - len(part_rows)

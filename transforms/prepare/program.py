@@ -7,15 +7,21 @@ loop in the graph, several at a time. Columns that no step touches never enter a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ...schemas.errors import RecipeError
 from ...schemas.features import (
+    RESERVED_PREFIX,
     Feature,
     Features,
     WireColumn,
@@ -40,10 +46,12 @@ from .chain import (
     trace,
 )
 from .lookup import holding_tables
+from .values import flagging
 
 _PARALLEL_RECORDS = 8
 """Records in flight: of 1 to 16, the fastest on two cores, within 20 %; more need memory."""
 _PARTS = 4
+_FIT = f"{RESERVED_PREFIX}fit"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,6 +130,23 @@ def _can_batch(traced: TracedRecord, features: Features) -> bool:
     return all(map(can_batch, [*read, *made]))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of a batch."""
+
+    columns: pa.RecordBatch
+    keep: pa.Array | None = None
+    """bool[n]: which rows a filter keeps; None without one."""
+    fits: npt.NDArray[np.bool_] | None = None
+    """bool[n]: which rows passed the checks of batched steps; the others hold anything."""
+
+    def filter(self, rows: npt.NDArray[np.bool_]) -> Outcome:
+        """Some of the rows."""
+        chosen = pa.array(rows)
+        keep = None if self.keep is None else self.keep.filter(chosen)
+        return Outcome(self.columns.filter(chosen), keep)
+
+
 class Program:
     """One compiled stretch: wire columns of a batch in, wire columns out; thread-safe.
 
@@ -152,6 +177,10 @@ class Program:
         self.needed = self._read | kept
         self._filters = traced.filters
         self._function: Any = None
+        self._strict: Callable[[], Any] | None = None
+        self._alone: Any = None
+        self._tables: list[Any] = []
+        self._lock = threading.Lock()
         if self._computed or self._read or self._filters:
             self._compile(stretch, prepared)
 
@@ -166,11 +195,9 @@ class Program:
         held = [f for name, f in prepared.items() if name in computed and name in copied]
         batched = stretch.batched and all(map(can_batch, held))
         run = (self._batched if batched else self._looped)(stretch, prepared)
-        with tf.device("/CPU:0"), holding_tables() as self._tables:
-            specs = batches.batch_specs(stretch.features, self._read)
-            self._function = tf.function(run, autograph=False).get_concrete_function(
-                tf.TensorSpec([], tf.int32), specs
-            )
+        self._function = self._traced(run)
+        if batched:
+            self._strict = functools.partial(self._batched, stretch, prepared, strict=True)
         errors = tf.errors
         self._data_errors = (
             errors.InvalidArgumentError,
@@ -181,6 +208,17 @@ class Program:
             errors.UnimplementedError,
             errors.UnknownError,
         )
+
+    def _traced(self, run: Any) -> Any:
+        """A function of a batch as a graph, which keeps the tables that its steps look up."""
+        tf = self._tf
+        with tf.device("/CPU:0"), holding_tables() as tables:
+            specs = self._batches.batch_specs(self._features, self._read)
+            function = tf.function(run, autograph=False).get_concrete_function(
+                tf.TensorSpec([], tf.int32), specs
+            )
+        self._tables += tables
+        return function
 
     def _looped(self, stretch: _Stretch, prepared: Features) -> Any:
         tf, features = self._tf, stretch.features
@@ -212,17 +250,22 @@ class Program:
 
         return run_batch
 
-    def _batched(self, stretch: _Stretch, prepared: Features) -> Any:
+    def _batched(self, stretch: _Stretch, prepared: Features, *, strict: bool = False) -> Any:
         tf, features = self._tf, stretch.features
 
         def run_batch(num_records: Any, wire: dict[str, Any]) -> dict[str, Any]:
-            records = apply_batched(
-                stretch.steps,
-                self._batches.to_records(wire, features),
-                features,
-                after=stretch.traced.after,
-                first=stretch.first,
-            )
+            given = self._batches.to_records(wire, features)
+            flags: list[Any] = []
+            with contextlib.ExitStack() as stack:
+                if not strict:
+                    flags = stack.enter_context(flagging())
+                records = apply_batched(
+                    stretch.steps,
+                    given,
+                    features,
+                    after=stretch.traced.after,
+                    first=stretch.first,
+                )
             like = tf.fill([num_records], True)
             out: dict[str, Any] = {name: records[name] for name in records if name == KEEP}
             if KEEP in out and out[KEEP].shape.rank != 1:
@@ -234,19 +277,30 @@ class Program:
                 if not self._computed.keys().isdisjoint(columns_of(name, feature)):
                     out |= self._batches.from_records(name, feature, records, like)
             wanted = {*self._computed, *self._presences.values(), KEEP}
-            return {name: value for name, value in out.items() if name in wanted}
+            out = {name: value for name, value in out.items() if name in wanted}
+            return out | ({_FIT: functools.reduce(tf.logical_and, flags)} if flags else {})
 
         return run_batch
 
-    def run(self, columns: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array | None] | Exception:
-        """The prepared columns, and which rows to keep; or why at least one record failed."""
+    def run(self, columns: pa.RecordBatch) -> Outcome | Exception:
+        """What becomes of a batch; or why at least one record failed."""
+        return self._run(self._function, columns)
+
+    def run_alone(self, single: pa.RecordBatch) -> Outcome | Exception:
+        """What becomes of one record that did not fit in its batch: an error, with the reason."""
+        with self._lock:
+            if self._alone is None and self._strict is not None:
+                self._alone = self._traced(self._strict())
+        return self._run(self._alone, single)
+
+    def _run(self, function: Any, columns: pa.RecordBatch) -> Outcome | Exception:
         computed: dict[str, Any] = {}
-        if self._function is not None:
+        if function is not None:
             with self._tf.device("/CPU:0"):
                 wire = self._batches.to_batch(columns, self._features, self._read)
                 num_records = self._tf.constant(columns.num_rows)
                 try:
-                    computed = self._function(num_records, wire)
+                    computed = function(num_records, wire)
                 except self._data_errors as error:
                     failure: Exception = error
                     return failure
@@ -268,23 +322,33 @@ class Program:
                     f"{columns.num_rows:,} records. Leave batched=True out where a function works "
                     "on single records only."
                 )
-        return _record_batch(arrays, self._schema, columns.num_rows), keep
+        fits = computed[_FIT].numpy() if _FIT in computed else None
+        return Outcome(_record_batch(arrays, self._schema, columns.num_rows), keep, fits)
 
 
 def run_apart(
     program: Program, columns: pa.RecordBatch, start: int = 0
-) -> Iterator[tuple[int, tuple[pa.RecordBatch, pa.Array | None] | Exception]]:
-    """Runs a batch, and again in parts where it fails: (first row, prepared rows or an error)."""
+) -> Iterator[tuple[npt.NDArray[np.intp], Outcome | Exception]]:
+    """Runs a batch, and again in parts where it fails: (rows, what became of them or an error).
+
+    Records that batched steps found unfit are run again one by one.
+    """
     if columns.num_rows == 0:
         return
+    rows = np.arange(start, start + columns.num_rows)
     outcome = program.run(columns)
-    if not isinstance(outcome, Exception) or columns.num_rows == 1:
-        yield start, outcome
+    if isinstance(outcome, Outcome) and outcome.fits is not None and not outcome.fits.all():
+        yield rows[outcome.fits], outcome.filter(outcome.fits)
+        for row in np.flatnonzero(~outcome.fits).tolist():
+            yield rows[row : row + 1], program.run_alone(columns.slice(row, 1))
+        return
+    if isinstance(outcome, Outcome) or columns.num_rows == 1:
+        yield rows, outcome
         return
     # Single records cost five times what they cost in a batch; most parts have no culprit.
-    rows = -(-columns.num_rows // _PARTS)
-    for first in range(0, columns.num_rows, rows):
-        yield from run_apart(program, columns.slice(first, rows), start + first)
+    size = -(-columns.num_rows // _PARTS)
+    for first in range(0, columns.num_rows, size):
+        yield from run_apart(program, columns.slice(first, size), start + first)
 
 
 def _record_batch(arrays: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ from ...schemas.features import (
 from ..row_values import to_array
 from ..user_code import is_user_file
 from .user_functions import describe
-from .values import FAILURE_MARK, NO_FEATURES, Value
+from .values import FAILURE_MARK, NO_FEATURES, Value, verdicts
 
 _Row = dict[str, Any]
 
@@ -105,8 +105,8 @@ class MapPython:
             dtypes += [_tf_dtype(feature), tf.int64, tf.bool]
         *results, failures = tf.numpy_function(caller, parts, [*dtypes, tf.string])
         # An exception that went through TensorFlow would be logged with all its frames.
-        verdict = tf.debugging.Assert(tf.reduce_all(failures == b""), [failures], summarize=1)
-        with tf.control_dependencies([verdict]):
+        failures = tf.ensure_shape(failures, [None] if is_batch else [])
+        with tf.control_dependencies(verdicts(failures == b"", [failures])):
             made = iter([tf.identity(result) for result in results])
         kept = {part: value for part, value in record.items() if part not in self._replaced()}
         for name, feature in self.outputs.items():
@@ -131,10 +131,11 @@ class _Caller:
     def __call__(self, *parts: Any) -> list[Any]:
         failures: list[bytes] = []
         results = [self._call(row, failures) for row in self._rows(parts)]
+        messages = np.array(failures, object)
         arrays: list[Any] = []
         for name, feature in self._step.outputs.items():
             arrays += _together([row[name] for row in results], feature, is_batch=self._is_batch)
-        return [*arrays, np.array(failures[0] if failures else b"", object)]
+        return [*arrays, messages if self._is_batch else messages.reshape(())]
 
     def _rows(self, parts: tuple[Any, ...]) -> Iterator[_Row]:
         columns = [
@@ -157,11 +158,14 @@ class _Caller:
     def _call(self, row: _Row, failures: list[bytes]) -> _Row:
         """What the function gives for a record; nothing, and a message, where it fails."""
         try:
-            return self._checked(self._step.function(row))
+            found = self._checked(self._step.function(row))
         except SchemaError as error:
             text = str(error)
         except Exception as error:
             text = f"{type(error).__name__}: {error}{_where(error)}"
+        else:
+            failures.append(b"")
+            return found
         failures.append(f"{FAILURE_MARK}{text}{FAILURE_MARK}".encode("utf-8", "replace"))
         return dict.fromkeys(self._step.outputs)
 
@@ -174,7 +178,7 @@ class _Caller:
 
 
 def call_on_strings(
-    function: Callable[[list[bytes]], list[Any]], value: Any, dtype: Any
+    function: Callable[[list[bytes]], list[Any]], value: Any, dtype: Any, *, instead: list[Any]
 ) -> tuple[Any, Any]:
     """Calls a function on all strings of a tensor: (what it gives end to end, how many for each).
 
@@ -183,6 +187,7 @@ def call_on_strings(
             wrong with one of them.
         value: A string tensor of any shape.
         dtype: TensorFlow's, of the values.
+        instead: What stands for the values of a string that the function fails at.
 
     Returns:
         ``dtype[any]`` and ``int64[shape of value]``.
@@ -191,20 +196,32 @@ def call_on_strings(
 
     def call(strings: Any) -> list[Any]:
         flat = [strings] if isinstance(strings, bytes) else strings.ravel().tolist()
-        failure, found = "", []
+        failures = [b""] * len(flat)
         try:
             found = function(flat)
-        except ValueError as error:
-            failure = f"{FAILURE_MARK}{error}{FAILURE_MARK}"
-            found = [[]] * len(flat)
+        except ValueError:
+            found = [_one(function, text, failures, row) for row, text in enumerate(flat)]
+            found = [instead if values is None else values for values in found]
         lengths = np.array([len(values) for values in found], np.int64)
         values = np.array(list(itertools.chain.from_iterable(found)), dtype.as_numpy_dtype)
-        return [values, lengths.reshape(np.shape(strings)), np.array(failure.encode(), object)]
+        shape = np.shape(strings)
+        return [values, lengths.reshape(shape), np.array(failures, object).reshape(shape)]
 
-    values, lengths, failure = tf.numpy_function(call, [value], [dtype, tf.int64, tf.string])
-    verdict = tf.debugging.Assert(failure == b"", [failure], summarize=1)
-    with tf.control_dependencies([verdict]):
+    values, lengths, failures = tf.numpy_function(call, [value], [dtype, tf.int64, tf.string])
+    failures = tf.ensure_shape(failures, value.shape)
+    with tf.control_dependencies(verdicts(failures == b"", [failures])):
         return tf.ensure_shape(values, [None]), tf.ensure_shape(lengths, value.shape)
+
+
+def _one(
+    function: Callable[[list[bytes]], list[Any]], text: bytes, failures: list[bytes], row: int
+) -> Any:
+    """What a function gives for one string; None, and its message in ``failures``, if it fails."""
+    try:
+        return function([text])[0]
+    except ValueError as error:
+        failures[row] = f"{FAILURE_MARK}{error}{FAILURE_MARK}".encode()
+        return None
 
 
 def _is_batch(value: Any, feature: Feature) -> bool:

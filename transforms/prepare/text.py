@@ -1,4 +1,4 @@
-"""Steps on text: normalize, tokenize, truncate. Packing into one length is ``ss.series``'."""
+"""Steps on text: normalize, tokenize, truncate, pack."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import Features, Tensor, tensor_form
 from .lookup import check_vocabulary, read_vocabulary, token_table
+from .packing import Pack, pack
 from .python_functions import call_on_strings
 from .tokenizer_files import TokenizeWith
 from .values import NO_FEATURES, call_text, compute, each, find, find_single
+
+__all__ = ["Pack", "TokenizeWith", "normalize", "pack", "tokenize", "truncate"]
 
 _STRINGS = {"string"}
 _SEPARATOR = "\x1f"
@@ -81,7 +84,7 @@ class Normalize:
 
         def change(value: Any) -> Any:
             if form is not None:
-                values, _ = call_on_strings(normalize, value, tf.string)
+                values, _ = call_on_strings(normalize, value, tf.string, instead=[b""])
                 value = tf.ensure_shape(tf.reshape(values, tf.shape(value)), value.shape)
             else:
                 value = tf.strings.unicode_transcode(value, "UTF-8", "UTF-8", errors="strict")

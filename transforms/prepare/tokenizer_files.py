@@ -82,7 +82,7 @@ class TokenizeWith:
             return [encoding.ids for encoding in found]
 
         text = record[self.name]
-        numbers, lengths = call_on_strings(encode, text, tf.int64)
+        numbers, lengths = call_on_strings(encode, text, tf.int64, instead=[])
         if text.shape.rank:
             numbers = tf.RaggedTensor.from_row_lengths(numbers, lengths, validate=False)
         return {**record, self.name: numbers}

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from ...schemas.errors import RecipeError
@@ -27,6 +29,7 @@ from ...schemas.written import written
 
 FAILURE_MARK = "\x1e"
 """Stands before and after a message from Python in an error of TensorFlow's."""
+_FLAGS: ContextVar[list[Any] | None] = ContextVar("flags", default=None)
 NO_FEATURES: Features = types.MappingProxyType({})
 Value = Scalar | ClassLabel | Text | Timestamp | Tensor | Sequence
 
@@ -96,19 +99,53 @@ def each(function: Callable[[Any], Any], value: Any) -> Any:
     """Applies a function of a tensor to all values, ragged ones too."""
     import tensorflow as tf
 
-    if isinstance(value, tf.RaggedTensor):
-        return value.with_flat_values(each(function, value.flat_values))
-    return function(value)
+    if not isinstance(value, tf.RaggedTensor):
+        return function(value)
+    flags = _FLAGS.get()
+    if flags is None:
+        return value.with_flat_values(function(value.flat_values))
+    with flagging() as inner:
+        made = value.with_flat_values(function(value.flat_values))
+    # A record of which one value is unfit is unfit.
+    flags += [tf.reduce_all(value.with_flat_values(fits), axis=1) for fits in inner]
+    return made
+
+
+@contextmanager
+def flagging() -> Iterator[list[Any]]:
+    """Lets checks of whole batches note which records fit, bool[num_records], and not fail.
+
+    One failure would take all records of a batch with it; so only the unfit are run again, alone
+    and outside of this, for the reason.
+    """
+    flags: list[Any] = []
+    token = _FLAGS.set(flags)
+    try:
+        yield flags
+    finally:
+        _FLAGS.reset(token)
 
 
 def checked(value: Any, fits: Any, *, expected: str, found: Any) -> Any:
-    """A tensor, once all of ``fits`` is true; else the record fails with what was found."""
+    """A tensor, once all of ``fits`` is true; else the record fails with what was found.
+
+    In a batch the values of other records are good, and those of unfit ones anything.
+    """
     import tensorflow as tf
 
-    message = f"expected {expected}, found"
-    verdict = tf.debugging.Assert(tf.reduce_all(fits), [message, found], summarize=8)
-    with tf.control_dependencies([verdict]):
+    with tf.control_dependencies(verdicts(fits, [f"expected {expected}, found", found])):
         return tf.identity(value)
+
+
+def verdicts(fits: Any, data: list[Any]) -> list[Any]:
+    """The assertion that all of ``fits`` is true; in a batch a note of it, and no assertion."""
+    import tensorflow as tf
+
+    flags = _FLAGS.get()
+    if flags is None or not fits.shape.rank:
+        return [tf.debugging.Assert(tf.reduce_all(fits), data, summarize=8)]
+    flags.append(tf.reduce_all(fits, axis=list(range(1, fits.shape.rank))))
+    return []
 
 
 def compute(

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.errors import RecipeError, Reject
-from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
-from snapshard.transforms.prepare import images
+from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Sequence, Tensor
+from snapshard.transforms.prepare import images, tables
 from snapshard.transforms.prepare.compile import MAX_PAYLOAD_BYTES, StepRunner, output_features
 from snapshard.transforms.runs import wire_schema
 
@@ -385,3 +385,29 @@ StepRunner([], {"x": Scalar("int64")})
 assert "tensorflow" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_many_unfit_rows_of_a_batch_are_found_without_taking_it_apart() -> None:
+    features: Features = {"x": Scalar("float64", optional=True), "y": Sequence(Scalar("int64"))}
+    steps = [tables.cast("x", "int8"), tables.cast("y", "uint8"), tables.clip("x", 0, 9)]
+    runner = StepRunner(steps, features)
+    values = [float(i) if i % 3 else i + 0.5 for i in range(300)]
+    lists = [[i % 7, -1 if i % 50 == 0 else 1] for i in range(300)]
+    schema = wire_schema(features)
+    packed = pa.array([np.float64(value).tobytes() for value in values], pa.large_binary())
+    arrays = [packed, pa.array(lists, schema.field("y").type)]
+    columns = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    ids = [f"t.csv#{i}" for i in range(300)]
+    (program,) = runner._compiled()
+    batches = []
+    run = program.run
+    program.run = lambda part: batches.append(part.num_rows) or run(part)  # type: ignore[method-assign, func-returns-value]
+    prepared = runner.prepare(RawBatch(ids=ids, columns=columns))
+    good = [i for i in range(128) if i % 3 and i % 50]
+    assert prepared.ids == [f"t.csv#{i}" for i in good]
+    assert prepared.columns.column("x").to_pylist() == [min(i, 9) for i in good]
+    assert [reject.record_id for reject in prepared.rejects] == [
+        f"t.csv#{i}" for i in range(300) if i not in good
+    ]
+    assert "expected a whole number of int8, found] [0.5]" in prepared.rejects[0].message
+    assert batches == [300]
