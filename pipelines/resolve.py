@@ -99,7 +99,11 @@ def _with_declared(inferred: Features, declared: Features) -> dict[str, Feature]
                 f"features= declares {name!r} as {written(wanted)}, and the source has "
                 f"{written(found)}, which it cannot read so. Declare that, or add steps."
             )
-        raw[name] = found if isinstance(found, Image) or is_encoded(found) else wanted
+        if isinstance(found, Audio) and isinstance(wanted, Audio) and is_encoded(found):
+            # Files are held to what is declared before they are decoded.
+            raw[name] = dataclasses.replace(wanted, storage="encoded")
+        else:
+            raw[name] = found if isinstance(found, Image) or is_encoded(found) else wanted
     return raw
 
 
