@@ -175,6 +175,7 @@ def inspect(snapshot: _SnapshotPath) -> None:
     )
     _show_rejects(found)
     _show_leaks(found)
+    _show_serving(found)
     terminal.say(found.path)
 
 
@@ -281,6 +282,20 @@ def _show_leaks(snapshot: Snapshot) -> None:
             "would be tested on: drop them (ss.records.drop_duplicates()), or keep them together "
             "(Splits(…, group_by=…))."
         )
+
+
+def _show_serving(snapshot: Snapshot) -> None:
+    from . import terminal
+    from .schemas.naming import SERVING, join
+
+    serving = snapshot.manifest.serving
+    if serving is None:
+        return
+    if serving.inputs:
+        given = ", ".join(serving.inputs)
+        terminal.say(f"served by {join(snapshot.path, SERVING)}, from {given}")
+    for step in serving.left_out:
+        terminal.say(f"not in the model for serving: {step}")
 
 
 def main(arguments: list[str] | None = None) -> None:

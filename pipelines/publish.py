@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..schemas.blocks import SplitPlan
 from ..schemas.errors import DamagedSnapshotError, Reject, StorageError
-from ..schemas.manifest import FORMAT_VERSION, FileEntry, Manifest, ShardEntry, SplitEntry
+from ..schemas.manifest import (
+    FORMAT_VERSION,
+    FileEntry,
+    Manifest,
+    ServingEntry,
+    ShardEntry,
+    SplitEntry,
+)
 from ..schemas.naming import (
     BUILD,
     MANIFEST,
     READER,
     REJECTS,
     SCHEMA,
+    SERVING,
     OutputPaths,
     Workspace,
     join,
@@ -30,6 +39,7 @@ from ..transforms.shards import ShardSettings, read_shard_info, shard_name
 from ..transforms.summary import RunEntry
 from .emit import emit_reader
 from .preparing import Prepared
+from .serving import export_serving, plan_serving
 from .snapshot import Snapshot, read_latest
 from .survey import Survey
 
@@ -72,6 +82,7 @@ def publish(
         # Laid out so that `tft.TFTransformOutput` reads the snapshot's folder.
         for name in TransformGraph(settings.graph).info.files:
             publisher.put(name, storage.read_bytes(join(settings.graph, name)))
+    serving = _put_serving(publisher, survey, settings)
     rejects = read_rejects(prepared.entries, settings.workspace)
     publisher.put(REJECTS, rejects_to_bytes(rejects))
     publisher.put(SCHEMA, schema_text(settings.final))
@@ -108,6 +119,7 @@ def publish(
         compression=settings.compression,
         num_rejects=len(rejects),
         num_filtered=prepared.num_filtered,
+        serving=serving,
         shared_contents=dict(shared_contents),
         seed=survey.recipe.seed,
         versions=survey.parts.versions,
@@ -118,6 +130,31 @@ def publish(
     storage.put_bytes(join(settings.snapshot, BUILD), facts.encode())
     storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
     return Snapshot(settings.snapshot, manifest)
+
+
+def _put_serving(
+    publisher: Publisher, survey: Survey, settings: ShardSettings
+) -> ServingEntry | None:
+    """Exports the preparation as a SavedModel, where it does anything; says what it leaves out."""
+    if not survey.recipe.prepare and settings.graph is None:
+        return None
+    plan = plan_serving(survey.recipe, survey.features.raw)
+    inputs: list[str] = []
+    if plan.steps or settings.graph is not None:
+        with storage.scratch_folder(settings.workspace.root) as scratch:
+            folder = os.path.join(scratch, SERVING)
+            names, inputs = export_serving(
+                plan,
+                prepared=settings.prepared,
+                final=settings.final,
+                label=settings.label,
+                graph=settings.graph,
+                folder=folder,
+            )
+            for name in names:
+                with open(os.path.join(folder, name), "rb") as file:
+                    publisher.put(f"{SERVING}/{name}", file.read())
+    return ServingEntry(inputs=inputs, left_out=list(plan.obstacles))
 
 
 def _split_entry(plan: SplitPlan, settings: ShardSettings, publisher: Publisher) -> SplitEntry:

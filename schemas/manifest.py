@@ -57,6 +57,17 @@ class SplitEntry(pydantic.BaseModel):
     shards: list[ShardEntry]
 
 
+class ServingEntry(pydantic.BaseModel):
+    """The SavedModel in ``serving/``, which prepares requests as the build did records."""
+
+    model_config = _STRICT
+
+    inputs: list[str]
+    """Arguments of its signature; none where nothing could be exported."""
+    left_out: list[str]
+    """Steps that the model does not hold, and why: the caller does them first."""
+
+
 class Manifest(pydantic.BaseModel):
     """The snapshot's table of contents."""
 
@@ -76,6 +87,8 @@ class Manifest(pydantic.BaseModel):
     num_rejects: _Count
     num_filtered: _Count = 0
     """Records that a step dropped on purpose."""
+    serving: ServingEntry | None = None
+    """None where records are stored as they are."""
     shared_contents: dict[str, _Count] = {}
     """How many equal contents stand in several splits, by the names of these: ``"train, test"``."""
     seed: int

@@ -9,7 +9,8 @@ A module about TensorFlow: import it where it is used.
 
 import heapq
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,74 @@ def canonical_saved_model(content: bytes) -> bytes:
         _replace(library.function, functions)
     written: bytes = model.SerializeToString(deterministic=True)
     return written
+
+
+def canonicalize_serving(path: str) -> None:
+    """Rewrites a SavedModel of traced functions: the same graph, in canonical bytes.
+
+    Functions are called by what this process had traced before, tables by random numbers.
+    """
+    model = saved_model_pb2.SavedModel.FromString(Path(path).read_bytes())
+    names: dict[str, str] = {}
+    for graph in model.meta_graphs:
+        found = [function.signature.name for function in graph.graph_def.library.function]
+        numbered = sorted(found, key=lambda name: (_counter(name), name))
+        for index, name in enumerate(numbered):
+            names[name] = f"{_COUNTER.sub('', name)}_{index}"
+    counters = {_counter(old): _counter(new) for old, new in names.items()}
+
+    def renamed(text: str) -> str:
+        # What a loop or branch does not use is called by the function it stands in.
+        return names.get(text) or _UNUSED.sub(
+            lambda found: f"_{counters.get(int(found[1]), int(found[1]))}{found[2]}", text
+        )
+
+    _rename(model, renamed)
+    content = canonical_saved_model(model.SerializeToString())
+    for index, table in enumerate(dict.fromkeys(_TABLE.findall(content))):
+        # Of one length: the lengths around it stay what they are.
+        content = content.replace(table, f"{index:036d}".encode())
+    Path(path).write_bytes(content)
+
+
+_COUNTER = re.compile(r"_\d+$")
+_UNUSED = re.compile(r"_(\d+)(___redundant_placeholder)")
+_TABLE = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def _counter(name: str) -> int:
+    found = _COUNTER.search(name)
+    return int(found[0][1:]) if found else -1
+
+
+def _rename(message: Any, renamed: Callable[[str], str]) -> None:
+    """Replaces names wherever they stand in a message."""
+    for field, value in message.ListFields():
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            _rename_map(field, value, renamed)
+        elif field.type == field.TYPE_MESSAGE:
+            for part in value if field.is_repeated else [value]:
+                _rename(part, renamed)
+        elif field.type == field.TYPE_STRING:
+            if field.is_repeated:
+                value[:] = [renamed(text) for text in value]
+            else:
+                setattr(message, field.name, renamed(value))
+
+
+def _rename_map(field: Any, value: Any, renamed: Callable[[str], str]) -> None:
+    is_message = field.message_type.fields_by_name["value"].type == field.TYPE_MESSAGE
+    for key in list(value):
+        if is_message:
+            _rename(value[key], renamed)
+        elif isinstance(value[key], str):
+            value[key] = renamed(value[key])
+        if isinstance(key, str) and renamed(key) != key:
+            if is_message:
+                value[renamed(key)].CopyFrom(value[key])
+            else:
+                value[renamed(key)] = value[key]
+            del value[key]
 
 
 def _put_in_order(nodes: Any) -> None:

@@ -178,6 +178,37 @@ def _kept_columns(info: GraphInfo) -> dict[str, str]:
     }
 
 
+def load_for_serving(url: str, *, scratch: str) -> tuple[Any, dict[str, str]]:
+    """A graph as a function of tensors to be traced into another, and what it takes over.
+
+    Args:
+        url: The graph's folder.
+        scratch: A local folder for its files, which are read again when the model is saved.
+
+    Returns:
+        From the prepared features' tensors to the outputs' tensors; and by its name the prepared
+        feature that each unchanged output is.
+
+    Raises:
+        StorageError: if there is none.
+    """
+    info = read_graph_info(url)
+    if info is None:
+        raise StorageError(f"There is no transform graph in {storage.redact(url)}.")
+    import tensorflow_transform as tft
+
+    _fetch(url, info, scratch)
+    layer = tft.TFTransformOutput(scratch).transform_features_layer()
+
+    def transform(inputs: dict[str, Any]) -> dict[str, Any]:
+        made = layer(inputs)
+        return {name: made[name] for name in info.outputs if name not in info.kept}
+
+    # What a model that calls it must hold.
+    transform.resources = [layer]  # type: ignore[attr-defined]
+    return transform, dict(info.kept)
+
+
 @functools.lru_cache(maxsize=4)
 def _loaded(url: str, description: bytes) -> tuple[Any, Any]:
     """The adapter to tensors and the compiled graph; ``description`` tells its content."""

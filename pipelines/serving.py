@@ -1,0 +1,107 @@
+"""Exporting a snapshot's preparation for serving: which steps can be, and the SavedModel of them.
+
+A step that runs Python, or that looks across records, cannot be exported. What comes after the last
+such step can: the model then begins with the features that are there by then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+from ..schemas.features import Feature, Features
+from ..schemas.recipe import CrossStep, Recipe
+from ..schemas.step_traits import StepTraits
+from ..transforms.prepare.chain import Step, closing_steps, describe, output_features
+from ..transforms.prepare.step_files import with_files
+
+_CROSS = "it looks across records"
+
+
+@dataclasses.dataclass(frozen=True)
+class ServingPlan:
+    """What of a recipe's preparation can be exported."""
+
+    steps: tuple[Step, ...]
+    """Those that the model holds."""
+    features: Features
+    """Of the records before them: what a request gives."""
+    obstacles: tuple[str, ...]
+    """The steps that it does not hold, and why, in words."""
+
+
+def plan_serving(recipe: Recipe, raw: Features) -> ServingPlan:
+    """Finds what can be exported: everything after the last step that cannot be."""
+    steps: list[Step] = []
+    current: dict[str, Feature] = dict(raw)
+    begins = current
+    obstacles = []
+    for step in recipe.prepare:
+        if isinstance(step, CrossStep):
+            after = dict(step.features(current))
+            if after != current:
+                obstacles.append(f"{step!r}: {_CROSS}")
+                steps, begins = [], after
+            current = after
+            continue
+        (ready,) = with_files([step], recipe)
+        traits = StepTraits.of(ready)
+        current = output_features([ready], current)
+        if traits.export_obstacle:
+            obstacles.append(f"{describe(step)}: {traits.export_obstacle}")
+            steps, begins = [], current
+        elif not traits.filters:
+            # A request is always answered: what a build leaves out is for the caller to tell.
+            steps.append(ready)
+    steps += [s for s in closing_steps(current) if not StepTraits.of(s).export_obstacle]
+    return ServingPlan(tuple(steps), begins, tuple(obstacles))
+
+
+def export_serving(
+    plan: ServingPlan,
+    *,
+    prepared: Features,
+    final: Features,
+    label: str | None,
+    graph: str | None,
+    folder: str,
+) -> tuple[list[str], list[str]]:
+    """Writes the SavedModel: the same preparation gives the same bytes.
+
+    Args:
+        plan: What to export.
+        prepared: The features after the steps.
+        final: The features that the examples hold.
+        label: The feature to predict, which requests do not have.
+        graph: The transform graph's folder, or None.
+        folder: Where to: a local folder, which must not exist; one beside it is scratch.
+
+    Returns:
+        The files' names, relative to the folder, and the names of the model's inputs.
+    """
+    import tensorflow as tf
+
+    from ..transforms.canonical_graph import canonicalize_serving
+    from ..transforms.graph import load_for_serving
+    from ..transforms.prepare.serving import build_model
+    from ..transforms.storage import walk
+
+    kept: Mapping[str, str] = {}
+    transform = None
+    if graph is not None:
+        transform, kept = load_for_serving(graph, scratch=f"{folder}-graph")
+    with tf.device("/CPU:0"):
+        model, inputs = build_model(
+            plan.steps,
+            plan.features,
+            prepared,
+            label=label,
+            final=final,
+            kept=kept,
+            transform=transform,
+        )
+        tf.saved_model.save(model, folder, signatures={"serving_default": model.signature})
+    canonicalize_serving(os.path.join(folder, "saved_model.pb"))
+    os.remove(os.path.join(folder, "fingerprint.pb"))
+    return sorted(walk(folder)), inputs

@@ -1,0 +1,233 @@
+"""Serving: the steps on single records, and the transform graph after them, as one SavedModel.
+
+What a build does to a record, a server does to a request with the very same graph: raw bytes in,
+the features that the examples hold out. The label, which a request has not, is left out.
+
+A module about TensorFlow: import it where it is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ...schemas.features import (
+    Feature,
+    Features,
+    Image,
+    TensorForm,
+    is_encoded,
+    is_optional,
+    presence_name,
+    side_columns,
+    tensor_form,
+)
+from ..metadata import tensor_adapter_config
+from .chain import Step, apply_steps
+from .exif import orientation_of
+from .lookup import holding_tables
+
+Transform = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def build_model(
+    steps: Sequence[Step],
+    features: Features,
+    prepared: Features,
+    *,
+    label: str | None,
+    final: Features,
+    kept: Mapping[str, str],
+    transform: Transform | None,
+) -> tuple[Any, list[str]]:
+    """The model: ``serve(**inputs)`` of whole batches, which is also its only signature.
+
+    Args:
+        steps: What is done to each record; none that filters.
+        features: Of the records before them.
+        prepared: Of the records after them.
+        label: The feature to predict: no input, and no output.
+        final: What comes out.
+        kept: Outputs of the transform graph that are its input unchanged: name -> input's name.
+        transform: The transform graph, from tensors of the prepared records; None for none.
+
+    Returns:
+        A ``tf.Module`` for ``tf.saved_model.save``, and the names of its inputs.
+    """
+    inputs = {name: feature for name, feature in features.items() if name != label}
+    outputs = {name: feature for name, feature in final.items() if name != label}
+    specs = {name: part for n, f in inputs.items() for name, part in _input_specs(n, f).items()}
+    arguments = argument_names(specs)
+    record_outputs = {
+        name: part for n, f in prepared.items() for name, part in _record_specs(n, f).items()
+    }
+
+    def one(given: dict[str, Any]) -> dict[str, Any]:
+        record: dict[str, Any] = {}
+        for name, feature in features.items():
+            record |= _given(name, feature, given) if name in inputs else _nothing(name, feature)
+        record, _ = apply_steps(steps, record, features)
+        return {name: record[name] for name in record_outputs}
+
+    def serve(**values: Any) -> dict[str, Any]:
+        given = {name: values[argument] for name, argument in arguments.items()}
+        records = tf.map_fn(one, given, fn_output_signature=record_outputs)
+        if transform is None:
+            made = records
+        else:
+            made = dict(transform(_transform_inputs(prepared, records)))
+            made |= {name: records[source] for name, source in kept.items()}
+        return {name: made[name] for name in outputs}
+
+    module = tf.Module()
+    with holding_tables() as tables:
+        module.serve = tf.function(serve, autograph=False)
+        module.signature = module.serve.get_concrete_function(
+            **{
+                arguments[name]: tf.TensorSpec(spec.shape, spec.dtype, name=arguments[name])
+                for name, spec in specs.items()
+            }
+        )
+    module.tables = tables
+    module.resources = getattr(transform, "resources", [])
+    return module, sorted(arguments.values())
+
+
+def _input_specs(name: str, feature: Feature) -> dict[str, Any]:
+    """What a request gives for a feature: a batch, [None, …]; and whether an optional is there."""
+    form = tensor_form(feature)
+    if isinstance(feature, Image) and not is_encoded(feature):
+        shape = (None, feature.height, feature.width, feature.channels)
+        return {name: tf.TensorSpec(shape, tf.uint8)}
+    if form is None:
+        return {name: tf.TensorSpec([None], tf.string)}
+    dtype = "float32" if feature.kind == "audio" else form.dtype
+    specs = {name: tf.TensorSpec([None, *form.shape], dtype)}
+    if is_optional(feature):
+        specs[f"{name}/present"] = tf.TensorSpec([None], tf.bool)
+    for side in side_columns(name, feature):
+        specs[side] = tf.TensorSpec([None], tf.int64)
+    return specs
+
+
+def argument_names(names: Iterable[str]) -> dict[str, str]:
+    """What a signature calls its inputs: ASCII letters, digits and '_', each name once.
+
+    >>> argument_names(["age", "age/present", "km/h", "km.h"])
+    {'age': 'age', 'age/present': 'age_present', 'km/h': 'km_h', 'km.h': 'km_h_'}
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        plain = plain if plain[:1].isalpha() else f"x{plain}"
+        while plain in found.values():
+            plain += "_"
+        found[name] = plain
+    return found
+
+
+def _record_specs(name: str, feature: Feature) -> dict[str, Any]:
+    """What is known of a feature of one record after the steps."""
+    form = tensor_form(feature)
+    if isinstance(feature, Image) and not is_encoded(feature):
+        shape: tuple[int | None, ...] = (feature.height, feature.width, feature.channels)
+        return {name: _spec(shape, "uint8")}
+    if form is None:
+        return {name: tf.TensorSpec([], tf.string)}
+    dtype = "float32" if feature.kind == "audio" else form.dtype
+    specs = {name: _spec(form.shape, dtype)}
+    if is_optional(feature):
+        specs[presence_name(name)] = tf.TensorSpec([], tf.bool)
+    return specs
+
+
+def _spec(shape: tuple[int | None, ...], dtype: str) -> Any:
+    if None not in shape:
+        return tf.TensorSpec(shape, dtype)
+    ragged_rank = _last_ragged(shape)
+    return tf.RaggedTensorSpec(shape, dtype, ragged_rank=ragged_rank, row_splits_dtype=tf.int64)
+
+
+def _last_ragged(shape: tuple[int | None, ...]) -> int:
+    """How many dimensions, counted in a record, are ragged: up to the last that varies."""
+    return max(index for index, dim in enumerate(shape) if dim is None)
+
+
+def _given(name: str, feature: Feature, given: dict[str, Any]) -> dict[str, Any]:
+    """A feature as steps see it, from one request."""
+    if isinstance(feature, Image) and is_encoded(feature):
+        content = given[name]
+        shape = tf.shape(tf.io.decode_image(content, channels=3, expand_animations=False))
+        orientation = orientation_of(content)
+        turned = orientation >= 5
+        height, width = (tf.cast(shape[axis], tf.int64) for axis in (0, 1))
+        sides = (
+            tf.where(turned, width, height),
+            tf.where(turned, height, width),
+            orientation,
+        )
+        return {name: content, **dict(zip(side_columns(name, feature), sides, strict=True))}
+    record = {name: given[name]}
+    if is_optional(feature):
+        form = tensor_form(feature)
+        present = given[f"{name}/present"]
+        record[presence_name(name)] = present
+        if form is not None and not form.shape:
+            fill = tf.constant(form.fill, form.dtype)
+            record[name] = tf.where(present, record[name], fill)
+    return record | {side: given[side] for side in side_columns(name, feature)}
+
+
+def _nothing(name: str, feature: Feature) -> dict[str, Any]:
+    """What stands for a label."""
+    form = tensor_form(feature) or TensorForm(dtype="string")
+    value = tf.zeros([dim or 0 for dim in form.shape], form.dtype)
+    presence = {presence_name(name): tf.constant(False)} if is_optional(feature) else {}
+    sides = {side: tf.constant(1, tf.int64) for side in side_columns(name, feature)}
+    return {name: value, **presence, **sides}
+
+
+def _transform_inputs(prepared: Features, records: dict[str, Any]) -> dict[str, Any]:
+    """Prepared records as tensorflow-transform takes them: in its own types."""
+    from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
+
+    specs = TensorAdapter(tensor_adapter_config(prepared)).TypeSpecs()
+    given: dict[str, Any] = {}
+    for name, feature in prepared.items():
+        value = records[name]
+        form = tensor_form(feature)
+        if isinstance(feature, Image) and not is_encoded(feature):
+            given[name] = _as_bytes(value)
+            shape = tf.shape(value, tf.int64)
+            sizes = {"height": shape[1], "width": shape[2]}
+            for side, size in sizes.items():
+                if f"{name}/{side}" in specs:
+                    given[f"{name}/{side}"] = tf.fill([shape[0]], size)
+            continue
+        if form is None:
+            given[name] = value
+            for side in side_columns(name, feature):
+                if side in specs:
+                    given[side] = tf.ones([tf.shape(value)[0]], tf.int64)
+            continue
+        spec = specs[name]
+        value = tf.cast(value, spec.dtype) if spec.dtype != tf.string else value
+        if isinstance(spec, tf.SparseTensorSpec) and isinstance(value, tf.Tensor):
+            present = tf.where(records[presence_name(name)])
+            value = tf.SparseTensor(
+                tf.pad(present, [[0, 0], [0, 1]]),
+                tf.gather(value, present[:, 0]),
+                tf.cast(tf.stack([tf.shape(value)[0], 1]), tf.int64),
+            )
+        given[name] = value
+    return {name: value for name, value in given.items() if name in specs}
+
+
+def _as_bytes(pixels: Any) -> Any:
+    """``uint8[batch, …]`` as a string each."""
+    alphabet = tf.constant([bytes([value]) for value in range(256)])
+    flat = tf.reshape(pixels, [tf.shape(pixels)[0], -1])
+    return tf.strings.reduce_join(tf.gather(alphabet, tf.cast(flat, tf.int32)), axis=1)
