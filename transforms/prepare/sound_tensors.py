@@ -69,24 +69,35 @@ def misfit(samples: Any, rate: Any, sound: Audio, *, mono: bool) -> Any:
         text = tf.strings.join([f"{FAILURE_MARK}{reason}\t", *message, FAILURE_MARK])
         return tf.where(fits, "", text)
 
-    found = tf.shape(samples)[1]
-    problem = unless(
-        tf.constant(True) if mono else found == sound.channels,
-        "other channels",
-        "it has ",
-        tf.strings.as_string(found),
-        f" channels, expected {sound.channels}. Mix all to one: mono=True.",
-    )
-    if sound.rate is None:
-        return problem
-    other = unless(
-        rate == sound.rate,
-        "other rate",
-        "it has ",
-        tf.strings.as_string(rate),
-        f" Hz, expected {sound.rate}.",
-    )
-    return tf.where(problem == b"", other, problem)
+    length, channels = tf.unstack(tf.shape(samples))
+    problem = tf.constant("")
+    if sound.samples is not None:
+        problem = unless(
+            length == sound.samples,
+            "other length",
+            "it has ",
+            tf.strings.as_string(length),
+            f" samples, expected {sound.samples}. Give all the same: ss.audio.trim_or_pad.",
+        )
+    if sound.rate is not None:
+        other = unless(
+            rate == sound.rate,
+            "other rate",
+            "it has ",
+            tf.strings.as_string(rate),
+            f" Hz, expected {sound.rate}.",
+        )
+        problem = tf.where(other == b"", problem, other)
+    if not mono:
+        other = unless(
+            channels == sound.channels,
+            "other channels",
+            "it has ",
+            tf.strings.as_string(channels),
+            f" channels, expected {sound.channels}. Mix all to one: mono=True.",
+        )
+        problem = tf.where(other == b"", problem, other)
+    return problem
 
 
 def _is_plain(data: Any) -> Any:

@@ -157,14 +157,34 @@ def test_what_is_damaged_is_rejected_and_the_rest_is_built(lab: Any, tmp_path: P
 
 
 def test_declared_features_are_held_to(lab: Any, tmp_path: Path) -> None:
-    files = {f"{CLASSES[i % 2]}/{i}.wav": encode(noise(i, 60 + i), 8000) for i in range(6)}
-    url = write(tmp_path, files)
-    source = ss.AudioFolder(url)
+    files = {f"{CLASSES[i % 2]}/{i}.wav": encode(noise(i, 60), 8000) for i in range(6)}
+    source = ss.AudioFolder(write(tmp_path, files))
     features = build(tmp_path, source).manifest.features
-    assert features["audio"] == ss.Audio(rate=8000)
-    write(tmp_path, {"yes/fast.wav": encode(noise(0, 60), 11_025)})
-    with pytest.raises(ss.SnapshardError, match=r"rate=8000"):
-        build(tmp_path, source, features=features, max_rejects=1)
+    assert features["audio"] == ss.Audio(rate=8000, samples=60)
+    write(
+        tmp_path,
+        {
+            "yes/fast.wav": encode(noise(0, 60), 11_025),
+            "yes/long.wav": encode(noise(0, 61), 8000),
+            "yes/wide.wav": encode(noise(0, 60), 8000, "WAV", "FLOAT"),
+            "yes/both.wav": encode(noise(0, 60, 2), 8000),
+        },
+    )
+    snapshot = build(tmp_path, source, features=features, max_rejects=4)
+    assert {reject["id"]: reject["reason"] for reject in lab.rejects(snapshot)} == {
+        "yes/fast.wav": "other rate",
+        "yes/long.wav": "other length",
+        "yes/wide.wav": "more than 16 bits",
+        "yes/both.wav": "other channels",
+    }
+    assert rows_of(lab, snapshot).keys() == files.keys()
+    # Wider than any file needs.
+    features = {**features, "audio": ss.Audio(rate=8000, dtype="float32")}
+    snapshot = build(tmp_path, source, features=features, max_rejects=2)
+    rows = rows_of(lab, snapshot)
+    assert rows.keys() == {*files, "yes/long.wav", "yes/wide.wav"}
+    exact = noise(0, 60)[:, 0]
+    np.testing.assert_array_equal(rows["yes/wide.wav"]["audio"], exact)
 
 
 def test_the_shipped_recordings(lab: Any, tmp_path: Path, examples: Path) -> None:
