@@ -426,9 +426,8 @@ def _ragged(value: Any, shape: list[int | None], sizes: Any) -> Any:
             lengths = tf.repeat(sizes[:, axis], rows) if axis else sizes[:, 0]
             result = tf.RaggedTensor.from_row_lengths(result, lengths)
         else:
-            result = tf.RaggedTensor.from_uniform_row_length(
-                result, shape[axis], nrows=tf.reduce_sum(rows)
-            )
+            num = tf.reduce_sum(rows) if axis else sizes.shape[0]
+            result = tf.RaggedTensor.from_uniform_row_length(result, shape[axis], nrows=num)
     return result
 
 
@@ -558,7 +557,8 @@ def _decode(content: Any, channels: int) -> Any:
     def webp() -> Any:  # with the channels that the file has, whatever is asked for
         return tf.image.decode_webp(content)[0]
 
-    is_webp = tf.strings.regex_full_match(tf.strings.substr(content, 0, 12), "RIFF(?s:....)WEBP")
+    is_riff = tf.strings.substr(content, 0, 4) == b"RIFF"
+    is_webp = is_riff & (tf.strings.substr(content, 8, 4) == b"WEBP")
 
     def other_or_webp() -> Any:
         return tf.cond(is_webp, lambda: webp()[..., :3], other)

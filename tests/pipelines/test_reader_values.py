@@ -157,6 +157,19 @@ def encode(image: Any, form: str, **options: Any) -> bytes:
     return stream.getvalue()
 
 
+def shallow_pngs() -> list[bytes]:
+    """PNGs of 1, 2 and 4 bits a pixel: grey, of a palette, and of one with a clear colour."""
+    made = [encode(gradient(16, 16, 1) > 99, "PNG")]
+    for colours in (2, 4, 16):
+        image = PIL.Image.fromarray(gradient(16, 16)).quantize(colours)
+        for options in ({}, {"transparency": 1}):
+            stream = io.BytesIO()
+            image.save(stream, "PNG", **options)
+            made.append(stream.getvalue())
+    assert {content[24] for content in made} == {1, 2, 4}
+    return made
+
+
 class TestRawImages:
     @pytest.fixture(params=["alone", "beside", "many"])
     def made(
@@ -306,15 +319,18 @@ class TestEncodedImages:
             encode(colour, "GIF"),
             encode(colour, "GIF", save_all=True, append_images=[PIL.Image.fromarray(colour[::-1])]),
             encode(colour, "BMP"),
+            encode(colour, "WEBP"),
+            encode(gradient(16, 16, 4), "WEBP", lossless=True),
+            *shallow_pngs(),
         ]
         features = {**self.FEATURES, "image": Image(channels=channels, storage="encoded")}
         records = [self.record(content) for content in contents]
         reader = write_snapshot(tmp_path, features, {"train": [records]})
         with pytest.raises(ValueError, match="give image_size="):
             reader.dataset("train", 2)
-        dataset = reader.dataset("train", 10, shuffle=False, image_size=(16, 16))
+        dataset = reader.dataset("train", len(contents), shuffle=False, image_size=(16, 16))
         found = next(iter(dataset))["image"].numpy()
-        assert found.shape == (10, 16, 16, channels)
+        assert found.shape == (len(contents), 16, 16, channels)
         for content, pixels in zip(contents, found, strict=True):
             assert (pixels == decode_pixels(tf.constant(content), channels).numpy()).all()
 
