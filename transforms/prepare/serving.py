@@ -70,7 +70,7 @@ def build_model(
         for name, feature in features.items():
             record |= _given(name, feature, given) if name in inputs else _nothing(name, feature)
         record, _ = apply_steps(steps, record, features)
-        return {name: record[name] for name in record_outputs}
+        return {name: _as(record[name], spec) for name, spec in record_outputs.items()}
 
     def serve(**values: Any) -> dict[str, Any]:
         given = {name: values[argument] for name, argument in arguments.items()}
@@ -149,6 +149,12 @@ def _spec(shape: tuple[int | None, ...], dtype: str) -> Any:
         return tf.TensorSpec(shape, dtype)
     ragged_rank = _last_ragged(shape)
     return tf.RaggedTensorSpec(shape, dtype, ragged_rank=ragged_rank, row_splits_dtype=tf.int64)
+
+
+def _as(value: Any, spec: Any) -> Any:
+    """A value of one record as its spec says: ragged where inner dimensions vary."""
+    ragged_rank = getattr(spec, "ragged_rank", 0)
+    return tf.RaggedTensor.from_tensor(value, ragged_rank=ragged_rank) if ragged_rank else value
 
 
 def _last_ragged(shape: tuple[int | None, ...]) -> int:
