@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 import snapshard as ss
-from snapshard.transforms.prepare.duplicates import drop_duplicates
-from snapshard.transforms.prepare.packing import pack
 
 DAY = 86_400
 
@@ -125,7 +123,7 @@ def test_duplicates_go_wherever_they_lie(tmp_path: Path, lab: Any) -> None:
     recipe = ss.Recipe(
         name="t",
         source=ss.Csv(str(tmp_path / "in")),
-        prepare=[drop_duplicates()],
+        prepare=[ss.records.drop_duplicates()],
         splits=ss.Splits(train=0.5, test=0.5),
     )
     snapshot = ss.build(recipe, tmp_path / "out")
@@ -149,7 +147,7 @@ def test_packed_rows_hold_one_split_each(tmp_path: Path, lab: Any) -> None:
     recipe = ss.Recipe(
         name="t",
         source=ss.Csv(str(tmp_path / "t.csv"), types={"text": "string"}),
-        prepare=[tokenize, pack("tokens", 16)],
+        prepare=[tokenize, ss.text.pack("tokens", 16)],
         splits=ss.Splits(train=0.5, test=0.5),
     )
     held = lab.read_back(ss.build(recipe, tmp_path / "out"))
@@ -181,7 +179,7 @@ def test_equal_contents_in_several_splits_are_counted(tmp_path: Path) -> None:
     assert leaky.manifest.shared_contents == {"train, test": shared}
     for recipe in (
         ss.Recipe(name="b", source=source, splits=ss.Splits(train=0.5, test=0.5, group_by="x")),
-        ss.Recipe(name="c", source=source, prepare=[drop_duplicates("x")]),
+        ss.Recipe(name="c", source=source, prepare=[ss.records.drop_duplicates("x")]),
         ss.Recipe(name="d", source=source, splits=ss.Splits(train=1.0)),
     ):
         assert ss.build(recipe, tmp_path / "out").manifest.shared_contents == {}

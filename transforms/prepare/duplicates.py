@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,6 +25,11 @@ class DropDuplicates:
     names: tuple[str, ...] = ()
 
     prefix_bytes = DIGEST_BYTES
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        names = (json.dumps(name, ensure_ascii=False) for name in self.names)
+        return f"ss.records.drop_duplicates({', '.join(names)})"
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
@@ -35,6 +36,10 @@ class Pack:
     length: Annotated[int, pydantic.Field(ge=1)]
 
     prefix_bytes = 0
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        return f"ss.text.pack({json.dumps(self.name, ensure_ascii=False)}, {self.length})"
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""

@@ -1,4 +1,4 @@
-"""Steps on whole records: filter, map, map_python, select, rename, drop."""
+"""Steps on whole records: filter, map, map_python, select, rename, drop, drop_duplicates."""
 
 from __future__ import annotations
 
@@ -10,11 +10,22 @@ from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import BoundingBoxes, Feature, Features, Struct, flatten, side_names
 from .chain import KEEP
+from .duplicates import DropDuplicates, drop_duplicates
 from .python_functions import MapPython
 from .user_functions import call_user, describe
 from .values import NO_FEATURES, call_text
 
-__all__ = ["MapPython", "drop", "filter", "map", "map_python", "rename", "select"]
+__all__ = [
+    "DropDuplicates",
+    "MapPython",
+    "drop",
+    "drop_duplicates",
+    "filter",
+    "map",
+    "map_python",
+    "rename",
+    "select",
+]
 
 _Function = Callable[[dict[str, Any]], Any]
 

@@ -9,6 +9,7 @@ group and time stand in the prefix of the id.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
@@ -71,6 +72,16 @@ class Windows:
             raise ValueError("size=1 without a target: a window of one row is the row itself")
         if (self.target is None) != (self.horizon == 0):
             raise ValueError("target= and horizon= go together: what to predict, and how far")
+
+    def __repr__(self) -> str:
+        """As it is written in a recipe."""
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[1:]}  # type: ignore[arg-type]
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        arguments = [_quoted(name) for name in self.names]
+        arguments += [
+            f"{name}={_quoted(value)}" for name, value in given.items() if value != defaults[name]
+        ]
+        return f"ss.series.windows({', '.join(arguments)})"
 
     @property
     def label(self) -> str | None:
@@ -370,3 +381,7 @@ def windows(
 
 def _required(feature: Feature) -> Feature:
     return dataclasses.replace(feature, optional=False)  # type: ignore[arg-type]
+
+
+def _quoted(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

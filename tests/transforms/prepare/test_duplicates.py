@@ -63,3 +63,7 @@ def test_the_lowest_id_of_each_content_stays(
 def test_a_name_that_is_no_feature() -> None:
     with pytest.raises(RecipeError, match="no feature 'c'"):
         drop_duplicates("c").features(FEATURES)
+
+
+def test_it_reads_as_it_is_written() -> None:
+    assert repr(drop_duplicates("a")) == 'ss.records.drop_duplicates("a")'

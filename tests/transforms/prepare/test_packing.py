@@ -102,3 +102,7 @@ def test_what_cannot_be_packed() -> None:
         pack("tokens", 8).check(ss.Splits(train=0.5, test=0.5, stratify_by="label"))
     with pytest.raises(RecipeError, match="length"):
         pack("tokens", 0)
+
+
+def test_it_reads_as_it_is_written() -> None:
+    assert repr(pack("tokens", 8)) == 'ss.text.pack("tokens", 8)'

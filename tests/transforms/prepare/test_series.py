@@ -183,3 +183,9 @@ def test_splits_that_leak_are_refused() -> None:
         step.check(ss.Splits(train=0.8, test=0.2))
     step.check(ss.Splits.by_time("t", train=0.8, test=0.2))
     step.check(ss.Splits(train=0.8, test=0.2, group_by="g"))
+
+
+def test_it_reads_as_it_is_written() -> None:
+    step = windows("x", "y", size=3, time="t", group="g", target="y", horizon=2, max_gap=5)
+    assert eval(repr(step), {"ss": ss}) == step
+    assert repr(windows("x", size=2, time="t")) == 'ss.series.windows("x", size=2, time="t")'
