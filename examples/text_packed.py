@@ -1,0 +1,20 @@
+"""A text as a language model reads it: words' numbers, packed into rows of one length.
+
+Build it: `snapshard build examples/text_packed.py --out out`
+"""
+
+import snapshard as ss
+
+recipe = ss.Recipe(
+    name="text_packed",
+    source=ss.TextFiles("data/alice.txt", per="paragraph"),
+    prepare=[
+        ss.text.normalize("text", "NFKC", lower=True),
+        # A word's number is its line in the file; line 0 is `<pad>`, which fills a row's end.
+        ss.text.tokenize("text", "data/alice_words.txt", split="[^a-z]+", unknown="<unknown>"),
+        ss.text.truncate("text", 128),
+        # Gives `text`, and which paragraph of the row a word is of: `text_segments`.
+        ss.text.pack("text", 256),
+    ],
+    splits=ss.Splits(train=0.8, test=0.2),
+)
