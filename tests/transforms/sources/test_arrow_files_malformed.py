@@ -1,6 +1,7 @@
 """Damaged and odd Parquet, Arrow and Feather files: rejects that name file and row, no crash."""
 
 import contextlib
+import gzip
 import io
 import random
 from typing import Any
@@ -67,6 +68,39 @@ DAMAGED: dict[str, tuple[str, bytes, str]] = {
     "a file cut in its middle": ("arrow", CONTENTS["arrow"][:900], "cannot be read"),
     "a stream cut in its schema": ("arrow", CONTENTS["arrows"][:100], "cannot be read"),
     "old feather": ("arrow", b"FEA1" + bytes(60), "Feather V1"),
+    "one byte": ("parquet", b"P", "cannot be read"),
+    "a footer of no length": (
+        "parquet",
+        CONTENTS["parquet"][:-8] + bytes(4) + b"PAR1",
+        "cannot be read",
+    ),
+    "a footer of noise": (
+        "parquet",
+        b"PAR1" + random.Random(0).randbytes(200) + b"\xc8\0\0\0PAR1",
+        "cannot be read",
+    ),
+    "compressed as a whole": ("parquet", gzip.compress(CONTENTS["parquet"]), "cannot be read"),
+    "the magic at its end alone": ("parquet", bytes(400) + b"PAR1", "cannot be read"),
+    "a tail without its head": ("parquet", CONTENTS["parquet"][-60:], "cannot be read"),
+    "one byte of arrow": ("arrow", b"A", "cannot be read"),
+    "arrow compressed as a whole": ("arrow", gzip.compress(CONTENTS["arrow"]), "cannot be read"),
+    "a file without its end": ("arrow", CONTENTS["arrow"][:-6], "cannot be read"),
+    "a footer that is too long": (
+        "arrow",
+        CONTENTS["arrow"][:-10] + b"\xff\xff\xff\x7fARROW1",
+        "cannot be read",
+    ),
+    "a footer without a length": (
+        "arrow",
+        CONTENTS["arrow"][:-10] + bytes(4) + b"ARROW1",
+        "cannot be read",
+    ),
+    "a message longer than all": ("arrow", b"\xff\xff\xff\xff\xff\xff\xff\x7f", "cannot be read"),
+    "a message of noise": (
+        "arrow",
+        b"\xff\xff\xff\xff\x40\0\0\0" + random.Random(0).randbytes(64),
+        "cannot be read",
+    ),
 }
 
 
