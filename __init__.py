@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .transforms.sources.memory_table import Table
     from .transforms.sources.numpy_files import Numpy
     from .transforms.sources.parquet import Parquet
+    from .transforms.sources.sql import Sql
     from .transforms.sources.text_files import TextFiles
     from .transforms.sources.tfrecord_files import TFRecords
     from .transforms.sources.web_dataset import WebDataset
@@ -66,6 +67,7 @@ __all__ = [
     "SnapshardError",
     "Snapshot",
     "Splits",
+    "Sql",
     "Struct",
     "TFRecords",
     "Table",
@@ -89,6 +91,7 @@ __all__ = [
 # Public name -> the module that defines it, relative to this package: the imports above, said again
 # for the running program. A module is its own value: `images`.
 _EXPORTS: dict[str, str] = {
+    "Sql": ".transforms.sources.sql",
     "Table": ".transforms.sources.memory_table",
     "TFRecords": ".transforms.sources.tfrecord_files",
     "Arrow": ".transforms.sources.arrow_ipc",

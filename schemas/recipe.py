@@ -112,13 +112,11 @@ class ExtractedSource(Protocol):
     def media(self) -> bool:
         """As a Source's."""
 
-    def settings(self) -> dict[str, object]:
-        """What shapes the records, as plain JSON. No address, and nothing that is secret."""
-
     def extract(self, folder: str, *, base: str) -> Source:
         """Copies all records into files; gives the source that reads them.
 
-        Files are named by their content, so that what is unchanged is not written again.
+        Files are named by their content, so that what is unchanged is not written again. They and
+        that source's settings enter the fingerprint: where the records were taken from does not.
 
         Args:
             folder: Of the workspace, for all extracted files; it may not exist yet.

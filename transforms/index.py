@@ -106,7 +106,7 @@ def _groups(ids: Iterable[pa.Array]) -> Iterator[pa.Array]:
 def _table(ids: pa.Array, *, numbered: bool) -> pa.Table:
     if not numbered:
         return pa.Table.from_arrays([ids, ids, pa.nulls(len(ids), pa.int64())], schema=_SCHEMA)
-    parts = pc.extract_regex(ids, r"(?s)^(?P<source>.*)#(?P<position>[0-9]+)$")
+    parts = pc.extract_regex(ids, r"(?s)^(?P<source>.*)#(?P<position>-?[0-9]+)$")
     if parts.null_count:
         first = ids.filter(parts.is_null())[0].as_py()
         raise ValueError(f"id {first!r} has no position; expected 'relative/path#position'")

@@ -7,6 +7,7 @@ depend on how rows are divided into files.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import SchemaError, StorageError
+from ...schemas.errors import Reject, SchemaError, StorageError
 from ...schemas.features import Features
 from ...schemas.naming import join
 from ...schemas.recipe import OpenSource
@@ -31,6 +32,8 @@ from .table_files import check_columns, types_to_json
 
 POSITION = "snapshard.position"
 """The column of positions, int64, beside the columns of the records."""
+PROBLEM = "snapshard.problem"
+"""A column of texts, which may stand there too: why a row's record is a reject, or null."""
 
 FILE_BYTES = 64 << 20
 """A file holds about so many bytes of Arrow columns."""
@@ -51,6 +54,7 @@ class ExtractedTable:
         name: What they are of, for ids and messages: ``query`` or ``table``.
         of: The name of the source's class, for messages.
         columns: The records' columns.
+        unit: What positions are, for messages: ``row`` or ``key``.
         label: As the source's.
         types: As the source's, and what is known of columns besides.
     """
@@ -60,6 +64,7 @@ class ExtractedTable:
     name: str
     of: str
     columns: tuple[str, ...]
+    unit: str = "row"
     label: str | None = None
     types: Mapping[str, Any] | None = None
 
@@ -95,7 +100,7 @@ class ExtractedTable:
         """
         if files:
             with _opened(opened, files[0].path) as reader:
-                names = leaves_of(_without_position(reader.schema), path=f"the {self.name}")
+                names = leaves_of(_of_records(reader.schema), path=f"the {self.name}")
             check_columns(self.of, names, label=self.label, types=self.types)
         return self._arrow().infer(files, opened)
 
@@ -126,12 +131,41 @@ class ExtractedTable:
         file = SourceFile(path=part.path, num_bytes=1, stamp="")
         offsets = (0, *self.cuts(file, opened))
         with _opened(opened, part.path) as reader:
-            rows = RowReader(_without_position(reader.schema), features, path=self.name)
+            schema = _of_records(reader.schema)
+            rows = RowReader(schema, features, path=self.name, unit=self.unit)
             for number, offset in zip(range(reader.num_record_batches), offsets, strict=True):
                 if part.start <= offset < part.stop:
-                    batch = reader.get_batch(number)
-                    positions = batch.column(POSITION).to_numpy()
-                    yield rows.read(batch.drop_columns([POSITION]), positions)
+                    yield self._read_batch(reader.get_batch(number), rows)
+
+    def _read_batch(self, batch: pa.RecordBatch, rows: RowReader) -> RawBatch:
+        rejects = []
+        if PROBLEM in batch.schema.names:
+            problems = batch.column(PROBLEM)
+            found = batch.filter(problems.is_valid())
+            rejects = [
+                self._reject(position, problem)
+                for position, problem in zip(
+                    found.column(POSITION).to_pylist(),
+                    found.column(PROBLEM).cast(pa.large_binary()).to_pylist(),
+                    strict=True,
+                )
+            ]
+            batch = batch.filter(problems.is_null())
+        positions = batch.column(POSITION).to_numpy()
+        read = rows.read(batch.select(_of_records(batch.schema).names), positions)
+        return dataclasses.replace(read, rejects=(*rejects, *read.rejects))
+
+    def _reject(self, position: int, problem: bytes) -> Reject:
+        return Reject(
+            record_id=f"{self.name}#{position}",
+            stage="read",
+            reason="wrong type",
+            message=f"{self.name} {self.unit} {position}: {problem.decode(errors='replace')}. Mend "
+            "the value, declare the column in types=, or raise max_rejects to quarantine such "
+            "rows.",
+            source=self.name,
+            position=position,
+        )
 
     def _arrow(self) -> Arrow:
         return Arrow(self.url, label=self.label, columns=self.columns, types=self.types)
@@ -198,8 +232,9 @@ def plain_schema(schema: pa.Schema, *, path: str) -> pa.Schema:
         SchemaError: if two columns have one name, or one is of a type that cannot be stored.
     """
     leaves_of(schema, path=path)
-    if POSITION in schema.names:
-        raise SchemaError(f"{path} has a column called {POSITION!r}. Rename it.")
+    for name in (POSITION, PROBLEM):
+        if name in schema.names:
+            raise SchemaError(f"{path} has a column called {name!r}. Rename it.")
     fields = [pa.field(field.name, _decoded(field.type)) for field in schema]
     return pa.schema(fields)
 
@@ -271,5 +306,5 @@ def _with_position(schema: pa.Schema) -> pa.Schema:
     return pa.schema([*schema, pa.field(POSITION, pa.int64(), nullable=False)])
 
 
-def _without_position(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field for field in schema if field.name != POSITION])
+def _of_records(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name not in (POSITION, PROBLEM)])

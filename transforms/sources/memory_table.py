@@ -21,7 +21,7 @@ from .extracted import (
     plain_schema,
 )
 from .npy_arrays import arrow_field, to_batch
-from .table_files import check_types, types_to_json
+from .table_files import check_types
 
 _NAME = "table"
 _ROWS = 1 << 16
@@ -58,10 +58,6 @@ class Table:
                 f"data: {type(self.data).__name__} is no table; expected a pandas DataFrame, a "
                 "pyarrow Table, a dict of NumPy arrays, a Dataset, or what gives an Arrow stream"
             )
-
-    def settings(self) -> dict[str, object]:
-        """What shapes the records, as plain JSON. The data counts by what is extracted of it."""
-        return {"label": self.label, "types": types_to_json(self.types)}
 
     def extract(self, folder: str, *, base: str) -> Source:
         """Copies the table into files of the folder.

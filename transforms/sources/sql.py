@@ -1,0 +1,128 @@
+"""Queries of SQL databases as a source: SQLite and PostgreSQL, through ADBC.
+
+Results come as Arrow columns and go to files of the workspace batch by batch: no result is ever in
+memory as a whole. One transaction reads everything, so the records are of one moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+from ...schemas.config import config_class
+from ...schemas.errors import RecipeError
+from ...schemas.recipe import Source
+from .extracted import ExtractedTable
+from .sql_postgres import extract_postgres
+from .sql_sqlite import extract_sqlite
+from .table_files import check_types
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
+_ORDERED = re.compile(r"\border\s+by\b", re.IGNORECASE)
+_EXPECTED = (
+    "expected the path of an SQLite database (sqlite:///data.db), or "
+    "postgresql://user@host/database"
+)
+
+
+@config_class
+class Sql:
+    r"""Rows of a query.
+
+    With a ``key``, a record's id is ``query#<key>`` and rows lie in files by ranges of the key:
+    where rows are added, only their ranges are prepared anew, and no other record moves. Without
+    one it is ``query#<row>``, and the query must say the order of its rows.
+
+    SQLite: a column has the type of most of its values, numbers or texts; a text among numbers is
+    a reject, a number among texts becomes text. Numbers are int64 where all are whole, else
+    float64. PostgreSQL: ``numeric`` comes as a string, which keeps all digits.
+
+    Attributes:
+        uri: ``sqlite:///data.db`` (from the recipe's folder; ``sqlite:////data.db`` from the
+            root), or ``postgresql://user@host:port/database``. ``$NAME`` stands for a variable of
+            the environment where the build starts, which is where a password belongs (or in
+            PGPASSWORD or a .pgpass file); it goes nowhere else.
+        query: One SELECT.
+        key: A column of integers, unique, none missing.
+        label: The column to predict. Strings and bools become a ClassLabel; numbers stay.
+        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
+            ``ss.ClassLabel(("no", "yes"))``.
+    """
+
+    uri: str = dataclasses.field(repr=False)
+    query: str
+    key: str | None = None
+    label: str | None = None
+    types: Mapping[str, Any] | None = None
+
+    media = False
+
+    def __post_init__(self) -> None:
+        """Checks the address, the order and the types."""
+        check_types(self.types)
+        scheme = _SCHEME.match(self.uri)
+        if scheme and scheme[1] not in ("sqlite", "postgresql", "postgres"):
+            raise RecipeError(f"Sql: uri= is of {scheme[1]}://, {_EXPECTED}.")
+        if not self.uri or self.uri.rstrip("/") == "sqlite:":
+            raise RecipeError(f"Sql: uri= names no database, {_EXPECTED}.")
+        if not self.query.strip().rstrip(";"):
+            raise RecipeError("Sql: query= is empty, expected a SELECT.")
+        if self.key is None and not _ORDERED.search(self.query):
+            raise RecipeError(
+                "Sql: the query gives its rows in no certain order. Name a column of unique "
+                "integers with key=, or let the query end with ORDER BY over columns that tell "
+                "all rows apart."
+            )
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Passwords that the uri holds as it is written."""
+        return tuple(s for s in _passwords(self.uri) if not _VARIABLE.fullmatch(s))
+
+    def extract(self, folder: str, *, base: str) -> Source:
+        """Runs the query, and copies its rows into files of the folder.
+
+        Raises:
+            RecipeError: if the query cannot be run, or there is no such column or database.
+            DataError: if there are no rows, or keys are missing or not unique.
+            StorageError: if the database cannot be reached, or the files cannot be written.
+        """
+        uri = os.path.expandvars(self.uri)
+        unset = _VARIABLE.search(uri)
+        if unset:
+            raise RecipeError(
+                f"Sql: uri= takes {unset[0]} from the environment, where it is not set. Export it."
+            )
+        query = self.query.strip().rstrip(";").rstrip()
+        if _SCHEME.match(uri) and not uri.startswith("sqlite:"):
+            secrets = (uri, *_passwords(uri))
+            rows = extract_postgres(uri, query, key=self.key, folder=folder, secrets=secrets)
+        else:
+            path = os.path.join(base, os.path.expanduser(re.sub(r"^sqlite:/{2,3}", "", uri)))
+            rows = extract_sqlite(path, query, key=self.key, folder=folder, types=self.types)
+        return ExtractedTable(
+            folder,
+            files=rows.files,
+            name="query",
+            of="Sql",
+            columns=rows.columns,
+            unit="row" if self.key is None else "key",
+            label=self.label,
+            types=self.types,
+        )
+
+
+def _passwords(uri: str) -> list[str]:
+    """Passwords in an address, as written and as they are."""
+    try:
+        parts = urllib.parse.urlsplit(uri)
+    except ValueError:
+        return []
+    found = [parts.password, *urllib.parse.parse_qs(parts.query).get("password", [])]
+    written = [secret for secret in found if secret]
+    return list(dict.fromkeys([*written, *map(urllib.parse.unquote, written)]))

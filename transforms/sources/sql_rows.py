@@ -1,0 +1,184 @@
+"""What reading SQL databases has in common: errors, key ranges, and the way to files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...schemas.errors import DataError, RecipeError, StorageError
+from ..storage import redact
+from .extracted import extract_batches, with_positions
+
+RANGE_ROWS = 1 << 17
+"""A key range holds about so many rows, at most twice as many where keys lie evenly."""
+
+_MAX_STEP = 1 << 62
+# Classes of SQLSTATE: what the query, the address or the password is to blame for.
+_QUERYS_FAULT = ("22", "28", "42", "0A", "2F", "3D", "3F", "25")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtractedRows:
+    """Rows in files."""
+
+    files: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def failing(what: str, *, secrets: Sequence[str] = ()) -> Iterator[None]:
+    """Turns what a database says into an error of ours, in its own words.
+
+    Args:
+        what: What cannot be done, as in "Sql: <what>: …".
+        secrets: What must not be shown.
+
+    Raises:
+        RecipeError: if the query is at fault.
+        StorageError: if the database is.
+    """
+    import adbc_driver_manager as adbc
+
+    try:
+        yield
+    except adbc.Error as error:
+        words = _words(error, secrets)
+        state = error.sqlstate or ""
+        mistaken = isinstance(error, adbc.ProgrammingError) and not state
+        if mistaken or state.startswith(_QUERYS_FAULT):
+            raise RecipeError(f"Sql: {what}: {words}. Mend query= or uri=.") from None
+        raise StorageError(f"Sql: {what}: {words}.") from None
+    except (pa.ArrowException, OSError) as error:
+        raise StorageError(f"Sql: {what}: {_words(error, secrets)}.") from None
+
+
+def import_driver(name: str) -> Any:
+    """The module ``dbapi`` of an ADBC driver.
+
+    Raises:
+        RecipeError: if it is not installed.
+    """
+    try:
+        return importlib.import_module(f"adbc_driver_{name}.dbapi")
+    except ImportError as error:
+        raise RecipeError(
+            f"ss.Sql needs adbc-driver-{name}, which is not installed ({error}): "
+            'pip install "snapshard[sql]".'
+        ) from None
+
+
+def quoted(name: str) -> str:
+    """A column's name in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def check_key(key: str, columns: Sequence[str]) -> None:
+    """Checks that the key is a column.
+
+    Raises:
+        RecipeError: if it is none.
+    """
+    if key not in columns:
+        raise RecipeError(
+            f"Sql: key names {key!r}, which is no column of the query. Its columns are "
+            f"{', '.join(map(repr, columns))}."
+        )
+
+
+def check_num_keys(key: str, *, num_rows: int, num_keys: int) -> None:
+    """Checks that each row has a key.
+
+    Raises:
+        DataError: if one has none.
+    """
+    if num_keys < num_rows:
+        raise DataError(
+            f"Sql: {num_rows - num_keys:,} of {num_rows:,} rows have no integer in the key "
+            f"{key!r}. Leave them out in the query (WHERE {quoted(key)} IS NOT NULL), or name "
+            "another key."
+        )
+
+
+def range_step(num_rows: int, low: int, high: int) -> int:
+    """The width of key ranges: a power of two, which depends on how densely keys lie.
+
+    So the ranges stay the same when rows are added behind the others.
+
+    >>> range_step(1_000_000, 1, 1_000_000)
+    131072
+    >>> range_step(2_000_000, 1, 2_000_000)
+    131072
+    """
+    step = 1
+    while step < _MAX_STEP and step * num_rows < RANGE_ROWS * (high - low + 1):
+        step *= 2
+    return step
+
+
+def keyed(batches: Iterable[pa.RecordBatch], key: str) -> Iterator[pa.RecordBatch]:
+    """Batches, in the order of the key, with it as positions.
+
+    Raises:
+        RecipeError: if it is no column of 64-bit integers.
+        DataError: if two rows have one key.
+    """
+    last: int | None = None
+    for batch in batches:
+        found = batch.column(key)
+        if not pa.types.is_integer(found.type) or pa.types.is_uint64(found.type):
+            raise RecipeError(
+                f"Sql: the key {key!r} is {found.type}, expected integers. Name a column of such."
+            )
+        keys = found.cast(pa.int64())
+        if not len(keys):
+            continue
+        values = keys.to_numpy()
+        if last is not None:
+            values = np.concatenate([[last], values])
+        twice = np.flatnonzero(values[1:] == values[:-1])
+        if len(twice):
+            raise DataError(
+                f"Sql: the key {key!r} is {values[twice[0]]} in several rows, expected one. Name "
+                "a column of unique integers, or leave key= out and let the query end with "
+                "ORDER BY."
+            )
+        last = int(values[-1])
+        yield with_positions(batch, keys)
+
+
+def write_ranges(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, step: int, folder: str
+) -> tuple[str, ...]:
+    """Writes batches with positions in ascending order, each range of them to files of its own.
+
+    Gives the files' names.
+    """
+    names: list[str] = []
+    for _, parts in itertools.groupby(_cut(batches, step), key=operator.itemgetter(0)):
+        names += extract_batches((batch for _, batch in parts), schema, folder)
+    return tuple(names)
+
+
+def _cut(batches: Iterable[pa.RecordBatch], step: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for batch in batches:
+        ranges = batch.column(batch.num_columns - 1).to_numpy() // step
+        ends = (np.flatnonzero(ranges[1:] != ranges[:-1]) + 1).tolist()
+        for start, stop in itertools.pairwise([0, *ends, len(batch)]):
+            yield int(ranges[start]), batch.slice(start, stop - start)
+
+
+def _words(error: BaseException, secrets: Sequence[str]) -> str:
+    text = str(error)
+    text = text.partition("\nquery:")[0].partition(". Vendor code")[0]
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    text = " ".join(redact(text).split())
+    return text.rstrip(" .") or type(error).__name__

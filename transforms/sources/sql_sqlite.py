@@ -1,0 +1,232 @@
+"""Reading SQLite through ADBC: a column's type is what most of its cells are.
+
+SQLite lets every cell be of a type of its own. So all cells are counted by type first; then the
+query runs once more, with each column converted to its type, and what does not fit told beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ...schemas.errors import DataError, RecipeError
+from .extracted import PROBLEM, extract_batches, numbered_rows, plain_schema
+from .sql_rows import (
+    ExtractedRows,
+    check_key,
+    check_num_keys,
+    failing,
+    import_driver,
+    keyed,
+    quoted,
+    range_step,
+    write_ranges,
+)
+
+_CLASSES = ("integer", "real", "text", "blob")
+_COLUMNS_AT_ONCE = 50
+_SHOWN_CHARS = 60
+_RUN = "the query cannot be run"
+
+
+def extract_sqlite(
+    path: str, query: str, *, key: str | None, folder: str, types: Mapping[str, Any] | None
+) -> ExtractedRows:
+    """Runs a query, and copies its rows into files.
+
+    Args:
+        path: Of the database.
+        query: One SELECT.
+        key: The column of keys; None for rows as the query orders them.
+        folder: Where the files go.
+        types: What is declared of columns.
+
+    Raises:
+        RecipeError: if there is no database, or the query cannot be run.
+        DataError: if there are no rows, or keys are missing or not unique.
+        StorageError: if the database cannot be read.
+    """
+    if not os.path.isfile(path):
+        raise RecipeError(f"Sql: there is no SQLite database {path}. Correct uri=.")
+    driver = import_driver("sqlite")
+    with failing(f"{path} cannot be opened"):
+        opened = driver.connect(f"file:{urllib.parse.quote(path)}?mode=ro")
+    # All in one transaction, so of one moment.
+    with contextlib.closing(opened) as database:
+        counts = _count(database, query)
+        if not counts:
+            raise DataError("Sql: the query gives no rows.")
+        columns = [_column(found, (types or {}).get(name)) for name, found in counts.items()]
+        names = tuple(counts)
+        if key is None:
+            schema = _schema(columns)
+            batches = numbered_rows(_rows(database, query, columns, order=""))
+            return ExtractedRows(extract_batches(batches, schema, folder), names)
+        check_key(key, names)
+        if counts[key].kind != "integer" or counts[key].num_misfits:
+            raise RecipeError(
+                f"Sql: the key {key!r} holds {counts[key].described()}, expected integers. Name "
+                "another column."
+            )
+        check_num_keys(key, num_rows=counts[key].num_rows, num_keys=counts[key].num_values)
+        (bounds,) = _fetch(
+            database, f"SELECT MIN({quoted(key)}), MAX({quoted(key)}) FROM ({query}\n)"
+        )
+        step = range_step(counts[key].num_rows, *bounds)
+        batches = keyed(_rows(database, query, columns, order=f"ORDER BY {quoted(key)}"), key)
+        files = write_ranges(batches, _schema(columns), step=step, folder=folder)
+        return ExtractedRows(files, names)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Counts:
+    """How many cells of a column are of each type."""
+
+    name: str
+    num_rows: int
+    of: Mapping[str, int]
+
+    @property
+    def num_values(self) -> int:
+        return sum(self.of.values())
+
+    @property
+    def num_numbers(self) -> int:
+        return self.of["integer"] + self.of["real"]
+
+    @property
+    def kind(self) -> str:
+        """The type that the column becomes."""
+        if self.num_numbers and 2 * self.num_numbers >= self.num_values:
+            return "real" if self.of["real"] else "integer"
+        return "blob" if self.of["blob"] else "text"
+
+    @property
+    def num_misfits(self) -> int:
+        """Cells that are not of that type and cannot become it; large integers apart."""
+        numeric = self.kind in ("integer", "real")
+        return self.num_values - self.num_numbers if numeric else 0
+
+    def described(self) -> str:
+        found = [f"{number:,} of type {kind}" for kind, number in self.of.items() if number]
+        return ", ".join(found) or "no values"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Column:
+    """A column as the second query gives it."""
+
+    name: str
+    expression: str
+    sample: str
+    """A value of the type, which the first row holds: ADBC tells the type from the first rows."""
+    type: pa.DataType
+    problem: str = ""
+    """An expression of text: why a cell does not fit, or null; empty where all do."""
+
+
+def _column(found: _Counts, declared: object) -> _Column:
+    name, cell = found.name, quoted(found.name)
+    wants_text = declared == "string" or getattr(declared, "dtype", "") == "string"
+    kind = found.kind
+    if wants_text and kind in ("integer", "real"):
+        kind = "blob" if found.of["blob"] else "text"
+    if kind == "integer":
+        if not found.num_misfits:
+            return _Column(name, cell, "0", pa.int64())
+        value = f"CASE typeof({cell}) WHEN 'integer' THEN {cell} WHEN 'null' THEN NULL ELSE 0 END"
+        return _Column(name, value, "0", pa.int64(), _misfit(found, "an integer"))
+    if kind == "real":
+        value = cell if not found.of["integer"] else f"CAST({cell} AS REAL)"
+        problem = ""
+        if found.num_misfits:
+            value = (
+                f"CASE typeof({cell}) WHEN 'integer' THEN CAST({cell} AS REAL) WHEN 'real' THEN "
+                f"{cell} WHEN 'null' THEN NULL ELSE 0.0 END"
+            )
+            problem = _misfit(found, "a number")
+        elif found.of["integer"]:
+            problem = _misfit(found, "a number that a float64 holds")
+        return _Column(name, value, "0.0", pa.float64(), problem)
+    # CAST writes a real with 15 digits, which would not bring it back.
+    text = (
+        f"CASE typeof({cell}) WHEN 'real' THEN printf('%!.17g', {cell}) ELSE {cell} END"
+        if found.of["real"]
+        else cell
+    )
+    if kind == "blob":
+        return _Column(name, f"CAST({text} AS BLOB)", "x''", pa.binary())
+    return _Column(name, f"CAST({text} AS TEXT)", "''", pa.string())
+
+
+def _misfit(found: _Counts, expected: str) -> str:
+    cell, name = quoted(found.name), found.name.replace("'", "''")
+    bad = f"typeof({cell}) IN ('text', 'blob')"
+    if found.of["integer"] and found.of["real"]:
+        bad += f" OR typeof({cell}) = 'integer' AND CAST(CAST({cell} AS REAL) AS INTEGER) <> {cell}"
+    # A blob's text ends at its first zero byte: quote() shows all of it.
+    shown = f"substr(quote({cell}), 1, {_SHOWN_CHARS})"
+    return f"CASE WHEN {bad} THEN 'column ''{name}'' is ' || {shown} || ', expected {expected}' END"
+
+
+def _schema(columns: Sequence[_Column]) -> pa.Schema:
+    fields = [pa.field(column.name, column.type) for column in columns]
+    if any(column.problem for column in columns):
+        fields.append(pa.field(PROBLEM, pa.string()))
+    return pa.schema(fields)
+
+
+def _rows(
+    database: Any, query: str, columns: Sequence[_Column], *, order: str
+) -> Iterator[pa.RecordBatch]:
+    """The rows, in the order of the query or of ``order``, as the columns say."""
+    schema = _schema(columns)
+    firsts = [f"{column.sample} AS {quoted(column.name)}" for column in columns]
+    values = [f"{column.expression} AS {quoted(column.name)}" for column in columns]
+    problems = [column.problem for column in columns if column.problem]
+    if problems:
+        firsts.append(f"'' AS {quoted(PROBLEM)}")
+        values.append(f"COALESCE({', '.join(problems)}, NULL) AS {quoted(PROBLEM)}")
+    inner = f"SELECT {', '.join(values)} FROM ({query}\n) {order}"
+    text = f"SELECT {', '.join(firsts)} UNION ALL SELECT * FROM ({inner})"
+    with failing(_RUN), contextlib.closing(database.cursor()) as cursor:
+        cursor.execute(text)
+        skipped = 1
+        for batch in cursor.fetch_record_batch():
+            rows = batch.slice(skipped)
+            skipped = max(0, skipped - len(batch))
+            yield pa.RecordBatch.from_arrays(rows.columns, schema=schema)
+
+
+def _count(database: Any, query: str) -> dict[str, _Counts]:
+    """The cells of each column by type; {} where there are no rows."""
+    with failing(_RUN), contextlib.closing(database.cursor()) as cursor:
+        cursor.execute(f"SELECT * FROM ({query}\n) LIMIT 0")
+        names = list(cursor.fetch_record_batch().schema.names)
+    plain_schema(pa.schema([(name, pa.null()) for name in names]), path="the query")
+    found: dict[str, _Counts] = {}
+    for start in range(0, len(names), _COLUMNS_AT_ONCE):
+        part = names[start : start + _COLUMNS_AT_ONCE]
+        sums = [f"TOTAL(typeof({quoted(name)}) = '{kind}')" for name in part for kind in _CLASSES]
+        (row,) = _fetch(database, f"SELECT COUNT(*), {', '.join(sums)} FROM ({query}\n)")
+        num_rows = int(row[0])
+        if not num_rows:
+            return {}
+        for index, name in enumerate(part):
+            cells = row[1 + index * len(_CLASSES) :]
+            of = {kind: int(number) for kind, number in zip(_CLASSES, cells, strict=False)}
+            found[name] = _Counts(name, num_rows, of)
+    return found
+
+
+def _fetch(database: Any, text: str) -> list[tuple[Any, ...]]:
+    with failing(_RUN), contextlib.closing(database.cursor()) as cursor:
+        cursor.execute(text)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
