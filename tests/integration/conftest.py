@@ -1,5 +1,6 @@
 """Inputs that the integration tests make, builds that they share, and what snapshots hold."""
 
+import csv
 import dataclasses
 import hashlib
 import json
@@ -151,6 +152,36 @@ class Lab:
         held.values.update({name: _together(values) for name, values in columns.items()})
         return held
 
+    def rows_back(self, snapshot: ss.Snapshot, **options: Any) -> dict[str, dict[str, Any]]:
+        """Record id -> plain values through the emitted reader, fields by their dotted names."""
+        reader = snapshot.reader()
+        rows: dict[str, dict[str, Any]] = {}
+        for split, entry in snapshot.manifest.splits.items():
+            ids = [i for shard in entry.shards for i in self.index_ids(snapshot, shard.file)]
+            columns: dict[str, list[Any]] = {}
+            for batch in reader.dataset(split, 7, shuffle=False, **options):
+                for name, values in _dotted(batch):
+                    plain = values.to_list() if hasattr(values, "to_list") else values.numpy()
+                    columns.setdefault(name, []).extend(
+                        value.tolist() if hasattr(value, "tolist") else value for value in plain
+                    )
+            for row, record_id in enumerate(ids):
+                assert record_id not in rows
+                rows[record_id] = {name: values[row] for name, values in columns.items()}
+        return rows
+
+    def csv_rows(self, path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+        """(record id, cells) of a table without quoted newlines, by the standard library."""
+        offset = 0
+        names: list[str] = []
+        for line in path.read_bytes().splitlines(keepends=True):
+            (cells,) = csv.reader([line.decode()])
+            if names:
+                yield f"{path.name}#{offset}", dict(zip(names, cells, strict=True))
+            else:
+                names = cells
+            offset += len(line)
+
     def index_ids(self, snapshot: ss.Snapshot, shard: str) -> list[str]:
         """The record ids that a shard's index names."""
         table = pq.read_table(Path(snapshot.path) / "index" / f"{shard}.parquet")
@@ -173,6 +204,14 @@ def _together(values: list[Any]) -> np.ndarray[Any, Any]:
     for row, value in enumerate(values):
         array[row] = value
     return array
+
+
+def _dotted(batch: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in batch.items():
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 @pytest.fixture(scope="session")

@@ -110,23 +110,6 @@ def build(tmp_path: Path, source: Any, **settings: Any) -> ss.Snapshot:
     return snapshot
 
 
-def read_rows(lab: Any, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
-    """Record id -> values of each stored example, the fields of structs by their dotted names."""
-    import tensorflow as tf
-
-    rows = {}
-    for shard in snapshot.manifest.splits["train"].shards:
-        examples = tf.data.TFRecordDataset(f"{snapshot.path}/{shard.file}").as_numpy_iterator()
-        for record_id, example in zip(lab.index_ids(snapshot, shard.file), examples, strict=True):
-            values = ss.parse_example(example, snapshot.manifest.features)
-            rows[record_id] = {name: plain(value) for name, value in values.items()}
-    return rows
-
-
-def plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
 def expected_of(row: dict[str, Any]) -> dict[str, Any]:
     milliseconds = (row["at"] - EPOCH) // datetime.timedelta(milliseconds=1) + 1577836800000
     values = {
@@ -135,6 +118,7 @@ def expected_of(row: dict[str, Any]) -> dict[str, Any]:
         "kind": ("cat", "dog").index(row["kind"]),
         "code": row["code"].encode(),
         "at": milliseconds,
+        "maybe": row["maybe"] or 0,
         "day": (row["day"] - EPOCH.date()).days * 86400 + 1577836800,
         "price": float(row["price"]),
         "words": [word.encode() for word in row["words"]],
@@ -150,7 +134,7 @@ def expected_of(row: dict[str, Any]) -> dict[str, Any]:
 def test_arrow_files_come_back_equal(lab: Any, tmp_path: Path, name: str) -> None:
     make, write = FORMATS[name]
     write(tmp_path / name)
-    rows = read_rows(lab, build(tmp_path, make(str(tmp_path / name), label="kind")))
+    rows = lab.rows_back(build(tmp_path, make(str(tmp_path / name), label="kind")))
     assert rows == {f"{name}#{i}": expected_of(row) for i, row in enumerate(ROWS)}
 
 
@@ -165,7 +149,7 @@ def test_parquet_elsewhere_comes_back_equal(lab: Any, tmp_path: Path, place: str
         with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("t.parquet", content)
         url = f"zip://*::{tmp_path}/a.zip"
-    rows = read_rows(lab, build(tmp_path, ss.Parquet(url, label="kind")))
+    rows = lab.rows_back(build(tmp_path, ss.Parquet(url, label="kind")))
     assert rows == {f"t.parquet#{i}": expected_of(row) for i, row in enumerate(ROWS)}
 
 
@@ -198,7 +182,7 @@ def test_json_lines_come_back_equal(lab: Any, tmp_path: Path, place: str) -> Non
         with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("t.jsonl", b"".join(lines))
         url = f"zip://*::{tmp_path}/a.zip"
-    found = read_rows(lab, build(tmp_path, ss.JsonLines(url, label="kind")))
+    found = lab.rows_back(build(tmp_path, ss.JsonLines(url, label="kind")))
     offsets = np.cumsum([0, *map(len, lines)]).tolist()
     expected = {
         f"t.jsonl#{offset}": {
@@ -220,7 +204,19 @@ def test_rows_that_do_not_fit_are_rejects_of_the_build(lab: Any, tmp_path: Path)
     snapshot = build(tmp_path, source, max_rejects=1)
     (reject,) = lab.rejects(snapshot)
     assert (reject["id"], reject["position"]) == ("t.jsonl#81", 81)
-    assert len(read_rows(lab, snapshot)) == 10
+    assert len(lab.rows_back(snapshot)) == 10
+
+
+def stored_rows(lab: Any, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
+    """Record id -> values of each stored example: images as their files."""
+    import tensorflow as tf
+
+    rows = {}
+    for shard in snapshot.manifest.splits["train"].shards:
+        examples = tf.data.TFRecordDataset(f"{snapshot.path}/{shard.file}").as_numpy_iterator()
+        for record_id, example in zip(lab.index_ids(snapshot, shard.file), examples, strict=True):
+            rows[record_id] = ss.parse_example(example, snapshot.manifest.features)
+    return rows
 
 
 def test_images_in_parquet_come_back_equal(lab: Any, tmp_path: Path) -> None:
@@ -232,7 +228,7 @@ def test_images_in_parquet_come_back_equal(lab: Any, tmp_path: Path) -> None:
         contents.append(sink.getvalue())
     pq.write_table(pa.table({"image": contents, "n": range(4)}), tmp_path / "t.parquet")
     source = ss.Parquet(str(tmp_path / "t.parquet"), types={"image": ss.Image(storage="encoded")})
-    rows = read_rows(lab, build(tmp_path, source))
+    rows = stored_rows(lab, build(tmp_path, source))
     assert rows == {
         f"t.parquet#{i}": {"image": content, "n": i} for i, content in enumerate(contents)
     }
