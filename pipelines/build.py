@@ -109,6 +109,7 @@ class Build:
 
     def run(self) -> Snapshot:
         """Runs what is not done yet."""
+        self._refuse_memory_of_one_process()
         self._refuse_output_among_data()
         with building(self._workspace):
             return self._run()
@@ -192,6 +193,19 @@ class Build:
         )
         point_latest(self._out, found.fingerprint)
         return snapshot
+
+    def _refuse_memory_of_one_process(self) -> None:
+        """Refuses ``memory://`` where other processes would look for it in vain."""
+        if self._runner.shares_memory:
+            return
+        source = self._recipe.source
+        urls = [source.url, *source.side_urls] if isinstance(source, Source) else []
+        for url in (*urls, self._out.out):
+            if storage.is_in_memory(url):
+                raise RecipeError(
+                    f"{storage.redact(url)} lies in the memory of this process, where no worker "
+                    "process can read or write it. Build with workers=1, or put it into files."
+                )
 
     def _refuse_output_among_data(self) -> None:
         """Refuses an output that the next build would take for records."""

@@ -56,6 +56,11 @@ class DirectRunner:
         """The machine's cores, shared out; more than four at once would only cost memory."""
         return max(1, min(4, (os.cpu_count() or 1) // self.num_workers))
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether there is but one worker: this process."""
+        return self.num_workers == 1
+
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 

@@ -28,7 +28,9 @@ def describe_validation_error(error: pydantic.ValidationError, *, subject: str) 
     return f"{subject}: " + "; ".join(findings)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=False)
+@dataclass_transform(
+    frozen_default=True, kw_only_default=False, field_specifiers=(dataclasses.field,)
+)
 def config_class(cls: type[_T]) -> type[_T]:
     """Makes a frozen pydantic dataclass whose constructor raises RecipeError.
 

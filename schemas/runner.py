@@ -17,6 +17,10 @@ class JobRunner(Protocol):
     def threads_per_worker(self) -> int:
         """How many elements a worker should work on at once, to use the machine's cores."""
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether jobs run in this very process, so that they see what is in its memory."""
+
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 

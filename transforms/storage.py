@@ -50,6 +50,15 @@ def is_local(url: str) -> bool:
     return _SCHEME.match(url) is None or _LOCAL_SCHEME.match(url) is not None
 
 
+def is_in_memory(url: str) -> bool:
+    """Whether the URL leads into the memory of a process, which no other one sees.
+
+    >>> [is_in_memory(url) for url in ("memory://data", "zip://*::memory://a.zip", "memory")]
+    [True, True, False]
+    """
+    return any(part.startswith("memory:/") for part in url.split("::"))
+
+
 def local_path(url: str) -> str:
     """The path that a local URL stands for.
 
