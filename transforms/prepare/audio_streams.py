@@ -180,7 +180,7 @@ def read_mp3(data: bytes, start: int, total: int) -> SoundHeader:
     start = first_frame(data, start)
     frame = _mp3_frame(data, start)
     assert frame is not None
-    stated = _xing_bytes(data, start, frame)
+    num_frames, stated = _stated(data, start, frame)
     if stated is not None and total - start < stated:
         raise UnreadableSoundError(
             "truncated sound",
@@ -193,6 +193,8 @@ def read_mp3(data: bytes, start: int, total: int) -> SoundHeader:
         channels=frame.channels,
         samples=None,
         fits_16_bits=False,
+        # Where the encoder does not say, as if all frames were as long as the first.
+        estimate=(num_frames or (total - start) // frame.num_bytes) * frame.samples,
     )
 
 
@@ -246,13 +248,16 @@ def _mp3_frame(data: bytes, position: int) -> _Frame | None:
     return _Frame(rate, 1 if mono else 2, samples, num_bytes, side)
 
 
-def _xing_bytes(data: bytes, start: int, frame: _Frame) -> int | None:
-    """How many bytes of frames an encoder's ``Xing`` or ``Info`` header states."""
+def _stated(data: bytes, start: int, frame: _Frame) -> tuple[int | None, int | None]:
+    """How many frames and bytes of them an encoder's ``Xing`` or ``Info`` header states."""
     position = start + 4 + frame.side_bytes
     if data[position : position + 4] not in (b"Xing", b"Info"):
-        return None
+        return None, None
     head = data[position + 4 : position + 16]
-    if len(head) < 12 or not head[3] & 2:
-        return None
-    position = 8 if head[3] & 1 else 4
-    return int.from_bytes(head[position : position + 4], "big")
+    found: list[int | None] = []
+    place = 4
+    for flag in (1, 2):
+        is_there = len(head) == 12 and bool(head[3] & flag)
+        found.append(int.from_bytes(head[place : place + 4], "big") if is_there else None)
+        place += 4 if is_there else 0
+    return found[0], found[1]

@@ -18,6 +18,8 @@ class SoundHeader(NamedTuple):
     """Of each channel; None where nothing but decoding tells."""
     fits_16_bits: bool
     """Whether every sample is a whole multiple of 1/32768, at most 1."""
+    estimate: int = 0
+    """Where ``samples`` is None: about how many there are, if that can be told."""
 
 
 class UnreadableSoundError(ValueError):

@@ -53,7 +53,8 @@ class AudioFolder:
         split_folders: The first folder is the split (``train/yes/1.wav``); take it with
             ``ss.Splits.by_folder()``. False where class folders are called so.
         max_samples: Sounds of more samples, of all channels together, are rejected before they
-            are decoded, which would take as many times 4 bytes of memory.
+            are decoded, which would take as many times 4 bytes of memory. An MP3, whose length
+            shows when it is decoded, may have 100 million.
     """
 
     url: str
@@ -221,7 +222,7 @@ def _check(header: SoundHeader, expected: Audio) -> None:
 
 
 def _num_samples(header: SoundHeader) -> int:
-    return (header.samples or 0) * header.channels
+    return (header.samples or header.estimate) * header.channels
 
 
 def _no_columns(headers: Sequence[SoundHeader]) -> Mapping[str, pa.Array]:

@@ -157,6 +157,12 @@ class TestRead:
         monkeypatch.setattr(audio_folder, "BATCH_SAMPLES", 7000)
         batches, _ = read_all(AudioFolder(str(tmp_path)))
         assert [len(batch.ids) for batch in batches] == [2, 2, 2, 1]
+        # An MP3 states its length in frames.
+        music = sounds.encode(sounds.noise(30_000), 8000, "MP3", "MPEG_LAYER_III")
+        write(tmp_path, {f"a/{i}": music for i in range(7)})
+        monkeypatch.setattr(audio_folder, "BATCH_SAMPLES", 70_000)
+        batches, _ = read_all(AudioFolder(str(tmp_path)))
+        assert [len(batch.ids) for batch in batches] == [2, 2, 2, 1]
 
     def test_a_changed_file_ends_the_build(self, sounds: Any, tmp_path: Path) -> None:
         write(tmp_path, {"a/1": sounds.encode(sounds.noise(9), 8000)})
