@@ -8,6 +8,7 @@ A module about TensorFlow: import it where it is used.
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -116,14 +117,18 @@ def _input_specs(name: str, feature: Feature) -> dict[str, Any]:
 def argument_names(names: Iterable[str]) -> dict[str, str]:
     """What a signature calls its inputs: ASCII letters, digits and '_', each name once.
 
+    They are the names of a Python function's arguments, so no keyword is one of them.
+
     >>> argument_names(["age", "age/present", "km/h", "km.h"])
     {'age': 'age', 'age/present': 'age_present', 'km/h': 'km_h', 'km.h': 'km_h_'}
+    >>> argument_names(["class", "class_"])
+    {'class': 'class_', 'class_': 'class__'}
     """
     found: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
         plain = plain if plain[:1].isalpha() else f"x{plain}"
-        while plain in found.values():
+        while plain in found.values() or keyword.iskeyword(plain) or plain == "self":
             plain += "_"
         found[name] = plain
     return found
