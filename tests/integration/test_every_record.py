@@ -1,10 +1,9 @@
 """Every record lies in exactly one shard of one split, or in the rejects, with its own values."""
 
-import csv
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +29,6 @@ MANIFEST_HAS = {
 }
 
 MEASURES = ("bill_length_mm", "bill_depth_mm", "flipper_length_mm")
-
-
-def csv_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """(record id, cells) of a table without quoted newlines, by the standard library."""
-    offset = 0
-    names: list[str] = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        (cells,) = csv.reader([line.decode()])
-        if names:
-            yield f"{path.name}#{offset}", dict(zip(names, cells, strict=True))
-        else:
-            names = cells
-        offset += len(line)
 
 
 def shown(path: Path) -> Any:
@@ -92,7 +78,7 @@ def assert_all_images(lab: Any, snapshot: ss.Snapshot, root: Path, **options: An
 def assert_all_rows(lab: Any, snapshot: ss.Snapshot, table: Path) -> None:
     """Of a snapshot without a preprocessing_fn: every cell of every row."""
     held = lab.read_back(snapshot)
-    rows = dict(csv_rows(table))
+    rows = dict(lab.csv_rows(table))
     assert Counter(held.ids) == Counter(list(rows))
     assert snapshot.manifest.num_rejects == 0
     features = snapshot.manifest.features
@@ -183,7 +169,7 @@ class TestPenguins:
 
     def test_transformed_values(self, lab: Any, penguins: ss.Snapshot, examples: Path) -> None:
         """z-scores, vocabularies and buckets, computed anew from the train split alone."""
-        rows = dict(csv_rows(examples / "data" / "penguins.csv"))
+        rows = dict(lab.csv_rows(examples / "data" / "penguins.csv"))
         held = lab.read_back(penguins)
         assert Counter(held.ids) == Counter(list(rows))
         train = [
@@ -320,7 +306,7 @@ class TestSettings:
         recipe.write_text(text.replace("REJECTS", "3"))
         snapshot = lab.build(recipe, tmp_path / "out")
         held, rejects = lab.read_back(snapshot), lab.rejects(snapshot)
-        rows = dict(csv_rows(tmp_path / "things.csv"))
+        rows = dict(lab.csv_rows(tmp_path / "things.csv"))
         assert sorted([*held.ids, *(row["id"] for row in rejects)]) == sorted(rows)
         for row in rejects:
             assert rows[row["id"]]["size"].startswith("about ")

@@ -1,6 +1,5 @@
 """The shipped recipes, built, and what comes of them computed anew from the data beside them."""
 
-import csv
 import datetime
 import math
 import re
@@ -42,17 +41,33 @@ def test_recipe_and_data_are_listed(examples: Path, name: str) -> None:
 def test_dowjones_in_windows(lab: Any, tmp_path: Path, examples: Path) -> None:
     snapshot = lab.build(examples / "dowjones.py", tmp_path)
     verify(snapshot, progress=Silent())
-    with (examples / "data" / "dowjones.csv").open(newline="") as file:
-        rows = [(row["Date"], np.float32(row["Price"])) for row in csv.DictReader(file)]
-    assert_windows(lab, snapshot, rows, fractions=(0.8, 0.1, 0.1))
+    assert_windows(lab, snapshot, examples / "data" / "dowjones.csv")
 
 
-def assert_windows(
-    lab: Any, snapshot: ss.Snapshot, rows: list[tuple[str, Any]], *, fractions: tuple[float, ...]
+@pytest.mark.full_data
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dowjones",
+        pytest.param("titanic", marks=pytest.mark.slow),  # tensorflow-transform, as below
+    ],
+)
+def test_with_the_full_table(
+    lab: Any, full_data: Path, examples: Path, tmp_path: Path, name: str
 ) -> None:
+    table = full_data / "tabular" / f"{name}.csv"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / f"{name}.csv").symlink_to(table)
+    (tmp_path / f"{name}.py").write_text((examples / f"{name}.py").read_text())
+    snapshot = lab.build(tmp_path / f"{name}.py", tmp_path / "out")
+    verify(snapshot, progress=Silent())
+    {"dowjones": assert_windows, "titanic": assert_titanic}[name](lab, snapshot, table)
+
+
+def assert_windows(lab: Any, snapshot: ss.Snapshot, table: Path) -> None:
     """Windows of 12 → 3 months, each from one of the parts that follow each other in time."""
-    ends = np.cumsum([0, *fractions])
-    edges = [int(round(end * len(rows), 6)) for end in ends]
+    rows = [(row["Date"], np.float32(row["Price"])) for _, row in lab.csv_rows(table)]
+    edges = [0, *(len(rows) * tenths // 10 for tenths in (8, 9, 10))]
     wanted: dict[str, list[Any]] = defaultdict(list)
     for split, start, stop in zip(snapshot.manifest.splits, edges, edges[1:], strict=False):
         for first in range(start, stop - 14):
@@ -96,7 +111,7 @@ def test_titanic_is_analyzed_on_train(lab: Any, tmp_path: Path, examples: Path) 
 
 def assert_titanic(lab: Any, snapshot: ss.Snapshot, table: Path) -> None:
     """z-scores, vocabularies, buckets and principal components, from the train split alone."""
-    rows = rows_by_id(table)
+    rows = dict(lab.csv_rows(table))
     held = lab.read_back(snapshot)
     assert sorted(held.ids) == sorted(rows)
     ids = np.array(held.ids)
@@ -130,19 +145,6 @@ def assert_titanic(lab: Any, snapshot: ss.Snapshot, table: Path) -> None:
     survived = held.values["survived"].tolist()
     said = [names[value] if names else str(value) for value in survived]
     assert said == [rows[id_]["survived"] for id_ in ids]
-
-
-def rows_by_id(table: Path) -> dict[str, dict[str, str]]:
-    """The rows of a table without quoted newlines by their records' ids, read by ``csv``."""
-    found = {}
-    lines = table.read_bytes().splitlines(keepends=True)
-    names = next(csv.reader([lines[0].decode()]))
-    offset = len(lines[0])
-    for line in lines[1:]:
-        (cells,) = csv.reader([line.decode()])
-        found[f"{table.name}#{offset}"] = dict(zip(names, cells, strict=True))
-        offset += len(line)
-    return found
 
 
 @pytest.mark.slow  # tensorflow-transform in a child process
