@@ -75,8 +75,8 @@ class Windows:
 
     def __repr__(self) -> str:
         """As it is written in a recipe."""
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[1:]}  # type: ignore[arg-type]
-        defaults = {f.name: f.default for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[1:]}
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
         arguments = [_quoted(name) for name in self.names]
         arguments += [
             f"{name}={_quoted(value)}" for name, value in given.items() if value != defaults[name]
@@ -196,7 +196,7 @@ class Windows:
             assert made is not None
             picked = inputs if name in self.names else ahead
             column = rows.columns.column(source).take(pa.array(picked.reshape(-1)))
-            values = dense_values(column, form).reshape(len(starts), *map(int, made.shape))  # type: ignore[arg-type]
+            values = dense_values(column, form).reshape(len(starts), *made.shape)
             (wire,) = made.wire_columns(name)
             arrays[name] = dense_column(values, wire)
         schema = wire_schema(after)

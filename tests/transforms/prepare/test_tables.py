@@ -400,7 +400,7 @@ def test_what_a_step_cannot_work_on_is_refused(step: Any, message: str) -> None:
         (ss.tables.cast, ("complex64",)),
         (ss.tables.cast, ("decimal",)),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "__name__", None) or repr(value),
 )
 def test_arguments_are_checked(make: Any, arguments: Any) -> None:
     with pytest.raises(RecipeError):
