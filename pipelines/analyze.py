@@ -4,11 +4,12 @@ It runs in a child process on Beam's FnApiRunner with one in-memory worker, wher
 jobs run, because a graph must be the same to the last bit: with a fixed hash seed, one thread
 per operation, and a working directory of its own (``transforms.analysis`` says why). The child
 also returns the memory that TensorFlow and Beam took. It may be started ahead, so that it loads
-them while records are prepared.
+them, and traces the function, while records are prepared.
 """
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pickle
@@ -27,6 +28,7 @@ from ..schemas.recipe import Recipe
 from ..transforms import storage
 from ..transforms.graph import GraphInfo, GraphOutputs, put_graph, read_graph_info
 from .staging import StagedRecipe
+from .train_records import read_handed_over
 
 BATCH_ROWS = 4096
 """Rows in each record batch that is analysed. More is faster; less needs less memory."""
@@ -34,9 +36,10 @@ ANALYSIS = {"batch_rows": BATCH_ROWS, "engine": "FnApiRunner, one worker", "form
 """How the analysis runs, as far as it shapes the graph: part of the fingerprint."""
 
 _MODULE = __name__
-_SPEC, _RESULT, _LOG, _FOLDER = "spec.pickle", "result.json", "log.txt", "graph"
+_TASK, _RECORDS = "task.pickle", "records.pickle"
+_RESULT, _LOG, _FOLDER = "result.json", "log.txt", "graph"
 _LAST_WORDS = 2000
-_BEGIN = b"\n"
+_GO_ON = b"\n"
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     # Sums split over threads differ in their last bits with the number of threads.
@@ -51,13 +54,19 @@ _ENVIRONMENT = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AnalysisSpec:
-    """What to analyse, as plain data that reaches the child process."""
+class AnalysisTask:
+    """What is known of an analysis before there are records, as plain data."""
 
     staged: StagedRecipe
     """A handle on the recipe whose ``preprocessing_fn`` it is."""
     prepared: Features
     """The features of the records."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnalysisSpec(AnalysisTask):
+    """What to analyse, as plain data that reaches the child process."""
+
     read_batches: Any
     """Given a sequence of wire columns, yields these of all records of the train split as
     ``pa.RecordBatch``, in a fixed order: a function of a module, or a partial of one."""
@@ -76,7 +85,8 @@ def analyze(
         spec: What to analyse.
         url: The graph's folder: see ``transforms.graph``.
         scratch: A local folder to work in; the system's by default.
-        process: A child process that was started ahead; it serves once.
+        process: A child process that was started ahead, and may have been told the task; it
+            serves once.
 
     Raises:
         RecipeError: if ``preprocessing_fn`` fails; with its own words and the line.
@@ -116,6 +126,7 @@ class AnalysisProcess:
     def __init__(self, folder: str) -> None:
         """Starts it."""
         self.folder = folder
+        self._begun = False
         with open(os.path.join(folder, _LOG), "wb") as log:
             # Its standard input tells the child when to begin, and that this process lives: it
             # ends with it.
@@ -128,6 +139,12 @@ class AnalysisProcess:
                 stderr=log,
             )
 
+    def begin(self, task: AnalysisTask) -> None:
+        """Lets it trace the function meanwhile; what fails, :meth:`run` raises."""
+        task = AnalysisTask(staged=task.staged, prepared=task.prepared)
+        self._hand_over(_TASK, task)
+        self._begun = True
+
     def run(self, spec: AnalysisSpec) -> Any:
         """Analyses; gives what the graph makes, as JSON.
 
@@ -135,12 +152,9 @@ class AnalysisProcess:
             SnapshardError: what the analysis raised.
             RunnerError: if the process died.
         """
-        with open(os.path.join(self.folder, _SPEC), "wb") as file:
-            pickle.dump(spec, file)
-        if self._child.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._child.stdin.write(_BEGIN)
-                self._child.stdin.flush()
+        if not self._begun:
+            self.begin(spec)
+        self._hand_over(_RECORDS, spec.read_batches)
         code = self._child.wait()
         result = None
         path = os.path.join(self.folder, _RESULT)
@@ -160,6 +174,14 @@ class AnalysisProcess:
             with contextlib.suppress(BrokenPipeError):
                 self._child.stdin.close()
 
+    def _hand_over(self, name: str, value: Any) -> None:
+        with open(os.path.join(self.folder, name), "wb") as file:
+            pickle.dump(value, file)
+        if self._child.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._child.stdin.write(_GO_ON)
+                self._child.stdin.flush()
+
     def _last_words(self, code: int) -> str:
         with open(os.path.join(self.folder, _LOG), errors="replace") as file:
             last = file.read()[-_LAST_WORDS:].strip()
@@ -176,37 +198,41 @@ def main() -> None:
     """What the child process does, in its working directory."""
     from ..transforms import analysis  # noqa: F401 - ahead of time
 
-    if os.read(0, 1) != _BEGIN:
+    if os.read(0, 1) != _GO_ON:
         return  # the build has ended, or needs no analysis
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    with open(_SPEC, "rb") as file:
-        spec: AnalysisSpec = pickle.load(file)
+    recorded = threading.Event()
+    threading.Thread(target=_end_with_parent, args=(recorded,), daemon=True).start()
+    with open(_TASK, "rb") as file:
+        task: AnalysisTask = pickle.load(file)
     result: dict[str, object]
     try:
-        result = {"outputs": _analyze_here(spec).to_json()}
+        result = {"outputs": _analyze_here(task, recorded).to_json()}
     except SnapshardError as error:
         result = {"error": type(error).__name__, "message": str(error)}
     storage.put_bytes(os.path.abspath(_RESULT), json.dumps(result).encode())
 
 
-def _analyze_here(spec: AnalysisSpec) -> GraphOutputs:
-    recipe: Recipe = spec.staged.load()
+def _analyze_here(task: AnalysisTask, recorded: threading.Event) -> GraphOutputs:
+    recipe: Recipe = task.staged.load()
     if recipe.preprocessing_fn is None:
         raise RecipeError("The recipe has no preprocessing_fn to analyse.")
     from ..transforms.analysis import analyze as run_analysis
 
     return run_analysis(
         recipe.preprocessing_fn,
-        spec.prepared,
-        read_batches=spec.read_batches,
+        task.prepared,
+        read_batches=functools.partial(read_handed_over, path=os.path.abspath(_RECORDS)),
         batch_rows=BATCH_ROWS,
         folder=_FOLDER,
+        wait=recorded.wait,
     )
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(recorded: threading.Event) -> None:
     # Not through sys.stdin, whose lock would be held when the process ends.
-    os.read(0, 1)
+    if os.read(0, 1) == _GO_ON:
+        recorded.set()
+        os.read(0, 1)
     os._exit(1)
 
 

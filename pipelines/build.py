@@ -116,24 +116,27 @@ class Build:
 
     def _run(self) -> Snapshot:
         started = time.time()
-        with self._timed("inventory"):
-            found = survey(
-                self._recipe,
-                workspace=self._workspace,
-                progress=self._progress,
-                limit=self._limit,
-            )
-        folder = self._out.snapshot(found.fingerprint)
-        if storage.exists(join(folder, MANIFEST)):
-            point_latest(self._out, found.fingerprint)
-            return dataclasses.replace(Snapshot.open(folder), cached=True)
         with contextlib.ExitStack() as stack:
-            process = self._start_analysis(found, stack)
+            # What has never been built will need it: it need not wait for the inventory.
+            process = None if storage.exists(self._out.latest) else self._start_analysis(stack)
+            with self._timed("inventory"):
+                found = survey(
+                    self._recipe,
+                    workspace=self._workspace,
+                    progress=self._progress,
+                    limit=self._limit,
+                )
+            folder = self._out.snapshot(found.fingerprint)
+            if storage.exists(join(folder, MANIFEST)):
+                point_latest(self._out, found.fingerprint)
+                return dataclasses.replace(Snapshot.open(folder), cached=True)
+            if process is None and found.inventory.num_hashed:
+                process = self._start_analysis(stack)
             return self._build(found, process, started=started)
 
-    def _start_analysis(self, found: Survey, stack: contextlib.ExitStack) -> AnalysisProcess | None:
-        """Lets the process of the analysis load its libraries ahead, if it is sure to be needed."""
-        if self._recipe.preprocessing_fn is None or not found.inventory.num_hashed:
+    def _start_analysis(self, stack: contextlib.ExitStack) -> AnalysisProcess | None:
+        """Lets the process of the analysis load its libraries ahead."""
+        if self._recipe.preprocessing_fn is None:
             return None
         from .analyze import start_process
 
@@ -142,6 +145,10 @@ class Build:
 
     def _build(self, found: Survey, process: AnalysisProcess | None, *, started: float) -> Snapshot:
         staged = stage(found.recipe, self._workspace)
+        if process is not None:
+            from .analyze import AnalysisTask
+
+            process.begin(AnalysisTask(staged=staged, prepared=found.features.prepared))
         with self._timed("prepare"):
             prepared = prepare_records(
                 found, staged, self._workspace, runner=self._runner, progress=self._progress

@@ -50,6 +50,7 @@ def analyze(
     read_batches: ReadBatches,
     batch_rows: int,
     folder: str,
+    wait: Callable[[], object] = lambda: None,
 ) -> GraphOutputs:
     """Runs the analyzers of a ``preprocessing_fn`` and saves the transform graph.
 
@@ -63,6 +64,7 @@ def analyze(
             variances depend on it in their last bits.
         folder: Where to: a local folder, which must not exist. ``tft.TFTransformOutput`` reads
             it: ``transform_fn/``, ``transformed_metadata/``, ``metadata/``.
+        wait: Returns once the records can be read: what comes before can be done ahead.
 
     Returns:
         The features of what the function returns, and which of them are inputs.
@@ -72,11 +74,6 @@ def analyze(
         DataError: if there are no records to analyse.
     """
     traced = trace(preprocessing_fn, prepared)
-    if traced.analyzed and not any(batch.num_rows for batch in read_batches(traced.analyzed)):
-        raise DataError(
-            "No record fell into the split 'train', and preprocessing_fn is analysed on it. Give "
-            "it a larger fraction, or more data."
-        )
     # An analysis that needs no column still needs an input: any column, and no records.
     columns = traced.analyzed or [wire_columns(prepared)[0].name]
     config = tensor_adapter_config(prepared, columns=columns)
@@ -101,6 +98,10 @@ def analyze(
             )
             graph = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(preprocessing_fn)
             graph | "Write" >> tft_beam.WriteTransformFn(folder)
+            # The pipeline runs where this block ends.
+            if traced.analyzed:
+                wait()
+                _check_any(read_batches(traced.analyzed))
     except (SnapshardError, OSError, MemoryError):
         raise
     except Exception as error:
@@ -217,6 +218,14 @@ class _ReadFn(beam.DoFn):
         del element
         for batch in rebatch(self._read_batches(self._columns), self._batch_rows):
             yield as_lists(batch.select(self._columns), self._features)
+
+
+def _check_any(batches: Iterable[pa.RecordBatch]) -> None:
+    if not any(batch.num_rows for batch in batches):
+        raise DataError(
+            "No record fell into the split 'train', and preprocessing_fn is analysed on it. Give "
+            "it a larger fraction, or more data."
+        )
 
 
 def _no_batches(columns: Sequence[str]) -> Iterable[pa.RecordBatch]:
