@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .transforms.sources.json_lines import JsonLines
     from .transforms.sources.memory_table import Table
     from .transforms.sources.numpy_files import Numpy
+    from .transforms.sources.own_files import Files
     from .transforms.sources.parquet import Parquet
     from .transforms.sources.sql import Sql
     from .transforms.sources.text_files import TextFiles
@@ -55,6 +56,7 @@ __all__ = [
     "BoundingBoxes",
     "ClassLabel",
     "Csv",
+    "Files",
     "Image",
     "ImageFolder",
     "JsonLines",
@@ -91,6 +93,7 @@ __all__ = [
 # Public name -> the module that defines it, relative to this package: the imports above, said again
 # for the running program. A module is its own value: `images`.
 _EXPORTS: dict[str, str] = {
+    "Files": ".transforms.sources.own_files",
     "Sql": ".transforms.sources.sql",
     "Table": ".transforms.sources.memory_table",
     "TFRecords": ".transforms.sources.tfrecord_files",

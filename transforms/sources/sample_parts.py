@@ -143,7 +143,7 @@ def read_parts(
     for name, feature in features.items():
         kind, value = found.get(name, ("", None))
         if isinstance(feature, Image | Audio):
-            rows[name] = _media(name, feature, value, max_pixels=max_pixels)
+            rows[name] = media_lists(name, feature, value, max_pixels=max_pixels)
             continue
         if kind == "label":
             value = _label(value, feature)
@@ -155,7 +155,14 @@ def read_parts(
     return rows
 
 
-def _media(name: str, feature: Image | Audio, value: Any, *, max_pixels: int) -> Lists:
+def media_lists(
+    name: str, feature: Image | Audio, value: Any, *, max_pixels: int = MAX_PIXELS
+) -> Lists:
+    """The stored lists of an image's or a sound's file: its bytes, and what its header says.
+
+    Raises:
+        UnfitPartError: if there is none, or it cannot be read.
+    """
     if value is None:
         raise UnfitPartError("validate", "missing part", f"the sample has no {name!r}")
     try:

@@ -1,0 +1,142 @@
+"""Rows of Arrow columns some of which hold the files of images and sounds.
+
+Such a column is one of bytes, or a struct whose field ``bytes`` is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...schemas.blocks import RawBatch
+from ...schemas.errors import Reject, SchemaError
+from ...schemas.features import Audio, Features, Image, is_encoded
+from ..runs import wire_schema
+from .arrow_rows import RowReader
+from .sample_parts import UnfitPartError, media_lists
+from .wire_arrays import Lists, wire_arrays
+
+BYTES = "bytes"
+"""The field of a struct that holds a file's content."""
+
+
+class MediaRowReader:
+    """Turns batches of one Arrow schema into batches of wire columns, images and sounds too."""
+
+    def __init__(
+        self, schema: pa.Schema, features: Features, *, path: str, unit: str = "row"
+    ) -> None:
+        """Finds the column of each feature, as :class:`RowReader` does.
+
+        Raises:
+            SchemaError: naming the feature whose column is missing or can never hold it.
+        """
+        self._media: Mapping[str, Any] = {
+            name: feature for name, feature in features.items() if is_encoded(feature)
+        }
+        self._path, self._unit = path, unit
+        self._wire = wire_schema(features)
+        for name in self._media:
+            if name not in schema.names or not _holds_bytes(schema.field(name).type):
+                raise SchemaError(
+                    f"{path}: {name!r} is no column of bytes, nor of structs with a field "
+                    f"{BYTES!r}; expected one of files. The columns are "
+                    f"{', '.join(map(repr, schema.names))}."
+                )
+        others = {name: f for name, f in features.items() if name not in self._media}
+        self._rows = None
+        if others:
+            self._rows = RowReader(_others(schema, self._media), others, path=path, unit=unit)
+
+    def read(self, batch: pa.RecordBatch, positions: npt.ArrayLike) -> RawBatch:
+        """Converts a batch; ``positions``, int64[n], are part of the rows' ids."""
+        if not self._media and self._rows is not None:
+            return self._rows.read(batch, positions)
+        at = np.asarray(positions, np.int64)
+        bad = np.zeros(len(batch), bool)
+        rejects: list[Reject] = []
+        found: dict[str, list[Lists]] = {name: [] for name in self._media}
+        contents = {name: _contents(batch.column(name)) for name in self._media}
+        for row in range(len(batch)):
+            try:
+                lists = {
+                    name: media_lists(name, feature, contents[name][row].as_py())
+                    for name, feature in self._media.items()
+                }
+            except UnfitPartError as error:
+                bad[row] = True
+                rejects.append(self._reject(int(at[row]), error))
+                continue
+            for name, one in lists.items():
+                found[name].append(one)
+        at = at[~bad]
+        if self._rows is not None:
+            read = self._rows.read(_others(batch, self._media).filter(pa.array(~bad)), at)
+        else:
+            ids = [f"{self._path}#{position}" for position in at.tolist()]
+            read = RawBatch(ids=ids, columns=pa.RecordBatch.from_arrays([], names=[]))
+        return self._joined(read, at, found, rejects)
+
+    def _joined(
+        self,
+        read: RawBatch,
+        at: npt.NDArray[np.int64],
+        found: Mapping[str, list[Lists]],
+        rejects: list[Reject],
+    ) -> RawBatch:
+        """The other columns, and those of media for the rows that are left of them."""
+        if read.rejects:
+            left = np.isin(at, [int(one.rpartition("#")[2]) for one in read.ids])
+            found = {
+                name: [one for one, keep in zip(lists, left, strict=True) if keep]
+                for name, lists in found.items()
+            }
+        arrays = dict(zip(read.columns.schema.names, read.columns.columns, strict=True))
+        for name, feature in self._media.items():
+            arrays.update(wire_arrays(name, feature, found[name]))
+        columns = [arrays[name] for name in self._wire.names]
+        return dataclasses.replace(
+            read,
+            columns=pa.RecordBatch.from_arrays(columns, schema=self._wire),
+            rejects=(*rejects, *read.rejects),
+        )
+
+    def _reject(self, position: int, error: UnfitPartError) -> Reject:
+        return Reject(
+            record_id=f"{self._path}#{position}",
+            stage=error.stage,
+            reason=error.reason,
+            message=f"{self._path} {self._unit} {position}: {error}. Mend the file, or raise "
+            "max_rejects to do without it.",
+            source=self._path,
+            position=position,
+        )
+
+
+def encoded_media(kind: str) -> Image | Audio:
+    """The feature of a column of images' or sounds' files."""
+    return Image(storage="encoded") if kind == "Image" else Audio(storage="encoded")
+
+
+def _others(columns: Any, media: Mapping[str, Any]) -> Any:
+    """A schema or batch without the columns of media."""
+    if isinstance(columns, pa.Schema):
+        return pa.schema([field for field in columns if field.name not in media])
+    return columns.select([name for name in columns.schema.names if name not in media])
+
+
+def _holds_bytes(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        index = type_.get_field_index(BYTES)
+        return index >= 0 and _holds_bytes(type_.field(index).type)
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
+
+
+def _contents(column: pa.Array) -> pa.Array:
+    return pc.struct_field(column, BYTES) if pa.types.is_struct(column.type) else column

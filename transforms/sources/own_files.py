@@ -1,0 +1,330 @@
+"""Files of any format as a source, read by a function of the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ...schemas.errors import RecipeError, Reject, SchemaError
+from ...schemas.features import Feature, Features, Scalar, is_encoded, is_optional, tensor_form
+from ...schemas.manifest import MAX_LABELS
+from ...schemas.recipe import OpenSource
+from ..runs import wire_schema
+from .extracted import plain_batch, plain_schema
+from .media_rows import MediaRowReader
+from .own_records import RaisedError, ReadFn, records_of
+from .python_values import RecordTypes, flat_record
+from .sample_parts import UnfitPartError, media_lists
+from .table_files import (
+    check_columns,
+    class_of,
+    may_be_class,
+    no_rows,
+    types_to_json,
+    unreadable,
+    with_types,
+)
+from .wire_arrays import Lists, wire_arrays, wire_lists
+
+SAMPLED = 100
+"""So many records of a file tell the types of its values, …"""
+SAMPLED_FILES = 64
+"""… and so many files, at equal distances."""
+
+_BATCH_RECORDS = 1024
+_BATCH_BYTES = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Files:
+    """Records that a function of your own reads from files.
+
+    The function gets a file, with ``.path``, ``.open()`` and ``.read()``, and yields its records:
+    dicts of name -> value, or ``pa.RecordBatch`` of many. It must give the same records each time
+    for the same content: no random numbers, no clock, nothing that changes elsewhere. Its code,
+    and what that refers to, enters the fingerprint. A record's id is ``path#number``. Where the
+    function raises, what it has yielded is kept, and the rest of the file is one reject.
+
+    Attributes:
+        url: A file, a folder (all its files, at any depth), a glob, or any fsspec URL.
+        function: What was given as ``read``.
+        label: The feature to predict. Strings and bools become a ClassLabel, for which all files
+            are read once before, unless it is declared in ``types``; numbers stay.
+        types: Types in place of those inferred from the first records: ``{"age": "float32"}``, or
+            a feature such as ``ss.ClassLabel(("no", "yes"))``, or
+            ``ss.Image(storage="encoded")`` or ``ss.Audio(storage="encoded")`` for the bytes of a
+            file of such.
+    """
+
+    url: str
+    function: ReadFn
+    label: str | None
+    types: Mapping[str, Any] | None
+
+    media = False
+    numbered = True
+    side_urls = ()
+
+    def __init__(
+        self,
+        url: str,
+        read: ReadFn,
+        label: str | None = None,
+        types: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Checks the arguments.
+
+        Raises:
+            RecipeError: naming the one that is unfit.
+        """
+        if not isinstance(url, str) or not url:
+            raise RecipeError(f"Files: url={url!r}, expected a path or URL.")
+        if not callable(read):
+            raise RecipeError(
+                f"Files: read={read!r} is no function; expected one that takes a file and yields "
+                "dicts."
+            )
+        if label is not None and not isinstance(label, str):
+            raise RecipeError(f"Files: label={label!r} is no name.")
+        for name, wanted in (types or {}).items():
+            if isinstance(wanted, Feature):
+                _check_stored(name, wanted)
+            else:
+                try:
+                    Scalar(wanted)
+                except RecipeError:
+                    raise RecipeError(
+                        f"Files: types: {name!r} is {wanted!r}, expected a dtype such as "
+                        '"float32", or a feature such as ss.Scalar(…) or ss.Text().'
+                    ) from None
+        for field, value in (("url", url), ("function", read), ("label", label), ("types", types)):
+            object.__setattr__(self, field, value)
+
+    @property
+    def functions(self) -> tuple[ReadFn, ...]:
+        """The user's function, whose code enters the fingerprint."""
+        return (self.function,)
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records beside the function, as plain JSON, for the fingerprint."""
+        return {"label": self.label, "types": types_to_json(self.types)}
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes all files that are not hidden."""
+        selected, skipped = [], Counter[str]()
+        for file in files:
+            if len(files) > 1 and any(part.startswith(".") for part in file.path.split("/")):
+                skipped["hidden file"] += 1
+            else:
+                selected.append(file)
+        return Selection(files=tuple(selected), num_skipped=dict(skipped))
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """None: what lies where, the function alone knows."""
+        del file, opened
+        return ()
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the records, from the first 100 of each of up to 64 files.
+
+        Raises:
+            SchemaError: if there are none, or values of one name are of no one type.
+            RecipeError: if ``label`` names no value.
+        """
+        readable = [file for file in files if not file.problem]
+        types = RecordTypes()
+        why = "it yields nothing"
+        for file in readable[:: -(-len(readable) // SAMPLED_FILES) or 1]:
+            stop = types.num_records + SAMPLED
+            try:
+                for record in records_of(self.function, file.path, opened):
+                    types.add(record, path=file.path)
+                    if types.num_records >= stop:
+                        break
+            except RaisedError as error:
+                why = str(error)
+        if not types.num_records:
+            raise SchemaError(
+                f"Files: none of {len(files):,} files gives a record ({why}). Mend the function, "
+                "or correct the source."
+            )
+        features = types.features(self.types or {})
+        check_columns("Files", features, label=self.label, types=self.types)
+        features = with_types(features, self.types)
+        label = self.label
+        if label is not None and may_be_class(features[label], (self.types or {}).get(label)):
+            found = class_of(self._class_names(readable, opened, label))
+            if found is not None:
+                optional = is_optional(features[label])
+                features[label] = dataclasses.replace(found, optional=optional)
+        return features
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads the files of a block; ids are ``path#number``.
+
+        Raises:
+            RecipeError: if a feature is one that no file and no value becomes.
+        """
+        for name, feature in features.items():
+            _check_stored(name, feature)
+        for index in ordered:
+            part = block.ranges[index]
+            if part.problem:
+                yield no_rows(features, unreadable(part))
+            else:
+                yield from self._read_file(part, features, opened)
+
+    def _read_file(
+        self, part: FileRange, features: Features, opened: OpenSource
+    ) -> Iterator[RawBatch]:
+        pending = _Pending(features, part.path)
+        number = 0
+        try:
+            for found in records_of(self.function, part.path, opened):
+                if isinstance(found, pa.RecordBatch):
+                    if pending.num_records:
+                        yield pending.batch()
+                        pending = _Pending(features, part.path)
+                    yield from _read_batch(found, number, features, path=part.path)
+                    number += len(found)
+                    continue
+                pending.add(number, found)
+                number += 1
+                if pending.is_full:
+                    yield pending.batch()
+                    pending = _Pending(features, part.path)
+        except RaisedError as error:
+            pending.rejects.append(_rest(part.path, number, error))
+        yield pending.batch()
+
+    def _class_names(
+        self, files: Sequence[SourceFile], opened: OpenSource, label: str
+    ) -> set[str] | None:
+        names: set[str] = set()
+        for file in files:
+            with contextlib.suppress(RaisedError):
+                for record in records_of(self.function, file.path, opened):
+                    if isinstance(record, pa.RecordBatch):
+                        found = record.column(label).unique().to_pylist()
+                    else:
+                        found = [flat_record(record).get(label)]
+                    names.update(_text(value) for value in found if value is not None)
+                    if len(names) > MAX_LABELS:
+                        return None
+        return names
+
+
+class _Pending:
+    """Records and rejects of a raw batch, before it is full."""
+
+    def __init__(self, features: Features, path: str) -> None:
+        self._features, self._path = features, path
+        self._numbers: list[int] = []
+        self._rows: list[dict[str, Lists]] = []
+        self._num_bytes = 0
+        self.rejects: list[Reject] = []
+
+    @property
+    def num_records(self) -> int:
+        return len(self._numbers) + len(self.rejects)
+
+    @property
+    def is_full(self) -> bool:
+        return self.num_records >= _BATCH_RECORDS or self._num_bytes >= _BATCH_BYTES
+
+    def add(self, number: int, record: Mapping[str, Any]) -> None:
+        flat = flat_record(record)
+        try:
+            row = {name: _lists(name, f, flat.get(name)) for name, f in self._features.items()}
+        except (SchemaError, UnfitPartError) as error:
+            stage = getattr(error, "stage", "validate")
+            reason = getattr(error, "reason", "unfit value")
+            self.rejects.append(
+                Reject(
+                    record_id=f"{self._path}#{number}",
+                    stage=stage,
+                    reason=reason,
+                    message=f"{self._path} record {number}: {error} Let the function convert it, "
+                    "declare it in types=, or raise max_rejects to quarantine such records.",
+                    source=self._path,
+                    position=number,
+                )
+            )
+            return
+        self._numbers.append(number)
+        self._rows.append(row)
+        self._num_bytes += sum(_size(v) for lists in row.values() for v in lists.values())
+
+    def batch(self) -> RawBatch:
+        schema = wire_schema(self._features)
+        columns: dict[str, pa.Array] = {}
+        for name, feature in self._features.items():
+            columns.update(wire_arrays(name, feature, [row[name] for row in self._rows]))
+        arrays = [columns[name] for name in schema.names]
+        return RawBatch(
+            ids=[f"{self._path}#{number}" for number in self._numbers],
+            columns=pa.RecordBatch.from_arrays(arrays, schema=schema),
+            rejects=tuple(self.rejects),
+        )
+
+
+def _read_batch(
+    batch: pa.RecordBatch, number: int, features: Features, *, path: str
+) -> Iterator[RawBatch]:
+    """The rows of a batch that the function yielded, a bounded number at a time."""
+    schema = plain_schema(batch.schema, path=path)
+    reader = MediaRowReader(schema, features, path=path, unit="record")
+    step = max(1, min(1 << 16, _BATCH_BYTES * len(batch) // max(1, batch.nbytes)))
+    for start in range(0, len(batch), step):
+        part = plain_batch(batch.slice(start, step), schema)
+        yield reader.read(part, np.arange(number + start, number + start + len(part)))
+
+
+def _check_stored(name: str, feature: Feature) -> None:
+    if tensor_form(feature) is None and not is_encoded(feature):
+        raise RecipeError(
+            f"Files: {name!r} is declared as decoded; expected the bytes of a file, "
+            'ss.Image(storage="encoded") or ss.Audio(storage="encoded"), which a step decodes '
+            "(ss.images.decode), or a Tensor where the function yields arrays."
+        )
+
+
+def _lists(name: str, feature: Any, value: Any) -> Lists:
+    if is_encoded(feature):
+        return media_lists(name, feature, value)
+    return wire_lists(name, feature, value)
+
+
+def _rest(path: str, number: int, error: RaisedError) -> Reject:
+    return Reject(
+        record_id=f"{path}#{number}",
+        stage="read",
+        reason=error.reason,
+        message=f"{path} record {number}: {error}. What follows in the file is lost. Mend the "
+        "function or the file, or raise max_rejects to do without.",
+        source=path,
+        position=number,
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    return str(value)
+
+
+def _size(values: Any) -> int:
+    if isinstance(values, np.ndarray):
+        return int(values.nbytes)
+    return sum(len(value) if isinstance(value, bytes) else 8 for value in values)

@@ -1,0 +1,99 @@
+"""Calling a user's function on a file: what it gets, what it may yield, and what it raises."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from ...schemas.errors import SnapshardError
+from ...schemas.recipe import OpenSource
+from .. import storage
+
+_WORDS = 500
+
+
+class RaisedError(Exception):
+    """What a user's function has done wrong, with a reason to group by."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        """Takes a stable class of failure, and the finding."""
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclasses.dataclass(frozen=True)
+class InputFile:
+    """A file of the source, as the user's function gets it."""
+
+    path: str
+    """Relative to the source's root."""
+    _opened: OpenSource = dataclasses.field(repr=False)
+
+    def open(self) -> Any:
+        """Opens it: a binary file object, from which any part may be read.
+
+        Raises:
+            StorageError: if it cannot be opened.
+        """
+        full = self._opened.full_path(self.path)
+        with storage.failing_as_storage_error("read", full):
+            return self._opened.filesystem.open(full, "rb")
+
+    def read(self) -> bytes:
+        """Its content.
+
+        Raises:
+            StorageError: if it cannot be read.
+        """
+        return self._opened.read(self.path)
+
+
+ReadFn = Callable[[InputFile], Iterable[Any]]
+
+
+def records_of(function: ReadFn, path: str, opened: OpenSource) -> Iterator[Any]:
+    """What a function yields for a file: Mappings and RecordBatches.
+
+    Raises:
+        RaisedError: for what it raises, or yields besides. Errors of ours go on as they are.
+    """
+    name = getattr(function, "__qualname__", type(function).__name__)
+    records: Any = None
+    try:
+        try:
+            records = iter(function(InputFile(path, opened)))
+        except Exception as error:
+            _reraise(error, name)
+        while True:
+            try:
+                found = next(records)
+            except StopIteration:
+                return
+            except Exception as error:
+                _reraise(error, name)
+            if isinstance(found, pa.Table):
+                yield from found.to_batches()
+            elif isinstance(found, Mapping | pa.RecordBatch):
+                yield found
+            else:
+                raise RaisedError(
+                    "not a record",
+                    f"{name} yields {type(found).__name__}, expected a dict or a pa.RecordBatch",
+                )
+    finally:
+        # A generator that is left early lets go of the file.
+        if hasattr(records, "close"):
+            records.close()
+
+
+def _reraise(error: Exception, name: str) -> NoReturn:
+    if isinstance(error, SnapshardError):
+        raise error
+    words = " ".join(str(error).split())[:_WORDS]
+    raise RaisedError(
+        f"the function raised {type(error).__name__}",
+        f"{name} raised {type(error).__name__}{f': {words}' if words else ''}",
+    ) from None

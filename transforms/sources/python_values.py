@@ -1,0 +1,192 @@
+"""The features of Python values, one dict a record: told from the values of some records.
+
+=============================== ==================================================================
+values                          feature
+=============================== ==================================================================
+bool, int, float, str, bytes    Scalar: bool, int64 (uint64 where they are too large), float64,
+                                string; whole numbers among floats are floats
+NumPy's scalars and arrays      Scalar or Tensor of their dtype; a dimension that varies is None
+datetime with a zone            Timestamp("us")
+numpy.datetime64                Timestamp of its unit
+a list or tuple                 Sequence of what its items are; of lists, a Tensor of unknown
+                                dimensions
+a dict                          its fields, called ``<name>.<field>``
+None, or no such key            optional
+=============================== ==================================================================
+"""
+
+from __future__ import annotations
+
+import datetime
+import reprlib
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from ...schemas.errors import SchemaError
+from ...schemas.features import Dtype, Feature, Scalar, Sequence, Tensor, Timestamp, flatten
+from .arrow_types import infer_features, missing_leaves
+
+_DTYPES = frozenset(get_args(Dtype))
+_UNITS = ("s", "ms", "us", "ns")
+
+
+def flat_record(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A record's values, those of dicts inside it by dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            flat.update(flat_record(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+class RecordTypes:
+    """What the values of records have turned out to be, so far."""
+
+    def __init__(self) -> None:
+        """Begins with no records."""
+        self.num_records = 0
+        self._values: dict[str, list[Any]] = {}
+        self._schema: pa.Schema | None = None
+        self._path = ""
+        self._missing: set[str] = set()
+
+    def add(self, record: Any, *, path: str) -> None:
+        """Takes in a dict, or the rows of a RecordBatch; ``path`` names the file in errors."""
+        if isinstance(record, pa.RecordBatch):
+            self.num_records += len(record)
+            self._missing |= missing_leaves(record, path=path)
+            if self._schema is None:
+                self._schema, self._path = record.schema, path
+            return
+        self.num_records += 1
+        for name, value in flat_record(record).items():
+            found = self._values.setdefault(name, [])
+            if value is not None:
+                found.append(value)
+
+    def features(self, declared: Mapping[str, Any]) -> dict[str, Any]:
+        """The features of the values; those of which nothing is known are strings.
+
+        Args:
+            declared: Features whose values need not be of one type.
+
+        Raises:
+            SchemaError: if the values of another are not.
+        """
+        found: dict[str, Any] = {}
+        if self._schema is not None:
+            inferred = infer_features(self._schema, missing=self._missing, path=self._path)
+            found.update(flatten(inferred)[0])
+        for name, values in self._values.items():
+            if isinstance(declared.get(name), Feature):
+                found[name] = declared[name]
+            elif values:
+                optional = len(values) < self.num_records
+                found[name] = value_feature(name, values, optional=optional)
+            else:
+                found[name] = Scalar("string", optional=True)
+        return found
+
+
+def value_feature(name: str, values: Many[Any], *, optional: bool) -> Feature:
+    """The feature that holds all of some values.
+
+    Args:
+        name: Of the feature, for errors.
+        values: At least one; None is none of them.
+        optional: Whether some records have none.
+
+    Raises:
+        SchemaError: if they are of no one type.
+    """
+    if all(isinstance(value, np.ndarray) for value in values):
+        return _of_arrays(name, values, optional=optional)
+    if all(isinstance(value, list | tuple) for value in values):
+        return _of_lists(name, values, optional=optional)
+    kinds = {_kind(value) for value in values}
+    if kinds <= {"int64", "uint64"}:
+        low, high = min(map(int, values)), max(map(int, values))
+        dtype = "uint64" if "uint64" in kinds and low >= 0 else "int64"
+        if low >= -(2**63) and (high < 2**63 or dtype == "uint64"):
+            return Scalar(dtype, optional=optional)  # type: ignore[arg-type]
+    if kinds <= {"int64", "uint64", "float64"}:
+        return Scalar("float64", optional=optional)
+    if len(kinds) == 1:
+        (kind,) = kinds
+        if kind in _DTYPES:
+            return Scalar(kind, optional=optional)  # type: ignore[arg-type]
+        if kind.startswith("time "):
+            return Timestamp(kind.removeprefix("time "), optional=optional)  # type: ignore[arg-type]
+    shown = sorted({f"{reprlib.repr(v)} ({type(v).__name__})" for v in values}, key=len)
+    raise SchemaError(
+        f"{name!r} is {', '.join(shown[:2])} in the first records; expected values of one type: "
+        "bools, numbers, strings, bytes, times with a zone, NumPy arrays, or lists of them. Let "
+        "the function convert it, or declare it in types=."
+    )
+
+
+def _of_arrays(name: str, arrays: Many[Any], *, optional: bool) -> Feature:
+    kinds = sorted({_array_dtype(array) for array in arrays})
+    ranks = sorted({array.ndim for array in arrays})
+    if len(kinds) > 1 or len(ranks) > 1 or kinds[0] not in _DTYPES:
+        raise SchemaError(
+            f"{name!r} holds arrays of {', '.join(kinds)} and of {', '.join(map(str, ranks))} "
+            "dimensions; expected one dtype that TensorFlow has, and one number of dimensions. "
+            "Let the function convert them."
+        )
+    dtype: Any = kinds[0]
+    if ranks == [0]:
+        return Scalar(dtype, optional=optional)
+    sizes = [{array.shape[axis] for array in arrays} for axis in range(ranks[0])]
+    shape = tuple(min(size) if len(size) == 1 and min(size) else None for size in sizes)
+    if optional and None not in shape[1:]:
+        known = tuple(dim for dim in shape[1:] if dim is not None)
+        return Sequence(Tensor(dtype, known) if known else Scalar(dtype), optional=True)
+    return Tensor(dtype, shape)
+
+
+def _of_lists(name: str, lists: Many[Any], *, optional: bool) -> Feature:
+    items = [item for one in lists for item in one]
+    if not items:
+        raise SchemaError(
+            f"{name!r} is an empty list in all of the first records. Declare it in types=, as in "
+            "ss.Sequence(ss.Scalar(…))."
+        )
+    of = value_feature(name, items, optional=False)
+    if isinstance(of, Sequence):
+        inner: Any = of.of
+        return Tensor(inner.dtype, (None, None, *getattr(inner, "shape", ())))
+    if isinstance(of, Tensor) and None in of.shape:
+        return Tensor(of.dtype, (None, *of.shape))
+    return Sequence(of, optional=optional)  # type: ignore[arg-type]
+
+
+def _array_dtype(array: Any) -> str:
+    if array.dtype.kind in "OSU":
+        return "string"
+    return str(array.dtype.name)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "bool"
+    if isinstance(value, np.datetime64):
+        unit = np.datetime_data(value.dtype)[0]
+        return f"time {unit if unit in _UNITS else 's'}"
+    if isinstance(value, datetime.datetime):
+        return "time us" if value.tzinfo is not None else "datetime without a zone"
+    if isinstance(value, np.ndarray):
+        return "array"
+    if isinstance(value, str | bytes):
+        return "string"
+    if isinstance(value, np.generic):
+        return str(value.dtype.name)
+    if isinstance(value, int):
+        return "int64" if value < 2**63 else "uint64"
+    return "float64" if isinstance(value, float) else type(value).__name__
