@@ -231,7 +231,7 @@ class TestInspectAndVerify:
         code, printed, told = call("verify", snapshot)
         assert code == 0
         assert re.fullmatch(rf"whole: 15 files, [\d.]+ kB, 40 examples in {snapshot}\n", printed)
-        assert told.startswith("verify: 12 files, ")
+        assert told.startswith("verify: 15 files, ")
 
     def test_damage_is_4_and_names_file_and_record(self, snapshot: Path, call: Any) -> None:
         (shard,) = snapshot.glob("train-*")
