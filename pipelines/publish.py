@@ -154,6 +154,8 @@ def _put_serving(
             for name in names:
                 with open(os.path.join(folder, name), "rb") as file:
                     publisher.put(f"{SERVING}/{name}", file.read())
+    if not inputs and not plan.obstacles:
+        return None
     return ServingEntry(inputs=inputs, left_out=list(plan.obstacles))
 
 
