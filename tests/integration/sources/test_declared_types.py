@@ -1,9 +1,11 @@
 """Features that no format can tell by itself, declared: texts, sounds, images, boxes, classes."""
 
+import contextlib
 import io
 import json
+import sqlite3
 import wave
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,28 @@ def _numpy(folder: Path) -> Any:
     return ss.Numpy(str(folder / "t.npz"), types=types)
 
 
+def _sql(folder: Path) -> Any:
+    kept = [name for name in ROWS[0] if name != "boxes"]
+    with contextlib.closing(sqlite3.connect(folder / "t.db")) as database:
+        database.execute(f"CREATE TABLE t ({', '.join(kept)})")
+        marks = ", ".join("?" * len(kept))
+        rows = [[row[name] for name in kept] for row in ROWS]
+        database.executemany(f"INSERT INTO t VALUES ({marks})", rows)
+        database.commit()
+    types = {name: wanted for name, wanted in TYPES.items() if name in kept}
+    return ss.Sql(f"sqlite:///{folder}/t.db", "SELECT * FROM t", key="n", types=types)
+
+
+def _read(file: Any) -> Iterator[dict[str, Any]]:
+    for line in file.read().splitlines():
+        yield ROWS[int(line)]
+
+
+def _files(folder: Path) -> Any:
+    (folder / "t.txt").write_text("".join(f"{row}\n" for row in range(NUM)))
+    return ss.Files(str(folder / "t.txt"), _read, types=TYPES)
+
+
 SOURCES: dict[str, Callable[[Path], Any]] = {
     "Parquet": _parquet,
     "Arrow": _arrow,
@@ -144,6 +168,8 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "JsonLines": _json_lines,
     "TFRecords": _tfrecords,
     "Numpy": _numpy,
+    "Sql": _sql,
+    "Files": _files,
 }
 
 
