@@ -4,7 +4,7 @@ It runs in a child process on Beam's FnApiRunner with one in-memory worker, wher
 jobs run, because a graph must be the same to the last bit: with a fixed hash seed, one thread
 per operation, and a working directory of its own (``transforms.analysis`` says why). The child
 also returns the memory that TensorFlow and Beam took. It may be started ahead, so that it loads
-them, and traces the function, while records are prepared.
+them, traces the function and sets its job up while records are prepared.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _MODULE = __name__
 _TASK, _RECORDS = "task.pickle", "records.pickle"
 _RESULT, _LOG, _FOLDER = "result.json", "log.txt", "graph"
 _LAST_WORDS = 2000
-_GO_ON = b"\n"
+_BEGIN = b"\n"
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     # Sums split over threads differ in their last bits with the number of threads.
@@ -140,9 +140,14 @@ class AnalysisProcess:
             )
 
     def begin(self, task: AnalysisTask) -> None:
-        """Lets it trace the function meanwhile; what fails, :meth:`run` raises."""
+        """Lets it do meanwhile what needs no records; what fails there, :meth:`run` raises."""
         task = AnalysisTask(staged=task.staged, prepared=task.prepared)
-        self._hand_over(_TASK, task)
+        with open(os.path.join(self.folder, _TASK), "wb") as file:
+            pickle.dump(task, file)
+        if self._child.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._child.stdin.write(_BEGIN)
+                self._child.stdin.flush()
         self._begun = True
 
     def run(self, spec: AnalysisSpec) -> Any:
@@ -154,7 +159,7 @@ class AnalysisProcess:
         """
         if not self._begun:
             self.begin(spec)
-        self._hand_over(_RECORDS, spec.read_batches)
+        storage.put_bytes(os.path.join(self.folder, _RECORDS), pickle.dumps(spec.read_batches))
         code = self._child.wait()
         result = None
         path = os.path.join(self.folder, _RESULT)
@@ -174,14 +179,6 @@ class AnalysisProcess:
             with contextlib.suppress(BrokenPipeError):
                 self._child.stdin.close()
 
-    def _hand_over(self, name: str, value: Any) -> None:
-        with open(os.path.join(self.folder, name), "wb") as file:
-            pickle.dump(value, file)
-        if self._child.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._child.stdin.write(_GO_ON)
-                self._child.stdin.flush()
-
     def _last_words(self, code: int) -> str:
         with open(os.path.join(self.folder, _LOG), errors="replace") as file:
             last = file.read()[-_LAST_WORDS:].strip()
@@ -198,21 +195,20 @@ def main() -> None:
     """What the child process does, in its working directory."""
     from ..transforms import analysis  # noqa: F401 - ahead of time
 
-    if os.read(0, 1) != _GO_ON:
+    if os.read(0, 1) != _BEGIN:
         return  # the build has ended, or needs no analysis
-    recorded = threading.Event()
-    threading.Thread(target=_end_with_parent, args=(recorded,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     with open(_TASK, "rb") as file:
         task: AnalysisTask = pickle.load(file)
     result: dict[str, object]
     try:
-        result = {"outputs": _analyze_here(task, recorded).to_json()}
+        result = {"outputs": _analyze_here(task).to_json()}
     except SnapshardError as error:
         result = {"error": type(error).__name__, "message": str(error)}
     storage.put_bytes(os.path.abspath(_RESULT), json.dumps(result).encode())
 
 
-def _analyze_here(task: AnalysisTask, recorded: threading.Event) -> GraphOutputs:
+def _analyze_here(task: AnalysisTask) -> GraphOutputs:
     recipe: Recipe = task.staged.load()
     if recipe.preprocessing_fn is None:
         raise RecipeError("The recipe has no preprocessing_fn to analyse.")
@@ -224,15 +220,12 @@ def _analyze_here(task: AnalysisTask, recorded: threading.Event) -> GraphOutputs
         read_batches=functools.partial(read_handed_over, path=os.path.abspath(_RECORDS)),
         batch_rows=BATCH_ROWS,
         folder=_FOLDER,
-        wait=recorded.wait,
     )
 
 
-def _end_with_parent(recorded: threading.Event) -> None:
+def _end_with_parent() -> None:
     # Not through sys.stdin, whose lock would be held when the process ends.
-    if os.read(0, 1) == _GO_ON:
-        recorded.set()
-        os.read(0, 1)
+    os.read(0, 1)
     os._exit(1)
 
 

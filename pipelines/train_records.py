@@ -6,7 +6,9 @@ A function of a module and plain arguments, so that it reaches the process that 
 from __future__ import annotations
 
 import functools
+import os
 import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -17,6 +19,8 @@ from ..schemas.naming import Workspace
 from ..transforms.runs import KeyRange
 from ..transforms.shards import rows_of_shard, run_readers
 from ..transforms.summary import read_summary
+
+_POLL_SECONDS = 0.02
 
 
 def train_records(
@@ -55,12 +59,14 @@ def train_records(
 
 
 def read_handed_over(columns: Sequence[str], *, path: str) -> Iterable[pa.RecordBatch]:
-    """Reads what a pickled function reads, in the process that it was handed over to.
+    """Reads what a pickled function reads, once it is handed over by the process that builds.
 
     Args:
         columns: Wire columns.
-        path: The file with the function, which this build wrote.
+        path: The file with the function, which the build puts in place when it is known.
     """
+    while not os.path.exists(path):
+        time.sleep(_POLL_SECONDS)
     with open(path, "rb") as file:
         read = pickle.load(file)
     found: Iterable[pa.RecordBatch] = read(columns)

@@ -29,6 +29,7 @@ from tfx_bsl.tfxio import tensor_adapter
 from ..schemas.errors import DataError, RecipeError, SnapshardError
 from ..schemas.features import Features, wire_columns
 from ..schemas.recipe import PreprocessingFn
+from . import vocabulary_counts  # noqa: F401 - replaces a count of tensorflow-transform
 from .canonical_graph import canonicalize
 from .computed import as_lists
 from .graph import GraphOutputs
@@ -50,7 +51,6 @@ def analyze(
     read_batches: ReadBatches,
     batch_rows: int,
     folder: str,
-    wait: Callable[[], object] = lambda: None,
 ) -> GraphOutputs:
     """Runs the analyzers of a ``preprocessing_fn`` and saves the transform graph.
 
@@ -59,12 +59,12 @@ def analyze(
     Args:
         preprocessing_fn: From dict of tensors to dict of tensors.
         prepared: The features that it is given.
-        read_batches: Gives the records to analyse, in wire form.
+        read_batches: Gives the records to analyse, in wire form. It may wait for them: what can
+            be done without them is done before.
         batch_rows: Rows in each record batch that is analysed, the last one apart. Means and
             variances depend on it in their last bits.
         folder: Where to: a local folder, which must not exist. ``tft.TFTransformOutput`` reads
             it: ``transform_fn/``, ``transformed_metadata/``, ``metadata/``.
-        wait: Returns once the records can be read: what comes before can be done ahead.
 
     Returns:
         The features of what the function returns, and which of them are inputs.
@@ -98,13 +98,11 @@ def analyze(
             )
             graph = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(preprocessing_fn)
             graph | "Write" >> tft_beam.WriteTransformFn(folder)
-            # The pipeline runs where this block ends.
-            if traced.analyzed:
-                wait()
-                _check_any(read_batches(traced.analyzed))
-    except (SnapshardError, OSError, MemoryError):
-        raise
     except Exception as error:
+        if traced.analyzed:
+            _check_any(read_batches(traced.analyzed))
+        if isinstance(error, SnapshardError | OSError | MemoryError):
+            raise
         raise RecipeError(_explain(error, "failed on the data")) from None
     shutil.rmtree(_TEMP)
     canonicalize(Path(folder))
@@ -198,6 +196,10 @@ def rebatch(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.Rec
         yield pa.concat_batches(held)
 
 
+class _NoRecordsError(Exception):
+    """There is nothing to analyse."""
+
+
 class _ReadFn(beam.DoFn):
     """Reads all records, in batches of equal length, as tfx_bsl wants them."""
 
@@ -216,8 +218,13 @@ class _ReadFn(beam.DoFn):
 
     def process(self, element: None) -> Iterator[pa.RecordBatch]:
         del element
+        num_rows = 0
         for batch in rebatch(self._read_batches(self._columns), self._batch_rows):
+            num_rows += batch.num_rows
             yield as_lists(batch.select(self._columns), self._features)
+        if self._read_batches is not _no_batches and not num_rows:
+            # What analyzers make of no records would be a riddle; the caller tells what is wrong.
+            raise _NoRecordsError
 
 
 def _check_any(batches: Iterable[pa.RecordBatch]) -> None:
