@@ -1,0 +1,127 @@
+"""The documents hold what they say: which tests prove which source, and what each step is."""
+
+import ast
+import functools
+import inspect
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+import snapshard as ss
+from snapshard.schemas.features import Feature
+from snapshard.schemas.step_traits import StepTraits
+
+ROOT = Path(__file__).resolve().parent.parent
+STEP_MODULES = ("images", "audio", "text", "tables", "records", "series")
+
+
+def table_rows(document: str, heading: str) -> list[list[str]]:
+    """The cells of the first table behind a heading, its head first."""
+    _, _, rest = (ROOT / "docs" / document).read_text().partition(f"\n{heading}\n")
+    found = re.search(r"(?:^\|.*\n)+", rest, flags=re.MULTILINE)
+    assert found, f"{document}: no table behind {heading!r}"
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in found[0].splitlines()]
+    return [rows[0], *rows[2:]]
+
+
+SOURCES_HEADING = "## Which features each source gives, and the tests that prove it"
+
+
+def proofs() -> dict[str, str]:
+    """Number -> path::test of the list below the table of sources."""
+    text = (ROOT / "docs" / "sources.md").read_text()
+    return dict(re.findall(r"^(\d+)\. `([^`]+)`", text, flags=re.MULTILINE))
+
+
+def is_source(value: Any) -> bool:
+    return inspect.isclass(value) and (hasattr(value, "infer") or hasattr(value, "extract"))
+
+
+def test_the_table_of_sources_is_whole() -> None:
+    head, *rows = table_rows("sources.md", SOURCES_HEADING)
+    public = {name: getattr(ss, name) for name in ss.__all__}
+    kinds = {kind.__name__ for kind in get_args(Feature)} | {"Struct"}
+    assert {name.strip("`") for name in head[1:]} == kinds <= set(ss.__all__)
+    assert len(head) == len(set(head))
+    sources = {name for name, value in public.items() if is_source(value)}
+    assert {row[0].strip("`") for row in rows} == sources
+    for row in rows:
+        assert len(row) == len(head), row
+
+
+def test_every_cell_of_the_table_of_sources_names_a_test() -> None:
+    _, *rows = table_rows("sources.md", SOURCES_HEADING)
+    used: set[str] = set()
+    for row in rows:
+        for cell in row[1:]:
+            assert cell == "–" or re.fullmatch(r"\d+(, \d+)*( \(d\))?", cell), row
+            used.update(re.findall(r"\d+", cell))
+        assert any(cell != "–" for cell in row[1:]), row
+    assert used == set(proofs())
+
+
+@pytest.mark.parametrize("proof", proofs().values())
+def test_named_tests_are_there(proof: str) -> None:
+    path, _, name = proof.partition("::")
+    tree = ast.parse((ROOT / path).read_text())
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def public_steps() -> dict[str, Any]:
+    """`ss.tables.fill` and the like -> the function."""
+    found = {}
+    for module_name in STEP_MODULES:
+        module = getattr(ss, module_name)
+        for name, value in vars(module).items():
+            own = getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+            public = name in module.__all__ if hasattr(module, "__all__") else own
+            if public and inspect.isfunction(value):
+                found[f"ss.{module_name}.{name}"] = value
+    return found
+
+
+def step_class(function: Any) -> Any:
+    """The class of the steps that a function makes."""
+    name = inspect.signature(function).return_annotation.partition(" | ")[0]
+    found = inspect.getmodule(function).__dict__[name]  # type: ignore[union-attr]
+    assert inspect.isclass(found)
+    return found
+
+
+@functools.cache
+def step_rows() -> dict[str, list[str]]:
+    rows = {}
+    for heading in ("Images", "Audio", "Text", "Tables", "Records", "Series"):
+        head, *body = table_rows("steps.md", f"## {heading}")
+        assert head == ["step", "does", "features", "runs on", "exported"]
+        for row in body:
+            rows[f"ss.{heading.lower()}.{row[0].strip('`').partition('(')[0]}"] = row
+    return rows
+
+
+def test_every_step_is_listed() -> None:
+    assert step_rows().keys() == public_steps().keys()
+
+
+@pytest.mark.parametrize("name", public_steps())
+def test_what_is_said_of_a_step_is_so(name: str) -> None:
+    _, _, _, runs, exported = step_rows()[name]
+    made = step_class(public_steps()[name])
+    if hasattr(made, "prefix_bytes"):
+        assert runs == "all records"
+        assert exported == ("left out" if name == "ss.records.drop_duplicates" else "no")
+        return
+    fields = {f.name: f.default for f in getattr(made, "__dataclass_fields__", {}).values()}
+    if "batched" in fields:
+        assert runs == "records, or batches with `batched=True`"
+    else:
+        assert runs == ("batches" if StepTraits.of(made).batched else "records")
+    obstacle = getattr(made, "export_obstacle", "")
+    if isinstance(obstacle, property):
+        assert exported.startswith("only "), exported
+    elif StepTraits.of(made).filters:
+        assert exported == "left out"
+    else:
+        assert exported.split(",")[0] == ("no" if obstacle else "yes")
