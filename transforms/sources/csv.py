@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import pyarrow as pa
 
@@ -71,6 +71,9 @@ class Csv:
     encoding: str = "utf-8"
     header: bool = True
     columns: tuple[str, ...] = ()
+    media = False
+    numbered = True
+    side_urls: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Checks types, delimiter, encoding and columns."""
@@ -88,21 +91,6 @@ class Csv:
                     f"types: {name!r} is {wanted!r}, expected one of {', '.join(_DTYPES)}, "
                     "or ss.Scalar(…), ss.ClassLabel(…), ss.Text(…) or ss.Timestamp(…)"
                 )
-
-    @property
-    def media(self) -> bool:
-        """Rows are no media: none may be rejected by default."""
-        return False
-
-    @property
-    def numbered(self) -> bool:
-        """A file holds many records."""
-        return True
-
-    @property
-    def side_urls(self) -> tuple[str, ...]:
-        """None: a table is all there is."""
-        return ()
 
     def settings(self) -> dict[str, object]:
         """What shapes the records and what is inferred of them, as plain JSON."""

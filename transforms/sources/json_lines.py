@@ -7,7 +7,7 @@ uncompressed. What each key becomes stands in ``json_types``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
@@ -71,25 +71,13 @@ class JsonLines:
     url: str
     label: str | None = None
     types: Mapping[str, Any] | None = None
+    media = False
+    numbered = True
+    side_urls: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Checks the types."""
         check_types(self.types)
-
-    @property
-    def media(self) -> bool:
-        """Lines are no media: none may be rejected by default."""
-        return False
-
-    @property
-    def numbered(self) -> bool:
-        """A file holds many records."""
-        return True
-
-    @property
-    def side_urls(self) -> tuple[str, ...]:
-        """None: the lines are all there is."""
-        return ()
 
     def settings(self) -> dict[str, object]:
         """What shapes the records and what is inferred of them, as plain JSON."""

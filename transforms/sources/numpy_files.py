@@ -53,22 +53,14 @@ class Numpy:
     name: str = "data"
     beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
     types: Mapping[str, Any] | None = None
+    media = False
+    numbered = True
 
     def __post_init__(self) -> None:
         """Checks types and names."""
         check_types(self.types)
         if self.name in self.beside:
             raise ValueError(f"beside= names {self.name!r}, which the array of url is called")
-
-    @property
-    def media(self) -> bool:
-        """Rows are no media: none may be rejected by default."""
-        return False
-
-    @property
-    def numbered(self) -> bool:
-        """A file holds many records."""
-        return True
 
     @property
     def side_urls(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,25 +46,13 @@ class Parquet:
     label: str | None = None
     columns: tuple[str, ...] | None = None
     types: Mapping[str, Any] | None = None
+    media = False
+    numbered = True
+    side_urls: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Checks the types."""
         check_types(self.types)
-
-    @property
-    def media(self) -> bool:
-        """Rows are no media: none may be rejected by default."""
-        return False
-
-    @property
-    def numbered(self) -> bool:
-        """A file holds many records."""
-        return True
-
-    @property
-    def side_urls(self) -> tuple[str, ...]:
-        """None: a table is all there is."""
-        return ()
 
     def settings(self) -> dict[str, object]:
         """What shapes the records and what is inferred of them, as plain JSON."""

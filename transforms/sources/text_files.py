@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -61,30 +61,18 @@ class TextFiles:
     per: Literal["line", "paragraph", "file"] = "line"
     name: str = "text"
     encoding: str = "utf-8"
+    label = None
+    media = False
+    side_urls: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Checks the encoding."""
         codec_name(self.encoding)
 
     @property
-    def label(self) -> str | None:
-        """There is none."""
-        return None
-
-    @property
-    def media(self) -> bool:
-        """Text is no media: none may be rejected by default."""
-        return False
-
-    @property
     def numbered(self) -> bool:
         """Whether a file holds many records."""
         return self.per != "file"
-
-    @property
-    def side_urls(self) -> tuple[str, ...]:
-        """None: text is all there is."""
-        return ()
 
     def settings(self) -> dict[str, object]:
         """What shapes the records, as plain JSON, for the fingerprint."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +73,8 @@ class TFRecords:
     url: str
     label: str | None = None
     types: Mapping[str, Any] | None = None
+    numbered = True
+    side_urls: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Checks the types."""
@@ -83,16 +85,6 @@ class TFRecords:
     def media(self) -> bool:
         """Whether records hold images: then 1 % may be rejected by default."""
         return any(map(_is_image, (self.types or {}).values()))
-
-    @property
-    def numbered(self) -> bool:
-        """A file holds many records."""
-        return True
-
-    @property
-    def side_urls(self) -> tuple[str, ...]:
-        """None: the files are all there is."""
-        return ()
 
     def settings(self) -> dict[str, object]:
         """What shapes the records, as plain JSON, for the fingerprint."""
