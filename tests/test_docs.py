@@ -125,3 +125,32 @@ def test_what_is_said_of_a_step_is_so(name: str) -> None:
         assert exported == "left out"
     else:
         assert exported.split(",")[0] == ("no" if obstacle else "yes")
+
+
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/*.md"))
+)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere_and_names_are_public(document: str) -> None:
+    path = ROOT / document
+    text = path.read_text()
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        target, _, anchor = link.partition("#")
+        if "://" in target:
+            continue
+        found = path.parent / target if target else path
+        assert found.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", found.read_text(), flags=re.MULTILINE)
+            slugs = {
+                re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings
+            }
+            assert anchor in slugs, link
+    for name in re.findall(r"\bss((?:\.\w+)+)", text):
+        found_so_far: Any = ss
+        for part in name[1:].split("."):
+            assert hasattr(found_so_far, part), f"ss{name}"
+            found_so_far = getattr(found_so_far, part)
