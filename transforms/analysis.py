@@ -84,7 +84,7 @@ def analyze(
         batch_rows=batch_rows,
     )
     try:
-        options = PipelineOptions(
+        options = _Options(
             ["--direct_num_workers=1", "--direct_running_mode=in_memory"], save_main_session=False
         )
         with (
@@ -194,6 +194,17 @@ def rebatch(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.Rec
             num_held += batch.num_rows - start
     if held:
         yield pa.concat_batches(held)
+
+
+class _Options(PipelineOptions):
+    """Options that are parsed once for each view: Beam asks for one at every step of a job."""
+
+    def view_as(self, cls: type[PipelineOptions]) -> Any:
+        """The view of that class."""
+        views = self.__dict__.setdefault("_views", {})
+        if cls not in views:
+            views[cls] = super().view_as(cls)
+        return views[cls]
 
 
 class _NoRecordsError(Exception):
