@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .transforms.sources.arrow_ipc import Arrow
     from .transforms.sources.audio_folder import AudioFolder
     from .transforms.sources.csv import Csv
+    from .transforms.sources.hugging_face import HuggingFace
     from .transforms.sources.image_folder import ImageFolder
     from .transforms.sources.json_lines import JsonLines
     from .transforms.sources.memory_table import Table
@@ -57,6 +58,7 @@ __all__ = [
     "ClassLabel",
     "Csv",
     "Files",
+    "HuggingFace",
     "Image",
     "ImageFolder",
     "JsonLines",
@@ -94,6 +96,7 @@ __all__ = [
 # for the running program. A module is its own value: `images`.
 _EXPORTS: dict[str, str] = {
     "Files": ".transforms.sources.own_files",
+    "HuggingFace": ".transforms.sources.hugging_face",
     "Sql": ".transforms.sources.sql",
     "Table": ".transforms.sources.memory_table",
     "TFRecords": ".transforms.sources.tfrecord_files",

@@ -22,6 +22,8 @@ from ..transforms.sources.decompress import DamagedError
 from ..transforms.sources.file_labels import looks_like_splits
 from ..transforms.sources.image_folder import ImageFolder
 from ..transforms.sources.inference import infer_image_steps, read_sizes
+from ..transforms.sources.text_files import SUFFIXES as TEXTS
+from ..transforms.sources.text_files import TextFiles
 from ..transforms.sources.web_dataset import WebDataset, holds_samples
 from .resolve import resolve_features
 from .suggest_sounds import find_sounds
@@ -42,7 +44,8 @@ import snapshard as ss
 def suggest_recipe(url: str) -> Recipe:
     """Suggests a recipe for raw data: folders of images or of sounds, or tables.
 
-    Tables are CSV, Parquet, Arrow, Feather and JSON Lines files: what most files are.
+    Tables are CSV, Parquet, Arrow, Feather, JSON Lines, NumPy and TFRecord files, and datasets of
+    Hugging Face: what most files are. Where most are texts, each line is a record.
 
     Images of one size are copied as they are, of several sizes resized to the size that most
     have, or to 256×256 with the ratio kept where none is the rule. Sounds are treated alike.
@@ -104,6 +107,8 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
         if looks_like_splits(paths) and all(path.count("/") > 1 for path in paths):
             source = ImageFolder(url, split_folders=True)
             splits = Splits.by_folder()
+    elif 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
+        source = TextFiles(url)
     else:
         raise DataError(_say_unknown(opened, listed))
     recipe = Recipe(name=_name_of(url), source=source, prepare=steps, splits=splits)
@@ -139,9 +144,10 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
             "into one folder for each class, or give the folder above."
         )
     return (
-        f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON Lines) nor class folders "
-        f"of images or sounds (first of {len(listed):,} files: {listed[0].path!r}). Correct the "
-        "path, or write a recipe file that says what it is."
+        f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON Lines, NumPy, TFRecord), "
+        "nor texts, nor class folders of images or sounds (first of "
+        f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
+        "that says what it is."
     )
 
 

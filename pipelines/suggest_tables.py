@@ -1,4 +1,7 @@
-"""Finding tables of typed columns among raw files: Parquet, Arrow, Feather and JSON Lines."""
+"""Finding records of typed values among raw files.
+
+Parquet, Arrow, Feather, JSON Lines, NumPy, TFRecord, and datasets of Hugging Face.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ from ..transforms.opened_source import OpenedSource
 from ..transforms.sources.arrow_ipc import Arrow
 from ..transforms.sources.csv_text import open_text
 from ..transforms.sources.decompress import DamagedError
+from ..transforms.sources.hugging_face import HuggingFace
 from ..transforms.sources.json_lines import JsonLines
 from ..transforms.sources.json_text import find_lines
 from ..transforms.sources.json_values import UnfitError, parse_line
+from ..transforms.sources.numpy_files import Numpy
 from ..transforms.sources.parquet import Parquet
+from ..transforms.sources.tfrecord_files import TFRecords
 
 _HEAD_BYTES = 1 << 16
 _NUM_LINES = 5
@@ -40,8 +46,11 @@ def find_typed_tables(
         listed: All files of it.
         opened: Its root.
     """
+    dataset = _dataset(url, listed)
+    if dataset is not None:
+        return dataset
     found = []
-    for make in (Parquet, Arrow, JsonLines):
+    for make in (Parquet, Arrow, JsonLines, Numpy, TFRecords):
         source = make(url)
         files = [file for file in source.select(listed).files if not file.problem]
         # The first file speaks for all: another one of its name that is none will be rejected.
@@ -51,13 +60,26 @@ def find_typed_tables(
     return max(found, key=lambda tables: tables.num_files, default=None)
 
 
-def _kind(file: SourceFile, opened: OpenedSource) -> type[Parquet | Arrow | JsonLines] | None:
+def _dataset(url: str, listed: Sequence[SourceFile]) -> TypedTables | None:
+    """A dataset of Hugging Face: Arrow files with a ``state.json`` beside them."""
+    source = HuggingFace(url)
+    paths = [file.path.rpartition("/") for file in listed]
+    folders = {folder for folder, _, name in paths if name == "state.json"}
+    files = [f for f in source.select(listed).files if f.path.rpartition("/")[0] in folders]
+    return TypedTables(source, len(files)) if files else None
+
+
+def _kind(file: SourceFile, opened: OpenedSource) -> type[Source] | None:
     head = opened.read(file.path, 0, 8)
     if head.startswith((b"PAR1", b"PARE")):
         return Parquet
     # A stream begins with the mark of a message.
     if head.startswith((b"ARROW1", b"FEA1", b"\xff\xff\xff\xff")):
         return Arrow
+    if head.startswith(b"\x93NUMPY") or (head.startswith(b"PK") and file.path.endswith(".npz")):
+        return Numpy
+    if TFRecords(".").select([file]).files:
+        return TFRecords
     return JsonLines if _holds_objects(file, opened) else None
 
 

@@ -156,10 +156,10 @@ def test_what_is_no_known_data(pictures: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty holds no files"):
         suggest_recipe("empty")
-    (tmp_path / "texts" / "a").mkdir(parents=True)
-    (tmp_path / "texts" / "a" / "x.txt").write_text("words")
-    with pytest.raises(DataError, match=r"neither tables .* nor class folders .*'a/x\.txt'"):
-        suggest_recipe("texts")
+    (tmp_path / "others" / "a").mkdir(parents=True)
+    (tmp_path / "others" / "a" / "x.odt").write_text("words")
+    with pytest.raises(DataError, match=r"neither tables .* nor class folders .*'a/x\.odt'"):
+        suggest_recipe("others")
     with pytest.raises(DataError, match=r"6 images beside each other .*one folder for each class"):
         suggest_recipe(f"{pictures([(4, 6)])}/cat")
 

@@ -95,6 +95,8 @@ class ArrowTables:
     label: str | None
     columns: tuple[str, ...] | None
     types: Mapping[str, Any] | None
+    reader: Callable[..., Any] = RowReader
+    """What turns batches into wire columns: made as a RowReader is."""
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """The first bytes of all units but the first; none where a file cannot be read."""
@@ -165,7 +167,7 @@ class ArrowTables:
         except DAMAGE as error:
             yield no_rows(features, self._damaged_file(part, error))
             return
-        reader = RowReader(schema, features, path=part.path)
+        reader = self.reader(schema, features, path=part.path)
         columns = _columns_of(schema, features, path=part.path)
         media = any(map(is_encoded, features.values()))
         batch_bytes = MEDIA_BATCH_BYTES if media else BATCH_BYTES
@@ -304,7 +306,14 @@ def _first_line(text: str) -> str:
 def _columns_of(schema: pa.Schema, features: Features, *, path: str) -> list[str]:
     """The columns that hold the features."""
     leaves = leaves_of(schema, path=path)
-    return list(dict.fromkeys(schema.names[leaves[name].column] for name in features))
+    names = schema.names
+    # A feature that is a column and no leaf of one takes all of it.
+    return list(
+        dict.fromkeys(
+            names[leaves[name].column] if name in leaves or name not in names else name
+            for name in features
+        )
+    )
 
 
 def _all_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

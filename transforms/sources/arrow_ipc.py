@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -56,25 +56,13 @@ class Arrow:
     label: str | None = None
     columns: tuple[str, ...] | None = None
     types: Mapping[str, Any] | None = None
+    media = False
+    numbered = True
+    side_urls: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Checks the types."""
         check_types(self.types)
-
-    @property
-    def media(self) -> bool:
-        """Rows are no media: none may be rejected by default."""
-        return False
-
-    @property
-    def numbered(self) -> bool:
-        """A file holds many records."""
-        return True
-
-    @property
-    def side_urls(self) -> tuple[str, ...]:
-        """None: a table is all there is."""
-        return ()
 
     def settings(self) -> dict[str, object]:
         """What shapes the records and what is inferred of them, as plain JSON."""
@@ -111,7 +99,7 @@ class Arrow:
         return self._tables().read(block, features=features, opened=opened, ordered=ordered)
 
     def _tables(self) -> ArrowTables:
-        return ArrowTables(format=_FORMAT, label=self.label, columns=self.columns, types=self.types)
+        return ArrowTables(format=FORMAT, label=self.label, columns=self.columns, types=self.types)
 
 
 def _open(opened: OpenSource, path: str) -> ArrowFile:
@@ -275,4 +263,4 @@ def _field(buffer: bytes, table: int, index: int) -> int | None:
     return table + offset if offset else None
 
 
-_FORMAT = ArrowFormat(name="Arrow IPC or Feather", unit="record batch", open=_open)
+FORMAT = ArrowFormat(name="Arrow IPC or Feather", unit="record batch", open=_open)

@@ -26,7 +26,8 @@ from .. import storage
 from .arrow_files import DAMAGE
 from .arrow_ipc import Arrow
 from .arrow_leaves import leaves_of
-from .arrow_rows import RowReader
+from .hugging_face_types import class_names, with_column_types
+from .media_rows import MediaRowReader
 from .ranged_file import open_for_arrow
 from .table_files import check_columns, types_to_json
 
@@ -57,6 +58,7 @@ class ExtractedTable:
         unit: What positions are, for messages: ``row`` or ``key``.
         label: As the source's.
         types: As the source's, and what is known of columns besides.
+        specs: What a dataset of Hugging Face says of its columns.
     """
 
     url: str
@@ -67,6 +69,7 @@ class ExtractedTable:
     unit: str = "row"
     label: str | None = None
     types: Mapping[str, Any] | None = None
+    specs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     media = False
     numbered = True
@@ -79,6 +82,7 @@ class ExtractedTable:
             "label": self.label,
             "name": self.name,
             "of": self.of,
+            "specs": dict(self.specs),
             "types": types_to_json(self.types),
         }
 
@@ -102,7 +106,10 @@ class ExtractedTable:
             with _opened(opened, files[0].path) as reader:
                 names = leaves_of(_of_records(reader.schema), path=f"the {self.name}")
             check_columns(self.of, names, label=self.label, types=self.types)
-        return self._arrow().infer(files, opened)
+        is_class = class_names(self.specs.get(self.label or "")) is not None
+        arrow = dataclasses.replace(self._arrow(), label=None if is_class else self.label)
+        inferred: Mapping[str, Any] = arrow.infer(files, opened)
+        return with_column_types(inferred, self.specs, declared=self.types or {})
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
@@ -132,12 +139,12 @@ class ExtractedTable:
         offsets = (0, *self.cuts(file, opened))
         with _opened(opened, part.path) as reader:
             schema = _of_records(reader.schema)
-            rows = RowReader(schema, features, path=self.name, unit=self.unit)
+            rows = MediaRowReader(schema, features, path=self.name, unit=self.unit)
             for number, offset in zip(range(reader.num_record_batches), offsets, strict=True):
                 if part.start <= offset < part.stop:
                     yield self._read_batch(reader.get_batch(number), rows)
 
-    def _read_batch(self, batch: pa.RecordBatch, rows: RowReader) -> RawBatch:
+    def _read_batch(self, batch: pa.RecordBatch, rows: MediaRowReader) -> RawBatch:
         rejects = []
         if PROBLEM in batch.schema.names:
             problems = batch.column(PROBLEM)
@@ -251,6 +258,9 @@ def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _decoded(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
         return _decoded(type_.value_type)
+    # Views may share their texts with other rows: the same texts, other bytes.
+    if pa.types.is_string_view(type_) or pa.types.is_binary_view(type_):
+        return pa.large_string() if pa.types.is_string_view(type_) else pa.large_binary()
     if isinstance(type_, pa.BaseExtensionType):
         return type_.storage_type
     if pa.types.is_struct(type_):

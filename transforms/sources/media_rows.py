@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject, SchemaError
-from ...schemas.features import Audio, Features, Image, is_encoded
+from ...schemas.features import Features, is_encoded
 from ..runs import wire_schema
 from .arrow_rows import RowReader
 from .sample_parts import UnfitPartError, media_lists
@@ -117,11 +117,6 @@ class MediaRowReader:
             source=self._path,
             position=position,
         )
-
-
-def encoded_media(kind: str) -> Image | Audio:
-    """The feature of a column of images' or sounds' files."""
-    return Image(storage="encoded") if kind == "Image" else Audio(storage="encoded")
 
 
 def _others(columns: Any, media: Mapping[str, Any]) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +22,7 @@ from .extracted import (
     plain_batch,
     plain_schema,
 )
+from .hugging_face_types import column_types
 from .npy_arrays import arrow_field, to_batch
 from .table_files import check_types
 
@@ -93,6 +96,7 @@ class Table:
             columns=tuple(plain.names),
             label=self.label,
             types=types,
+            specs=column_types(schema),
         )
 
 
@@ -115,12 +119,9 @@ def _arrow_stream(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         return _of_arrays(data)
     library = _library(data)
     if library == "pandas":
-        schema = pa.Schema.from_pandas(data, preserve_index=False)
-        starts = range(0, len(data), _ROWS)
-        return schema, (
-            pa.RecordBatch.from_pandas(data[at : at + _ROWS], schema, preserve_index=False)
-            for at in starts
-        )
+        with _quiet_pandas():
+            schema = pa.Schema.from_pandas(data, preserve_index=False)
+        return schema, _of_pandas(data, schema)
     if library == "datasets":
         formatted = data.with_format("arrow")
         schema = data.features.arrow_schema
@@ -128,6 +129,21 @@ def _arrow_stream(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         return schema, (batch for table in slices for batch in table.cast(schema).to_batches())
     reader = pa.RecordBatchReader.from_stream(data)
     return reader.schema, iter(reader)
+
+
+def _of_pandas(data: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for at in range(0, len(data), _ROWS):
+        with _quiet_pandas():
+            batch = pa.RecordBatch.from_pandas(data[at : at + _ROWS], schema, preserve_index=False)
+        yield batch
+
+
+@contextlib.contextmanager
+def _quiet_pandas() -> Iterator[None]:
+    """Without what pandas says of the way in which Arrow reads it, which its user cannot change."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        yield
 
 
 def _of_arrays(data: Mapping[str, Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

@@ -1,0 +1,181 @@
+"""Tables in memory: pandas, Arrow, NumPy, and anything with an Arrow stream; read back equal."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines.forecast import forecast
+from snapshard.pipelines.verify import verify
+from snapshard.schemas.errors import DataError, RecipeError, SchemaError
+from snapshard.schemas.progress import Silent
+from snapshard.transforms.sources import extracted
+
+NUM = 40
+
+
+def build(tmp_path: Path, data: Any, *, workers: int = 1, **settings: Any) -> ss.Snapshot:
+    recipe = ss.Recipe(name="made", source=ss.Table(data, **settings))
+    snapshot = ss.build(recipe, tmp_path / "out", workers=workers)
+    verify(snapshot, progress=Silent())
+    return snapshot
+
+
+def rows_of(lab: Any, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
+    return {i: values for i, _, values in lab.read_back(snapshot).rows()}
+
+
+def frame() -> pd.DataFrame:
+    n = np.arange(NUM)
+    data = pd.DataFrame(
+        {
+            "n": n,
+            "x": n / 7,
+            "small": n.astype(np.int8),
+            "s": [f"é{i}" for i in range(NUM)],
+            "kind": pd.Categorical(np.array(["b", "a"])[n % 2], categories=["b", "c", "a"]),
+            "maybe": pd.array([None if i % 4 == 1 else i for i in range(NUM)], dtype="Int64"),
+            "yes": pd.array([i % 3 == 0 for i in range(NUM)], dtype="boolean"),
+            "at": pd.date_range("2020-01-01", periods=NUM, freq="h"),
+            "zoned": pd.date_range("2020-01-01", periods=NUM, freq="h", tz="Europe/Berlin"),
+        }
+    )
+    return data.set_index(data.index + 100)
+
+
+def test_pandas_comes_back_equal(lab: Any, tmp_path: Path) -> None:
+    data = frame()
+    snapshot = build(tmp_path, data, label="kind")
+    assert snapshot.manifest.features["kind"] == ss.ClassLabel(("b", "c", "a"))
+    expected = {
+        f"table#{i}": {
+            "n": i,
+            "x": i / 7,
+            "small": i,
+            "s": f"é{i}".encode(),
+            "kind": (0, 2)[i % 2],
+            "maybe": 0 if i % 4 == 1 else i,
+            "yes": i % 3 == 0,
+            "at": round(data["at"].iloc[i].timestamp()) * 10**6,
+            "zoned": round(data["zoned"].iloc[i].timestamp()) * 10**6,
+        }
+        for i in range(NUM)
+    }
+    assert rows_of(lab, snapshot) == expected
+    assert build(tmp_path, frame(), label="kind").cached
+    data.loc[100, "n"] = 77
+    assert not build(tmp_path, data, label="kind").cached
+
+
+def test_worker_processes_read_what_was_extracted(lab: Any, tmp_path: Path) -> None:
+    data = {"n": np.arange(NUM), "v": np.arange(3 * NUM, dtype=np.float32).reshape(NUM, 3)}
+    rows = rows_of(lab, build(tmp_path, data, workers=2))
+    assert {i: (r["n"], r["v"].tolist()) for i, r in rows.items()} == {
+        f"table#{i}": (i, [3 * i, 3 * i + 1, 3 * i + 2]) for i in range(NUM)
+    }
+
+
+def test_arrow_and_anything_that_gives_a_stream(lab: Any, tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "n": range(NUM),
+            "code": pa.array(["x", "y"] * (NUM // 2)).dictionary_encode(),
+            "who": [{"age": i} for i in range(NUM)],
+            "view": pa.array([f"v{i}" for i in range(NUM)], pa.string_view()),
+        }
+    )
+
+    class Frame:
+        """As Polars' frames are."""
+
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            return table.__arrow_c_stream__(requested_schema)
+
+    first = build(tmp_path, table)
+    import tensorflow as tf
+
+    found = {}
+    for split in first.manifest.splits.values():
+        for shard in split.shards:
+            stored = tf.data.TFRecordDataset(f"{first.path}/{shard.file}").as_numpy_iterator()
+            for record_id, example in zip(lab.index_ids(first, shard.file), stored, strict=True):
+                found[record_id] = ss.parse_example(example, first.manifest.features)
+    assert found == {
+        f"table#{i}": {"n": i, "code": b"xy"[i % 2 : i % 2 + 1], "who.age": i, "view": b"v%d" % i}
+        for i in range(NUM)
+    }
+    assert first.manifest.structs == ["who"]
+    assert build(tmp_path, Frame()).cached
+    assert build(tmp_path, table.to_batches(max_chunksize=7)[0]).path != first.path
+    # However its rows are divided, a table is the same.
+    chunks = pa.Table.from_batches(table.combine_chunks().to_batches(max_chunksize=7))
+    assert build(tmp_path, chunks).cached
+
+
+def test_large_tables_go_to_several_files(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extracted, "FILE_BYTES", 1 << 12)
+    monkeypatch.setattr(extracted, "BATCH_BYTES", 1 << 10)
+    data = {"n": np.arange(2000), "s": np.array([f"text {i}" for i in range(2000)])}
+    source: Any = ss.Table(data).extract(str(tmp_path / "extracted"), base=".")
+    assert len(source.files) > 5
+    rows = rows_of(lab, build(tmp_path, data))
+    assert {i: r["n"] for i, r in rows.items()} == {f"table#{i}": i for i in range(2000)}
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = ss.Recipe(name="made", source=ss.Table({"n": np.arange(NUM)}))
+    assert forecast(recipe, progress=Silent()).num_examples == NUM
+    assert not list(tmp_path.iterdir())
+
+
+BAD: list[tuple[str, Any, type[Exception], str]] = [
+    ("a list", [1, 2], RecipeError, "list is no table"),
+    ("None", None, RecipeError, "NoneType is no table"),
+    ("an array", np.zeros(3), RecipeError, "ndarray is no table"),
+    ("a series", pd.Series([1]), SchemaError, "cannot be made an Arrow table"),
+    ("an empty dict", {}, RecipeError, "dict is no table"),
+    ("names of numbers", {1: np.zeros(2)}, RecipeError, "dict is no table"),
+    ("arrays of other lengths", {"a": [1], "b": [1, 2]}, RecipeError, "{'a': 1, 'b': 2} rows"),
+    ("a single value", {"a": np.float32(1)}, RecipeError, "'a' is one value"),
+    ("objects", {"a": np.array([object()])}, SchemaError, "cannot be made an Arrow table"),
+    ("mixed objects", {"a": np.array([1, "x"], object)}, SchemaError, "cannot be made"),
+    ("complex numbers", {"a": np.zeros(2, np.complex64)}, SchemaError, "complex64"),
+    ("no rows", {"a": np.zeros(0)}, DataError, "the table has no rows"),
+    ("no rows of pandas", pd.DataFrame({"a": []}), DataError, "has no rows"),
+    ("mixed cells", pd.DataFrame({"a": [1, "x"]}, dtype=object), SchemaError, "cannot be made"),
+    ("columns twice", pd.DataFrame([[1, 2]], columns=["a", "a"]), SchemaError, "'a'"),
+    ("no columns", pd.DataFrame(index=[1, 2]), DataError, "has no rows"),
+    ("an empty name", {"": np.zeros(2)}, SchemaError, "name that is empty"),
+    ("our own name", {"snapshard.position": np.zeros(2)}, SchemaError, "Rename it"),
+    ("a ragged list", {"a": [[1], [2, 3]]}, SchemaError, "cannot be made"),
+    ("intervals", pa.table({"a": pa.array([], pa.month_day_nano_interval())}), SchemaError, "'a'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"), [case[1:] for case in BAD], ids=[case[0] for case in BAD]
+)
+def test_what_is_no_table_is_refused(
+    tmp_path: Path, data: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error) as caught:
+        build(tmp_path, data)
+    assert words in str(caught.value)
+
+
+def test_label_and_types_must_name_columns(tmp_path: Path) -> None:
+    for settings in ({"label": "b"}, {"types": {"b": "int8"}}):
+        with pytest.raises(RecipeError, match=r"Table: .* names 'b', which is no column"):
+            build(tmp_path, {"a": np.zeros(2)}, **settings)  # type: ignore[arg-type]
+
+
+def test_cells_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
+    with pytest.raises(ss.SnapshardError, match="table row 3: column 'n' is 300, expected int8"):
+        build(tmp_path, {"n": np.array([1, 2, 3, 300])}, types={"n": "int8"})

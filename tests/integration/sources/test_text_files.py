@@ -1,0 +1,91 @@
+"""Texts: lines, paragraphs and files; built, verified, read back equal, from anywhere."""
+
+import gzip
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines.suggest import suggest_recipe
+from snapshard.pipelines.verify import verify
+from snapshard.schemas.progress import Silent
+
+LINES = [f"Zeile {i}: é 中 {'x' * i}" for i in range(30)]
+FILES = {
+    "a.txt": "\n".join(LINES[:15]).encode() + b"\n",
+    "d/b.txt": "\r\n\r\n".join(LINES[15:]).encode(),
+}
+
+
+def expected(per: str) -> dict[str, bytes]:
+    """Record id -> text, told without the source's code."""
+    found = {}
+    for path, content in FILES.items():
+        if per == "file":
+            found[path] = content
+            continue
+        if per == "paragraph" and path == "a.txt":
+            found[f"{path}#0"] = content.rstrip(b"\n")
+            continue
+        for line in LINES[:15] if path == "a.txt" else LINES[15:]:
+            found[f"{path}#{content.index(line.encode())}"] = line.encode()
+    return found
+
+
+def rows_of(lab: Any, tmp_path: Path, source: Any) -> dict[str, bytes]:
+    recipe = ss.Recipe(name="made", source=source)
+    snapshot = ss.build(recipe, tmp_path / "out")
+    verify(snapshot, progress=Silent())
+    held = lab.read_back(snapshot)
+    return dict(zip(held.ids, held.values["text"].tolist(), strict=True))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for path, content in FILES.items():
+        (tmp_path / "raw" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "raw" / path).write_bytes(content)
+    return tmp_path / "raw"
+
+
+@pytest.mark.parametrize("per", ["line", "paragraph", "file"])
+def test_texts_come_back_equal(lab: Any, tmp_path: Path, folder: Path, per: Any) -> None:
+    assert rows_of(lab, tmp_path, ss.TextFiles(str(folder), per=per)) == expected(per)
+
+
+@pytest.mark.parametrize("place", ["memory", "zip"])
+def test_texts_elsewhere_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
+    if place == "memory":
+        url = "memory://texts"
+        for path, content in FILES.items():
+            fsspec.filesystem("memory").pipe(f"/texts/{path}", content)
+    else:
+        url = f"zip://::{tmp_path}/a.zip"
+        with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, content in FILES.items():
+                archive.writestr(path, content)
+    assert rows_of(lab, tmp_path, ss.TextFiles(url)) == expected("line")
+
+
+def test_other_encodings_and_compression(lab: Any, tmp_path: Path) -> None:
+    texts = [f"Zeile {i} ä" for i in range(5)]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n".join(texts).encode("latin-1")))
+    source = ss.TextFiles(str(tmp_path / "a.txt.gz"), encoding="latin-1")
+    found = rows_of(lab, tmp_path, source)
+    assert list(found.values()) != []
+    assert sorted(found.values()) == sorted(text.encode() for text in texts)
+
+
+def test_bytes_that_are_no_text_are_rejects_of_the_build(lab: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\nt\xffwo\nthree\n")
+    recipe = ss.Recipe(name="made", source=ss.TextFiles(str(tmp_path / "a.txt")))
+    with pytest.raises(ss.SnapshardError, match=r"a\.txt byte 4: the line: byte 1 of it is no"):
+        ss.build(recipe, tmp_path / "out")
+
+
+def test_texts_are_recognised(folder: Path) -> None:
+    for url in (folder, folder / "a.txt"):
+        assert suggest_recipe(str(url)).source == ss.TextFiles(str(url))

@@ -1,0 +1,130 @@
+"""TFRecord files of others: built, verified, read back equal to their Examples and tensors."""
+
+import gzip
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import google_crc32c
+import numpy as np
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines.suggest import suggest_recipe
+from snapshard.pipelines.verify import verify
+from snapshard.schemas.progress import Silent
+
+NUM = 24
+
+
+def frame(record: bytes) -> bytes:
+    def masked(data: bytes) -> bytes:
+        crc = google_crc32c.value(data)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    head = struct.pack("<Q", len(record))
+    return head + masked(head) + record + masked(record)
+
+
+def example(i: int) -> bytes:
+    import tensorflow as tf
+
+    def values(kind: str, *found: Any) -> Any:
+        lists = {"int64": tf.train.Int64List, "float": tf.train.FloatList}
+        made = lists.get(kind, tf.train.BytesList)(value=found)
+        return tf.train.Feature(**{f"{kind}_list": made})
+
+    features = {
+        "n": values("int64", i),
+        "x": values("float", i / 3, 1.0),
+        "name": values("bytes", f"é{i}".encode()),
+        "ids": values("int64", *range(i % 4)),
+        "label": values("bytes", (b"cat", b"dog")[i % 2]),
+    }
+    if i % 4 != 1:
+        features["maybe"] = values("int64", i * 10)
+    made = tf.train.Example(features=tf.train.Features(feature=features))
+    return bytes(made.SerializeToString(deterministic=True))
+
+
+def expected(i: int) -> dict[str, Any]:
+    return {
+        "n": i,
+        "x": np.array([i / 3, 1.0], np.float32).tolist(),
+        "name": f"é{i}".encode(),
+        "ids": list(range(i % 4)),
+        "label": i % 2,
+        "maybe": None if i % 4 == 1 else i * 10,
+    }
+
+
+def rows_of(lab: Any, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
+    import tensorflow as tf
+
+    verify(snapshot, progress=Silent())
+    found = {}
+    for split in snapshot.manifest.splits.values():
+        for shard in split.shards:
+            stored = tf.data.TFRecordDataset(f"{snapshot.path}/{shard.file}").as_numpy_iterator()
+            for record_id, one in zip(lab.index_ids(snapshot, shard.file), stored, strict=True):
+                values = ss.parse_example(one, snapshot.manifest.features)
+                found[record_id] = {
+                    name: value.tolist() if hasattr(value, "tolist") else value
+                    for name, value in values.items()
+                }
+    return found
+
+
+def build(tmp_path: Path, source: Any, **settings: Any) -> ss.Snapshot:
+    return ss.build(ss.Recipe(name="made", source=source, **settings), tmp_path / "out")
+
+
+@pytest.mark.parametrize("place", ["local", "gzip", "memory", "zip"])
+def test_examples_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
+    frames = [frame(example(i)) for i in range(NUM)]
+    content, name = b"".join(frames), "t.tfrecord"
+    url = str(tmp_path / name)
+    (tmp_path / name).write_bytes(gzip.compress(content) if place == "gzip" else content)
+    if place == "memory":
+        fsspec.filesystem("memory").pipe(f"/tfrecords/{name}", content)
+        url = f"memory://tfrecords/{name}"
+    if place == "zip":
+        with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(name, content)
+        url = f"zip://*::{tmp_path}/a.zip"
+    snapshot = build(tmp_path, ss.TFRecords(url, label="label"))
+    assert snapshot.manifest.features["label"] == ss.ClassLabel(("cat", "dog"))
+    offsets = np.cumsum([0, *map(len, frames)]).tolist()
+    rows = rows_of(lab, snapshot)
+    assert rows == {f"{name}#{offsets[i]}": expected(i) for i in range(NUM)}
+
+
+def test_serialized_tensors_come_back_equal(lab: Any, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    arrays = [np.full((2, 3), i / 7, np.float64) for i in range(NUM)]
+    frames = [frame(tf.io.serialize_tensor(array).numpy()) for array in arrays]
+    (tmp_path / "t.tfrecord").write_bytes(b"".join(frames))
+    rows = rows_of(lab, build(tmp_path, ss.TFRecords(str(tmp_path / "t.tfrecord"))))
+    found = sorted((int(i.partition("#")[2]), next(iter(row.values()))) for i, row in rows.items())
+    assert [value for _, value in found] == [array.tolist() for array in arrays]
+
+
+def test_the_good_beginning_of_a_damaged_file_is_kept(lab: Any, tmp_path: Path) -> None:
+    frames = [frame(example(i)) for i in range(NUM)]
+    content = bytearray(b"".join(frames))
+    start = sum(map(len, frames[:20]))
+    content[start + 20] ^= 1
+    (tmp_path / "t.tfrecord").write_bytes(content)
+    source = ss.TFRecords(str(tmp_path / "t.tfrecord"))
+    with pytest.raises(ss.SnapshardError, match=rf"t\.tfrecord.*{start:,}|t\.tfrecord.*{start}"):
+        build(tmp_path, source)
+    rows = rows_of(lab, build(tmp_path, source, max_rejects=4))
+    assert len(rows) >= 20
+
+
+def test_tfrecord_files_are_recognised(tmp_path: Path) -> None:
+    (tmp_path / "t-00000-of-00001.tfrecord").write_bytes(frame(example(0)))
+    assert suggest_recipe(str(tmp_path)).source == ss.TFRecords(str(tmp_path))

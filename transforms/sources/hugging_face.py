@@ -1,0 +1,120 @@
+"""Datasets of Hugging Face on disk as a source, as ``Dataset.save_to_disk`` writes them.
+
+They are Arrow streams whose schema says what their columns are; ``datasets`` itself is not needed.
+A record's id is ``relative/path#row``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
+from ...schemas.config import config_class
+from ...schemas.features import Features
+from ...schemas.recipe import OpenSource
+from .arrow_files import DAMAGE, ArrowTables
+from .arrow_ipc import FORMAT
+from .hugging_face_types import class_names, column_types, with_column_types
+from .media_rows import MediaRowReader
+from .table_files import check_types, types_to_json
+
+SUFFIX = ".arrow"
+_CACHES = ("cache-", "tmp")
+
+
+@config_class
+class HuggingFace:
+    """A ``datasets.Dataset`` or ``DatasetDict`` that ``save_to_disk`` wrote.
+
+    Classes keep their names and numbers, arrays their shapes; images and sounds are the files
+    that the dataset holds (what it only names a path of is rejected). A row whose class is -1,
+    which stands for none, is rejected; ``types={"label": "int64"}`` keeps it as a number. The
+    splits of a DatasetDict are its folders: ``splits=ss.Splits.by_folder()``.
+
+    Attributes:
+        url: The folder, or any fsspec URL of it.
+        label: The column to predict.
+        types: Types in place of those that the dataset says: ``{"age": "float32"}``, or a feature.
+            A struct's field is ``"struct.field"``.
+    """
+
+    url: str
+    label: str | None = None
+    types: Mapping[str, Any] | None = None
+
+    media = False
+    numbered = True
+    side_urls = ()
+
+    def __post_init__(self) -> None:
+        """Checks the types."""
+        check_types(self.types)
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records and what is inferred of them, as plain JSON."""
+        return {"label": self.label, "types": types_to_json(self.types)}
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes the Arrow files, without those that ``datasets`` caches results in."""
+        selected, skipped = [], Counter[str]()
+        for file in files:
+            name = file.path.rpartition("/")[2]
+            if any(part.startswith(".") for part in file.path.split("/")):
+                skipped["hidden file"] += 1
+            elif not name.endswith(SUFFIX):
+                skipped["not an .arrow file"] += 1
+            elif name.startswith(_CACHES):
+                skipped["cache of datasets"] += 1
+            else:
+                selected.append(file)
+        return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """Where the record batches of an IPC file begin; a stream cannot be cut."""
+        return self._tables(self.label).cuts(file, opened)
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the columns, as the dataset says, and as their Arrow types do.
+
+        Raises:
+            SchemaError: if no file can be read, their columns differ, or one cannot be stored.
+            RecipeError: if ``label`` or ``types`` name no column.
+        """
+        specs = self._specs(files, opened)
+        # What the dataset says of a label spares a look at all rows; what it is, Arrow need not.
+        is_class = class_names(specs.get(self.label or "")) is not None
+        inferred = self._tables(None if is_class else self.label).infer(files, opened)
+        return with_column_types(inferred, specs, declared=self.types or {})
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads the rows of a block's ranges; ids are ``path#row``.
+
+        Raises:
+            SchemaError: if a file lacks the column of a feature, or has one of another type.
+        """
+        tables = self._tables(self.label)
+        return tables.read(block, features=features, opened=opened, ordered=ordered)
+
+    def _specs(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Any]:
+        for file in files:
+            if file.problem or not file.num_bytes:
+                continue
+            try:
+                return column_types(FORMAT.open(opened, file.path).schema)
+            except DAMAGE:
+                continue
+        return {}
+
+    def _tables(self, label: str | None) -> ArrowTables:
+        return ArrowTables(
+            format=dataclasses.replace(FORMAT, name="a dataset's Arrow file"),
+            label=label,
+            columns=None,
+            types=self.types,
+            reader=MediaRowReader,
+        )
