@@ -1,0 +1,172 @@
+"""SQLite that is not as it should be: errors that say why, or rejects of single rows."""
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import snapshard as ss
+from snapshard.schemas.errors import RecipeError, SnapshardError
+
+from .conftest import Got, Reading
+
+
+def make(path: Path, rows: list[tuple[Any, ...]], *, columns: str = "id, v") -> Path:
+    path.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute(f"CREATE TABLE t ({columns})")
+        marks = ", ".join("?" * len(columns.split(",")))
+        database.executemany(f"INSERT INTO t VALUES ({marks})", rows)
+        database.commit()
+    return path
+
+
+def read(reading: Reading, source: Any) -> Got:
+    return reading.read(source.extract(str(reading.folder / "work/extracted"), base="."))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return make(tmp_path / "t.db", [(i, i * 2) for i in range(20)])
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "words"),
+    [
+        ("SELEC id FROM t", "id", "syntax error"),
+        ("SELECT id FROM nope", "id", "no such table: nope"),
+        ("SELECT nope FROM t", "id", "no such column: nope"),
+        ("SELECT id FROM t", "nope", "key names 'nope', which is no column"),
+        ("SELECT id || 'x' AS k FROM t", "k", "the key 'k' holds 20 of type text"),
+        ("SELECT id / 2.0 AS k FROM t", "k", "the key 'k' holds 20 of type real"),
+        ("SELECT id / 2 AS k FROM t", "k", "the key 'k' is 0 in several rows"),
+        ("SELECT NULL AS k FROM t", "k", "the key 'k' holds no values"),
+        ("SELECT nullif(id, 3) AS k FROM t", "k", "1 of 20 rows have no integer in the key 'k'"),
+        ("SELECT id FROM t WHERE 0", "id", "gives no rows"),
+        ("SELECT id FROM t WHERE 0 ORDER BY id", None, "gives no rows"),
+        ("SELECT id FROM t; DELETE FROM t", "id", "syntax error"),
+        ("DELETE FROM t", "id", "syntax error"),
+        ("DROP TABLE t", "id", "syntax error"),
+        ("SELECT id, v AS '' FROM t", "id", "name that is empty"),
+        ("SELECT id, v AS 'snapshard.position' FROM t", "id", "Rename it"),
+        ("SELECT id FROM t WHERE nofunction(id)", "id", "no such function: nofunction"),
+        ("SELECT id, json_extract('{', '$') AS j FROM t", "id", "malformed JSON"),
+        ("PRAGMA table_info(t) -- order by", None, "syntax error"),
+    ],
+)
+def test_errors_are_in_the_words_of_the_database(
+    reading: Reading, database: Path, query: str, key: str | None, words: str
+) -> None:
+    with pytest.raises(SnapshardError) as caught:
+        read(reading, ss.Sql(str(database), query, key=key))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "query", "key", "words"),
+    [
+        ("", "SELECT 1", "k", "names no database"),
+        ("sqlite://", "SELECT 1", "k", "names no database"),
+        ("mysql://host/db", "SELECT 1", "k", "uri= is of mysql://"),
+        ("a.db", "", "k", "query= is empty"),
+        ("a.db", " ; ", "k", "query= is empty"),
+        ("a.db", "SELECT 1", None, "in no certain order"),
+        ("sqlite:///no.db", "SELECT 1", "k", "there is no SQLite database"),
+        ("$SNAPSHARD_NOT_SET", "SELECT 1", "k", "takes $SNAPSHARD_NOT_SET from the environment"),
+    ],
+)
+def test_arguments_are_checked(
+    reading: Reading, uri: str, query: str, key: str | None, words: str
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        read(reading, ss.Sql(uri, query, key=key))
+    assert words in str(caught.value)
+
+
+def test_a_file_that_is_no_database_or_was_cut(reading: Reading, database: Path) -> None:
+    content = database.read_bytes()
+    cut = reading.folder / "cut.db"
+    for stop in [1, 15, 16, 50, 99, 100, *range(200, len(content), 700)]:
+        cut.write_bytes(content[:stop])
+        with pytest.raises(SnapshardError, match="Sql: "):
+            read(reading, ss.Sql(str(cut), "SELECT * FROM t", key="id"))
+    cut.write_bytes(b"")
+    with pytest.raises(RecipeError, match="no such table: t"):
+        read(reading, ss.Sql(str(cut), "SELECT * FROM t", key="id"))
+
+
+MIXED: list[tuple[str, list[Any], list[Any], list[int]]] = [
+    ("a text among integers", [1, 2, "n/a", 4], [1, 2, 4], [2]),
+    ("a blob among integers", [1, 2, b"\x00\xff", 4], [1, 2, 4], [2]),
+    ("a text among floats", [0.5, "x'y", 1.5], [0.5, 1.5], [1]),
+    ("integers among floats", [0.5, 1, 2], [0.5, 1.0, 2.0], []),
+    ("an integer that no float holds", [0.5, 2**53 + 1, 2], [0.5, 2.0], [1]),
+    ("numbers among texts", ["a", 7, "b", "c", 0.1], [b"a", b"7", b"b", b"c", b"0.1"], []),
+    ("a blob among texts", ["a", b"\xff\x00", "b"], [b"a", b"\xff\x00", b"b"], []),
+    ("missing integers", [1, None, 3], [1, None, 3], []),
+    ("nothing at all", [None, None], [None, None], []),
+    ("the largest integers", [2**63 - 1, -(2**63)], [2**63 - 1, -(2**63)], []),
+    ("a float with all its digits among texts", ["a", "b", 1 / 3], [b"a", b"b", None], []),
+]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kept", "rejected"), [case[1:] for case in MIXED], ids=[case[0] for case in MIXED]
+)
+@pytest.mark.parametrize("key", ["id", None])
+def test_cells_of_several_types(
+    reading: Reading, cells: list[Any], kept: list[Any], rejected: list[int], key: str | None
+) -> None:
+    path = make(reading.folder / "t.db", list(enumerate(cells)))
+    got = read(reading, ss.Sql(str(path), "SELECT id, v FROM t ORDER BY id", key=key))
+    found = got.column("v")
+    if got.features["v"] == ss.Scalar("float64"):
+        import struct
+
+        found = [struct.unpack("<d", value)[0] for value in found]
+    if kept[-1] is None and len(kept) == 3 and cells[-1] == 1 / 3:
+        assert float(found[-1]) == 1 / 3
+    else:
+        assert found == kept
+    assert list(got.rejected) == [f"query#{row}" for row in rejected]
+    for row, message in zip(rejected, got.rejected.values(), strict=True):
+        assert message.startswith(f"query {'key' if key else 'row'} {row}: column 'v' is ")
+
+
+def test_a_type_may_be_declared(reading: Reading) -> None:
+    path = make(reading.folder / "t.db", [(0, 1), (1, "n/a"), (2, 3)])
+    source = ss.Sql(str(path), "SELECT * FROM t", key="id", types={"v": "string"})
+    assert read(reading, source).column("v") == [b"1", b"n/a", b"3"]
+
+
+def test_types_are_told_from_all_rows(reading: Reading) -> None:
+    cells = [None] * 3000 + ["text"]
+    path = make(reading.folder / "t.db", list(enumerate(cells)))
+    got = read(reading, ss.Sql(str(path), "SELECT * FROM t", key="id"))
+    assert got.column("v")[-1] == b"text"
+    assert len(got.rows) == 3001
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(
+    cells=st.lists(
+        st.one_of(
+            st.none(),
+            st.integers(-(2**63), 2**63 - 1),
+            st.floats(allow_nan=False),
+            st.text(st.characters(codec="utf-8", exclude_characters="\0")),
+            st.binary(),
+        ),
+        min_size=1,
+    )
+)
+def test_each_row_is_kept_or_rejected(reading: Reading, cells: list[Any]) -> None:
+    path = make(reading.folder / "t.db", list(enumerate(cells)))
+    got = read(reading, ss.Sql(str(path), "SELECT * FROM t", key="id"))
+    rows = {int(name.partition("#")[2]) for name in (*got.rows, *got.rejected)}
+    assert rows == set(range(len(cells)))
+    assert len(got.rows) + len(got.rejects) == len(cells)
