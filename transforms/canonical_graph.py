@@ -57,7 +57,18 @@ def canonicalize_serving(path: str) -> None:
             names[name] = f"{_COUNTER.sub('', name)}_{index}"
     counters = {_counter(old): _counter(new) for old, new in names.items()}
 
+    seen: set[int] = set()
+
+    def noted(text: str) -> str:
+        seen.update(int(number) for number in _captures(text))
+        return text
+
+    _rename(model, noted)
+    ranks = {number: rank for rank, number in enumerate(sorted(seen))}
+
     def renamed(text: str) -> str:
+        if text not in names and _captures(text):
+            return _NUMBER.sub(lambda found: f"_{ranks[int(found[1])]}", text)
         # What a loop or branch does not use is called by the function it stands in.
         return names.get(text) or _UNUSED.sub(
             lambda found: f"_{counters.get(int(found[1]), int(found[1]))}{found[2]}", text
@@ -71,6 +82,13 @@ def canonicalize_serving(path: str) -> None:
     Path(path).write_bytes(content)
 
 
+# What the transform graph's function captures is called by numbers of the process, too: its
+# arguments, their nodes, and the tables that were loaded.
+_CAPTURE = re.compile(
+    r"(?:transform_features_layer|captured)_(\d+)|hash_table_.*_load_(\d+)_(\d+)", re.DOTALL
+)
+_CAPTURE_KEYS = ("_user_specified_name", "shared_name")
+_NUMBER = re.compile(r"_(\d+)(?=_\d+$|$)")
 _COUNTER = re.compile(r"_\d+$")
 _UNUSED = re.compile(r"_(\d+)(___redundant_placeholder)")
 _TABLE = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -79,6 +97,12 @@ _TABLE = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]
 def _counter(name: str) -> int:
     found = _COUNTER.search(name)
     return int(found[0][1:]) if found else -1
+
+
+def _captures(text: str) -> list[str]:
+    """The numbers in the name of something captured, if it is one."""
+    found = _CAPTURE.fullmatch(text)
+    return [number for number in found.groups() if number] if found else []
 
 
 def _rename(message: Any, renamed: Callable[[str], str]) -> None:
@@ -101,6 +125,11 @@ def _rename_map(field: Any, value: Any, renamed: Callable[[str], str]) -> None:
     for key in list(value):
         if is_message:
             _rename(value[key], renamed)
+            if key in _CAPTURE_KEYS and value[key].s:
+                text = value[key].s.decode("latin-1")
+                # Only here is a mere number the name of something captured.
+                text = renamed(f"captured_{text}")[9:] if text.isdigit() else renamed(text)
+                value[key].s = text.encode("latin-1")
         elif isinstance(value[key], str):
             value[key] = renamed(value[key])
         if isinstance(key, str) and renamed(key) != key:
