@@ -97,6 +97,13 @@ def _arrow(folder: Path) -> Any:
     return ss.Arrow(str(folder / "t.arrow"), types=TYPES)
 
 
+def _hugging_face(folder: Path) -> Any:
+    (folder / "saved").mkdir()
+    with pa.ipc.new_stream(folder / "saved" / "data-00000-of-00001.arrow", SCHEMA) as writer:
+        writer.write_table(TABLE)
+    return ss.HuggingFace(str(folder / "saved"), types=TYPES)
+
+
 def _table(folder: Path) -> Any:
     del folder
     return ss.Table(TABLE, types=TYPES)
@@ -164,6 +171,7 @@ def _files(folder: Path) -> Any:
 SOURCES: dict[str, Callable[[Path], Any]] = {
     "Parquet": _parquet,
     "Arrow": _arrow,
+    "HuggingFace": _hugging_face,
     "Table": _table,
     "JsonLines": _json_lines,
     "TFRecords": _tfrecords,
