@@ -248,11 +248,17 @@ def plain_schema(schema: pa.Schema, *, path: str) -> pa.Schema:
 
 def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """A batch as one of the schema that :func:`plain_schema` gave."""
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
+    pairs = zip(batch.columns, schema, strict=True)
+    columns = [_plain_column(column, field.type) for column, field in pairs]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _plain_column(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        # Arrow cannot take views out of a dictionary.
+        values = column.dictionary.cast(type_)
+        return pa.DictionaryArray.from_arrays(column.indices, values).dictionary_decode()
+    return column if column.type == type_ else column.cast(type_)
 
 
 def _decoded(type_: pa.DataType) -> pa.DataType:

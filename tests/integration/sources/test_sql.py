@@ -57,9 +57,10 @@ def test_sqlite_comes_back_equal(lab: Any, tmp_path: Path, sqlite: Path) -> None
     }
     expected = {}
     for key, n, x, name, raw, kind in map(row_of, range(NUM)):
-        # The reader gives a missing number as 0.
-        expected[f"query#{key}"] = (key, n, x or 0.0, name.encode(), raw, "ab".index(kind))
-    assert rows == expected
+        expected[f"query#{key}"] = (key, n, x, name.encode(), raw, "ab".index(kind))
+    # The reader gives a missing float as NaN.
+    found = {i: (*r[:2], None if np.isnan(r[2]) else r[2], *r[3:]) for i, r in rows.items()}
+    assert found == expected
     assert build(tmp_path, source).cached
 
 
@@ -113,6 +114,26 @@ def test_a_dry_run_leaves_nothing_behind(tmp_path: Path, sqlite: Path) -> None:
     found = forecast(recipe, progress=Silent())
     assert found.num_examples == NUM
     assert set(os.listdir(tmp_path)) == {"made.db"}
+
+
+def test_a_recipe_file_that_holds_the_password_is_refused(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tmp_path / "recipe.py"
+    text = (
+        "import snapshard as ss\n"
+        "recipe = ss.Recipe(name='made', source=ss.Sql('postgresql://ann:{}@localhost:1/db', "
+        "'SELECT 1 AS k', key='k'))\n"
+    )
+    recipe.write_text(text.format(SECRET))
+    with pytest.raises(ss.SnapshardError, match=r"recipe\.py holds the password") as caught:
+        lab.build(recipe, tmp_path / "out")
+    assert SECRET not in str(caught.value)
+    monkeypatch.setenv("DB_PASSWORD", SECRET)
+    recipe.write_text(text.format("$DB_PASSWORD"))
+    with pytest.raises(ss.SnapshardError, match="cannot be reached") as caught:
+        lab.build(recipe, tmp_path / "out")
+    assert SECRET not in str(caught.value)
 
 
 @pytest.fixture(scope="module")
