@@ -142,9 +142,11 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     block = _sample_block(found)
     batches: list[pa.RecordBatch] = []
     num_read = block.num_bytes
+    # Positions of what was extracted say nothing of bytes: a whole block is read.
+    may_stop = recipe.files.numbered and found.extracted is None
     for records in RunMaker(config).records(block, dropped):
         batches.append(records)
-        if recipe.files.numbered and sum(map(len, batches)) >= _SAMPLE_ROWS:
+        if may_stop and sum(map(len, batches)) >= _SAMPLE_ROWS:
             num_read = _bytes_before(records.column(ID)[-1].as_py(), block)
             break
     num_records = sum(map(len, batches))

@@ -135,6 +135,8 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     recipe = ss.Recipe(name="made", source=ss.Table({"n": np.arange(NUM)}))
     assert forecast(recipe, progress=Silent()).num_examples == NUM
+    recipe = ss.Recipe(name="made", source=ss.Table({"n": np.arange(30_000)}))
+    assert forecast(recipe, progress=Silent()).num_examples == 30_000
     assert not list(tmp_path.iterdir())
 
 
