@@ -57,18 +57,23 @@ def canonicalize_serving(path: str) -> None:
             names[name] = f"{_COUNTER.sub('', name)}_{index}"
     counters = {_counter(old): _counter(new) for old, new in names.items()}
 
-    seen: set[int] = set()
+    seen: dict[bool, set[int]] = {True: set(), False: set()}
 
     def noted(text: str) -> str:
-        seen.update(int(number) for number in _captures(text))
+        seen[_is_table(text)].update(int(number) for number in _captures(text))
         return text
 
     _rename(model, noted)
-    ranks = {number: rank for rank, number in enumerate(sorted(seen))}
+    # Each kind by itself: what is numbered apart may have a number in common by chance.
+    ranks = {
+        kind: {number: rank for rank, number in enumerate(sorted(numbers))}
+        for kind, numbers in seen.items()
+    }
 
     def renamed(text: str) -> str:
         if text not in names and _captures(text):
-            return _NUMBER.sub(lambda found: f"_{ranks[int(found[1])]}", text)
+            of_kind = ranks[_is_table(text)]
+            return _NUMBER.sub(lambda found: f"_{of_kind[int(found[1])]}", text)
         # What a loop or branch does not use is called by the function it stands in.
         return names.get(text) or _UNUSED.sub(
             lambda found: f"_{counters.get(int(found[1]), int(found[1]))}{found[2]}", text
@@ -85,7 +90,7 @@ def canonicalize_serving(path: str) -> None:
 # What the transform graph's function captures is called by numbers of the process, too: its
 # arguments, their nodes, and the tables that were loaded.
 _CAPTURE = re.compile(
-    r"(?:transform_features_layer|captured)_(\d+)|hash_table_.*_load_(\d+)_(\d+)", re.DOTALL
+    r"(?:transform_\w*|captured|unknown)_(\d+)|hash_table_.*_load_(\d+)_(\d+)", re.DOTALL
 )
 _CAPTURE_KEYS = ("_user_specified_name", "shared_name")
 _NUMBER = re.compile(r"_(\d+)(?=_\d+$|$)")
@@ -97,6 +102,10 @@ _TABLE = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]
 def _counter(name: str) -> int:
     found = _COUNTER.search(name)
     return int(found[0][1:]) if found else -1
+
+
+def _is_table(text: str) -> bool:
+    return text.startswith("hash_table_")
 
 
 def _captures(text: str) -> list[str]:
@@ -127,8 +136,8 @@ def _rename_map(field: Any, value: Any, renamed: Callable[[str], str]) -> None:
             _rename(value[key], renamed)
             if key in _CAPTURE_KEYS and value[key].s:
                 text = value[key].s.decode("latin-1")
-                # Only here is a mere number the name of something captured.
-                text = renamed(f"captured_{text}")[9:] if text.isdigit() else renamed(text)
+                # Only here is a mere number the name of something captured, and nothing reads it.
+                text = "captured" if text.isdigit() else renamed(text)
                 value[key].s = text.encode("latin-1")
         elif isinstance(value[key], str):
             value[key] = renamed(value[key])

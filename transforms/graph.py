@@ -195,17 +195,18 @@ def load_for_serving(url: str, *, scratch: str) -> tuple[Any, dict[str, str]]:
     info = read_graph_info(url)
     if info is None:
         raise StorageError(f"There is no transform graph in {storage.redact(url)}.")
-    import tensorflow_transform as tft
+    import tensorflow as tf
 
     _fetch(url, info, scratch)
-    layer = tft.TFTransformOutput(scratch).transform_features_layer()
+    # As TFTransformOutput loads it; its Keras layer would be named by how many came before.
+    model = tf.saved_model.load(os.path.join(scratch, "transform_fn"))
 
     def transform(inputs: dict[str, Any]) -> dict[str, Any]:
-        made = layer(inputs)
+        made = model.transform_fn(inputs)
         return {name: made[name] for name in info.outputs if name not in info.kept}
 
     # What a model that calls it must hold.
-    transform.resources = [layer]  # type: ignore[attr-defined]
+    transform.resources = [model]  # type: ignore[attr-defined]
     return transform, dict(info.kept)
 
 

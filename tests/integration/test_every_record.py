@@ -58,6 +58,8 @@ def assert_equal_cell(found: Any, cell: str, feature: Any) -> None:
         assert found == cell.encode()
     elif feature.dtype == "float32":
         assert found == np.float32(cell)
+    elif feature.dtype == "float64":
+        assert found == float(cell)
     elif feature.dtype == "bool":
         assert found == (cell.lower() == "true")
     else:
