@@ -80,7 +80,7 @@ class Manifest(pydantic.BaseModel):
     features: dict[str, Annotated[Feature, pydantic.Field(discriminator="kind")]]
     """What the examples hold."""
     structs: list[str] = []
-    """Features ``<struct>.<field>`` are fields of these, outer ones first; the reader nests them."""
+    """Features ``<struct>.<field>`` are their fields, which the reader nests. Outer ones first."""
     label: str | None
     """The feature to predict: ``as_supervised`` gives it apart."""
     compression: Literal["none", "gzip"]
