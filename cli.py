@@ -314,6 +314,11 @@ def main(arguments: list[str] | None = None) -> None:
         code = 1
     if code == _INTERRUPTED:  # typer makes it of a KeyboardInterrupt
         terminal.show_error("interrupted. What is done is kept: the same command goes on.")
+    if arguments is None and "tensorflow" in sys.modules:
+        # Threads of libraries that still run then abort the interpreter's end now and then, and
+        # with it the exit code.
+        terminal.flush()
+        os._exit(code)
     sys.exit(code)
 
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,8 +183,12 @@ class TestBuild:
                 if line.startswith("inventory:"):
                     break
             process.send_signal(signal.SIGINT)
+            # One that strikes inside a finalizer is lost, as Python has it: people press again.
+            again = threading.Timer(4, process.send_signal, (signal.SIGINT,))
+            again.start()
             rest = stderr.read()
             assert process.wait(60) == 130
+            again.cancel()
         assert "Traceback" not in rest
         assert "interrupted. What is done is kept" in rest
 
