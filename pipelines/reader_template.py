@@ -80,9 +80,9 @@ def dataset(
             "train" only. True keeps 16 MiB of records in the buffer, at least four batches and
             at most 16,384 records (enough, since the shards are shuffled already); a number
             keeps so many. False gives the stored order.
-        seed: Fixes the shuffled order, together with ``tf.random.set_seed`` where that is called:
-            the same in every process, another in every epoch and in every pass over the dataset
-            (each epoch of ``fit``). Without one, shards may overtake each other, which is faster.
+        seed: Fixes the shuffled order, whatever ``tf.random.set_seed`` says: the same in every
+            process, another in every epoch and in every pass over the dataset (each epoch of
+            ``fit``). Without one, shards may overtake each other, which is faster.
         epochs: How often to read the split; None is forever.
         drop_remainder: Leave out the short batch at each epoch's end, so that shapes are static.
         shard: (index, count): one of ``count`` parts, one for each worker, that together hold
@@ -134,9 +134,7 @@ def dataset(
         records = _streams(ranges).flat_map(_records)
         return records.batch(batch_size, drop_remainder=drop_remainder)
 
-    # One number for each epoch, which seeds all of its shuffling; a second pass draws new ones.
-    seeds = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
-    batches = seeds.take(-1 if epochs is None else epochs).flat_map(epoch)
+    batches = _epoch_seeds(seed).take(-1 if epochs is None else epochs).flat_map(epoch)
     batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
     if epochs is None:
         batches = batches.repeat()  # never comes to it, and makes the cardinality infinite
@@ -146,6 +144,22 @@ def dataset(
     options.deterministic = not buffer or seed is not None
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def _epoch_seeds(seed: int | None) -> tf.data.Dataset:
+    """One number for each epoch, which seeds all of its shuffling; a second pass draws new ones."""
+    if seed is None:
+        return tf.data.Dataset.random(rerandomize_each_iteration=True)
+    # Dataset.random would mix in the seed of tf.random.set_seed.
+    variant = tf.raw_ops.RandomDatasetV2(
+        seed=tf.constant(seed, tf.int64),
+        seed2=tf.constant(1, tf.int64),  # two zeros would stand for no seed
+        seed_generator=tf.raw_ops.DummySeedGenerator(),
+        output_types=[tf.int64],
+        output_shapes=[[]],
+        rerandomize_each_iteration=True,
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.int64))
 
 
 def _shards(split: str, root: str | os.PathLike[str] | None) -> list[tuple[str, int]]:

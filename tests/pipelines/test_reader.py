@@ -144,17 +144,16 @@ class TestShuffle:
         assert second_pass == flat(again)
         assert len({tuple(part) for part in (one[:TOTAL], one[TOTAL:], second_pass[:TOTAL])}) == 3
 
-    @pytest.mark.parametrize("global_seed", [0, 11])
-    def test_a_global_seed_does_no_harm(self, reader: types.ModuleType, global_seed: int) -> None:
+    @pytest.mark.parametrize("seed", [0, 5])
+    def test_a_global_seed_changes_nothing(self, reader: types.ModuleType, seed: int) -> None:
         orders = []
         try:
-            for _ in range(2):
+            for global_seed in (None, 0, 11):
                 tf.random.set_seed(global_seed)
-                orders.append(flat(reader.dataset("train", 32, seed=0)))
+                orders.append(flat(reader.dataset("train", 32, seed=seed)))
         finally:
-            tf.compat.v1.set_random_seed(None)
             tf.random.set_seed(None)
-        assert orders[0] == orders[1]
+        assert orders[0] == orders[1] == orders[2]
         assert sorted(orders[0]) == list(range(TOTAL))
 
     def test_batches_change_their_composition(self, reader: types.ModuleType) -> None:
