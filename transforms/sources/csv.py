@@ -12,26 +12,32 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, get_args
 
-import pyarrow as pa
-
-from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import RecipeError, Reject, SchemaError
-from ...schemas.features import ClassLabel, Dtype, Features, Scalar, features_to_json
-from ...schemas.manifest import MAX_LABELS
+from ...schemas.errors import SchemaError
+from ...schemas.features import Dtype, Features
 from ...schemas.recipe import OpenSource
-from ..runs import wire_schema
 from .csv_cells import CellReader
 from .csv_files import CsvFiles, Dialect, is_table
 from .csv_rows import find_rows
 from .csv_table import Table
 from .csv_text import codec_name
-from .csv_types import ColumnTypes, override
+from .csv_types import ColumnTypes
 from .csv_values import CellFeature
 from .decompress import DamagedError
+from .table_files import (
+    INFER_ALL_BYTES,
+    check_columns,
+    class_of,
+    damaged_text,
+    empty_file,
+    may_be_class,
+    no_rows,
+    types_to_json,
+    unreadable,
+    with_types,
+)
 
-INFER_ALL_BYTES = 256 << 20
-"""Up to so many bytes in all, types are told from every row; above, from a sample."""
 NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 
 _DELIMITER = re.compile(r"[\t !#-/:-@\[-`{-~]")
@@ -94,10 +100,6 @@ class Csv:
 
     def settings(self) -> dict[str, object]:
         """What shapes the records and what is inferred of them, as plain JSON."""
-        types = {
-            name: wanted if isinstance(wanted, str) else features_to_json({name: wanted})[name]
-            for name, wanted in (self.types or {}).items()
-        }
         dialect = self._dialect()
         return {
             "columns": list(dialect.columns),
@@ -106,7 +108,7 @@ class Csv:
             "header": dialect.header,
             "label": self.label,
             "null_values": sorted(dialect.null_values),
-            "types": types,
+            "types": types_to_json(self.types),
         }
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
@@ -141,25 +143,23 @@ class Csv:
         """
         found = CsvFiles(self._dialect(), opened)
         tables = found.tables(files)
-        self._check_columns(tables[0].table)
-        seen = ColumnTypes.of(tables[0].table.header)
+        first = tables[0].table
+        hint = f" Is delimiter={first.delimiter!r} right?" if len(first.header) == 1 else ""
+        check_columns("Csv", first.header, label=self.label, types=self.types, hint=hint)
+        seen = ColumnTypes.of(first.header)
         num_bytes = sum(each.file.num_bytes for each in tables)
         for types in found.types(tables, sample=num_bytes > INFER_ALL_BYTES):
             seen.merge(types)
         if not seen.num_rows:
             what = "a header and no whole row" if self._dialect().header else "no whole row"
             raise SchemaError(
-                f"{tables[0].file.path} holds {what}, so its columns have no types. Is it the "
-                "right file?"
+                f"{first.path} holds {what}, so its columns have no types. Is it the right file?"
             )
-        features = override(seen.features(), self.types or {})
-        label = features.get(self.label or "")
-        declared = isinstance((self.types or {}).get(self.label or ""), CellFeature)
-        if isinstance(label, Scalar) and label.dtype in ("string", "bool") and not declared:
+        features = with_types(seen.features(), self.types)
+        label = self.label
+        if label is not None and may_be_class(features[label], (self.types or {}).get(label)):
             # A class that a sample does not show would be rejected later: this reads every row.
-            names = found.class_texts(tables, self.label or "")
-            if names is not None and 0 < len(names) <= MAX_LABELS:
-                features[self.label or ""] = ClassLabel(tuple(names))
+            features[label] = class_of(found.class_texts(tables, label)) or features[label]
         return features
 
     def read(
@@ -175,14 +175,14 @@ class Csv:
         for index in ordered:
             part = block.ranges[index]
             if part.problem:
-                yield _no_rows(features, _unreadable(part))
+                yield no_rows(features, unreadable(part))
                 continue
             text = files.open(part.path, part.stop)
             done = 0
             try:
                 header = dialect.read_header(text, part.path)
                 if header is None:
-                    yield _no_rows(features, _empty(part))
+                    yield no_rows(features, empty_file(part))
                     continue
                 done = header.stop
                 table = dialect.table(part.path, header.names, plain=text.plain)
@@ -193,7 +193,7 @@ class Csv:
                     yield from cells.read(rows)
                     done = rows.offset + len(rows.data)
             except DamagedError as error:
-                yield _no_rows(features, _damaged(part, error, done))
+                yield no_rows(features, damaged_text(part, error, done, records="rows"))
 
     def _dialect(self) -> Dialect:
         return Dialect(
@@ -203,21 +203,6 @@ class Csv:
             header=self.header and not self.columns,
             columns=self.columns,
         )
-
-    def _check_columns(self, table: Table) -> None:
-        names = table.header
-        wanted = {name: "types" for name in self.types or {}}
-        if self.label is not None:
-            wanted[self.label] = "label"
-        for name, argument in wanted.items():
-            if name not in names:
-                hint = ""
-                if len(names) == 1:
-                    hint = f" Is delimiter={table.delimiter!r} right?"
-                raise RecipeError(
-                    f"Csv: {argument} names {name!r}, which is no column. The columns are "
-                    f"{', '.join(map(repr, names))}.{hint}"
-                )
 
     def _check_features(self, table: Table, features: Features) -> None:
         for name, feature in features.items():
@@ -232,40 +217,3 @@ class Csv:
                     f"{table.path} has {found or 'no'} columns {name!r}, expected one. Its columns "
                     f"are {', '.join(map(repr, table.header))}."
                 )
-
-
-def _no_rows(features: Features, reject: Reject) -> RawBatch:
-    empty = pa.RecordBatch.from_pylist([], schema=wire_schema(features))
-    return RawBatch(ids=[], columns=empty, rejects=(reject,))
-
-
-def _unreadable(part: FileRange) -> Reject:
-    return Reject(
-        record_id=part.path,
-        stage="inventory",
-        reason=part.problem,
-        message=f"{part.path} cannot be read: {part.problem}",
-        source=part.path,
-    )
-
-
-def _empty(part: FileRange) -> Reject:
-    return Reject(
-        record_id=part.path,
-        stage="read",
-        reason="empty file",
-        message=f"{part.path} is empty, expected rows. Remove it from the source.",
-        source=part.path,
-    )
-
-
-def _damaged(part: FileRange, error: DamagedError, done: int) -> Reject:
-    return Reject(
-        record_id=f"{part.path}#{done}",
-        stage="read",
-        reason="damaged compression",
-        message=f"{part.path}: {error}. The rows before byte {done:,} of its text are kept; what "
-        "follows is lost. Compress or copy it anew, or raise max_rejects to do without the rest.",
-        source=part.path,
-        position=done,
-    )

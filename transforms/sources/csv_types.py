@@ -289,21 +289,3 @@ def class_texts(windows: Iterator[Rows], table: Table, name: str) -> list[str] |
         except UnicodeDecodeError:
             continue
     return sorted(names)
-
-
-def override(
-    inferred: Mapping[str, Feature], types: Mapping[str, str | Feature]
-) -> dict[str, Feature]:
-    """The features with declared types in place of inferred ones.
-
-    A dtype alone keeps what is known of missing values.
-    """
-    chosen = dict(inferred)
-    for name, wanted in types.items():
-        found = inferred[name]
-        if isinstance(wanted, str):
-            optional = isinstance(found, Scalar) and found.optional
-            chosen[name] = Scalar(wanted, optional=optional)  # type: ignore[arg-type]
-        else:
-            chosen[name] = wanted
-    return chosen

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import Reject, SchemaError
+from ...schemas.errors import SchemaError
 from ...schemas.features import Feature, Features, Scalar, tensor_form
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
@@ -28,6 +28,7 @@ from .table_files import (
     check_columns,
     check_types,
     class_of,
+    damaged_text,
     empty_file,
     may_be_class,
     no_rows,
@@ -214,7 +215,7 @@ def _read_range(part: FileRange, features: Features, opened: OpenSource) -> Iter
             yield reader.read(lines)
             done = lines.offset + len(lines.data)
     except DamagedError as error:
-        yield no_rows(features, _damaged(part, error, done))
+        yield no_rows(features, damaged_text(part, error, done, records="lines"))
 
 
 def _undamaged(windows: Iterator[Lines]) -> Iterator[Lines]:
@@ -234,18 +235,6 @@ def _line_start(text: Text, place: int, num_bytes: int) -> int:
             return place + found + 1
         place += max(1, len(piece))
     return num_bytes
-
-
-def _damaged(part: FileRange, error: DamagedError, done: int) -> Reject:
-    return Reject(
-        record_id=f"{part.path}#{done}",
-        stage="read",
-        reason="damaged compression",
-        message=f"{part.path}: {error}. The lines before byte {done:,} of its text are kept; what "
-        "follows is lost. Compress or copy it anew, or raise max_rejects to do without the rest.",
-        source=part.path,
-        position=done,
-    )
 
 
 def _say_none(

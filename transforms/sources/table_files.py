@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from ...schemas.features import (
 from ...schemas.features import Sequence as SequenceOf
 from ...schemas.manifest import MAX_LABELS
 from ..runs import wire_schema
+from .decompress import DamagedError
 
 INFER_ALL_BYTES = 256 << 20
 """Up to so many bytes in all, what is inferred is told from every row."""
@@ -100,9 +101,14 @@ def _with_dtype(feature: Feature, dtype: Any) -> Feature:
 
 
 def check_columns(
-    kind: str, names: Iterable[str], *, label: str | None, types: Mapping[str, Any] | None
+    kind: str,
+    names: Iterable[str],
+    *,
+    label: str | None,
+    types: Mapping[str, Any] | None,
+    hint: str = "",
 ) -> None:
-    """Checks that ``label`` and ``types`` of a source name columns.
+    """Checks that ``label`` and ``types`` of a source name columns; the hint ends the message.
 
     Raises:
         RecipeError: naming the argument and the columns that there are.
@@ -115,7 +121,7 @@ def check_columns(
         if name not in there:
             raise RecipeError(
                 f"{kind}: {argument} names {name!r}, which is no column. The columns are "
-                f"{', '.join(map(repr, there))}."
+                f"{', '.join(map(repr, there))}.{hint}"
             )
 
 
@@ -125,7 +131,7 @@ def may_be_class(feature: Feature | None, wanted: object) -> bool:
     return is_text and (wanted is None or isinstance(wanted, str))
 
 
-def class_of(names: set[str] | None) -> ClassLabel | None:
+def class_of(names: Collection[str] | None) -> ClassLabel | None:
     """The class of these names; None where they are unknown, none, or too many."""
     if not names or len(names) > MAX_LABELS:
         return None
@@ -157,4 +163,18 @@ def empty_file(part: FileRange) -> Reject:
         reason="empty file",
         message=f"{part.path} is empty, expected rows. Remove it from the source.",
         source=part.path,
+    )
+
+
+def damaged_text(part: FileRange, error: DamagedError, done: int, *, records: str) -> Reject:
+    """The reject of what follows a damage in a compressed file, from byte ``done`` of its text."""
+    return Reject(
+        record_id=f"{part.path}#{done}",
+        stage="read",
+        reason="damaged compression",
+        message=f"{part.path}: {error}. The {records} before byte {done:,} of its text are kept; "
+        "what follows is lost. Compress or copy it anew, or raise max_rejects to do without the "
+        "rest.",
+        source=part.path,
+        position=done,
     )
