@@ -215,11 +215,12 @@ def _not_utf8(values: pa.Array) -> Mask | None:
     try:
         values.cast(pa.large_string())
     except pa.ArrowInvalid:
-        return np.array([not _is_utf8(value) for value in values.to_pylist()])
+        return np.array([not is_utf8(value) for value in values.to_pylist()])
     return None
 
 
-def _is_utf8(value: bytes) -> bool:
+def is_utf8(value: bytes) -> bool:
+    """Whether bytes are text."""
     try:
         value.decode()
     except UnicodeDecodeError:
@@ -299,7 +300,7 @@ def num_values(array: pa.Array, column: WireColumn) -> npt.NDArray[np.int64]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, bytes):
-        value = value.decode() if _is_utf8(value) else value
+        value = value.decode() if is_utf8(value) else value
     return reprlib.repr(value)
 
 

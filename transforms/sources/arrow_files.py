@@ -8,7 +8,7 @@ first byte lies in it. A record's id is ``relative/path#row``, the row's number 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ from ...schemas.errors import Reject, SchemaError
 from ...schemas.features import Feature, Features, Struct, is_encoded
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
-from .arrow_leaves import Leaf, extract, leaves_of
+from .arrow_leaves import extract, leaves_of
 from .arrow_rows import RowReader
 from .arrow_types import join_leaves, leaf_feature, missing_leaves, nest
 from .arrow_values import texts
@@ -27,11 +27,10 @@ from .remembered import remembered
 from .table_files import (
     INFER_ALL_BYTES,
     check_columns,
-    class_of,
-    empty_file,
-    may_be_class,
     no_rows,
-    unreadable,
+    read_ranges,
+    utf8_texts,
+    with_class,
     with_types,
 )
 
@@ -132,11 +131,14 @@ class ArrowTables:
         inferred = {
             name: leaf_feature(leaf, missing=name in missing) for name, leaf in joined.items()
         }
-        features = with_types(inferred, self.types)
-        label = self.label
-        if label is not None and may_be_class(features[label], (self.types or {}).get(label)):
-            names = class_of(self._class_names([file for file, _ in found], opened, label))
-            features[label] = names or features[label]
+        features = with_class(
+            with_types(inferred, self.types),
+            label=self.label,
+            types=self.types,
+            files=[file for file, _ in found],
+            opened=opened,
+            texts_of=lambda file, label: self._texts_of(file, opened, label),
+        )
         return nest(schema, features, path=first.path)
 
     def read(
@@ -147,14 +149,12 @@ class ArrowTables:
         Raises:
             SchemaError: if a file lacks the column of a feature, or has one of another type.
         """
-        for index in ordered:
-            part = block.ranges[index]
-            if part.problem:
-                yield no_rows(features, unreadable(part))
-            elif part.stop == 0:
-                yield no_rows(features, empty_file(part))
-            else:
-                yield from self._read_file(part, features, opened)
+        return read_ranges(
+            block,
+            ordered,
+            features=features,
+            read=lambda part: self._read_file(part, features, opened),
+        )
 
     def _read_file(
         self, part: FileRange, features: Features, opened: OpenSource
@@ -255,23 +255,18 @@ class ArrowTables:
 
         return set(remembered(opened, file.sha256, f"missing {scan}", look))
 
-    def _class_names(
-        self, files: Iterable[SourceFile], opened: OpenSource, label: str
-    ) -> set[str] | None:
+    def _texts_of(self, file: SourceFile, opened: OpenSource, label: str) -> list[str] | None:
         """The texts of the label in all rows; None where they are more than a class may have."""
-        names: set[str] = set()
-        for file in files:
-
-            def look(file: SourceFile = file) -> list[str] | None:
-                arrow = self.format.open(opened, file.path)
-                leaf = leaves_of(arrow.schema, path=file.path)[label]
-                return _texts_of(_whole(arrow, [arrow.schema.names[leaf.column]]), arrow, leaf)
-
-            found = remembered(opened, file.sha256, "classes", look)
-            if found is None:
+        arrow = self.format.open(opened, file.path)
+        leaf = leaves_of(arrow.schema, path=file.path)[label]
+        name = arrow.schema.names[leaf.column]
+        found: set[bytes] = set()
+        for batch in _whole(arrow, [name]):
+            values = extract(batch.column(name), leaf).values
+            found.update(texts(values).cast(pa.large_binary()).unique().drop_null().to_pylist())
+            if len(found) > MAX_LABELS:
                 return None
-            names.update(found)
-        return names
+        return utf8_texts(found)
 
     def _damaged_file(self, part: FileRange, error: BaseException) -> Reject:
         return Reject(
@@ -345,20 +340,3 @@ def _whole(file: ArrowFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
             yield from _batches(file, unit, columns)
         except DAMAGE:
             continue
-
-
-def _texts_of(batches: Iterator[pa.RecordBatch], file: ArrowFile, leaf: Leaf) -> list[str] | None:
-    found: set[bytes] = set()
-    name = file.schema.names[leaf.column]
-    for batch in batches:
-        values = extract(batch.column(name), leaf).values
-        found.update(texts(values).cast(pa.large_binary()).unique().drop_null().to_pylist())
-        if len(found) > MAX_LABELS:
-            return None
-    names = []
-    for text in found:
-        try:
-            names.append(text.decode())
-        except UnicodeDecodeError:
-            continue  # its rows will be rejected
-    return sorted(names)

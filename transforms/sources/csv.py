@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, get_args
 
-from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
+from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
 from ...schemas.features import Dtype, Features
@@ -33,8 +33,8 @@ from .table_files import (
     empty_file,
     may_be_class,
     no_rows,
+    read_ranges,
     types_to_json,
-    unreadable,
     with_types,
 )
 
@@ -170,30 +170,35 @@ class Csv:
         Raises:
             SchemaError: if a file lacks the column of a feature.
         """
+        return read_ranges(
+            block,
+            ordered,
+            features=features,
+            read=lambda part: self._read_part(part, features, opened),
+            may_be_empty=True,  # told by the header: one of blank lines is empty too
+        )
+
+    def _read_part(
+        self, part: FileRange, features: Features, opened: OpenSource
+    ) -> Iterator[RawBatch]:
         dialect = self._dialect()
-        files = CsvFiles(dialect, opened)
-        for index in ordered:
-            part = block.ranges[index]
-            if part.problem:
-                yield no_rows(features, unreadable(part))
-                continue
-            text = files.open(part.path, part.stop)
-            done = 0
-            try:
-                header = dialect.read_header(text, part.path)
-                if header is None:
-                    yield no_rows(features, empty_file(part))
-                    continue
-                done = header.stop
-                table = dialect.table(part.path, header.names, plain=text.plain)
-                self._check_features(table, features)
-                cells = CellReader(table, features)
-                start = max(part.start, header.stop)
-                for rows in find_rows(text.read, start, text.stop, delimiter=table.delimiter):
-                    yield from cells.read(rows)
-                    done = rows.offset + len(rows.data)
-            except DamagedError as error:
-                yield no_rows(features, damaged_text(part, error, done, records="rows"))
+        text = CsvFiles(dialect, opened).open(part.path, part.stop)
+        done = 0
+        try:
+            header = dialect.read_header(text, part.path)
+            if header is None:
+                yield no_rows(features, empty_file(part))
+                return
+            done = header.stop
+            table = dialect.table(part.path, header.names, plain=text.plain)
+            self._check_features(table, features)
+            cells = CellReader(table, features)
+            start = max(part.start, header.stop)
+            for rows in find_rows(text.read, start, text.stop, delimiter=table.delimiter):
+                yield from cells.read(rows)
+                done = rows.offset + len(rows.data)
+        except DamagedError as error:
+            yield no_rows(features, damaged_text(part, error, done, records="rows"))
 
     def _dialect(self) -> Dialect:
         return Dialect(

@@ -39,6 +39,7 @@ from ...schemas.manifest import MAX_LABELS
 from .csv_rows import Rows, find_rows, skip_mark
 from .csv_table import Table
 from .csv_text import Text, shown_text
+from .table_files import utf8_texts
 
 Kind = Literal["null", "bool", "int64", "float", "string"]
 
@@ -282,10 +283,4 @@ def class_texts(windows: Iterator[Rows], table: Table, name: str) -> list[str] |
         found.update(texts.unique().drop_null().to_pylist())
         if len(found) > MAX_LABELS:
             return None
-    names = []
-    for text in found:
-        try:
-            names.append(text.decode())
-        except UnicodeDecodeError:
-            continue
-    return sorted(names)
+    return utf8_texts(found)

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from ...schemas.features import ClassLabel, Scalar, Text, Timestamp
 from ...schemas.wire import FLOATS
+from ..validate_values import is_utf8
 
 CellFeature = ClassLabel | Scalar | Text | Timestamp
 Mask = npt.NDArray[np.bool_]
@@ -115,7 +116,7 @@ def unfit_texts(texts: pa.Array, kind: pa.DataType) -> Mask:
     if pa.types.is_floating(kind):
         return ~_mask(pc.match_substring_regex(texts, _FLOAT))
     if not pa.types.is_integer(kind):
-        return np.array([not _is_utf8(text) for text in texts.to_pylist()], bool)
+        return np.array([not is_utf8(text) for text in texts.to_pylist()], bool)
     decimal = _mask(pc.match_substring_regex(texts, _INTEGER))
     fits_mask = decimal | _mask(pc.match_substring_regex(texts, _HEXADECIMAL))
     for row in np.flatnonzero(fits_mask):
@@ -137,14 +138,6 @@ def _in_range(text: bytes, kind: pa.DataType) -> bool:
 def _mask(found: pa.Array) -> Mask:
     mask: Mask = found.to_numpy(zero_copy_only=False).astype(bool)
     return mask
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _packed(values: pa.Array, kind: pa.DataType) -> pa.Array:

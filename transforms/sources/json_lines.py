@@ -27,14 +27,12 @@ from .table_files import (
     INFER_ALL_BYTES,
     check_columns,
     check_types,
-    class_of,
     damaged_text,
-    empty_file,
-    may_be_class,
     no_rows,
+    read_ranges,
     select_files,
     types_to_json,
-    unreadable,
+    with_class,
     with_types,
 )
 
@@ -123,11 +121,14 @@ class JsonLines:
                 f"{readable[0].path} holds objects without any key, so there are no features. Is "
                 "it the right file?"
             )
-        label = self.label
-        if label is not None and may_be_class(features[label], (self.types or {}).get(label)):
-            names = self._class_names(readable, opened, label, features[label])
-            features[label] = class_of(names) or features[label]
-        return features
+        return with_class(
+            features,
+            label=self.label,
+            types=self.types,
+            files=readable,
+            opened=opened,
+            texts_of=lambda file, label: _texts_of(file, opened, label, features[label]),
+        )
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
@@ -143,14 +144,12 @@ class JsonLines:
                     f"features= declares {name!r} as {type(feature).__name__}, whose values are "
                     "the bytes of files, which JSON cannot hold."
                 )
-        for index in ordered:
-            part = block.ranges[index]
-            if part.problem:
-                yield no_rows(features, unreadable(part))
-            elif part.stop == 0:
-                yield no_rows(features, empty_file(part))
-            else:
-                yield from _read_range(part, features, opened)
+        yield from read_ranges(
+            block,
+            ordered,
+            features=features,
+            read=lambda part: _read_range(part, features, opened),
+        )
 
     def _types(self, file: SourceFile, opened: OpenSource, *, sample: bool) -> JsonTypes:
         def look() -> dict[str, Any]:
@@ -175,36 +174,27 @@ class JsonLines:
             for lines, _ in zip(windows, range(limit), strict=False):
                 yield lines
 
-    def _class_names(
-        self, files: Sequence[SourceFile], opened: OpenSource, label: str, feature: Feature
-    ) -> set[str] | None:
-        """The label's texts in all lines; None where they are more than a class may have."""
-        is_bool = isinstance(feature, Scalar) and feature.dtype == "bool"
-        wanted: Features = {label: Scalar("bool" if is_bool else "string", optional=True)}
-        names: set[str] = set()
-        for file in files:
-
-            def look(file: SourceFile = file) -> list[str] | None:
-                text = _open(opened, file.path, file.num_bytes)
-                reader, found = JsonReader(file.path, wanted), set[Any]()
-                for lines in _undamaged(find_lines(text, 0, text.stop)):
-                    found.update(reader.read(lines).columns.column(label).unique().to_pylist())
-                    if len(found) > MAX_LABELS + 1:
-                        return None
-                found.discard(None)
-                if is_bool:
-                    return sorted("true" if value else "false" for value in found)
-                return sorted(value.decode() for value in found)
-
-            texts = remembered(opened, file.sha256, "classes", look)
-            if texts is None:
-                return None
-            names.update(texts)
-        return names
-
 
 def _open(opened: OpenSource, path: str, num_bytes: int) -> Text:
     return open_text(opened, path, num_bytes=num_bytes, encoding="utf-8")
+
+
+def _texts_of(
+    file: SourceFile, opened: OpenSource, label: str, feature: Feature
+) -> list[str] | None:
+    """The label's texts in all lines; None where they are more than a class may have."""
+    is_bool = isinstance(feature, Scalar) and feature.dtype == "bool"
+    wanted: Features = {label: Scalar("bool" if is_bool else "string", optional=True)}
+    text = _open(opened, file.path, file.num_bytes)
+    reader, found = JsonReader(file.path, wanted), set[Any]()
+    for lines in _undamaged(find_lines(text, 0, text.stop)):
+        found.update(reader.read(lines).columns.column(label).unique().to_pylist())
+        if len(found) > MAX_LABELS + 1:
+            return None
+    found.discard(None)
+    if is_bool:
+        return sorted("true" if value else "false" for value in found)
+    return sorted(value.decode() for value in found)
 
 
 def _read_range(part: FileRange, features: Features, opened: OpenSource) -> Iterator[RawBatch]:

@@ -26,9 +26,8 @@ from .table_files import (
     check_columns,
     class_of,
     may_be_class,
-    no_rows,
+    read_ranges,
     types_to_json,
-    unreadable,
     with_types,
 )
 from .wire_arrays import Lists, wire_arrays, wire_lists
@@ -176,12 +175,13 @@ class Files:
         """
         for name, feature in features.items():
             _check_stored(name, feature)
-        for index in ordered:
-            part = block.ranges[index]
-            if part.problem:
-                yield no_rows(features, unreadable(part))
-            else:
-                yield from self._read_file(part, features, opened)
+        yield from read_ranges(
+            block,
+            ordered,
+            features=features,
+            read=lambda part: self._read_file(part, features, opened),
+            may_be_empty=True,
+        )
 
     def _read_file(
         self, part: FileRange, features: Features, opened: OpenSource

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import pyarrow as pa
 
-from ...schemas.blocks import FileRange, RawBatch, Selection, SourceFile
+from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.errors import RecipeError, Reject
 from ...schemas.features import (
     ClassLabel,
@@ -24,8 +25,11 @@ from ...schemas.features import (
 )
 from ...schemas.features import Sequence as SequenceOf
 from ...schemas.manifest import MAX_LABELS
+from ...schemas.recipe import OpenSource
 from ..runs import wire_schema
+from ..validate_values import is_utf8
 from .decompress import DamagedError
+from .remembered import remembered
 
 INFER_ALL_BYTES = 256 << 20
 """Up to so many bytes in all, what is inferred is told from every row."""
@@ -138,13 +142,64 @@ def class_of(names: Collection[str] | None) -> ClassLabel | None:
     return ClassLabel(tuple(sorted(names)))
 
 
+def with_class(
+    features: Features,
+    *,
+    label: str | None,
+    types: Mapping[str, Any] | None,
+    files: Sequence[SourceFile],
+    opened: OpenSource,
+    texts_of: Callable[[SourceFile, str], list[str] | None],
+) -> dict[str, Feature]:
+    """Features whose label is a class, of all its texts in all files, where it may be one.
+
+    ``texts_of`` gives those of one file; None where they are more than a class may have.
+    """
+    chosen = dict(features)
+    if label is None or not may_be_class(features[label], (types or {}).get(label)):
+        return chosen
+    names: set[str] = set()
+    for file in files:
+        look = functools.partial(texts_of, file, label)
+        found = remembered(opened, file.sha256, "classes", look)
+        if found is None:
+            return chosen
+        names.update(found)
+    chosen[label] = class_of(names) or features[label]
+    return chosen
+
+
+def utf8_texts(texts: Iterable[bytes]) -> list[str]:
+    """Those that are UTF-8, sorted: the rows of others are rejected when they are read."""
+    return sorted(text.decode() for text in texts if is_utf8(text))
+
+
+def read_ranges(
+    block: Block,
+    ordered: Sequence[int],
+    *,
+    features: Features,
+    read: Callable[[FileRange], Iterator[RawBatch]],
+    may_be_empty: bool = False,
+) -> Iterator[RawBatch]:
+    """Reads a block's ranges; files that cannot be read, or hold nothing, are rejects."""
+    for index in ordered:
+        part = block.ranges[index]
+        if part.problem:
+            yield no_rows(features, _unreadable(part))
+        elif part.stop == 0 and not may_be_empty:
+            yield no_rows(features, empty_file(part))
+        else:
+            yield from read(part)
+
+
 def no_rows(features: Features, reject: Reject) -> RawBatch:
     """A reject beside which there are no records."""
     empty = pa.RecordBatch.from_pylist([], schema=wire_schema(features))
     return RawBatch(ids=[], columns=empty, rejects=(reject,))
 
 
-def unreadable(part: FileRange) -> Reject:
+def _unreadable(part: FileRange) -> Reject:
     """The reject of a file that inventory could not read."""
     return Reject(
         record_id=part.path,

@@ -24,7 +24,7 @@ from .csv_text import Text as TextStream
 from .csv_text import codec_name, open_text
 from .decompress import SUFFIXES as COMPRESSED
 from .decompress import DamagedError
-from .table_files import no_rows, select_files, unreadable
+from .table_files import read_ranges, select_files
 
 SUFFIXES = (".txt", ".text", ".md", *(f".txt{suffix}" for suffix in COMPRESSED))
 """What text files' names end with."""
@@ -113,12 +113,13 @@ class TextFiles:
             SchemaError: if the features are not the text.
         """
         self._check(features)
-        for index in ordered:
-            part = block.ranges[index]
-            if part.problem:
-                yield no_rows(features, unreadable(part))
-            else:
-                yield from self._read_part(part, features, opened)
+        yield from read_ranges(
+            block,
+            ordered,
+            features=features,
+            read=lambda part: self._read_part(part, features, opened),
+            may_be_empty=True,
+        )
 
     def _read_part(
         self, part: FileRange, features: Features, opened: OpenSource

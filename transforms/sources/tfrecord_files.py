@@ -17,7 +17,7 @@ import pyarrow as pa
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.errors import Reject, SchemaError
-from ...schemas.features import Feature, Features, Image
+from ...schemas.features import Features, Image
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from ..prepare.compile import MAX_PAYLOAD_BYTES
@@ -30,13 +30,12 @@ from .table_files import (
     INFER_ALL_BYTES,
     check_columns,
     check_types,
-    class_of,
-    empty_file,
-    may_be_class,
     no_rows,
+    read_ranges,
     select_files,
     types_to_json,
-    unreadable,
+    utf8_texts,
+    with_class,
     with_types,
 )
 from .tfrecord_frames import Frame, frame_offsets, read_frames
@@ -141,45 +140,22 @@ class TFRecords:
         inferred = {name: shapes[name].feature(num_records) for name in sorted(shapes)}
         images = {n: w for n, w in (self.types or {}).items() if _is_image(w)}
         rest = {n: w for n, w in (self.types or {}).items() if n not in images}
-        features: dict[str, Feature] = with_types(inferred, rest) | images
-        label = self.label
-        if label is not None and may_be_class(features[label], (self.types or {}).get(label)):
-            names = self._class_names(readable, opened, label)
-            features[label] = class_of(names) or features[label]
-        return features
+        return with_class(
+            with_types(inferred, rest) | images,
+            label=self.label,
+            types=self.types,
+            files=readable,
+            opened=opened,
+            texts_of=lambda file, label: _texts_of(opened, file, label),
+        )
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
     ) -> Iterator[RawBatch]:
         """Reads the records that begin in a block's ranges; ids are ``path#offset``."""
-        for index in ordered:
-            part = block.ranges[index]
-            if part.problem:
-                yield no_rows(features, unreadable(part))
-            elif part.stop == 0:
-                yield no_rows(features, empty_file(part))
-            else:
-                yield from self._read_part(part, features, opened)
-
-    def _read_part(
-        self, part: FileRange, features: Features, opened: OpenSource
-    ) -> Iterator[RawBatch]:
-        reader = _ExampleReader(features, path=part.path)
-        try:
-            for frames in _batches(read_frames(opened, part.path, part.start, part.stop)):
-                yield reader.read(frames)
-        except ValueError as error:
-            yield no_rows(
-                features,
-                Reject(
-                    record_id=part.path,
-                    stage="read",
-                    reason="not a TFRecord file",
-                    message=f"{part.path}: {error}, expected TFRecord. Copy or make it anew, or "
-                    "remove it from the source.",
-                    source=part.path,
-                ),
-            )
+        return read_ranges(
+            block, ordered, features=features, read=lambda part: _read_part(part, features, opened)
+        )
 
     def _look(self, file: SourceFile, opened: OpenSource, limit: int | None) -> dict[str, Any]:
         """What a file's records hold."""
@@ -192,21 +168,24 @@ class TFRecords:
         columns = {name: shape.to_json() for name, shape in shapes.items()}
         return {"num_records": num_records, "columns": columns}
 
-    def _class_names(
-        self, files: Sequence[SourceFile], opened: OpenSource, label: str
-    ) -> set[str] | None:
-        names: set[str] = set()
-        for file in files:
-            found = remembered(
-                opened,
-                file.sha256,
-                "classes",
-                lambda file=file: _texts_of(opened, file, label),  # type: ignore[misc]
-            )
-            if found is None:
-                return None
-            names.update(found)
-        return names
+
+def _read_part(part: FileRange, features: Features, opened: OpenSource) -> Iterator[RawBatch]:
+    reader = _ExampleReader(features, path=part.path)
+    try:
+        for frames in _batches(read_frames(opened, part.path, part.start, part.stop)):
+            yield reader.read(frames)
+    except ValueError as error:
+        yield no_rows(
+            features,
+            Reject(
+                record_id=part.path,
+                stage="read",
+                reason="not a TFRecord file",
+                message=f"{part.path}: {error}, expected TFRecord. Copy or make it anew, or "
+                "remove it from the source.",
+                source=part.path,
+            ),
+        )
 
 
 class _ExampleReader:
@@ -375,12 +354,4 @@ def _texts_of(opened: OpenSource, file: SourceFile, label: str) -> list[str] | N
             found.update(v for v in batch.column(label).flatten().unique().to_pylist() if v)
         if len(found) > MAX_LABELS:
             return None
-    return sorted(text.decode() for text in found if _is_utf8(text))
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return utf8_texts(found)
