@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
+from ...schemas.blocks import Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
-from .arrow_files import DAMAGE, ArrowFile, ArrowFormat, ArrowTables, Unit
+from .arrow_files import DAMAGE, ArrowFile, ArrowFormat, Unit
 from .arrow_leaves import leaves_of
+from .arrow_source import ArrowSource
 from .ranged_file import open_for_arrow
-from .table_files import check_types, select_files, types_to_json
+from .table_files import select_files
 
 SUFFIXES = (".arrow", ".feather", ".ipc", ".arrows")
 """What Arrow files' names end with."""
@@ -39,7 +39,7 @@ _BLOCK = struct.Struct("<qi4xq")
 
 
 @config_class
-class Arrow:
+class Arrow(ArrowSource):
     """Rows of Arrow IPC files and streams and of Feather files.
 
     Attributes:
@@ -52,54 +52,13 @@ class Arrow:
             field is ``"struct.field"``.
     """
 
-    url: str
-    label: str | None = None
-    columns: tuple[str, ...] | None = None
-    types: Mapping[str, Any] | None = None
-    media = False
-    numbered = True
-    side_urls: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        """Checks the types."""
-        check_types(self.types)
-
-    def settings(self) -> dict[str, object]:
-        """What shapes the records and what is inferred of them, as plain JSON."""
-        columns = None if self.columns is None else list(self.columns)
-        return {"columns": columns, "label": self.label, "types": types_to_json(self.types)}
-
     def select(self, files: Sequence[SourceFile]) -> Selection:
         """Takes Arrow files, those of a glob's own suffix, and a single file as it is."""
         return select_files(self.url, files, suffixes=SUFFIXES, what="an .arrow or .feather file")
 
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Where the record batches of an IPC file begin."""
-        return self._tables().cuts(file, opened)
-
-    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the rows, from the files' schemas and, up to 256 MiB, all rows.
-
-        Above that, columns that may hold nulls are taken to do so.
-
-        Raises:
-            SchemaError: if no file can be read, their columns differ, or one cannot be stored.
-            RecipeError: if ``label`` or ``types`` name no column.
-        """
-        return self._tables().infer(files, opened)
-
-    def read(
-        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
-    ) -> Iterator[RawBatch]:
-        """Reads the record batches that begin in a block's ranges; ids are ``path#row``.
-
-        Raises:
-            SchemaError: if a file lacks the column of a feature, or has one of another type.
-        """
-        return self._tables().read(block, features=features, opened=opened, ordered=ordered)
-
-    def _tables(self) -> ArrowTables:
-        return ArrowTables(format=FORMAT, label=self.label, columns=self.columns, types=self.types)
+    @property
+    def _format(self) -> ArrowFormat:
+        return FORMAT
 
 
 def _open(opened: OpenSource, path: str) -> ArrowFile:
