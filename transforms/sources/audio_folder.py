@@ -9,14 +9,13 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pydantic
 
-from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
+from ...schemas.blocks import SourceFile
 from ...schemas.config import config_class
 from ...schemas.features import Audio, Features
 from ...schemas.recipe import OpenSource
 from ..prepare.audio_decode import decoder_version
 from ..prepare.audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError, read_header
-from .file_labels import FileLabels
-from .media_files import MediaKind, read_media, select_media
+from .media_files import MediaFolder, MediaKind
 from .read_files import read_files
 
 BATCH_SAMPLES = 16 << 20
@@ -27,7 +26,7 @@ _HEADER_FILES = 256
 
 
 @config_class
-class AudioFolder:
+class AudioFolder(MediaFolder):
     """A folder of sounds: feature ``audio``, and what says what is in it.
 
     WAV, FLAC, Ogg with Vorbis or Opus, and MP3; the content decides, not the name. Without
@@ -63,32 +62,7 @@ class AudioFolder:
     split_folders: bool | None = None
     max_samples: Annotated[int, pydantic.Field(gt=0, le=MAX_SAMPLES)] = MAX_SAMPLES
 
-    media = True
-    numbered = False
-
-    def __post_init__(self) -> None:
-        """Checks where labels come from."""
-        self._labels.check()
-
-    @property
-    def label(self) -> str | None:
-        """``label``, unless the file names have no such field, or a table may have none."""
-        return self._labels.label
-
-    @property
-    def side_urls(self) -> tuple[str, ...]:
-        """The table, if there is one."""
-        return self._labels.side_urls
-
-    @property
-    def _labels(self) -> FileLabels:
-        return FileLabels(
-            source="AudioFolder",
-            content="audio",
-            pattern=self.pattern,
-            table=self.table,
-            split_folders=self.split_folders,
-        )
+    _content = "audio"
 
     def settings(self) -> dict[str, object]:
         """What shapes the records, as plain JSON, for the fingerprint."""
@@ -99,14 +73,6 @@ class AudioFolder:
             "soundfile": decoder_version(),
             **self._labels.settings(),
         }
-
-    def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes all files but those that people do not mean when they speak of the folder's."""
-        return select_media(files, self._labels)
-
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """None: a sound is read whole."""
-        return ()
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The sound as the files' headers state it, and the features that ``file_labels`` finds.
@@ -121,21 +87,7 @@ class AudioFolder:
         beside = self._labels.infer(files, opened)
         return {"audio": _sound_of(read_headers(files, opened)), **beside}
 
-    def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
-        """How many of the table's rows belong to no file."""
-        return self._labels.num_unused_rows(files, opened)
-
-    def read(
-        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
-    ) -> Iterator[RawBatch]:
-        """Reads a block's sounds in the order of ``ordered``, many at a time.
-
-        What the inventory could not read, what has no labels, and what has no sound's header or
-        not the rate or the bits that ``features`` declares, becomes a reject.
-
-        Raises:
-            StorageError: if a file is no longer what the inventory found.
-        """
+    def _kind(self, features: Features) -> MediaKind[SoundHeader]:
         expected = features.get("audio", Audio(storage="encoded"))
         assert isinstance(expected, Audio)
 
@@ -144,17 +96,14 @@ class AudioFolder:
             _check(header, expected)
             return header
 
-        kind = MediaKind(
-            name="audio",
+        return MediaKind(
+            name=self._content,
             read_header=read_checked,
             unreadable=UnreadableSoundError,
             weigh=_num_samples,
             max_weight=BATCH_SAMPLES,
             sides=_no_columns,
         )
-        parts = [block.ranges[i] for i in ordered]
-        labels = self._labels.reader(features, opened)
-        yield from read_media(kind, parts, features=features, labels=labels, opened=opened)
 
 
 def read_headers(files: Sequence[SourceFile], opened: OpenSource) -> Iterator[SoundHeader]:

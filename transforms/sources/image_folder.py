@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import pyarrow as pa
 import pydantic
 
-from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
+from ...schemas.blocks import SourceFile
 from ...schemas.config import config_class
 from ...schemas.features import Features, Image
 from ...schemas.recipe import OpenSource
 from ..prepare.image_header import MAX_PIXELS, ImageHeader, UnreadableImageError, read_header
-from .file_labels import FileLabels
-from .media_files import MediaKind, read_media, select_media
+from .media_files import MediaFolder, MediaKind
 
 BATCH_PIXELS = 48 << 20
 """A raw batch holds no more pixels: decoded, about 144 MiB, whatever the cameras were."""
 
 
 @config_class
-class ImageFolder:
+class ImageFolder(MediaFolder):
     """A folder of images: feature ``image``, and what says what is on it.
 
     Without ``pattern`` and ``table``, the images lie in class folders, whose names become the
@@ -55,45 +54,12 @@ class ImageFolder:
     table: str | None = None
     split_folders: bool | None = None
 
-    media = True
-    numbered = False
-
-    def __post_init__(self) -> None:
-        """Checks where labels come from."""
-        self._labels.check()
-
-    @property
-    def label(self) -> str | None:
-        """``label``, unless the file names have no such field, or a table may have none."""
-        return self._labels.label
-
-    @property
-    def side_urls(self) -> tuple[str, ...]:
-        """The table, if there is one."""
-        return self._labels.side_urls
-
-    @property
-    def _labels(self) -> FileLabels:
-        return FileLabels(
-            source="ImageFolder",
-            content="image",
-            pattern=self.pattern,
-            table=self.table,
-            split_folders=self.split_folders,
-        )
+    _content = "image"
 
     def settings(self) -> dict[str, object]:
         """What shapes the records, as plain JSON, for the fingerprint."""
         labels = self._labels.settings()
         return {"source": "image_folder", "max_pixels": self.max_pixels, **labels}
-
-    def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes all files but those that people do not mean when they speak of the folder's."""
-        return select_media(files, self._labels)
-
-    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """None: an image is read whole."""
-        return ()
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The image as it is stored, and the features that ``file_labels`` finds.
@@ -104,34 +70,15 @@ class ImageFolder:
         """
         return {"image": Image(storage="encoded"), **self._labels.infer(files, opened)}
 
-    def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
-        """How many of the table's rows belong to no file."""
-        return self._labels.num_unused_rows(files, opened)
-
-    def read(
-        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
-    ) -> Iterator[RawBatch]:
-        """Reads a block's images in the order of ``ordered``, many at a time.
-
-        What the inventory could not read, what has no labels and what has no image's header
-        becomes a reject of the batch in which it would have been.
-
-        Raises:
-            StorageError: if a file is no longer what the inventory found. Its bytes must not slip
-                into a snapshot whose fingerprint speaks of others, and it is no bad record
-                either: the next build sees it as it is.
-        """
-        kind = MediaKind(
-            name="image",
+    def _kind(self, features: Features) -> MediaKind[ImageHeader]:
+        return MediaKind(
+            name=self._content,
             read_header=self._read_header,
             unreadable=UnreadableImageError,
             weigh=_num_pixels,
             max_weight=BATCH_PIXELS,
             sides=_side_columns,
         )
-        parts = [block.ranges[i] for i in ordered]
-        labels = self._labels.reader(features, opened)
-        yield from read_media(kind, parts, features=features, labels=labels, opened=opened)
 
     def _read_header(self, data: bytes) -> ImageHeader:
         return read_header(data, max_pixels=self.max_pixels)

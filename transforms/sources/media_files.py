@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.blocks import FileRange, RawBatch, Selection, SourceFile
+from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.errors import Reject
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
@@ -49,18 +50,91 @@ class MediaKind(Generic[_H]):
     """The columns beside the bytes."""
 
 
-def select_media(files: Sequence[SourceFile], labels: FileLabels) -> Selection:
-    """Takes all files but those that people do not mean when they speak of the folder's."""
-    reasons = [
-        "label table" if labels.is_side_file(file.path) else skip_reason(file.path)
-        for file in files
-    ]
-    kept = tuple(file for file, reason in zip(files, reasons, strict=True) if reason is None)
-    counts = Counter(reason for reason in reasons if reason is not None)
-    return Selection(files=kept, num_skipped={key: counts[key] for key in sorted(counts)})
+class MediaFolder(abc.ABC):
+    """A source of files of one kind; folders, their names, or a table tell what is in each.
+
+    A frozen dataclass of these arguments beside its own, in the order that it gives them.
+    """
+
+    pattern: str | None
+    table: str | None
+    split_folders: bool | None
+
+    media = True
+    numbered = False
+    _content: ClassVar[str]
+    """The feature that holds the files' bytes."""
+
+    def __post_init__(self) -> None:
+        """Checks where labels come from."""
+        self._labels.check()
+
+    @property
+    def label(self) -> str | None:
+        """``label``, unless the file names have no such field, or a table may have none."""
+        return self._labels.label
+
+    @property
+    def side_urls(self) -> tuple[str, ...]:
+        """The table, if there is one."""
+        return self._labels.side_urls
+
+    @property
+    def _labels(self) -> FileLabels:
+        return FileLabels(
+            source=type(self).__name__,
+            content=self._content,
+            pattern=self.pattern,
+            table=self.table,
+            split_folders=self.split_folders,
+        )
+
+    @abc.abstractmethod
+    def _kind(self, features: Features) -> MediaKind[Any]:
+        """What is particular to the files, which are to be as ``features`` say."""
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes all files but those that people do not mean when they speak of the folder's."""
+        labels = self._labels
+        reasons = [
+            "label table" if labels.is_side_file(file.path) else _skip_reason(file.path)
+            for file in files
+        ]
+        kept = tuple(file for file, reason in zip(files, reasons, strict=True) if reason is None)
+        counts = Counter(reason for reason in reasons if reason is not None)
+        return Selection(files=kept, num_skipped={key: counts[key] for key in sorted(counts)})
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """None: a file is one record, which is read whole."""
+        return ()
+
+    def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
+        """How many of the table's rows belong to no file."""
+        return self._labels.num_unused_rows(files, opened)
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads a block's files in the order of ``ordered``, many at a time.
+
+        What the inventory could not read, what has no labels, and what has no header of its kind
+        or not what ``features`` declares, becomes a reject of the batch in which it would have
+        been.
+
+        Raises:
+            StorageError: if a file is no longer what the inventory found. Its bytes must not slip
+                into a snapshot whose fingerprint speaks of others, and it is no bad record
+                either: the next build sees it as it is.
+        """
+        parts = [block.ranges[i] for i in ordered]
+        labels = self._labels.reader(features, opened)
+        kind = self._kind(features)
+        with contextlib.closing(read_ahead(opened, _chunks(parts))) as contents:
+            for chunk in contents:
+                yield from _read_chunk(kind, chunk, features=features, labels=labels)
 
 
-def skip_reason(path: str) -> str | None:
+def _skip_reason(path: str) -> str | None:
     """Why a file is none that people mean when they speak of a folder's files."""
     *folders, name = path.split("/")
     for folder in folders:
@@ -75,29 +149,6 @@ def skip_reason(path: str) -> str | None:
     if name.startswith("."):
         return "hidden file"
     return _SYSTEM_FILES.get(name.lower())
-
-
-def read_media(
-    kind: MediaKind[_H],
-    parts: Sequence[FileRange],
-    *,
-    features: Features,
-    labels: LabelReader,
-    opened: OpenSource,
-) -> Iterator[RawBatch]:
-    """Reads files in their order, many at a time, in the wire form of the raw features.
-
-    What the inventory could not read, what has no labels and what has no header of its kind
-    becomes a reject of the batch in which it would have been.
-
-    Raises:
-        StorageError: if a file is no longer what the inventory found. Its bytes must not slip
-            into a snapshot whose fingerprint speaks of others, and it is no bad record either: the
-            next build sees it as it is.
-    """
-    with contextlib.closing(read_ahead(opened, _chunks(parts))) as contents:
-        for chunk in contents:
-            yield from _read_chunk(kind, chunk, features=features, labels=labels)
 
 
 def _read_chunk(
