@@ -16,7 +16,6 @@ from ...schemas.errors import RecipeError, Reject, SchemaError
 from ...schemas.features import Feature, Features, Scalar, is_encoded, is_optional, tensor_form
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
-from ..runs import wire_schema
 from .extracted import plain_batch, plain_schema
 from .media_rows import MediaRowReader
 from .own_records import RaisedError, ReadFn, records_of
@@ -30,7 +29,7 @@ from .table_files import (
     types_to_json,
     with_types,
 )
-from .wire_arrays import Lists, wire_arrays, wire_lists
+from .wire_arrays import Lists, wire_batch, wire_lists
 
 SAMPLED = 100
 """So many records of a file tell the types of its values, …"""
@@ -265,14 +264,9 @@ class _Pending:
         self._num_bytes += sum(_size(v) for lists in row.values() for v in lists.values())
 
     def batch(self) -> RawBatch:
-        schema = wire_schema(self._features)
-        columns: dict[str, pa.Array] = {}
-        for name, feature in self._features.items():
-            columns.update(wire_arrays(name, feature, [row[name] for row in self._rows]))
-        arrays = [columns[name] for name in schema.names]
         return RawBatch(
             ids=[f"{self._path}#{number}" for number in self._numbers],
-            columns=pa.RecordBatch.from_arrays(arrays, schema=schema),
+            columns=wire_batch(self._features, self._rows),
             rejects=tuple(self.rejects),
         )
 

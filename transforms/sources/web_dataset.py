@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-import pyarrow as pa
 import pydantic
 
 from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
@@ -19,11 +18,10 @@ from ...schemas.features import ClassLabel, Features
 from ...schemas.recipe import OpenSource
 from ..globs import matches
 from ..prepare.image_header import MAX_PIXELS
-from ..runs import wire_schema
 from ..tar_archive import archive_scheme
 from .sample_parts import PartTypes, UnfitPartError, kind_of, read_parts
 from .tar_samples import Damage, Sample, read_samples, sample_offsets, split_name
-from .wire_arrays import Lists, wire_arrays
+from .wire_arrays import Lists, wire_batch
 
 SAMPLED = 500
 """So many samples of a tar tell the types of its parts, …"""
@@ -227,14 +225,9 @@ class _Pending:
         )
 
     def batch(self) -> RawBatch:
-        schema = wire_schema(self._features)
-        columns: dict[str, pa.Array] = {}
-        for name, feature in self._features.items():
-            columns.update(wire_arrays(name, feature, [row[name] for row in self._rows]))
-        arrays = [columns[name] for name in schema.names]
         return RawBatch(
             ids=[f"{self._path}#{position}" for position in self.positions],
-            columns=pa.RecordBatch.from_arrays(arrays, schema=schema),
+            columns=wire_batch(self._features, self._rows),
             rejects=tuple(self.rejects),
         )
 
