@@ -8,7 +8,6 @@ from typing import Any
 import fsspec
 import pyarrow as pa
 import pyarrow.feather
-import pyarrow.parquet as pq
 import pytest
 
 from snapshard.schemas.blocks import SourceFile
@@ -25,6 +24,8 @@ from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources.arrow_ipc import Arrow
 from snapshard.transforms.sources.parquet import Parquet
 
+from .arrow_bytes import ipc, parquet
+
 TABLE = pa.table(
     {
         "n": pa.array(range(10), pa.int16()),
@@ -36,21 +37,6 @@ TABLE = pa.table(
         "some": pa.array([None if i % 2 else [i] * i for i in range(10)], pa.list_(pa.int64())),
     }
 )
-
-
-def parquet(table: pa.Table, **options: Any) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink, **({"row_group_size": 4} | options))
-    return sink.getvalue()
-
-
-def ipc(table: pa.Table, *, stream: bool = False, rows: int = 4) -> bytes:
-    sink = io.BytesIO()
-    make = pa.ipc.new_stream if stream else pa.ipc.new_file
-    with make(sink, table.schema) as writer:
-        for batch in table.to_batches(max_chunksize=rows):
-            writer.write_batch(batch)
-    return sink.getvalue()
 
 
 def feather(table: pa.Table) -> bytes:

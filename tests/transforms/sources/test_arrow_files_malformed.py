@@ -2,13 +2,11 @@
 
 import contextlib
 import gzip
-import io
 import random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,21 +16,7 @@ from snapshard.schemas.features import Feature, Scalar, Sequence
 from snapshard.transforms.sources.arrow_ipc import Arrow
 from snapshard.transforms.sources.parquet import Parquet
 
-
-def parquet(table: pa.Table, **options: Any) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink, **({"row_group_size": 4} | options))
-    return sink.getvalue()
-
-
-def ipc(table: pa.Table, *, stream: bool = False, rows: int = 4) -> bytes:
-    sink = io.BytesIO()
-    make = pa.ipc.new_stream if stream else pa.ipc.new_file
-    with make(sink, table.schema) as writer:
-        for batch in table.to_batches(max_chunksize=rows):
-            writer.write_batch(batch)
-    return sink.getvalue()
-
+from .arrow_bytes import ipc, parquet
 
 ROWS = 12
 SMALL = pa.table({"x": range(ROWS), "s": ["abc"] * ROWS, "l": [[1.5]] * ROWS})
