@@ -170,6 +170,19 @@ class Lab:
                 rows[record_id] = {name: values[row] for name, values in columns.items()}
         return rows
 
+    def stored_rows(self, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
+        """Record id -> values of each stored example, images as their files."""
+        import tensorflow as tf
+
+        rows: dict[str, dict[str, Any]] = {}
+        for split in snapshot.manifest.splits.values():
+            for shard in split.shards:
+                examples = tf.data.TFRecordDataset(f"{snapshot.path}/{shard.file}")
+                ids = self.index_ids(snapshot, shard.file)
+                for record_id, example in zip(ids, examples.as_numpy_iterator(), strict=True):
+                    rows[record_id] = ss.parse_example(example, snapshot.manifest.features)
+        return rows
+
     def csv_rows(self, path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         """(record id, cells) of a table without quoted newlines, by the standard library."""
         offset = 0

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.verify import verify
-from snapshard.schemas.progress import Silent
+
+from .built import build_all
 
 NUM = 20
 PLACES = ("local", "memory", "zip")
@@ -32,13 +32,6 @@ def put(folder: Path, place: str, name: str, content: bytes) -> str:
         return f"zip://{name}::{folder}/a.zip"
     (folder / name).write_bytes(content)
     return str(folder / name)
-
-
-def built(tmp_path: Path, source: Any, **settings: Any) -> ss.Snapshot:
-    recipe = ss.Recipe(name="made", source=source, splits=ss.Splits(train=1.0), **settings)
-    snapshot = ss.build(recipe, tmp_path / "out", workers=1)
-    verify(snapshot, progress=Silent())
-    return snapshot
 
 
 def numbered(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -73,7 +66,7 @@ def test_examples_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
             example = tf.train.Example(features=tf.train.Features(feature=features))
             writer.write(example.SerializeToString())
     url = put(tmp_path, place, "t.tfrecord.gz", Path(path).read_bytes())
-    snapshot = built(tmp_path, ss.TFRecords(url, label="kind"))
+    snapshot = build_all(tmp_path, ss.TFRecords(url, label="kind"))
     assert snapshot.manifest.features["triple"] == ss.Tensor("int64", (3,))
     rows = numbered(lab.rows_back(snapshot))
     assert rows == [
@@ -101,7 +94,7 @@ def test_frames_of_sequence_examples_come_back_equal(lab: Any, tmp_path: Path) -
                 frame = example.feature_lists.feature_list["frames"].feature.add()
                 frame.float_list.value.extend([i, k / 2])
             writer.write(example.SerializeToString())
-    snapshot = built(tmp_path, ss.TFRecords(str(tmp_path / "t.tfrecord")))
+    snapshot = build_all(tmp_path, ss.TFRecords(str(tmp_path / "t.tfrecord")))
     assert numbered(lab.rows_back(snapshot)) == [
         {"n": i, "frames": [[i, k / 2] for k in range(1 + i % 3)]} for i in range(NUM)
     ]
@@ -124,7 +117,7 @@ def test_arrays_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     sink = io.BytesIO()
     np.savez_compressed(sink, **arrays)
     url = put(tmp_path, place, "t.npz", sink.getvalue())
-    snapshot = built(tmp_path, ss.Numpy(url, label="kind"))
+    snapshot = build_all(tmp_path, ss.Numpy(url, label="kind"))
     assert snapshot.manifest.features["at"] == ss.Timestamp("s")
     rows = numbered(lab.rows_back(snapshot))
     arrays["at"] = arrays["at"].astype(np.int64)
@@ -137,7 +130,7 @@ def test_arrays_beside_each_other_come_back_equal(lab: Any, tmp_path: Path) -> N
     np.save(tmp_path / "x.npy", pixels)
     np.save(tmp_path / "y.npy", np.arange(NUM))
     source = ss.Numpy(str(tmp_path / "x.npy"), beside={"y": str(tmp_path / "y.npy")}, label="y")
-    rows = numbered(lab.rows_back(built(tmp_path, source)))
+    rows = numbered(lab.rows_back(build_all(tmp_path, source)))
     assert rows == [{"data": pixels[i].tolist(), "y": i} for i in range(NUM)]
 
 
@@ -148,7 +141,7 @@ def test_texts_come_back_equal(lab: Any, tmp_path: Path, place: str, per: Any) -
     content = "\n\n".join(texts) + "\n"
     wanted = {"line": content.split("\n"), "paragraph": texts, "file": [content]}[per]
     packed = gzip.compress(content.encode()) if per == "paragraph" else content.encode()
-    snapshot = built(tmp_path, ss.TextFiles(put(tmp_path, place, "t.txt", packed), per=per))
+    snapshot = build_all(tmp_path, ss.TextFiles(put(tmp_path, place, "t.txt", packed), per=per))
     rows = lab.rows_back(snapshot)
     assert snapshot.manifest.features == {"text": ss.Text()}
     found = list(rows.values()) if per == "file" else numbered(rows)
@@ -180,7 +173,7 @@ def test_tables_in_memory_come_back_equal(lab: Any, tmp_path: Path) -> None:
             "who": [{"age": i, "city": f"c{i}"} for i in range(NUM)],
         }
     )
-    snapshot = built(tmp_path, ss.Table(table, label="kind"))
+    snapshot = build_all(tmp_path, ss.Table(table, label="kind"))
     assert numbered(lab.rows_back(snapshot)) == expected
 
 
@@ -207,7 +200,7 @@ def test_sounds_and_arrays_of_samples_come_back_equal(lab: Any, tmp_path: Path) 
                 member = tarfile.TarInfo(f"{i:03}.{part}")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
-    rows = lab.rows_back(built(tmp_path, ss.WebDataset(str(tmp_path / "t.tar"))))
+    rows = lab.rows_back(build_all(tmp_path, ss.WebDataset(str(tmp_path / "t.tar"))))
     assert sorted(row["label"] for row in rows.values()) == list(range(NUM))
     for row in rows.values():
         i = row["label"]

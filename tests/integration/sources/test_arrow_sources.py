@@ -18,8 +18,8 @@ import pytest
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard.pipelines.verify import verify
-from snapshard.schemas.progress import Silent
+
+from .built import build_all
 
 NUM = 30
 EPOCH = datetime.datetime(2020, 1, 1)
@@ -103,13 +103,6 @@ FORMATS: dict[str, tuple[Callable[..., Any], Callable[[Path], None]]] = {
 }
 
 
-def build(tmp_path: Path, source: Any, **settings: Any) -> ss.Snapshot:
-    recipe = ss.Recipe(name="made", source=source, splits=ss.Splits(train=1.0), **settings)
-    snapshot = ss.build(recipe, tmp_path / "out", workers=1)
-    verify(snapshot, progress=Silent())
-    return snapshot
-
-
 def expected_of(row: dict[str, Any]) -> dict[str, Any]:
     milliseconds = (row["at"] - EPOCH) // datetime.timedelta(milliseconds=1) + 1577836800000
     values = {
@@ -134,7 +127,7 @@ def expected_of(row: dict[str, Any]) -> dict[str, Any]:
 def test_arrow_files_come_back_equal(lab: Any, tmp_path: Path, name: str) -> None:
     make, write = FORMATS[name]
     write(tmp_path / name)
-    rows = lab.rows_back(build(tmp_path, make(str(tmp_path / name), label="kind")))
+    rows = lab.rows_back(build_all(tmp_path, make(str(tmp_path / name), label="kind")))
     assert rows == {f"{name}#{i}": expected_of(row) for i, row in enumerate(ROWS)}
 
 
@@ -149,7 +142,7 @@ def test_parquet_elsewhere_comes_back_equal(lab: Any, tmp_path: Path, place: str
         with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("t.parquet", content)
         url = f"zip://*::{tmp_path}/a.zip"
-    rows = lab.rows_back(build(tmp_path, ss.Parquet(url, label="kind")))
+    rows = lab.rows_back(build_all(tmp_path, ss.Parquet(url, label="kind")))
     assert rows == {f"t.parquet#{i}": expected_of(row) for i, row in enumerate(ROWS)}
 
 
@@ -182,7 +175,7 @@ def test_json_lines_come_back_equal(lab: Any, tmp_path: Path, place: str) -> Non
         with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("t.jsonl", b"".join(lines))
         url = f"zip://*::{tmp_path}/a.zip"
-    found = lab.rows_back(build(tmp_path, ss.JsonLines(url, label="kind")))
+    found = lab.rows_back(build_all(tmp_path, ss.JsonLines(url, label="kind")))
     offsets = np.cumsum([0, *map(len, lines)]).tolist()
     expected = {
         f"t.jsonl#{offset}": {
@@ -200,23 +193,11 @@ def test_rows_that_do_not_fit_are_rejects_of_the_build(lab: Any, tmp_path: Path)
     (tmp_path / "t.jsonl").write_bytes(good * 9 + b'{"a": "x"}\n' + good)
     source = ss.JsonLines(str(tmp_path / "t.jsonl"), types={"a": "int64"})
     with pytest.raises(ss.SnapshardError, match=r"t\.jsonl#81: t\.jsonl byte 81: 'a' is 'x'"):
-        build(tmp_path, source)
-    snapshot = build(tmp_path, source, max_rejects=1)
+        build_all(tmp_path, source)
+    snapshot = build_all(tmp_path, source, max_rejects=1)
     (reject,) = lab.rejects(snapshot)
     assert (reject["id"], reject["position"]) == ("t.jsonl#81", 81)
     assert len(lab.rows_back(snapshot)) == 10
-
-
-def stored_rows(lab: Any, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
-    """Record id -> values of each stored example: images as their files."""
-    import tensorflow as tf
-
-    rows = {}
-    for shard in snapshot.manifest.splits["train"].shards:
-        examples = tf.data.TFRecordDataset(f"{snapshot.path}/{shard.file}").as_numpy_iterator()
-        for record_id, example in zip(lab.index_ids(snapshot, shard.file), examples, strict=True):
-            rows[record_id] = ss.parse_example(example, snapshot.manifest.features)
-    return rows
 
 
 def test_images_in_parquet_come_back_equal(lab: Any, tmp_path: Path) -> None:
@@ -228,7 +209,7 @@ def test_images_in_parquet_come_back_equal(lab: Any, tmp_path: Path) -> None:
         contents.append(sink.getvalue())
     pq.write_table(pa.table({"image": contents, "n": range(4)}), tmp_path / "t.parquet")
     source = ss.Parquet(str(tmp_path / "t.parquet"), types={"image": ss.Image(storage="encoded")})
-    rows = stored_rows(lab, build(tmp_path, source))
+    rows = lab.stored_rows(build_all(tmp_path, source))
     assert rows == {
         f"t.parquet#{i}": {"image": content, "n": i} for i, content in enumerate(contents)
     }

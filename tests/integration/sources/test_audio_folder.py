@@ -13,11 +13,10 @@ import soundfile
 
 import snapshard as ss
 from snapshard.pipelines.staging import load_recipe_file
-from snapshard.pipelines.verify import verify
-from snapshard.schemas.progress import Silent
+
+from .built import build_all, rows_of
 
 CLASSES = ("no", "yes")
-ALL = ss.Splits(train=1.0)
 FORMATS = (
     ("WAV", "PCM_16"),
     ("WAV", "PCM_24"),
@@ -53,17 +52,6 @@ def write(folder: Path, files: dict[str, bytes]) -> str:
     return str(folder / "sounds")
 
 
-def build(tmp_path: Path, source: Any, **settings: Any) -> ss.Snapshot:
-    recipe = ss.Recipe(name="made", source=source, **{"splits": ALL, **settings})
-    snapshot = ss.build(recipe, tmp_path / "out", workers=1)
-    verify(snapshot, progress=Silent())
-    return snapshot
-
-
-def rows_of(lab: Any, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
-    return {record_id: values for record_id, _, values in lab.read_back(snapshot).rows()}
-
-
 def _memory(folder: Path, files: dict[str, bytes]) -> str:
     for name, content in files.items():
         fsspec.filesystem("memory").pipe(f"/test_audio_folder/{name}", content)
@@ -89,7 +77,7 @@ def test_every_format_and_rate_comes_back_equal_from_anywhere(
         f"{CLASSES[i % 2]}/{i}.wav": encode(noise(i, 300 + i), (8000, 16_000)[i // 7], *form)
         for i, form in enumerate(FORMATS * 2)
     }
-    snapshot = build(tmp_path, ss.AudioFolder(PLACES[place](tmp_path, files)))
+    snapshot = build_all(tmp_path, ss.AudioFolder(PLACES[place](tmp_path, files)))
     rows = rows_of(lab, snapshot)
     assert rows.keys() == files.keys()
     assert snapshot.manifest.features["audio"] == ss.Audio(dtype="float32")
@@ -105,7 +93,7 @@ def test_sixteen_bits_of_two_channels_come_back_to_the_bit(lab: Any, tmp_path: P
         f"{CLASSES[i % 2]}/{i}": encode(noise(i, 50 + i, 2), 8000, form)
         for i, form in enumerate(["WAV", "FLAC", "WAVEX"] * 3)
     }
-    snapshot = build(tmp_path, ss.AudioFolder(write(tmp_path, files)))
+    snapshot = build_all(tmp_path, ss.AudioFolder(write(tmp_path, files)))
     assert snapshot.manifest.features["audio"] == ss.Audio(rate=8000, channels=2, dtype="int16")
     for name, row in rows_of(lab, snapshot).items():
         np.testing.assert_array_equal(row["audio"], decoded(files[name])[0])
@@ -115,7 +103,7 @@ def test_names_and_tables_say_what_is_in_them(lab: Any, tmp_path: Path) -> None:
     files = {f"{CLASSES[i % 2]}_anna_{i}.wav": encode(noise(i, 40), 8000) for i in range(6)}
     url = write(tmp_path, files)
     source = ss.AudioFolder(url, pattern="{label}_{speaker}_{n}.wav")
-    snapshot = build(tmp_path, source, prepare=[ss.audio.decode("audio")])
+    snapshot = build_all(tmp_path, source, prepare=[ss.audio.decode("audio")])
     # All files are of one length, so examples have a fixed shape.
     assert snapshot.manifest.features["audio"] == ss.Audio(rate=8000, samples=40)
     rows = rows_of(lab, snapshot)
@@ -130,7 +118,7 @@ def test_names_and_tables_say_what_is_in_them(lab: Any, tmp_path: Path) -> None:
     lines = [f"{name},{CLASSES[i % 2]},{i * 0.5}" for i, name in enumerate(files)]
     (tmp_path / "sounds" / "table.csv").write_text("\n".join(["file,label,level", *lines]))
     table = ss.AudioFolder(url, table=str(tmp_path / "sounds" / "table.csv"))
-    rows = rows_of(lab, build(tmp_path, table))
+    rows = rows_of(lab, build_all(tmp_path, table))
     assert [rows[name]["level"] for name in files] == [i * 0.5 for i in range(6)]
     assert [CLASSES[rows[name]["label"]] for name in files] == [*CLASSES] * 3
 
@@ -147,7 +135,7 @@ def test_what_is_damaged_is_rejected_and_the_rest_is_built(lab: Any, tmp_path: P
         "stray.wav": (good["no/0.wav"], "not in a class folder"),
     }
     url = write(tmp_path, good | {name: content for name, (content, _) in bad.items()})
-    snapshot = build(tmp_path, ss.AudioFolder(url), max_rejects=len(bad))
+    snapshot = build_all(tmp_path, ss.AudioFolder(url), max_rejects=len(bad))
     rejects = {reject["id"]: reject["reason"] for reject in lab.rejects(snapshot)}
     assert rejects == {name: reason for name, (_, reason) in bad.items()}
     rows = rows_of(lab, snapshot)
@@ -159,7 +147,7 @@ def test_what_is_damaged_is_rejected_and_the_rest_is_built(lab: Any, tmp_path: P
 def test_declared_features_are_held_to(lab: Any, tmp_path: Path) -> None:
     files = {f"{CLASSES[i % 2]}/{i}.wav": encode(noise(i, 60), 8000) for i in range(6)}
     source = ss.AudioFolder(write(tmp_path, files))
-    features = build(tmp_path, source).manifest.features
+    features = build_all(tmp_path, source).manifest.features
     assert features["audio"] == ss.Audio(rate=8000, samples=60)
     write(
         tmp_path,
@@ -170,7 +158,7 @@ def test_declared_features_are_held_to(lab: Any, tmp_path: Path) -> None:
             "yes/both.wav": encode(noise(0, 60, 2), 8000),
         },
     )
-    snapshot = build(tmp_path, source, features=features, max_rejects=4)
+    snapshot = build_all(tmp_path, source, features=features, max_rejects=4)
     assert {reject["id"]: reject["reason"] for reject in lab.rejects(snapshot)} == {
         "yes/fast.wav": "other rate",
         "yes/long.wav": "other length",
@@ -180,7 +168,7 @@ def test_declared_features_are_held_to(lab: Any, tmp_path: Path) -> None:
     assert rows_of(lab, snapshot).keys() == files.keys()
     # Wider than any file needs.
     features = {**features, "audio": ss.Audio(rate=8000, dtype="float32")}
-    snapshot = build(tmp_path, source, features=features, max_rejects=2)
+    snapshot = build_all(tmp_path, source, features=features, max_rejects=2)
     rows = rows_of(lab, snapshot)
     assert rows.keys() == {*files, "yes/long.wav", "yes/wide.wav"}
     exact = noise(0, 60)[:, 0]
@@ -220,7 +208,7 @@ def test_what_tensorflow_decodes_is_served_from_raw_files(
         ss.audio.decode("audio", rate=16_000, plain_wav=True),
         ss.audio.log_mel("audio", num_mels=64),
     ]
-    snapshot = build(tmp_path, source, prepare=steps)
+    snapshot = build_all(tmp_path, source, prepare=steps)
     rows = rows_of(lab, snapshot)
     names = list(rows)[:3]
     serve = tf.saved_model.load(f"{snapshot.path}/serving").signatures["serving_default"]

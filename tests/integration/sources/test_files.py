@@ -16,6 +16,8 @@ import snapshard as ss
 from snapshard.pipelines.verify import verify
 from snapshard.schemas.progress import Silent
 
+from .built import build
+
 HEAD = struct.Struct("<Bd")
 NUM = 30
 RECIPE = '''
@@ -83,14 +85,6 @@ def read(file: Any) -> Iterator[Any]:
 
 
 GRID = pa.list_(pa.list_(pa.uint8(), 2), 2)
-
-
-def build(tmp_path: Path, source: Any, **settings: Any) -> ss.Snapshot:
-    workers = settings.pop("workers", 1)
-    recipe = ss.Recipe(name="made", source=source, **settings)
-    snapshot = ss.build(recipe, tmp_path / "out", workers=workers)
-    verify(snapshot, progress=Silent())
-    return snapshot
 
 
 def test_dicts_come_back_equal_with_one_worker_or_two(lab: Any, tmp_path: Path) -> None:

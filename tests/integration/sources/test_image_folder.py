@@ -15,12 +15,11 @@ import pytest
 from PIL import Image as Pillow
 
 import snapshard as ss
-from snapshard.pipelines.verify import verify
-from snapshard.schemas.progress import Silent
+
+from .built import build_all, rows_of
 
 SIZE = (6, 9)
 CLASSES = ("cat", "dog", "owl")
-ALL = ss.Splits(train=1.0)
 DECODED = [ss.images.decode("image"), ss.images.resize("image", SIZE)]
 
 
@@ -67,17 +66,6 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
         path.write_bytes(content)
 
 
-def build(tmp_path: Path, source: Any, **settings: Any) -> ss.Snapshot:
-    recipe = ss.Recipe(name="made", source=source, **{"splits": ALL, **settings})
-    snapshot = ss.build(recipe, tmp_path / "out", workers=1)
-    verify(snapshot, progress=Silent())
-    return snapshot
-
-
-def rows_of(lab: Any, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
-    return {record_id: values for record_id, _, values in lab.read_back(snapshot).rows()}
-
-
 def _local(folder: Path, files: dict[str, bytes]) -> str:
     write(folder / "images", files)
     return str(folder / "images")
@@ -110,7 +98,7 @@ PLACES = {
 def test_class_folders_come_back_equal_from_anywhere(lab: Any, tmp_path: Path, place: str) -> None:
     files = contents()
     source = ss.ImageFolder(PLACES[place](tmp_path, files))
-    snapshot = build(tmp_path, source, prepare=DECODED)
+    snapshot = build_all(tmp_path, source, prepare=DECODED)
     rows = rows_of(lab, snapshot)
     assert rows.keys() == files.keys()
     assert list(CLASSES) == snapshot.reader().CLASS_NAMES
@@ -137,7 +125,7 @@ def test_every_format_and_orientation_comes_back_equal(lab: Any, tmp_path: Path)
     source = ss.ImageFolder(str(tmp_path / "images"))
     # Decoded once and for all, and as files that the reader decodes.
     for steps in (DECODED, []):
-        found = rows_of(lab, build(tmp_path, source, prepare=steps))
+        found = rows_of(lab, build_all(tmp_path, source, prepare=steps))
         assert found.keys() == files.keys()
         for name, content in files.items():
             expected = decoded(content)
@@ -156,7 +144,7 @@ def test_fields_of_file_names_and_folders_of_splits(lab: Any, tmp_path: Path) ->
     source = ss.ImageFolder(
         str(tmp_path / "images"), pattern="{label}_{camera}_{n}.png", split_folders=True
     )
-    snapshot = build(
+    snapshot = build_all(
         tmp_path,
         source,
         prepare=DECODED,
@@ -194,19 +182,12 @@ def test_a_table_with_boxes(lab: Any, tmp_path: Path) -> None:
     table.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in rows_beside))
     source = ss.ImageFolder(str(tmp_path / "images"), table=str(table))
     steps = [ss.images.decode("image"), ss.images.center_crop("image", (10, 10))]
-    snapshot = build(tmp_path, source, prepare=steps, max_rejects=1)
+    snapshot = build_all(tmp_path, source, prepare=steps, max_rejects=1)
     (reject,) = lab.rejects(snapshot)
     assert (reject["id"], reject["reason"]) == ("lost.png", "no row in the table")
     skipped = lab.build_facts(snapshot)["input"]["skipped"]
     assert skipped == {"label table": 1, "row of the table without a file": 1}
-    rows = {}
-    for shard in snapshot.manifest.splits["train"].shards:
-        import tensorflow as tf
-
-        path = f"{snapshot.path}/{shard.file}"
-        examples = tf.data.TFRecordDataset(path).as_numpy_iterator()
-        for record_id, example in zip(lab.index_ids(snapshot, shard.file), examples, strict=True):
-            rows[record_id] = ss.parse_example(example, snapshot.manifest.features)
+    rows = lab.stored_rows(snapshot)
     assert rows.keys() == files.keys()
     for i, name in enumerate(files):
         row = rows[name]
@@ -215,9 +196,9 @@ def test_a_table_with_boxes(lab: Any, tmp_path: Path) -> None:
         # The ear lies above the crop; the nose's box is in the crop's own shares.
         np.testing.assert_array_equal(row["boxes"], np.tile(np.float32([0, 0, 0.5, 1]), (i, 1)))
         np.testing.assert_array_equal(row["box_labels"], [1] * i)
-    digests = [build(tmp_path, source, prepare=steps, max_rejects=1).manifest.fingerprint]
+    digests = [build_all(tmp_path, source, prepare=steps, max_rejects=1).manifest.fingerprint]
     table.write_bytes(table.read_bytes().replace(b"nose", b"NOSE"))
-    digests.append(build(tmp_path, source, prepare=steps, max_rejects=1).manifest.fingerprint)
+    digests.append(build_all(tmp_path, source, prepare=steps, max_rejects=1).manifest.fingerprint)
     assert digests[0] == snapshot.manifest.fingerprint != digests[1]
 
 
@@ -233,7 +214,7 @@ def test_re_encoded_images_keep_their_bytes_where_nothing_changes(lab: Any, tmp_
         ss.images.resize("image", SIZE),
         ss.images.encode("image", quality=95),
     ]
-    snapshot = build(tmp_path, ss.ImageFolder(str(tmp_path / "images")), prepare=steps)
+    snapshot = build_all(tmp_path, ss.ImageFolder(str(tmp_path / "images")), prepare=steps)
     rows = rows_of(lab, snapshot)
     np.testing.assert_array_equal(rows["cat/same.jpg"]["image"], decoded(files["cat/same.jpg"]))
     assert {row["image"].shape for row in rows.values()} == {(*SIZE, 3)}
@@ -261,7 +242,7 @@ def test_a_web_dataset_comes_back_equal(lab: Any, tmp_path: Path, place: str) ->
         for name, content in packed.items():
             fsspec.filesystem("memory").pipe(f"/test_web_dataset/{name}", content)
         source = ss.WebDataset("memory://test_web_dataset/s-{0..1}.tar")
-    snapshot = build(tmp_path, source, prepare=DECODED)
+    snapshot = build_all(tmp_path, source, prepare=DECODED)
     rows = sorted(rows_of(lab, snapshot).values(), key=lambda row: int(row["json.n"]))
     assert [int(row["json.n"]) for row in rows] == list(range(num))
     for i, row in enumerate(rows):
@@ -280,8 +261,8 @@ def test_a_damaged_tar_of_samples_keeps_its_good_beginning(lab: Any, tmp_path: P
     source = ss.WebDataset(str(tmp_path / "a.tar"))
     steps = [ss.images.decode("image")]
     with pytest.raises(ss.SnapshardError, match=r"a\.tar#\d+"):
-        build(tmp_path, source, prepare=steps)
-    snapshot = build(tmp_path, source, prepare=steps, max_rejects=2)
+        build_all(tmp_path, source, prepare=steps)
+    snapshot = build_all(tmp_path, source, prepare=steps, max_rejects=2)
     assert {reject["source"] for reject in lab.rejects(snapshot)} == {"a.tar"}
     assert 2 <= sum(split.num_examples for split in snapshot.manifest.splits.values()) < 8
 
@@ -290,4 +271,4 @@ def test_class_folders_called_like_splits_are_refused(tmp_path: Path) -> None:
     files = {f"{split}/{name}": c for split in ("train", "test") for name, c in contents(3).items()}
     write(tmp_path / "images", files)
     with pytest.raises(ss.SnapshardError, match="split_folders=True"):
-        build(tmp_path, ss.ImageFolder(str(tmp_path / "images")))
+        build_all(tmp_path, ss.ImageFolder(str(tmp_path / "images")))

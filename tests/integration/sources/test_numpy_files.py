@@ -14,6 +14,8 @@ from snapshard.pipelines.suggest import suggest_recipe
 from snapshard.pipelines.verify import verify
 from snapshard.schemas.progress import Silent
 
+from .built import build
+
 NUM = 30
 ARRAYS: dict[str, Any] = {
     "x": np.arange(NUM * 6, dtype=np.float32).reshape(NUM, 2, 3) / 7,
@@ -32,12 +34,6 @@ def npz() -> bytes:
     out = io.BytesIO()
     np.savez_compressed(out, **ARRAYS)
     return out.getvalue()
-
-
-def build(tmp_path: Path, source: Any) -> ss.Snapshot:
-    snapshot = ss.build(ss.Recipe(name="made", source=source), tmp_path / "out")
-    verify(snapshot, progress=Silent())
-    return snapshot
 
 
 @pytest.mark.parametrize("place", ["local", "memory", "zip"])

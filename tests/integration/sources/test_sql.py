@@ -17,8 +17,9 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.forecast import forecast
-from snapshard.pipelines.verify import verify
 from snapshard.schemas.progress import Silent
+
+from .built import build
 
 NUM = 60
 SECRET = "geheim7"
@@ -38,13 +39,6 @@ def sqlite(tmp_path: Path) -> Path:
 
 def row_of(i: int) -> tuple[Any, ...]:
     return (i * 7 - 20, i, None if i % 5 == 1 else i / 7, f"é{i}", bytes([i, 255]), "ab"[i % 2])
-
-
-def build(tmp_path: Path, source: Any, *, workers: int = 1, **settings: Any) -> ss.Snapshot:
-    recipe = ss.Recipe(name="made", source=source, **settings)
-    snapshot = ss.build(recipe, tmp_path / "out", workers=workers)
-    verify(snapshot, progress=Silent())
-    return snapshot
 
 
 def test_sqlite_comes_back_equal(lab: Any, tmp_path: Path, sqlite: Path) -> None:

@@ -10,23 +10,18 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.forecast import forecast
-from snapshard.pipelines.verify import verify
 from snapshard.schemas.errors import DataError, RecipeError, SchemaError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms.sources import extracted
+
+from .built import build as build_source
+from .built import rows_of
 
 NUM = 40
 
 
 def build(tmp_path: Path, data: Any, *, workers: int = 1, **settings: Any) -> ss.Snapshot:
-    recipe = ss.Recipe(name="made", source=ss.Table(data, **settings))
-    snapshot = ss.build(recipe, tmp_path / "out", workers=workers)
-    verify(snapshot, progress=Silent())
-    return snapshot
-
-
-def rows_of(lab: Any, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
-    return {i: values for i, _, values in lab.read_back(snapshot).rows()}
+    return build_source(tmp_path, ss.Table(data, **settings), workers=workers)
 
 
 def frame() -> pd.DataFrame:
@@ -99,15 +94,7 @@ def test_arrow_and_anything_that_gives_a_stream(lab: Any, tmp_path: Path) -> Non
             return table.__arrow_c_stream__(requested_schema)
 
     first = build(tmp_path, table)
-    import tensorflow as tf
-
-    found = {}
-    for split in first.manifest.splits.values():
-        for shard in split.shards:
-            stored = tf.data.TFRecordDataset(f"{first.path}/{shard.file}").as_numpy_iterator()
-            for record_id, example in zip(lab.index_ids(first, shard.file), stored, strict=True):
-                found[record_id] = ss.parse_example(example, first.manifest.features)
-    assert found == {
+    assert lab.stored_rows(first) == {
         f"table#{i}": {"n": i, "code": b"xy"[i % 2 : i % 2 + 1], "who.age": i, "view": b"v%d" % i}
         for i in range(NUM)
     }

@@ -13,8 +13,8 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.suggest import suggest_recipe
-from snapshard.pipelines.verify import verify
-from snapshard.schemas.progress import Silent
+
+from .built import build, plain_rows
 
 NUM = 24
 
@@ -60,27 +60,6 @@ def expected(i: int) -> dict[str, Any]:
     }
 
 
-def rows_of(lab: Any, snapshot: ss.Snapshot) -> dict[str, dict[str, Any]]:
-    import tensorflow as tf
-
-    verify(snapshot, progress=Silent())
-    found = {}
-    for split in snapshot.manifest.splits.values():
-        for shard in split.shards:
-            stored = tf.data.TFRecordDataset(f"{snapshot.path}/{shard.file}").as_numpy_iterator()
-            for record_id, one in zip(lab.index_ids(snapshot, shard.file), stored, strict=True):
-                values = ss.parse_example(one, snapshot.manifest.features)
-                found[record_id] = {
-                    name: value.tolist() if hasattr(value, "tolist") else value
-                    for name, value in values.items()
-                }
-    return found
-
-
-def build(tmp_path: Path, source: Any, **settings: Any) -> ss.Snapshot:
-    return ss.build(ss.Recipe(name="made", source=source, **settings), tmp_path / "out")
-
-
 @pytest.mark.parametrize("place", ["local", "gzip", "memory", "zip"])
 def test_examples_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     frames = [frame(example(i)) for i in range(NUM)]
@@ -97,7 +76,7 @@ def test_examples_come_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     snapshot = build(tmp_path, ss.TFRecords(url, label="label"))
     assert snapshot.manifest.features["label"] == ss.ClassLabel(("cat", "dog"))
     offsets = np.cumsum([0, *map(len, frames)]).tolist()
-    rows = rows_of(lab, snapshot)
+    rows = plain_rows(lab, snapshot)
     assert rows == {f"{name}#{offsets[i]}": expected(i) for i in range(NUM)}
 
 
@@ -107,7 +86,7 @@ def test_serialized_tensors_come_back_equal(lab: Any, tmp_path: Path) -> None:
     arrays = [np.full((2, 3), i / 7, np.float64) for i in range(NUM)]
     frames = [frame(tf.io.serialize_tensor(array).numpy()) for array in arrays]
     (tmp_path / "t.tfrecord").write_bytes(b"".join(frames))
-    rows = rows_of(lab, build(tmp_path, ss.TFRecords(str(tmp_path / "t.tfrecord"))))
+    rows = plain_rows(lab, build(tmp_path, ss.TFRecords(str(tmp_path / "t.tfrecord"))))
     found = sorted((int(i.partition("#")[2]), next(iter(row.values()))) for i, row in rows.items())
     assert [value for _, value in found] == [array.tolist() for array in arrays]
 
@@ -121,7 +100,7 @@ def test_the_good_beginning_of_a_damaged_file_is_kept(lab: Any, tmp_path: Path) 
     source = ss.TFRecords(str(tmp_path / "t.tfrecord"))
     with pytest.raises(ss.SnapshardError, match=rf"t\.tfrecord.*{start:,}|t\.tfrecord.*{start}"):
         build(tmp_path, source)
-    rows = rows_of(lab, build(tmp_path, source, max_rejects=4))
+    rows = plain_rows(lab, build(tmp_path, source, max_rejects=4))
     assert len(rows) >= 20
 
 
