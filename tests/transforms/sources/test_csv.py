@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
+from snapshard.schemas.blocks import Block, FileRange, RawBatch
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
 from snapshard.schemas.recipe import Source
 from snapshard.transforms.opened_source import open_source
-from snapshard.transforms.runs import wire_schema
 from snapshard.transforms.sources import csv as csv_source
 from snapshard.transforms.sources import csv_files, csv_rows
 from snapshard.transforms.sources.csv import Csv
@@ -24,30 +23,16 @@ from snapshard.transforms.sources.csv_cells import MAX_BATCH_ROWS
 from snapshard.transforms.sources.csv_rows import cut_offsets, find_rows
 from snapshard.transforms.sources.csv_table import Table
 
+from .memory_files import Memory, joined
 
-class Bytes:
-    """A source's files that lie in memory."""
 
-    filesystem = None
-
-    def __init__(self, **files: bytes) -> None:
-        self.contents = {name.replace("_csv", ".csv"): data for name, data in files.items()}
-
-    def full_path(self, path: str) -> str:
-        return path
-
-    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
-        return self.contents[path][start:stop]
-
-    def files(self) -> list[SourceFile]:
-        return [
-            SourceFile(path=path, num_bytes=len(data), stamp="")
-            for path, data in self.contents.items()
-        ]
+def in_memory(**files: bytes) -> Memory:
+    """Files ``a.csv`` … by names ``a_csv`` …."""
+    return Memory({name.replace("_csv", ".csv"): data for name, data in files.items()})
 
 
 def read_all(
-    source: Csv, opened: Bytes, features: Features, *, cuts: tuple[int, ...] = ()
+    source: Csv, opened: Memory, features: Features, *, cuts: tuple[int, ...] = ()
 ) -> RawBatch:
     """Reads all files; the first one in ranges that end at ``cuts``."""
     batches: list[RawBatch] = []
@@ -57,15 +42,10 @@ def read_all(
             part = FileRange(path=file.path, sha256="", start=start, stop=stop)
             read = source.read(Block((part,)), features=features, opened=opened, ordered=[0])
             batches.extend(read)
-    none = pa.RecordBatch.from_pylist([], schema=wire_schema(features))
-    return RawBatch(
-        ids=[name for batch in batches for name in batch.ids],
-        columns=pa.concat_batches([none, *(batch.columns for batch in batches)]),
-        rejects=tuple(reject for batch in batches for reject in batch.rejects),
-    )
+    return joined(batches, features)
 
 
-def infer(source: Csv, opened: Bytes) -> dict[str, object]:
+def infer(source: Csv, opened: Memory) -> dict[str, object]:
     return dict(source.infer(opened.files(), opened))
 
 
@@ -139,7 +119,9 @@ def test_any_bytes_give_the_same_rows_in_any_window(parts: list[bytes], window: 
 @given(st.lists(st.sampled_from([b"a", b",", b'"', b"\n", b"\r", b"\xff", b"1"]), max_size=40))
 def test_any_bytes_are_read_without_an_error_and_no_row_is_lost(parts: list[bytes]) -> None:
     data = b"a,b\n" + b"".join(parts)
-    read = read_all(Csv("a.csv"), Bytes(a_csv=data), {"a": Scalar("string"), "b": Scalar("bool")})
+    read = read_all(
+        Csv("a.csv"), in_memory(a_csv=data), {"a": Scalar("string"), "b": Scalar("bool")}
+    )
     found = [*read.ids, *(reject.record_id for reject in read.rejects)]
     assert sorted(found) == sorted(f"a.csv#{offset}" for offset, _, _ in rows_of(data)[1:])
 
@@ -184,7 +166,7 @@ def test_what_python_writes_reads_back_with_its_offsets(
     written: tuple[bytes, list[tuple[str, int | None, str]], list[int]],
 ) -> None:
     data, table, offsets = written
-    read = read_all(Csv("a.csv", null_values=NO_NULLS), Bytes(a_csv=data), WRITTEN)
+    read = read_all(Csv("a.csv", null_values=NO_NULLS), in_memory(a_csv=data), WRITTEN)
     assert read.rejects == ()
     assert read.ids == [f"a.csv#{offset}" for offset in offsets]
     assert read.columns.to_pydict() == {
@@ -199,7 +181,7 @@ def test_a_file_cut_anywhere_gives_the_same_rows(
     written: tuple[bytes, list[tuple[str, int | None, str]], list[int]], data: st.DataObject
 ) -> None:
     content, _, offsets = written
-    source, opened = Csv("a.csv", null_values=NO_NULLS), Bytes(a_csv=content)
+    source, opened = Csv("a.csv", null_values=NO_NULLS), in_memory(a_csv=content)
     cuts = cut_offsets(lambda a, b: content[a:b], 0, len(content), delimiter=",", every=1)
     assert cuts == offsets
     if not cuts:
@@ -215,7 +197,7 @@ def test_large_files_are_cut_outside_of_quotes(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(csv_files, "CUT_BYTES", 100)
     rows = [b'%d,"%s\n%s"\n' % (i, b"x" * (i % 30), b"y" * (i % 7)) for i in range(60)]
     data = b"n,text\n" + b"".join(rows)
-    opened = Bytes(a_csv=data)
+    opened = in_memory(a_csv=data)
     cuts = Csv("a.csv").cuts(opened.files()[0], opened)
     starts = set(np.cumsum([7, *map(len, rows)]).tolist())
     assert len(cuts) > 3
@@ -226,7 +208,7 @@ def test_large_files_are_cut_outside_of_quotes(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_small_files_are_not_cut() -> None:
-    opened = Bytes(a_csv=b"a\n" + b"1\n" * 1000)
+    opened = in_memory(a_csv=b"a\n" + b"1\n" * 1000)
     assert Csv("a.csv").cuts(opened.files()[0], opened) == ()
 
 
@@ -235,7 +217,7 @@ def test_small_files_are_not_cut() -> None:
 
 def cell(text: bytes, feature: Scalar | ClassLabel, **settings: object) -> object:
     """The value of a cell, or why it is rejected."""
-    opened = Bytes(a_csv=b'a,b\n"' + text + b'",1\n')
+    opened = in_memory(a_csv=b'a,b\n"' + text + b'",1\n')
     read = read_all(Csv("a.csv", **settings), opened, {"a": feature})
     if read.rejects:
         return read.rejects[0].reason
@@ -286,7 +268,7 @@ def test_cells(text: bytes, dtype: str, expected: object) -> None:
 def test_a_cell_is_parsed_alone_as_among_others(text: str, dtype: str) -> None:
     """What spares the parser never decides: each cell is rejected only if the parser says so."""
     source, data = Csv("a.csv", null_values=("",)), f'a,b\n"{text}",1\nno,1\n1,1\n'.encode()
-    read = read_all(source, Bytes(a_csv=data), {"a": Scalar(dtype, optional=True)})
+    read = read_all(source, in_memory(a_csv=data), {"a": Scalar(dtype, optional=True)})
     table = Table(path="a.csv", header=("a", "b"), delimiter=",", null_values=("",))
     (rows,) = find_rows(lambda a, b: data[a:b], 4, len(data) - 9, delimiter=",")
     kind = {"float32": pa.float32(), "bool": pa.bool_(), "string": pa.large_string()}
@@ -318,7 +300,7 @@ def test_a_missing_value_in_an_optional_column_is_null() -> None:
 
 
 def test_a_reject_says_where_what_expected_found_and_how_to_fix() -> None:
-    opened = Bytes(a_csv=b"name,age\nann,31\nbob,n.a.\n")
+    opened = in_memory(a_csv=b"name,age\nann,31\nbob,n.a.\n")
     read = read_all(Csv("a.csv"), opened, {"age": Scalar("int64")})
     (reject,) = read.rejects
     assert reject.record_id == "a.csv#16"
@@ -333,7 +315,7 @@ def test_a_reject_says_where_what_expected_found_and_how_to_fix() -> None:
 
 
 def test_a_decimal_number_among_integers_suggests_float32() -> None:
-    read = read_all(Csv("a.csv"), Bytes(a_csv=b"a\n1.0\n"), {"a": Scalar("int64")})
+    read = read_all(Csv("a.csv"), in_memory(a_csv=b"a\n1.0\n"), {"a": Scalar("int64")})
     assert "types={'a': 'float32'}" in read.rejects[0].message
 
 
@@ -347,7 +329,7 @@ def test_every_bad_row_is_found_and_every_good_one_is_kept() -> None:
         lines.append(line[kind] if kind < 4 else line[0])
         (bad if 0 < kind < 4 else good).append(offset)
         offset += len(lines[-1]) + 1
-    opened = Bytes(a_csv=b"\n".join(lines) + b"\n")
+    opened = in_memory(a_csv=b"\n".join(lines) + b"\n")
     features = {"a": Scalar("int64"), "b": Scalar("string"), "c": Scalar("float32")}
     read = read_all(Csv("a.csv"), opened, features)
     assert read.ids == [f"a.csv#{offset}" for offset in good]
@@ -356,7 +338,7 @@ def test_every_bad_row_is_found_and_every_good_one_is_kept() -> None:
 
 
 def test_batches_are_bounded() -> None:
-    opened = Bytes(a_csv=b"a\n" + b"1\n" * 200_000)
+    opened = in_memory(a_csv=b"a\n" + b"1\n" * 200_000)
     part = FileRange(path="a.csv", sha256="", start=0, stop=400_002)
     read = Csv("a.csv").read(
         Block((part,)), features={"a": Scalar("int64")}, opened=opened, ordered=[0]
@@ -370,7 +352,7 @@ def test_batches_are_bounded() -> None:
 
 
 def test_extra_columns_are_not_stored_and_their_cells_are_not_looked_at() -> None:
-    opened = Bytes(a_csv=b"a,,a,b\n1,\xff,x,2\n")
+    opened = in_memory(a_csv=b"a,,a,b\n1,\xff,x,2\n")
     read = read_all(Csv("a.csv"), opened, {"b": Scalar("int64")})
     assert read.columns.to_pydict() == {"b": [2]}
     with pytest.raises(SchemaError, match="2 columns 'a'"):
@@ -379,17 +361,17 @@ def test_extra_columns_are_not_stored_and_their_cells_are_not_looked_at() -> Non
 
 def test_a_declared_column_must_be_there() -> None:
     with pytest.raises(SchemaError, match=r"a\.csv has no columns 'x'.*'a', 'b'"):
-        read_all(Csv("a.csv"), Bytes(a_csv=b"a,b\n1,2\n"), {"x": Scalar("int64")})
+        read_all(Csv("a.csv"), in_memory(a_csv=b"a,b\n1,2\n"), {"x": Scalar("int64")})
 
 
 @pytest.mark.parametrize("feature", [Image(), Tensor("float32", (2,))])
 def test_a_cell_holds_a_scalar_or_a_class(feature: Image | Tensor) -> None:
     with pytest.raises(SchemaError, match=r"Scalar, a ClassLabel"):
-        read_all(Csv("a.csv"), Bytes(a_csv=b"a\n1\n"), {"a": feature})
+        read_all(Csv("a.csv"), in_memory(a_csv=b"a\n1\n"), {"a": feature})
 
 
 def test_files_may_order_their_columns_differently() -> None:
-    opened = Bytes(a_csv=b"a,b\n1,x\n", b_csv=b"b,a\ny,2\n")
+    opened = in_memory(a_csv=b"a,b\n1,x\n", b_csv=b"b,a\ny,2\n")
     features = infer(Csv("folder"), opened)
     read = read_all(Csv("folder"), opened, features)
     assert read.columns.to_pydict() == {"a": [1, 2], "b": [b"x", b"y"]}
@@ -397,13 +379,13 @@ def test_files_may_order_their_columns_differently() -> None:
 
 
 def test_files_with_other_columns_are_refused() -> None:
-    opened = Bytes(a_csv=b"a,b\n1,x\n", b_csv=b"a,c\n1,2\n")
+    opened = in_memory(a_csv=b"a,b\n1,x\n", b_csv=b"a,c\n1,2\n")
     with pytest.raises(SchemaError, match=r"b\.csv has other columns.*lacks \['b'\].*\['c'\]"):
         infer(Csv("folder"), opened)
 
 
 def test_an_empty_or_unreadable_file_becomes_a_reject() -> None:
-    opened = Bytes(a_csv=b"a\n1\n", b_csv=b"")
+    opened = in_memory(a_csv=b"a\n1\n", b_csv=b"")
     parts = (
         FileRange(path="b.csv", sha256="", start=0, stop=0),
         FileRange(path="c.csv", sha256="", start=0, stop=0, problem="no permission to read"),
@@ -434,11 +416,11 @@ def test_an_empty_or_unreadable_file_becomes_a_reject() -> None:
 )
 def test_headers_that_cannot_be_used(data: bytes, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
-        infer(Csv("a.csv"), Bytes(a_csv=data))
+        infer(Csv("a.csv"), in_memory(a_csv=data))
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_name() -> None:
-    opened = Bytes(a_csv=b"\xef\xbb\xbfa,b\n1,2\n")
+    opened = in_memory(a_csv=b"\xef\xbb\xbfa,b\n1,2\n")
     assert list(infer(Csv("a.csv"), opened)) == ["a", "b"]
     assert read_all(Csv("a.csv"), opened, {"a": Scalar("int64")}).ids == ["a.csv#7"]
 
@@ -452,7 +434,7 @@ def test_types_are_told_from_the_data() -> None:
         b"1,1.5,1,true,0,2020-01-01,x,,1\n"
         b"-2,2,2.5,FALSE,1,2020-01-02,y,NA,\n"
     )
-    assert infer(Csv("a.csv"), Bytes(a_csv=data)) == {
+    assert infer(Csv("a.csv"), in_memory(a_csv=data)) == {
         "int": Scalar("int64"),
         "float": Scalar("float32"),
         "mixed": Scalar("float32"),
@@ -479,13 +461,13 @@ def test_types_are_told_from_the_data() -> None:
 )
 def test_labels(values: list[bytes], expected: object) -> None:
     data = b"x,y\n" + b"".join(b"1,%s\n" % value for value in values)
-    assert infer(Csv("a.csv", label="y"), Bytes(a_csv=data))["y"] == expected
+    assert infer(Csv("a.csv", label="y"), in_memory(a_csv=data))["y"] == expected
 
 
 def test_types_overrule() -> None:
     types = {"a": "float32", "b": "string", "c": Scalar("int64", optional=True, default=-1)}
     source = Csv("a.csv", label="b", types=types)
-    found = infer(source, Bytes(a_csv=b"a,b,c\n1,2,3\n,1,4\n"))
+    found = infer(source, in_memory(a_csv=b"a,b,c\n1,2,3\n,1,4\n"))
     assert found == {
         "a": Scalar("float32", optional=True),
         "b": ClassLabel(("1", "2")),
@@ -500,7 +482,7 @@ def test_types_do_not_depend_on_windows(window_bytes: int, monkeypatch: pytest.M
 
     monkeypatch.setattr(csv_files, "find_rows", small)
     data = b"a,b,c,d,e\n" + b"1,1,true,,1\n" * 5 + b"2,1.5,0,x,\n" * 3 + b"2,nan,true,2,3\n"
-    assert infer(Csv("a.csv"), Bytes(a_csv=data)) == {
+    assert infer(Csv("a.csv"), in_memory(a_csv=data)) == {
         "a": Scalar("int64"),
         "b": Scalar("float32", optional=True),
         "c": Scalar("string"),
@@ -514,7 +496,7 @@ def test_large_data_is_sampled_but_for_the_classes(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(csv_files, "CUT_BYTES", 1 << 20)
     monkeypatch.setattr(csv_files, "MAX_SAMPLES", 3)
     rows = b"".join(b"%d,common\n" % i for i in range(800_000))
-    opened = Bytes(a_csv=b"n,y\n" + rows + b"7,rare\n")
+    opened = in_memory(a_csv=b"n,y\n" + rows + b"7,rare\n")
     assert infer(Csv("a.csv", label="y"), opened) == {
         "n": Scalar("int64"),
         "y": ClassLabel(("common", "rare")),
@@ -548,13 +530,13 @@ def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -
 @pytest.mark.parametrize("settings", [{"types": {"x": "int64"}}, {"label": "x"}])
 def test_unknown_columns_are_named_with_the_known(settings: dict[str, object]) -> None:
     with pytest.raises(RecipeError, match=r"'x', which is no column.*'a', 'b'"):
-        infer(Csv("a.csv", **settings), Bytes(a_csv=b"a,b\n1,2\n"))
+        infer(Csv("a.csv", **settings), in_memory(a_csv=b"a,b\n1,2\n"))
 
 
 def test_one_column_only_asks_for_the_delimiter() -> None:
     with pytest.raises(RecipeError, match=r"Is delimiter=',' right"):
-        infer(Csv("a.csv", label="b"), Bytes(a_csv=b"a;b\n1;2\n"))
-    found = infer(Csv("a.csv", label="b", delimiter=";"), Bytes(a_csv=b"a;b\n1;x\n"))
+        infer(Csv("a.csv", label="b"), in_memory(a_csv=b"a;b\n1;2\n"))
+    found = infer(Csv("a.csv", label="b", delimiter=";"), in_memory(a_csv=b"a;b\n1;x\n"))
     assert found["b"] == ClassLabel(("x",))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import zstandard
 from hypothesis import given
@@ -17,9 +16,10 @@ from hypothesis import strategies as st
 from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
 from snapshard.schemas.errors import RecipeError, SchemaError, SnapshardError
 from snapshard.schemas.features import ClassLabel, Features, Scalar, Text, Timestamp
-from snapshard.transforms.runs import wire_schema
 from snapshard.transforms.sources import csv_files, csv_text
 from snapshard.transforms.sources.csv import Csv
+
+from .memory_files import Memory, joined
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
     "csv": bytes,
@@ -30,30 +30,6 @@ CODECS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-class Memory:
-    """A source's files that lie in memory."""
-
-    filesystem = None
-
-    def __init__(self, contents: dict[str, bytes]) -> None:
-        self.contents = contents
-
-    def full_path(self, path: str) -> str:
-        return path
-
-    def read_side(self, url: str) -> bytes:
-        raise AssertionError(url)
-
-    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
-        return self.contents[path][start:stop]
-
-    def files(self) -> list[SourceFile]:
-        return [
-            SourceFile(path=path, num_bytes=len(data), stamp="")
-            for path, data in self.contents.items()
-        ]
-
-
 def read(source: Csv, contents: dict[str, bytes], features: Features) -> RawBatch:
     """Reads all files, each as one block."""
     batches: list[RawBatch] = []
@@ -61,12 +37,7 @@ def read(source: Csv, contents: dict[str, bytes], features: Features) -> RawBatc
         part = FileRange(path=path, sha256="", start=0, stop=len(data))
         opened = Memory(contents)
         batches += source.read(Block((part,)), features=features, opened=opened, ordered=[0])
-    none = pa.RecordBatch.from_pylist([], schema=wire_schema(features))
-    return RawBatch(
-        ids=[name for batch in batches for name in batch.ids],
-        columns=pa.concat_batches([none, *(batch.columns for batch in batches)]),
-        rejects=tuple(reject for batch in batches for reject in batch.rejects),
-    )
+    return joined(batches, features)
 
 
 def infer(source: Csv, contents: dict[str, bytes]) -> dict[str, Any]:

@@ -1,0 +1,43 @@
+"""Files that lie in memory, as sources open them, and what reading them gave."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from snapshard.schemas.blocks import RawBatch, SourceFile
+from snapshard.schemas.features import Features
+from snapshard.transforms.runs import wire_schema
+
+
+class Memory:
+    """A source's files that lie in memory."""
+
+    filesystem = None
+
+    def __init__(self, contents: dict[str, bytes]) -> None:
+        self.contents = contents
+
+    def full_path(self, path: str) -> str:
+        return path
+
+    def read_side(self, url: str) -> bytes:
+        raise AssertionError(url)
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        return self.contents[path][start:stop]
+
+    def files(self) -> list[SourceFile]:
+        return [
+            SourceFile(path=path, num_bytes=len(data), stamp="")
+            for path, data in self.contents.items()
+        ]
+
+
+def joined(batches: Sequence[RawBatch], features: Features) -> RawBatch:
+    """Batches as one, which may be of no rows."""
+    none = pa.RecordBatch.from_pylist([], schema=wire_schema(features))
+    return RawBatch(
+        ids=[name for batch in batches for name in batch.ids],
+        columns=pa.concat_batches([none, *(batch.columns for batch in batches)]),
+        rejects=tuple(reject for batch in batches for reject in batch.rejects),
+    )
