@@ -13,6 +13,8 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
+from ..transforms import dofn_specs  # noqa: F401 - replaces a look-up of Beam
+
 
 class ConcurrentDoFn(beam.DoFn):
     """Calls :meth:`work` on each element, on up to ``num_threads`` of them at once.

@@ -29,7 +29,10 @@ from tfx_bsl.tfxio import tensor_adapter
 from ..schemas.errors import DataError, RecipeError, SnapshardError
 from ..schemas.features import Features, wire_columns
 from ..schemas.recipe import PreprocessingFn
-from . import vocabulary_counts  # noqa: F401 - replaces a count of tensorflow-transform
+from . import (
+    dofn_specs,  # noqa: F401 - replaces a look-up of Beam
+    vocabulary_counts,  # noqa: F401 - replaces a count of tensorflow-transform
+)
 from .canonical_graph import canonicalize
 from .computed import as_lists
 from .graph import GraphOutputs
