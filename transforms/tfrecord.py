@@ -36,7 +36,8 @@ FRAME_BYTES = 16
 
 _HEAD = struct.Struct("<QI")
 _HEADS = np.dtype([("length", "<u8"), ("checksum", "<u4")])
-_CHECKSUM = struct.Struct("<I")
+_LENGTH = struct.Struct("<Q")
+_CHECKSUM = np.dtype("<u4")
 _MASK_DELTA = 0xA282EAD8
 _WRITE_BYTES = 2 << 20
 _READ_BYTES = 4 << 20
@@ -129,12 +130,17 @@ def _framed(examples: pa.LargeBinaryArray) -> pa.Buffer:
     lengths = pc.binary_length(examples).to_numpy()
     heads = np.empty(len(examples), _HEADS)
     heads["length"] = lengths
-    known, where = np.unique(lengths, return_inverse=True)
-    heads["checksum"] = _masked([int(length).to_bytes(8, "little") for length in known])[where]
+    heads["checksum"] = _length_checksums(lengths)
     feet = _masked(examples.to_pylist())
     empty = pa.scalar(b"", pa.large_binary())
     frames = pc.binary_join_element_wise(_fixed(heads), examples, _fixed(feet), empty)
     return frames.buffers()[2]
+
+
+def _length_checksums(lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.uint32]:
+    """The masked checksum of each length, as it stands in a frame's head."""
+    known, where = np.unique(lengths, return_inverse=True)
+    return _masked([_LENGTH.pack(length) for length in known.tolist()])[where]
 
 
 def _masked(contents: list[bytes]) -> npt.NDArray[np.uint32]:
@@ -193,35 +199,55 @@ class _BrokenFrameError(Exception):
 
 
 def _frames(chunks: Iterator[bytes]) -> Iterator[int]:
-    """Checks frame after frame, and gives their lengths."""
-    held, at = b"", 0
+    """Checks the frames of a chunk together, and gives their lengths."""
+    held = b""
     while True:
-        if len(held) - at < _HEAD.size:
-            held, at = _filled(held[at:], _HEAD.size, chunks), 0
-            if not held:
-                return
-            if len(held) < _HEAD.size:
-                raise _BrokenFrameError(f"the file ends {len(held)} bytes into a frame's head")
-        length, checksum = _HEAD.unpack_from(held, at)
-        _check(held[at : at + 8], checksum, "its length")
-        end = at + _HEAD.size + length
-        if len(held) < end + _CHECKSUM.size:
-            held, at, end = _filled(held[at:], end + _CHECKSUM.size - at, chunks), 0, end - at
-            missing = end + _CHECKSUM.size - len(held)
-            if missing > 0:
-                raise _BrokenFrameError(f"the file ends {missing:,} bytes before the frame does")
-        _check(held[at + _HEAD.size : end], _CHECKSUM.unpack_from(held, end)[0], "the record")
-        yield length + FRAME_BYTES
-        at = end + _CHECKSUM.size
+        edges, at = [], 0
+        while at + _HEAD.size <= len(held):
+            end = at + FRAME_BYTES + _LENGTH.unpack_from(held, at)[0]
+            if end > len(held):
+                break
+            edges.append(at)
+            at = end
+        if edges:
+            yield from _checked(held, [*edges, at])
+            held = held[at:]
+        num_bytes = _HEAD.size
+        if len(held) >= num_bytes:
+            length, checksum = _HEAD.unpack_from(held)
+            expected = _length_checksums(np.array([length], np.uint64))
+            _compare(checksum, int(expected[0]), "its length")
+            num_bytes = FRAME_BYTES + length
+        held = _filled(held, num_bytes, chunks)
+        if not held:
+            return
+        if len(held) < _HEAD.size:
+            raise _BrokenFrameError(f"the file ends {len(held)} bytes into a frame's head")
+        if len(held) < num_bytes:
+            missing = num_bytes - len(held)
+            raise _BrokenFrameError(f"the file ends {missing:,} bytes before the frame does")
 
 
-def _check(content: bytes, stored: int, what: str) -> None:
-    """Compares a masked CRC32C."""
-    crc = google_crc32c.value(content)
-    masked = ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
-    if masked != stored:
+def _checked(held: bytes, edges: list[int]) -> Iterator[int]:
+    """The lengths of frames that lie end to end between these edges, up to one that is broken."""
+    content, ends = np.frombuffer(held, np.uint8), np.array(edges)
+    starts, stops = ends[:-1, None], ends[1:, None]
+    heads = content[starts + np.arange(_HEAD.size)].view(_HEADS)[:, 0]
+    feet = content[stops + np.arange(-_CHECKSUM.itemsize, 0)].view(_CHECKSUM)[:, 0]
+    head_checksums = _length_checksums(heads["length"])
+    bounds = itertools.pairwise(edges)
+    checksums = _masked([held[a + _HEAD.size : b - _CHECKSUM.itemsize] for a, b in bounds])
+    broken = np.flatnonzero((heads["checksum"] != head_checksums) | (feet != checksums))
+    yield from np.diff(ends)[: broken[0] if len(broken) else None].tolist()
+    for n in broken[:1]:
+        _compare(int(heads["checksum"][n]), int(head_checksums[n]), "its length")
+        _compare(int(feet[n]), int(checksums[n]), "the record")
+
+
+def _compare(stored: int, expected: int, what: str) -> None:
+    if stored != expected:
         raise _BrokenFrameError(
-            f"the checksum of {what} is {stored:#010x}, expected {masked:#010x} for what is there"
+            f"the checksum of {what} is {stored:#010x}, expected {expected:#010x} for what is there"
         )
 
 
