@@ -20,11 +20,11 @@ from .values import (
     Domain,
     Scalar,
     Tensor,
+    TensorFeature,
     TensorForm,
     Text,
     Timestamp,
 )
-from .wire import WireColumn
 
 Item = Annotated[
     Scalar | ClassLabel | Text | Timestamp | Tensor, pydantic.Field(discriminator="kind")
@@ -32,7 +32,7 @@ Item = Annotated[
 
 
 @config_class
-class Sequence:
+class Sequence(TensorFeature):
     """Any number of values of one type: ``tf.RaggedTensor`` in the reader.
 
     ``of`` is a Scalar, ClassLabel, Text or Timestamp, or a Tensor of fixed shape (vectors). A
@@ -64,10 +64,6 @@ class Sequence:
         return TensorForm(
             dtype=item.dtype, shape=(None, *item.shape), optional=self.optional, fill=fill
         )
-
-    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
-        """The stored columns of a feature of this type called ``name``."""
-        return self.form.wire_columns(name)
 
 
 Leaf = Image | Audio | ClassLabel | Scalar | Tensor | Text | Timestamp | BoundingBoxes | Sequence

@@ -6,6 +6,7 @@ steps see, and what the reader gives back all follow.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -55,6 +56,19 @@ class TensorForm:
         return tensor_columns(name, self.dtype, self.shape, optional=self.optional)
 
 
+class TensorFeature(abc.ABC):
+    """A feature that is stored as one tensor."""
+
+    @property
+    @abc.abstractmethod
+    def form(self) -> TensorForm:
+        """As a tensor."""
+
+    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
+        """The stored columns of a feature of this type called ``name``."""
+        return self.form.wire_columns(name)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Domain:
     """Which values a feature may hold; a record with another one is rejected."""
@@ -66,11 +80,6 @@ class Domain:
     """Neither NaN nor infinite."""
     max_length: int | None = None
     """Of each string: characters of a Text, bytes of a Scalar or Tensor."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether every value of the dtype is allowed."""
-        return self == Domain()
 
 
 def _check_domain(dtype: str, domain: Domain) -> None:
@@ -101,15 +110,8 @@ def _is_of(dtype: str, value: object) -> bool:
     return isinstance(value, expected) and isinstance(value, bool) == (expected == (bool,))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Bounded:
-    """Limits on values, as arguments of a feature: see :class:`Domain`."""
-
-    min: float | int | None = None
-    max: float | int | None = None
-    values: tuple[Value, ...] | None = None
-    finite: bool = False
-    max_length: int | None = None
+class _Bounded(TensorFeature, Domain):
+    """A feature that takes limits on its values as arguments."""
 
     @property
     def domain(self) -> Domain:
@@ -124,7 +126,7 @@ class _Bounded:
 
 
 @config_class
-class ClassLabel:
+class ClassLabel(TensorFeature):
     """A class, stored as an int64: the index of its name in ``names``.
 
     An ``optional`` class may be missing: absent from the Example, -1 in the reader.
@@ -143,10 +145,6 @@ class ClassLabel:
     def form(self) -> TensorForm:
         """As a tensor."""
         return TensorForm(dtype="int64", optional=self.optional, fill=-1 if self.optional else 0)
-
-    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
-        """The stored columns of a feature of this type called ``name``."""
-        return self.form.wire_columns(name)
 
 
 @config_class
@@ -195,10 +193,6 @@ class Scalar(_Bounded):
         """As a tensor."""
         return TensorForm(dtype=self.dtype, optional=self.optional, fill=self.fill)
 
-    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
-        """The stored columns of a feature of this type called ``name``."""
-        return self.form.wire_columns(name)
-
 
 @config_class
 class Tensor(_Bounded):
@@ -233,13 +227,9 @@ class Tensor(_Bounded):
             fill="" if self.dtype == "string" else 0,
         )
 
-    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
-        """The stored columns of a feature of this type called ``name``."""
-        return self.form.wire_columns(name)
-
 
 @config_class
-class Text:
+class Text(TensorFeature):
     """Text, valid UTF-8, of at most ``max_length`` characters; the reader gives a string."""
 
     max_length: Annotated[int, pydantic.Field(ge=0)] | None = None
@@ -256,13 +246,9 @@ class Text:
         """As a tensor."""
         return TensorForm(dtype="string", optional=self.optional, fill="")
 
-    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
-        """The stored columns of a feature of this type called ``name``."""
-        return self.form.wire_columns(name)
-
 
 @config_class
-class Timestamp:
+class Timestamp(TensorFeature):
     """A point in time: int64, so many ``unit`` since 1970-01-01T00:00:00 UTC.
 
     Times of a finer unit are rejected and not rounded, unless they come out even. Where it is
@@ -278,13 +264,9 @@ class Timestamp:
         """As a tensor."""
         return TensorForm(dtype="int64", optional=self.optional, fill=-(2**63))
 
-    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
-        """The stored columns of a feature of this type called ``name``."""
-        return self.form.wire_columns(name)
-
 
 @config_class
-class BoundingBoxes:
+class BoundingBoxes(TensorFeature):
     """Any number of boxes of one image: ``float32[num_boxes, 4]``.
 
     A box is (ymin, xmin, ymax, xmax) as shares of the image's height and width, 0 to 1, as
@@ -301,7 +283,3 @@ class BoundingBoxes:
     def form(self) -> TensorForm:
         """As a tensor."""
         return TensorForm(dtype="float32", shape=(None, 4))
-
-    def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
-        """The stored columns of a feature of this type called ``name``."""
-        return self.form.wire_columns(name)
