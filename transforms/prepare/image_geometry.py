@@ -17,6 +17,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import BoundingBoxes, Features, Image
 from .image_codecs import with_image
+from .values import find_media
 
 Size = Annotated[int, pydantic.Field(ge=1, le=65_535)]
 
@@ -46,9 +47,9 @@ class Resize:
 
     def __repr__(self) -> str:
         """As it is written in a recipe."""
-        ratio = "" if not self.keep_ratio else f", keep_ratio={_quoted(self.keep_ratio)}"
+        ratio = "" if not self.keep_ratio else f", keep_ratio={quoted(self.keep_ratio)}"
         antialias = "" if self.antialias else ", antialias=False"
-        return f"ss.images.resize({_quoted(self.name)}, {self.size}{ratio}{antialias})"
+        return f"ss.images.resize({quoted(self.name)}, {self.size}{ratio}{antialias})"
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""
@@ -126,7 +127,7 @@ class CenterCrop:
 
     def __repr__(self) -> str:
         """As it is written in a recipe."""
-        return f"ss.images.center_crop({_quoted(self.name)}, {self.size})"
+        return f"ss.images.center_crop({quoted(self.name)}, {self.size})"
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""
@@ -216,15 +217,7 @@ def image_feature(step: object, name: str, features: Features) -> Image:
     Raises:
         RecipeError: if there is none.
     """
-    feature = features.get(name)
-    if not isinstance(feature, Image):
-        images = sorted(key for key, value in features.items() if isinstance(value, Image))
-        found = f"is a {type(feature).__name__}" if feature is not None else "does not exist"
-        raise RecipeError(
-            f"prepare: {step!r}: feature {name!r} {found}. Images here: "
-            f"{', '.join(map(repr, images)) or 'none'}."
-        )
-    return feature
+    return find_media(step, name, features, Image, what="Images")
 
 
 def decoded_feature(step: object, name: str, features: Features) -> Image:
@@ -236,7 +229,7 @@ def decoded_feature(step: object, name: str, features: Features) -> Image:
     image = image_feature(step, name, features)
     if image.storage != "raw":
         raise RecipeError(
-            f"prepare: {step!r}: {name!r} is still encoded. Put ss.images.decode({_quoted(name)}) "
+            f"prepare: {step!r}: {name!r} is still encoded. Put ss.images.decode({quoted(name)}) "
             "before it."
         )
     return image
@@ -247,5 +240,6 @@ def _sized(step: object, name: str, size: tuple[int, int], features: Features) -
     return Image(height=size[0], width=size[1], channels=image.channels)
 
 
-def _quoted(value: object) -> str:
+def quoted(value: object) -> str:
+    """A value as it is written in a recipe, strings in double quotes."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -9,7 +9,6 @@ fastest: leave :func:`encode` out for them.
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -30,7 +29,7 @@ from .image_codecs import (
     turn_upright,
     with_image,
 )
-from .image_geometry import CenterCrop, Resize, decoded_feature, image_feature
+from .image_geometry import CenterCrop, Resize, decoded_feature, image_feature, quoted
 
 __all__ = [
     "CenterCrop",
@@ -58,7 +57,7 @@ class Decode:
     def __repr__(self) -> str:
         """As it is written in a recipe."""
         channels = "" if self.channels == 3 else f", channels={self.channels}"
-        return f"ss.images.decode({_quoted(self.name)}{channels})"
+        return f"ss.images.decode({quoted(self.name)}{channels})"
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""
@@ -97,7 +96,7 @@ class Convert:
 
     def __repr__(self) -> str:
         """As it is written in a recipe."""
-        return f"ss.images.convert({_quoted(self.name)}, {_quoted(self.to)})"
+        return f"ss.images.convert({quoted(self.name)}, {quoted(self.to)})"
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""
@@ -149,7 +148,7 @@ class Encode:
     def __repr__(self) -> str:
         """As it is written in a recipe."""
         quality = "" if self.quality in (None, 90) else f", quality={self.quality}"
-        return f"ss.images.encode({_quoted(self.name)}, format={_quoted(self.format)}{quality})"
+        return f"ss.images.encode({quoted(self.name)}, format={quoted(self.format)}{quality})"
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""
@@ -341,7 +340,3 @@ def check(name: str) -> Check:
     not wait for the trainer.
     """
     return Check(name=name)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

@@ -9,7 +9,6 @@ group and time stand in the prefix of the id.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
@@ -39,6 +38,7 @@ from ..rejects import reject_rows
 from ..runs import wire_schema
 from ..strata import is_countable, label_texts
 from .series_rows import SeriesRows, filled, ordered_bits, ranks
+from .values import call_text, changed
 
 TARGET = "target"
 """Name of the feature to predict."""
@@ -75,13 +75,7 @@ class Windows:
 
     def __repr__(self) -> str:
         """As it is written in a recipe."""
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[1:]}
-        defaults = {f.name: f.default for f in dataclasses.fields(self)}
-        arguments = [_quoted(name) for name in self.names]
-        arguments += [
-            f"{name}={_quoted(value)}" for name, value in given.items() if value != defaults[name]
-        ]
-        return f"ss.series.windows({', '.join(arguments)})"
+        return call_text("ss.series.windows", *self.names, **changed(self))
 
     @property
     def label(self) -> str | None:
@@ -381,7 +375,3 @@ def windows(
 
 def _required(feature: Feature) -> Feature:
     return dataclasses.replace(feature, optional=False)  # type: ignore[arg-type]
-
-
-def _quoted(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)

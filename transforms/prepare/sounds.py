@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ...schemas.errors import RecipeError
 from ...schemas.features import Audio, Features, side_columns
 from .resampling import resampled_length
+from .values import find_media
 
 
 def sound_of(
@@ -30,14 +31,7 @@ def sound_of(
     Raises:
         RecipeError: if there is none of this name, or it is another one.
     """
-    sound = features.get(name)
-    if not isinstance(sound, Audio):
-        sounds = sorted(key for key, value in features.items() if isinstance(value, Audio))
-        found = f"is a {type(sound).__name__}" if sound is not None else "does not exist"
-        raise RecipeError(
-            f"prepare: {step!r}: feature {name!r} {found}. Sounds here: "
-            f"{', '.join(map(repr, sounds)) or 'none'}."
-        )
+    sound = find_media(step, name, features, Audio, what="Sounds")
     if sound.storage != storage:
         raise RecipeError(
             f"prepare: {step!r}: {name!r} is still encoded. Put ss.audio.decode({name!r}) before "

@@ -14,7 +14,7 @@ from ...schemas.config import config_class
 from ...schemas.features import Features, Tensor, side_columns
 from .mel import MelBands, framed, log_mel_spectrogram, num_frames
 from .sounds import sound_of
-from .values import NO_FEATURES, call_text
+from .values import NO_FEATURES, call_text, changed
 
 _Count = Annotated[int, pydantic.Field(ge=1)]
 _Seconds = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
@@ -75,7 +75,7 @@ class LogMel:
 
     def __repr__(self) -> str:
         """As it is written in a recipe."""
-        return call_text("ss.audio.log_mel", self.name, **_changed(self))
+        return call_text("ss.audio.log_mel", self.name, **changed(self))
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""
@@ -121,7 +121,7 @@ class Mfcc:
 
     def __repr__(self) -> str:
         """As it is written in a recipe."""
-        return call_text("ss.audio.mfcc", self.name, **_changed(self))
+        return call_text("ss.audio.mfcc", self.name, **changed(self))
 
     def settings(self) -> dict[str, object]:
         """What shapes the output, as plain JSON, for the fingerprint."""
@@ -228,13 +228,6 @@ def mfcc(
         high=high,
         offset=offset,
     )
-
-
-def _changed(step: LogMel | Mfcc) -> dict[str, Any]:
-    """Settings other than the defaults, to show."""
-    fields = [field for field in dataclasses.fields(step) if field.name != "name"]
-    given = {field.name: (getattr(step, field.name), field.default) for field in fields}
-    return {name: value for name, (value, default) in given.items() if value != default}
 
 
 def _all(step: LogMel | Mfcc) -> dict[str, object]:

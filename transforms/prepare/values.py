@@ -10,13 +10,15 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from ...schemas.errors import RecipeError
 from ...schemas.features import (
+    Audio,
     ClassLabel,
     Feature,
     Features,
+    Image,
     Scalar,
     Sequence,
     Tensor,
@@ -31,6 +33,7 @@ FAILURE_MARK = "\x1e"
 """Stands before and after a message from Python in an error of TensorFlow's."""
 _FLAGS: ContextVar[list[Any] | None] = ContextVar("flags", default=None)
 NO_FEATURES: Features = types.MappingProxyType({})
+_Media = TypeVar("_Media", Audio, Image)
 Value = Scalar | ClassLabel | Text | Timestamp | Tensor | Sequence
 
 
@@ -43,6 +46,34 @@ def call_text(name: str, *arguments: object, **settings: object) -> str:
     shown = [written(argument) for argument in arguments]
     shown += [f"{key}={written(value)}" for key, value in settings.items() if value is not None]
     return f"{name}({', '.join(shown)})"
+
+
+def changed(step: Any) -> dict[str, Any]:
+    """The settings of a step, but for the first, that are not the defaults: what to show."""
+    return {
+        field.name: value
+        for field in dataclasses.fields(step)[1:]
+        if (value := getattr(step, field.name)) != field.default
+    }
+
+
+def find_media(
+    step: object, name: str, features: Features, kind: type[_Media], *, what: str
+) -> _Media:
+    """The image or the sound of this name; ``what`` names its kind in errors: ``Images``.
+
+    Raises:
+        RecipeError: if there is none.
+    """
+    feature = features.get(name)
+    if not isinstance(feature, kind):
+        there = sorted(key for key, value in features.items() if isinstance(value, kind))
+        found = f"is a {type(feature).__name__}" if feature is not None else "does not exist"
+        raise RecipeError(
+            f"prepare: {step!r}: feature {name!r} {found}. {what} here: "
+            f"{', '.join(map(repr, there)) or 'none'}."
+        )
+    return feature
 
 
 def find(step: object, name: str, features: Features, *, dtypes: set[str], what: str) -> Value:
