@@ -147,22 +147,6 @@ class KeyHistogram:
                 merged, pending, num_pending = _concatenate([merged, *pending]), [], 0
         return _concatenate([merged, *pending]) if pending else merged
 
-    @property
-    def total_records(self) -> int:
-        """Number of records."""
-        return int(self.num_records.sum())
-
-    @property
-    def total_bytes(self) -> int:
-        """Encoded bytes of all records."""
-        return int(self.num_bytes.sum())
-
-    def records_by_stratum(self) -> dict[str, int]:
-        """Number of records of each stratum."""
-        sums = np.zeros(len(self.strata), np.int64)
-        np.add.at(sums, self.stratum, self.num_records)
-        return dict(zip(self.strata, sums.tolist(), strict=True))
-
     def to_bytes(self) -> bytes:
         """The histogram as an Arrow IPC stream; equal histograms give equal bytes."""
         names = pa.array([_encoded(name) for name in self.strata], pa.large_binary())

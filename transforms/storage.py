@@ -326,21 +326,6 @@ def remove_tree(url: str) -> None:
             os.unlink(path)
 
 
-def free_bytes(url: str) -> int | None:
-    """Bytes that can still be written there, the folder existing or not; None on remote stores.
-
-    Raises:
-        StorageError: if that cannot be found out.
-    """
-    if not is_local(url):
-        return None
-    with failing_as_storage_error("look at", url):
-        folder = os.path.abspath(local_path(url))
-        while not os.path.exists(folder):
-            folder = os.path.dirname(folder)
-        return shutil.disk_usage(folder).free
-
-
 def fsync_folder(folder: str) -> None:
     """Makes the names in a local folder durable: without it a rename may not survive a crash."""
     descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)

@@ -214,13 +214,6 @@ def test_absolute(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert storage.absolute("gs://bucket/out") == "gs://bucket/out"
 
 
-def test_free_bytes(tmp_path: pathlib.Path) -> None:
-    free = storage.free_bytes(str(tmp_path / "not" / "yet"))
-    assert free is not None
-    assert free > 0
-    assert storage.free_bytes("memory://anywhere") is None
-
-
 def test_a_file_of_the_expected_length_is_read_and_no_other(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "file"
     for content in (b"", b"ab"):

@@ -43,16 +43,6 @@ from .arrow_leaves import Leaf, extract, leaves_of, plain_type
 _FLOATS: Mapping[int, Dtype] = {16: "float16", 32: "float32", 64: "float64"}
 
 
-def infer_table(table: pa.Table, *, path: str = "the table") -> dict[str, Feature | Struct]:
-    """The features of a table in memory, by column; ``path`` names it in errors.
-
-    Raises:
-        SchemaError: if a column cannot be stored, or has another's name.
-    """
-    missing = set().union(*(missing_leaves(batch, path=path) for batch in table.to_batches()))
-    return infer_features(table.schema, missing=missing, path=path)
-
-
 def infer_features(
     schema: pa.Schema, *, missing: Collection[str], path: str
 ) -> dict[str, Feature | Struct]:
@@ -67,13 +57,9 @@ def infer_features(
     Raises:
         SchemaError: if a column cannot be stored, or has another's name.
     """
-    return nest(schema, leaf_features(schema, missing=missing, path=path), path=path)
-
-
-def leaf_features(schema: pa.Schema, *, missing: Collection[str], path: str) -> dict[str, Feature]:
-    """The features of the leaves, by name: see :func:`infer_features`."""
     leaves = leaves_of(schema, path=path)
-    return {name: leaf_feature(leaf, missing=name in missing) for name, leaf in leaves.items()}
+    features = {name: leaf_feature(leaf, missing=name in missing) for name, leaf in leaves.items()}
+    return nest(schema, features, path=path)
 
 
 def nest(

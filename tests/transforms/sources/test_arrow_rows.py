@@ -20,13 +20,14 @@ from snapshard.schemas.features import (
     Features,
     Scalar,
     Sequence,
+    Struct,
     Tensor,
     Text,
     Timestamp,
     flatten,
 )
 from snapshard.transforms.sources.arrow_rows import RowReader
-from snapshard.transforms.sources.arrow_types import infer_features, infer_table
+from snapshard.transforms.sources.arrow_types import infer_features, missing_leaves
 from snapshard.transforms.sources.wire_arrays import wire_lists
 
 
@@ -42,6 +43,11 @@ def read(values: pa.Array, feature: Feature) -> tuple[list[Any], dict[int, str]]
     return got.columns.column("x").to_pylist(), {
         int(reject.position or 0): reject.message for reject in got.rejects
     }
+
+
+def infer_table(table: pa.Table) -> dict[str, Feature | Struct]:
+    missing = set().union(*(missing_leaves(batch, path="t") for batch in table.to_batches()))
+    return infer_features(table.schema, missing=missing, path="t")
 
 
 def read_all(table: pa.Table) -> tuple[Features, dict[str, list[Any]]]:
