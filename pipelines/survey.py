@@ -26,7 +26,7 @@ from .limits import Limit
 from .resolve import ResolvedFeatures, resolve_features
 from .stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
 
-RUN_FORMAT = 2
+RUN_FORMAT = 3
 """Rises when the same input and code would give other runs."""
 
 

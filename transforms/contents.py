@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from hashlib import blake2b
 
+import mmh3
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -40,7 +42,8 @@ def content_hashes(columns: pa.RecordBatch) -> Hashes:
 
     Column by column and not row by row: a tenth of the time of hashing encoded records. Numbers go
     through the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
-    number generators", 2014).
+    number generators", 2014), strings through MurmurHash3, at 7 GB/s where BLAKE2 makes 0.9: it
+    tells contents apart that nobody has made to be taken for each other.
     """
     total = np.zeros(columns.num_rows, np.uint64)
     for index, column in enumerate(columns.columns, start=1):
@@ -80,10 +83,13 @@ def _text_hashes(column: pa.Array) -> Hashes:
     if column.nbytes < _LONG_BYTES * len(column):
         encoded = pc.dictionary_encode(column)
         column, indices = encoded.dictionary, encoded.indices.to_numpy()
+    _, ends, content = column.buffers()
+    bounds = np.frombuffer(ends, np.int64)[column.offset :][: len(column) + 1].tolist()
+    values = memoryview(content or b"")
     digests = b"".join(
-        blake2b(memoryview(value.as_buffer()), digest_size=8).digest() for value in column
+        mmh3.mmh3_x64_128_digest(values[start:stop]) for start, stop in itertools.pairwise(bounds)
     )
-    found = np.frombuffer(digests, np.uint64)
+    found = np.frombuffer(digests, "<u8")[::2]
     return found if indices is None else found[indices]
 
 
