@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..schemas.blocks import SourceFile
-from ..schemas.errors import StorageError
 from ..schemas.features import Feature, features_from_json, features_to_json, flatten
 from ..schemas.fingerprint import digest, library_versions
 from ..schemas.recipe import OpenSource, Source
-from ..transforms import storage
 from ..transforms.opened_source import OpenedSource
 from ..transforms.sources.remembered import remembered
 from .inventory import input_digest
+from .last_sources import read_sources, write_source
 
 _FORMAT = 1
-_NUM_SOURCES = 4
+_WHAT = f"findings {_FORMAT}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,12 +53,7 @@ class Findings:
         described = {"format": _FORMAT, "source": dict(source), "versions": library_versions()}
         self._url = url
         self._source = digest(described)[:32]
-        try:
-            head, _, body = storage.read_bytes(url).partition(b"\n")
-        except StorageError:
-            head, body = b"", b""
-        intact = head + b"\n" == _head(body)
-        self._sources: dict[str, dict[str, Any]] = json.loads(body) if intact else {}
+        self._sources = read_sources(url, what=_WHAT)
 
     def opened(self, opened: OpenedSource) -> RememberingSource:
         """The same root, which remembers."""
@@ -75,10 +68,7 @@ class Findings:
         """
         if opened.used.keys() <= opened.known.keys():
             return
-        others = [item for item in self._sources.items() if item[0] != self._source]
-        kept = dict([*others[1 - _NUM_SOURCES :], (self._source, opened.used)])
-        body = json.dumps(kept, separators=(",", ":")).encode("ascii")
-        storage.put_bytes(self._url, _head(body) + body)
+        write_source(self._url, self._sources, what=_WHAT, source=self._source, kept=opened.used)
 
 
 def infer_features(
@@ -110,8 +100,3 @@ def _content(source: Source, files: Sequence[SourceFile], opened: OpenSource) ->
         return ""
     sides = [hashlib.sha256(opened.read_side(url)).hexdigest() for url in source.side_urls]
     return digest([input_digest(files), *sides])
-
-
-def _head(body: bytes) -> bytes:
-    """The first line: a flipped bit must not pass for a finding."""
-    return f"snapshard findings {_FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode("ascii")

@@ -6,20 +6,17 @@ It saves reading, nothing else: without it, or with a damaged one, files are rea
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..schemas.blocks import SourceFile
-from ..schemas.errors import StorageError
-from ..transforms import storage
 from ..transforms.blocks import BLOCK_BYTES
+from .last_sources import read_sources, write_source
 
 GRANULARITY_NS = 2_000_000_000
 """Of the coarsest clock that filesystems stamp files by (FAT: 2 s)."""
 
-_FORMAT = 1
-_NUM_SOURCES = 4
+_WHAT = "memo 1"
 
 
 class Known(NamedTuple):
@@ -89,10 +86,7 @@ class Memo:
             for path, facts in kept.items()
         }
         entry = {"listed_ns": listed_ns, "cuts_by": self._cuts_by, "files": files}
-        others = [item for item in self._sources.items() if item[0] != self._source]
-        sources = dict([*others[1 - _NUM_SOURCES :], (self._source, entry)])
-        body = json.dumps(sources, separators=(",", ":")).encode("ascii")
-        storage.put_bytes(self._url, _head(body) + body)
+        write_source(self._url, self._sources, what=_WHAT, source=self._source, kept=entry)
 
 
 def read_memo(url: str, *, source: str, cuts_by: str) -> Memo:
@@ -104,14 +98,4 @@ def read_memo(url: str, *, source: str, cuts_by: str) -> Memo:
         cuts_by: Names how files are cut; cuts made otherwise are not known.
     """
     key = hashlib.sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    try:
-        head, _, body = storage.read_bytes(url).partition(b"\n")
-    except StorageError:
-        head, body = b"", b""
-    intact = head + b"\n" == _head(body)
-    return Memo(url, source=key, cuts_by=cuts_by, content=json.loads(body) if intact else {})
-
-
-def _head(body: bytes) -> bytes:
-    """The memo's first line: a flipped bit must not pass for the hash of some content."""
-    return f"snapshard memo {_FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode("ascii")
+    return Memo(url, source=key, cuts_by=cuts_by, content=read_sources(url, what=_WHAT))
