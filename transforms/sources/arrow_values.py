@@ -140,10 +140,10 @@ def numbers(array: pa.Array) -> npt.NDArray[Any]:
 
 def cast_or_find(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, _Bools]:
     """Casts an array; what cannot be cast is null in it, and True in the second answer."""
-    culprits = list(_culprits(lambda start, stop: _casts(array[start:stop], type_), 0, len(array)))
+    unfit = list(culprits(lambda start, stop: _casts(array[start:stop], type_), 0, len(array)))
     bad = np.zeros(len(array), bool)
-    if culprits:
-        bad[culprits] = True
+    if unfit:
+        bad[unfit] = True
         array = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
     return array.cast(type_), bad
 
@@ -156,7 +156,7 @@ def _casts(array: pa.Array, type_: pa.DataType) -> bool:
     return True
 
 
-def _culprits(fits: Callable[[int, int], bool], start: int, stop: int) -> Iterator[int]:
+def culprits(fits: Callable[[int, int], bool], start: int, stop: int) -> Iterator[int]:
     """What of [start, stop) does not fit by itself, where a range fits if all of it does."""
     if start == stop or fits(start, stop):
         return
@@ -164,8 +164,8 @@ def _culprits(fits: Callable[[int, int], bool], start: int, stop: int) -> Iterat
         yield start
         return
     middle = (start + stop) // 2
-    yield from _culprits(fits, start, middle)
-    yield from _culprits(fits, middle, stop)
+    yield from culprits(fits, start, middle)
+    yield from culprits(fits, middle, stop)
 
 
 def _to_number(array: pa.Array, dtype: str) -> Values:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
 from ...schemas.features import Features, Timestamp
 from ..runs import wire_schema
+from .arrow_values import culprits
 from .csv_rows import TOO_LONG, Offsets, Rows
 from .csv_table import Table
 from .csv_text import shown_text
@@ -229,11 +230,11 @@ class CellReader:
         doubtful = np.sort(first[~hopeless])
         asked = rows.take(doubtful)
 
-        def fails(start: int, stop: int) -> bool:
-            return self._fails(asked.part(start, stop), column)
+        def fits(start: int, stop: int) -> bool:
+            return not self._fails(asked.part(start, stop), column)
 
-        culprits = list(_culprits(fails, 0, len(doubtful)))
-        return np.concatenate((np.flatnonzero(hopeless), codes[doubtful[culprits]]))
+        refused = list(culprits(fits, 0, len(doubtful)))
+        return np.concatenate((np.flatnonzero(hopeless), codes[doubtful[refused]]))
 
     def _how_to_fix(self, column: _Column, cell: bytes) -> str:
         other = "string"
@@ -299,18 +300,6 @@ class CellReader:
         for row, cell in zip(found, texts.to_pylist(), strict=True):
             if not _INFINITY.fullmatch(cell.decode(errors="replace")):
                 yield row, cell
-
-
-def _culprits(fails: Callable[[int, int], bool], start: int, stop: int) -> Iterator[int]:
-    """The rows of [start, stop) that fail each by itself, where a range fails if one row does."""
-    if start == stop or not fails(start, stop):
-        return
-    if stop - start == 1:
-        yield start
-        return
-    middle = (start + stop) // 2
-    yield from _culprits(fails, start, middle)
-    yield from _culprits(fails, middle, stop)
 
 
 def _rows_where(mask: pa.Array) -> list[int]:
