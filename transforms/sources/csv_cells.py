@@ -239,7 +239,7 @@ class CellReader:
     def _how_to_fix(self, column: _Column, cell: bytes) -> str:
         other = "string"
         if pa.types.is_integer(column.arrow_type) and not cell.strip().lstrip(b"+-").isdigit():
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError), np.errstate(over="ignore"):
                 number = float(cell)
                 other = "float32" if float(str(np.float32(number))) == number else "float64"
         shown = _shown(cell)
