@@ -17,16 +17,13 @@ import posixpath
 import tarfile
 import tempfile
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from fsspec.archive import AbstractArchiveFileSystem
 
 from ..schemas.errors import DataError
+from .ranges import Ranges, Read
 from .sources.decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
-
-Read = Callable[[int, int], bytes]
-"""Reads bytes [start, stop) of the archive's file; fewer at its end."""
 
 LEADS_OUT = "path that leads out of its archive"
 
@@ -99,7 +96,7 @@ class TarArchive(AbstractArchiveFileSystem):
     def _find_members(self) -> dict[str, _Member]:
         found: dict[str, _Member] = {}
         links: dict[str, str] = {}
-        raw = io.BufferedReader(_Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
+        raw = io.BufferedReader(Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
         archive: Any = None
         cut_off = False
         try:
@@ -220,7 +217,7 @@ class TarArchive(AbstractArchiveFileSystem):
         member = self._members.get(path)
         if member is None:
             raise FileNotFoundError(path)
-        return io.BufferedReader(_Ranges(self._read, member.num_bytes, member.offset))
+        return io.BufferedReader(Ranges(self._read, member.num_bytes, member.offset))
 
 
 class _Staged:
@@ -244,38 +241,6 @@ class _Staged:
             parts.append(part)
             start += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-class _Ranges(io.RawIOBase):
-    """Bytes of a file as a file of their own."""
-
-    def __init__(self, read: Read, num_bytes: int, offset: int = 0) -> None:
-        super().__init__()
-        self._read, self._num_bytes, self._offset = read, num_bytes, offset
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}
-        self._position = max(origin[whence] + offset, 0)
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        stop = min(self._position + len(buffer), self._num_bytes)
-        if stop <= self._position:
-            return 0
-        found = self._read(self._offset + self._position, self._offset + stop)
-        buffer[: len(found)] = found
-        self._position += len(found)
-        return len(found)
 
 
 def _normal(name: str) -> str:

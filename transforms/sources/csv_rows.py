@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from ..ranges import Read
+
 Offsets = npt.NDArray[np.int64]
-Read = Callable[[int, int], bytes]
-"""Reads bytes [start, stop) of a file; fewer at its end."""
 
 WINDOW_BYTES = 4 << 20
 """About so many bytes are held, found and parsed at a time."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ...schemas.recipe import OpenSource
-from .csv_rows import Read
+from ..ranges import Read
 from .decompress import DamagedError, compression_of, decompressed
 
 ENDLESS = 1 << 62

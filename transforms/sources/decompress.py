@@ -12,8 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-Read = Callable[[int, int], bytes]
-"""Reads bytes [start, stop) of a file; fewer at its end."""
+from ..ranges import Read
 
 SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 """What compressed files' names end with."""

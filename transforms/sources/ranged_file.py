@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import functools
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ...schemas.recipe import OpenSource
 from .. import storage
+from ..ranges import Ranges
 
 
 def open_for_arrow(opened: OpenSource, path: str) -> Any:
@@ -28,41 +29,5 @@ def open_for_arrow(opened: OpenSource, path: str) -> Any:
         if getattr(opened, "archived", False):
             return pa.BufferReader(opened.read(path))
         num_bytes = int(filesystem.size(full) or 0)
-    return pa.PythonFile(_RangedFile(opened, path, num_bytes=num_bytes), mode="r")
-
-
-class _RangedFile(io.RawIOBase):
-    """A file whose every read is one request."""
-
-    def __init__(self, opened: OpenSource, path: str, *, num_bytes: int) -> None:
-        super().__init__()
-        self._opened, self._path, self._num_bytes = opened, path, num_bytes
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def size(self) -> int:
-        """Its length: what Arrow asks for first."""
-        return self._num_bytes
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}
-        self._position = origin[whence] + offset
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        stop = self._num_bytes
-        if size is not None and size >= 0:
-            stop = min(stop, self._position + size)
-        if stop <= self._position:
-            return b""
-        found = self._opened.read(self._path, self._position, stop)
-        self._position += len(found)
-        return found
+    read = functools.partial(opened.read, path)
+    return pa.PythonFile(Ranges(read, num_bytes), mode="r")
