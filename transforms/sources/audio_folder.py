@@ -16,13 +16,10 @@ from ...schemas.recipe import OpenSource
 from ..prepare.audio_decode import decoder_version
 from ..prepare.audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError, read_header
 from .media_files import MediaFolder, MediaKind
-from .read_files import read_files
+from .read_files import read_headers as read_media_headers
 
 BATCH_SAMPLES = 16 << 20
 """A raw batch holds no more samples, as far as headers tell: decoded, 64 MiB."""
-
-_HEADER_BYTES = 64 << 10
-_HEADER_FILES = 256
 
 
 @config_class
@@ -108,30 +105,13 @@ class AudioFolder(MediaFolder):
 
 def read_headers(files: Sequence[SourceFile], opened: OpenSource) -> Iterator[SoundHeader]:
     """The headers of those files that have one, from their first bytes where these are enough."""
-    readable = [file for file in files if not file.problem]
-    for start in range(0, len(readable), _HEADER_FILES):
-        batch = readable[start : start + _HEADER_FILES]
-        contents = read_files(opened, [file.path for file in batch], stop=_HEADER_BYTES)
-        for file, data in zip(batch, contents, strict=True):
-            header = _header(file, data, opened)
-            if header is not None:
-                yield header
-
-
-def _header(file: SourceFile, data: bytes | Exception, opened: OpenSource) -> SoundHeader | None:
-    if not isinstance(data, bytes):
-        return None
-    try:
-        return read_header(data, num_bytes=file.num_bytes)
-    except UnreadableSoundError as error:
-        if error.reason != "truncated sound" or len(data) >= file.num_bytes:
-            return None
-    # Long metadata: the header stands further back than was read.
-    whole = read_files(opened, [file.path])[0]
-    try:
-        return read_header(whole) if isinstance(whole, bytes) else None
-    except UnreadableSoundError:
-        return None
+    return read_media_headers(
+        files,
+        opened,
+        read=lambda file, data: read_header(data, num_bytes=file.num_bytes),
+        unreadable=UnreadableSoundError,
+        cut_short="truncated sound",
+    )
 
 
 def _sound_of(headers: Iterator[SoundHeader]) -> Audio:

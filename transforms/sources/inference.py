@@ -11,15 +11,12 @@ from ...schemas.recipe import OpenSource, PrepareStep
 from ..opened_source import path_bytes
 from ..prepare import images
 from ..prepare.image_header import UnreadableImageError, read_header
-from .read_files import read_files
+from .read_files import read_headers
 
 MAX_HEADERS = 20_000
 """Of more files, those with the lowest hashes of their paths are looked at."""
 FALLBACK_SIZE = (256, 256)
 """Where no size is the rule."""
-
-_HEADER_BYTES = 64 << 10
-_BATCH_FILES = 256
 
 
 def infer_image_steps(
@@ -50,32 +47,14 @@ def read_sizes(files: Sequence[SourceFile], opened: OpenSource) -> list[tuple[in
     readable = [file for file in files if not file.problem]
     if len(readable) > MAX_HEADERS:
         readable = sorted(readable, key=_path_hash)[:MAX_HEADERS]
-    sizes = []
-    for start in range(0, len(readable), _BATCH_FILES):
-        batch = readable[start : start + _BATCH_FILES]
-        contents = read_files(opened, [file.path for file in batch], stop=_HEADER_BYTES)
-        for file, data in zip(batch, contents, strict=True):
-            size = _size(file, data, opened)
-            if size is not None:
-                sizes.append(size)
-    return sizes
-
-
-def _size(file: SourceFile, data: bytes | Exception, opened: OpenSource) -> tuple[int, int] | None:
-    for content in (data, None):
-        if content is None:
-            # Long metadata: the size stands further back than was read.
-            content = read_files(opened, [file.path])[0]
-        if not isinstance(content, bytes):
-            return None
-        try:
-            header = read_header(content)
-        except UnreadableImageError as error:
-            if error.reason == "truncated image" and file.num_bytes > len(content):
-                continue
-            return None
-        return header.height, header.width
-    return None
+    headers = read_headers(
+        readable,
+        opened,
+        read=lambda _, data: read_header(data),
+        unreadable=UnreadableImageError,
+        cut_short="truncated image",
+    )
+    return [(header.height, header.width) for header in headers]
 
 
 def _path_hash(file: SourceFile) -> bytes:

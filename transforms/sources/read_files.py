@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
-from ...schemas.blocks import FileRange
+from ...schemas.blocks import FileRange, SourceFile
 from ...schemas.errors import StorageError
 from ...schemas.recipe import OpenSource
 from .. import storage
 
 Contents = list[tuple[FileRange, bytes]]
 """Files with their contents; one with a problem has none."""
+
+_HEADER_BYTES = 64 << 10
+_HEADER_FILES = 256
+_H = TypeVar("_H")
 
 
 def read_ahead(opened: OpenSource, chunks: Iterable[Sequence[FileRange]]) -> Generator[Contents]:
@@ -78,6 +83,51 @@ def read_files(
         full, starts, [stop] * len(full), on_error="return"
     )
     return found
+
+
+def read_headers(
+    files: Iterable[SourceFile],
+    opened: OpenSource,
+    *,
+    read: Callable[[SourceFile, bytes], _H],
+    unreadable: type[ValueError],
+    cut_short: str,
+) -> Iterator[_H]:
+    """The headers of those files that have one, from their first bytes where these are enough.
+
+    Args:
+        files: Those with a problem are passed over.
+        opened: Their root.
+        read: Gives the header that is in a file's bytes, all of them or the first.
+        unreadable: What it raises, with a ``reason``.
+        cut_short: The reason where more bytes may hold it: long metadata stands before it.
+    """
+    readable = [file for file in files if not file.problem]
+    for start in range(0, len(readable), _HEADER_FILES):
+        batch = readable[start : start + _HEADER_FILES]
+        contents = read_files(opened, [file.path for file in batch], stop=_HEADER_BYTES)
+        for file, data in zip(batch, contents, strict=True):
+            found, reason = _try_header(file, data, read, unreadable)
+            if reason == cut_short and isinstance(data, bytes) and len(data) < file.num_bytes:
+                whole = read_files(opened, [file.path])[0]
+                found, _ = _try_header(file, whole, read, unreadable)
+            if found is not None:
+                yield found
+
+
+def _try_header(
+    file: SourceFile,
+    data: bytes | Exception,
+    read: Callable[[SourceFile, bytes], _H],
+    unreadable: type[ValueError],
+) -> tuple[_H | None, str]:
+    """The header, or the reason why there is none."""
+    if not isinstance(data, bytes):
+        return None, "not read"
+    try:
+        return read(file, data), ""
+    except unreadable as error:
+        return None, getattr(error, "reason", "")
 
 
 def _read(opened: OpenSource, path: str, stop: int | None) -> bytes | Exception:
