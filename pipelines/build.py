@@ -12,6 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish, read_rejects
 from .resolve import with_image_facts
 from .run_files import keys_suffix
+from .serving import put_serving
 from .snapshot import Snapshot
 from .stages import label_of
 from .staging import StagedRecipe, refuse_while_loading, stage
@@ -158,14 +160,17 @@ class Build:
             graph = self._analyze(found, staged, prepared, process=process)
         with self._timed("plan"):
             layout = self._plan(found, prepared.summary, graph)
-            leaks = find_leaks(
+        settings = self._settings(found, prepared.summary, layout, graph)
+        # What needs no shards is done meanwhile.
+        with self._timed("write"), ThreadPoolExecutor(1) as meanwhile:
+            leaks = meanwhile.submit(
+                find_leaks,
                 prepared.summary.entries,
                 layout.splits,
                 workspace=self._workspace,
                 suffix=keys_suffix(self._recipe.splits),
             )
-        settings = self._settings(found, prepared.summary, layout, graph)
-        with self._timed("write"):
+            serving = meanwhile.submit(put_serving, found, settings)
             num_written = self._write(found, prepared.digest, layout, settings)
         facts = {
             "blocks": {"total": prepared.num_units, "prepared": prepared.num_made},
@@ -195,7 +200,8 @@ class Build:
             settings,
             plans=layout.splits,
             prepared=prepared,
-            shared_contents=leaks,
+            serving=serving.result(),
+            shared_contents=leaks.result(),
             build_facts=facts,
         )
         point_latest(self._out, found.fingerprint)

@@ -5,9 +5,7 @@ A directory without a manifest is not a snapshot. ``latest.json`` points to the 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..schemas.blocks import SplitPlan
@@ -19,6 +17,7 @@ from ..schemas.manifest import (
     ServingEntry,
     ShardEntry,
     SplitEntry,
+    file_entry,
 )
 from ..schemas.naming import (
     BUILD,
@@ -26,7 +25,6 @@ from ..schemas.naming import (
     READER,
     REJECTS,
     SCHEMA,
-    SERVING,
     OutputPaths,
     Workspace,
     join,
@@ -39,7 +37,6 @@ from ..transforms.shards import ShardSettings, read_shard_info, shard_name
 from ..transforms.summary import RunEntry
 from .emit import emit_reader
 from .preparing import Prepared
-from .serving import export_serving, plan_serving
 from .snapshot import Snapshot, read_latest
 from .survey import Survey
 
@@ -55,7 +52,7 @@ class Publisher:
     def put(self, name: str, content: bytes) -> None:
         """Puts a file and notes its length and hash."""
         storage.put_bytes(join(self._folder, name), content)
-        self.note(name, num_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        self.files[name] = file_entry(content)
 
     def note(self, name: str, *, num_bytes: int, sha256: str) -> None:
         """Notes a file that lies in place."""
@@ -68,21 +65,23 @@ def publish(
     *,
     plans: Sequence[SplitPlan],
     prepared: Prepared,
+    serving: tuple[ServingEntry | None, Mapping[str, FileEntry]],
     shared_contents: Mapping[str, int],
     build_facts: Mapping[str, object],
 ) -> Snapshot:
-    """Completes a snapshot whose shards are in place.
+    """Completes a snapshot whose shards, and model for serving, are in place.
 
     Raises:
         StorageError: if a shard is not in place, or a file cannot be put.
     """
     publisher = Publisher(settings.snapshot)
+    serving_entry, serving_files = serving
     splits = {plan.name: _split_entry(plan, settings, publisher) for plan in plans}
     if settings.graph is not None:
         # Laid out so that `tft.TFTransformOutput` reads the snapshot's folder.
         for name in TransformGraph(settings.graph).info.files:
             publisher.put(name, storage.read_bytes(join(settings.graph, name)))
-    serving = _put_serving(publisher, survey, settings)
+    publisher.files |= serving_files
     rejects = read_rejects(prepared.entries, settings.workspace)
     publisher.put(REJECTS, rejects_to_bytes(rejects))
     publisher.put(SCHEMA, schema_text(settings.final))
@@ -119,7 +118,7 @@ def publish(
         compression=settings.compression,
         num_rejects=len(rejects),
         num_filtered=prepared.num_filtered,
-        serving=serving,
+        serving=serving_entry,
         shared_contents=dict(shared_contents),
         seed=survey.recipe.seed,
         versions=survey.parts.versions,
@@ -130,33 +129,6 @@ def publish(
     storage.put_bytes(join(settings.snapshot, BUILD), facts.encode())
     storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
     return Snapshot(settings.snapshot, manifest)
-
-
-def _put_serving(
-    publisher: Publisher, survey: Survey, settings: ShardSettings
-) -> ServingEntry | None:
-    """Exports the preparation as a SavedModel, where it does anything; says what it leaves out."""
-    if not survey.recipe.prepare and settings.graph is None:
-        return None
-    plan = plan_serving(survey.recipe, survey.features.raw)
-    inputs: list[str] = []
-    if plan.steps or settings.graph is not None:
-        with storage.scratch_folder(settings.workspace.root) as scratch:
-            folder = os.path.join(scratch, SERVING)
-            names, inputs = export_serving(
-                plan,
-                prepared=settings.prepared,
-                final=settings.final,
-                label=settings.label,
-                graph=settings.graph,
-                folder=folder,
-            )
-            for name in names:
-                with open(os.path.join(folder, name), "rb") as file:
-                    publisher.put(f"{SERVING}/{name}", file.read())
-    if not inputs and not plan.obstacles:
-        return None
-    return ServingEntry(inputs=inputs, left_out=list(plan.obstacles))
 
 
 def _split_entry(plan: SplitPlan, settings: ShardSettings, publisher: Publisher) -> SplitEntry:

@@ -11,10 +11,15 @@ import os
 from collections.abc import Mapping
 
 from ..schemas.features import Feature, Features
+from ..schemas.manifest import FileEntry, ServingEntry, file_entry
+from ..schemas.naming import SERVING, join
 from ..schemas.recipe import CrossStep, Recipe
 from ..schemas.step_traits import StepTraits
+from ..transforms import storage
 from ..transforms.prepare.chain import Step, closing_steps, describe, output_features
 from ..transforms.prepare.step_files import with_files
+from ..transforms.shards import ShardSettings
+from .survey import Survey
 
 _CROSS = "it looks across records"
 
@@ -29,6 +34,41 @@ class ServingPlan:
     """Of the records before them: what a request gives."""
     obstacles: tuple[str, ...]
     """The steps that it does not hold, and why, in words."""
+
+
+def put_serving(
+    survey: Survey, settings: ShardSettings
+) -> tuple[ServingEntry | None, dict[str, FileEntry]]:
+    """Exports the preparation as a SavedModel into the snapshot's folder, where it does anything.
+
+    Returns:
+        What the manifest says of it, what it leaves out included, and its files.
+    """
+    if not survey.recipe.prepare and settings.graph is None:
+        return None, {}
+    plan = plan_serving(survey.recipe, survey.features.raw)
+    inputs: list[str] = []
+    files: dict[str, FileEntry] = {}
+    if plan.steps or settings.graph is not None:
+        with storage.scratch_folder(settings.workspace.root) as scratch:
+            folder = os.path.join(scratch, SERVING)
+            names, inputs = export_serving(
+                plan,
+                prepared=settings.prepared,
+                final=settings.final,
+                label=settings.label,
+                graph=settings.graph,
+                folder=folder,
+            )
+            for name in names:
+                with open(os.path.join(folder, name), "rb") as file:
+                    content = file.read()
+                path = f"{SERVING}/{name}"
+                storage.put_bytes(join(settings.snapshot, path), content)
+                files[path] = file_entry(content)
+    if not inputs and not plan.obstacles:
+        return None, {}
+    return ServingEntry(inputs=inputs, left_out=list(plan.obstacles)), files
 
 
 def plan_serving(recipe: Recipe, raw: Features) -> ServingPlan:

@@ -6,6 +6,7 @@ It holds nothing that varies between two builds of the same inputs (times, hosts
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Annotated, Any, Literal
 
@@ -30,6 +31,11 @@ class FileEntry(pydantic.BaseModel):
 
     bytes: _Count
     sha256: str
+
+
+def file_entry(content: bytes) -> FileEntry:
+    """The entry of a file with this content."""
+    return FileEntry(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 class ShardEntry(pydantic.BaseModel):
