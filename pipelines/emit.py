@@ -6,6 +6,7 @@ code, so no class name can do more than be a class name.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
@@ -35,64 +36,54 @@ nothing else. Import it from the snapshot, or copy it next to the model and say 
 '''
 
 
-def emit_reader(
-    *,
-    name: str,
-    fingerprint: str,
-    features: Features,
-    label: str | None,
-    compression: str,
-    num_examples: Mapping[str, int],
-    record_bytes: int,
-    rotated_images: frozenset[str],
-    version: str,
-    structs: tuple[str, ...] = (),
-) -> str:
-    """The content of ``reader.py``; the same facts give the same bytes.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReaderFacts:
+    """What the reader of a snapshot is told of it."""
 
-    Args:
-        name: The recipe's name.
-        fingerprint: Of the snapshot, 16 hex digits.
-        features: What the examples hold.
-        label: The feature to predict, if there is one.
-        compression: "none" or "gzip".
-        num_examples: Examples by split.
-        record_bytes: Average length of a serialized example, uncompressed; sizes the buffer.
-        rotated_images: Names of encoded image features that have an EXIF orientation other than 1.
-        version: Of snapshard.
-        structs: Names of the structs that features ``<struct>.<field>`` are fields of, outer ones
-            first.
+    name: str
+    """The recipe's."""
+    fingerprint: str
+    """Of the snapshot, 16 hex digits."""
+    features: Features
+    """What the examples hold."""
+    label: str | None
+    """The feature to predict, if there is one."""
+    compression: str
+    """Of the shards: "none" or "gzip"."""
+    num_examples: Mapping[str, int]
+    """By split."""
+    record_bytes: int
+    """Average length of a serialized example, uncompressed; sizes the buffer."""
+    rotated_images: frozenset[str]
+    """Names of encoded image features that have an EXIF orientation other than 1."""
+    version: str
+    """Of snapshard."""
+    structs: tuple[str, ...] = ()
+    """Names of the structs that features ``<struct>.<field>`` are fields of, outer ones first."""
+
+
+def emit_reader(facts: ReaderFacts) -> str:
+    """The content of ``reader.py``; the same facts give the same bytes.
 
     Raises:
         ValueError: if the fingerprint or the version is none.
     """
+    fingerprint, version = facts.fingerprint, facts.version
     if not re.fullmatch(r"[0-9a-f]{16}", fingerprint) or not re.fullmatch(r"[\w.+!-]+", version):
         raise ValueError(f"fingerprint {fingerprint!r} or version {version!r} is malformed")
     blocks = {
         "header": _HEADER.format(fingerprint=fingerprint, version=version).splitlines(),
-        "constants": list(
-            _constants(
-                name=name,
-                fingerprint=fingerprint,
-                features=features,
-                label=label,
-                compression=compression,
-                num_examples=num_examples,
-                record_bytes=record_bytes,
-                rotated_images=rotated_images,
-                structs=structs,
-            )
-        ),
+        "constants": list(_constants(facts)),
     }
-    facts = sections(features, rotated_images=rotated_images, structs=structs)
     lines = _TEMPLATE.read_text(encoding="utf-8").splitlines()
-    return "\n".join(_fill(lines, blocks=blocks, facts=facts)).rstrip("\n") + "\n"
+    wanted = _sections(facts)
+    return "\n".join(_fill(lines, blocks=blocks, wanted=wanted)).rstrip("\n") + "\n"
 
 
 def _fill(
-    lines: list[str], *, blocks: Mapping[str, list[str]], facts: Mapping[str, bool]
+    lines: list[str], *, blocks: Mapping[str, list[str]], wanted: Mapping[str, bool]
 ) -> Iterator[str]:
-    """The template's lines: blocks replaced, sections of facts that do not hold left out."""
+    """The template's lines: blocks replaced, sections that are not wanted left out."""
     open_marks: list[bool] = []
     for line in lines:
         mark = _MARK.fullmatch(line)
@@ -105,46 +96,40 @@ def _fill(
             yield from blocks[mark["named"]]
             open_marks.append(False)
         else:
-            open_marks.append(facts[mark["fact"]])
+            open_marks.append(wanted[mark["fact"]])
 
 
-def _constants(
-    *,
-    name: str,
-    fingerprint: str,
-    features: Features,
-    label: str | None,
-    compression: str,
-    num_examples: Mapping[str, int],
-    record_bytes: int,
-    rotated_images: frozenset[str],
-    structs: tuple[str, ...],
-) -> Iterator[str]:
+def _sections(facts: ReaderFacts) -> dict[str, bool]:
+    return sections(facts.features, rotated_images=facts.rotated_images, structs=facts.structs)
+
+
+def _constants(facts: ReaderFacts) -> Iterator[str]:
     """The snapshot's facts as assignments."""
-    target = features[label] if label is not None else None
+    label = facts.label
+    target = facts.features[label] if label is not None else None
     class_names = list(target.names) if isinstance(target, ClassLabel) else None
-    values = describe(features)
+    values = describe(facts.features)
     if label is not None and class_names is not None:
         values[label]["names"] = _Name("CLASS_NAMES")
     yield "# fmt: off"
     yield from _assign("FORMAT_VERSION", FORMAT_VERSION)
-    yield from _assign("NAME", name)
-    yield from _assign("FINGERPRINT", fingerprint)
-    yield from _assign("NUM_EXAMPLES: dict[str, int]", dict(num_examples))
+    yield from _assign("NAME", facts.name)
+    yield from _assign("FINGERPRINT", facts.fingerprint)
+    yield from _assign("NUM_EXAMPLES: dict[str, int]", dict(facts.num_examples))
     yield from _assign("LABEL: str | None", label)
     kind = "None" if class_names is None else "list[str]"
     yield from _assign(f"CLASS_NAMES: {kind}", class_names)
     yield from _assign("FEATURES: dict[str, dict[str, Any]]", values)
-    sides = sides_of(features, rotated_images)
-    if sections(features, rotated_images=rotated_images, structs=structs)["sides"]:
+    if _sections(facts)["sides"]:
+        sides = sides_of(facts.features, facts.rotated_images)
         yield from _assign("SIDES: dict[str, list[str]]", sides)
-    if structs:
-        yield from _assign("STRUCTS: list[str]", list(structs))
-    layout = layout_of(features)
+    if facts.structs:
+        yield from _assign("STRUCTS: list[str]", list(facts.structs))
+    layout = layout_of(facts.features)
     if layout:
         yield from _assign("LAYOUT: list[tuple[str, bytes, int]]", layout)
-    yield from _assign("COMPRESSION", compression)
-    yield from _assign("RECORD_BYTES", max(1, record_bytes))
+    yield from _assign("COMPRESSION", facts.compression)
+    yield from _assign("RECORD_BYTES", max(1, facts.record_bytes))
     yield "# fmt: on"
 
 

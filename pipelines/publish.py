@@ -35,7 +35,7 @@ from ..transforms.metadata import schema_text
 from ..transforms.rejects import rejects_from_bytes, rejects_to_bytes
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
 from ..transforms.summary import RunEntry
-from .emit import emit_reader
+from .emit import ReaderFacts, emit_reader
 from .preparing import Prepared
 from .snapshot import Snapshot, read_latest
 from .survey import Survey
@@ -94,18 +94,20 @@ def publish(
         if any(feature.startswith(f"{name}.") for feature in settings.final)
     ]
     reader = emit_reader(
-        name=survey.recipe.name,
-        fingerprint=survey.fingerprint,
-        features=settings.final,
-        label=settings.label,
-        compression=settings.compression,
-        num_examples=num_examples,
-        record_bytes=encoded_bytes // total if total else 0,
-        rotated_images=frozenset(
-            name for name, facts in prepared.summary.image_facts().items() if facts.rotated
-        ),
-        version=survey.parts.versions["snapshard"],
-        structs=tuple(structs),
+        ReaderFacts(
+            name=survey.recipe.name,
+            fingerprint=survey.fingerprint,
+            features=settings.final,
+            label=settings.label,
+            compression=settings.compression,
+            num_examples=num_examples,
+            record_bytes=encoded_bytes // total if total else 0,
+            rotated_images=frozenset(
+                name for name, facts in prepared.summary.image_facts().items() if facts.rotated
+            ),
+            version=survey.parts.versions["snapshard"],
+            structs=tuple(structs),
+        )
     )
     publisher.put(READER, reader.encode())
     manifest = Manifest(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from snapshard.pipelines.emit import emit_reader
+from snapshard.pipelines.emit import ReaderFacts, emit_reader
 from snapshard.schemas.features import Features, wire_columns
 from snapshard.schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry, SplitEntry
 from snapshard.schemas.naming import ShardName
@@ -95,16 +95,18 @@ def write_snapshot(
     )
     (folder / "manifest.json").write_bytes(manifest.to_bytes())
     text = emit_reader(
-        name="made",
-        fingerprint=fingerprint,
-        features=features,
-        label=label,
-        compression=compression,
-        num_examples={split: entry.num_examples for split, entry in entries.items()},
-        record_bytes=sum(sizes) // len(sizes),
-        rotated_images=rotated,
-        version="0.0.0",
-        structs=structs,
+        ReaderFacts(
+            name="made",
+            fingerprint=fingerprint,
+            features=features,
+            label=label,
+            compression=compression,
+            num_examples={split: entry.num_examples for split, entry in entries.items()},
+            record_bytes=sum(sizes) // len(sizes),
+            rotated_images=rotated,
+            version="0.0.0",
+            structs=structs,
+        )
     )
     (folder / "reader.py").write_text(text, encoding="utf-8")
     return load(folder / "reader.py")

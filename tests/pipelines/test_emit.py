@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshard.pipelines import reader_facts
-from snapshard.pipelines.emit import emit_reader
+from snapshard.pipelines.emit import ReaderFacts, emit_reader
 from snapshard.schemas.features import (
     Audio,
     BoundingBoxes,
@@ -94,7 +94,7 @@ def emitted(features: Features, **changes: Any) -> str:
             name for name in ("a", "a.y") if any(key.startswith(f"{name}.") for key in features)
         ),
     }
-    return emit_reader(**(facts | changes))
+    return emit_reader(ReaderFacts(**(facts | changes)))
 
 
 def constants(text: str) -> dict[str, Any]:

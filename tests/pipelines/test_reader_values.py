@@ -13,7 +13,7 @@ import PIL.ImageOps
 import pytest
 import tensorflow as tf
 
-from snapshard.pipelines.emit import emit_reader
+from snapshard.pipelines.emit import ReaderFacts, emit_reader
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
 from snapshard.transforms.prepare.images import decode_pixels
 from snapshard.transforms.rows import encode_example
@@ -388,15 +388,17 @@ def test_the_layout_is_what_the_encoder_writes() -> None:
     pixels = np.zeros((64, 64, 3), np.uint8)
     example = encode_example({"image": pixels, "label": 1}, features)
     text = emit_reader(
-        name="n",
-        fingerprint="0" * 16,
-        features=features,
-        label="label",
-        compression="none",
-        num_examples={"train": 1},
-        record_bytes=1,
-        rotated_images=frozenset(),
-        version="1",
+        ReaderFacts(
+            name="n",
+            fingerprint="0" * 16,
+            features=features,
+            label="label",
+            compression="none",
+            num_examples={"train": 1},
+            record_bytes=1,
+            rotated_images=frozenset(),
+            version="1",
+        )
     )
     line = text[text.index("LAYOUT") : text.index("COMPRESSION =")]
     values: dict[str, Any] = {}
