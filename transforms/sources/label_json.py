@@ -37,8 +37,7 @@ from ...schemas.features import (
     Scalar,
     Sequence,
 )
-from ..runs import wire_schema
-from .wire_arrays import wire_arrays, wire_lists
+from .wire_arrays import Lists, wire_batch, wire_lists
 
 BOXES = "boxes"
 BOX_LABELS = "box_labels"
@@ -109,28 +108,21 @@ def infer_columns(
 
 
 def read_columns(
-    name: str, rows: Many[Mapping[str, Any]], features: Features
+    rows: Many[Mapping[str, Any]], features: Features
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
     """The wire columns of the rows that fit; and of each other row why it does not."""
     has_boxes = isinstance(features.get(BOXES), BoundingBoxes)
-    lists: list[dict[str, Any]] = []
+    lists: list[dict[str, Lists]] = []
     unfit: dict[int, str] = {}
     for number, row in enumerate(rows):
         try:
             given = {**row, **_boxes(row.get(BOXES), features)} if has_boxes else row
-            found: dict[str, Any] = {}
-            for column, feature in features.items():
-                found.update(wire_lists(column, feature, given.get(column)))
+            found = {name: wire_lists(name, f, given.get(name)) for name, f in features.items()}
         except SchemaError as error:
             unfit[number] = str(error)
         else:
             lists.append(found)
-    schema = wire_schema(features)
-    columns: dict[str, pa.Array] = {}
-    for column, feature in features.items():
-        columns.update(wire_arrays(column, feature, lists))
-    arrays = [columns[column] for column in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema), unfit
+    return wire_batch(features, lists), unfit
 
 
 def flat_fields(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -237,7 +237,7 @@ def _read_csv(name: str, data: bytes, features: Features) -> TableRows:
 def _read_json(name: str, data: bytes, features: Features) -> TableRows:
     rows, lost = parse_lines(name, data)
     keys = [key_of(row, KEY_COLUMNS) for row in rows]
-    columns, unfit = read_columns(name, rows, features)
+    columns, unfit = read_columns(rows, features)
     good = [number for number in range(len(rows)) if number not in unfit]
     by_name = _rows_by_name([keys[number] for number in good])
     return TableRows(
