@@ -18,6 +18,7 @@ from ...schemas.features import ClassLabel, Features
 from ...schemas.recipe import OpenSource
 from ..globs import matches
 from ..prepare.image_header import MAX_PIXELS
+from ..storage import is_chained
 from ..tar_archive import archive_scheme
 from .sample_parts import PartTypes, UnfitPartError, kind_of, read_parts
 from .tar_samples import Damage, Sample, read_samples, sample_offsets, split_name
@@ -67,18 +68,30 @@ class WebDataset:
     @property
     def url(self) -> str:
         """The tars' place, as a folder or a glob: a tar by its plain name would be a folder."""
-        head, tail = self.shards[: -len(self._tail)], _BRACES.sub("*", self._tail)
+        head, tail, rest = self._parts
+        tail = _BRACES.sub("*", tail)
         if archive_scheme(tail) == "tar" and not re.search(r"[*?\[]", tail):
             stem, _, suffix = tail.rpartition(".")
             tail = f"{stem}[.]{suffix}"
-        return head + tail
+        return head + tail + rest
+
+    @property
+    def _parts(self) -> tuple[str, str, str]:
+        """What is before the names, the names, and what of a chained URL is behind them.
+
+        Names begin below the last folder that no wildcard or brace stands for.
+        """
+        names, mark, rest = self.shards.partition("::")
+        if not is_chained(self.shards):
+            names, mark, rest = self.shards, "", ""
+        found = re.search(r"[*?\[{]", names)
+        before = names[: found.start()] if found else names.rstrip("/")
+        start = before.rfind("/") + 1
+        return names[:start], names[start:], mark + rest
 
     @property
     def _tail(self) -> str:
-        """The names below the last folder that no wildcard or brace stands for."""
-        found = re.search(r"[*?\[{]", self.shards)
-        before = self.shards[: found.start()] if found else self.shards.rstrip("/")
-        return self.shards[before.rfind("/") + 1 :]
+        return self._parts[1]
 
     def settings(self) -> dict[str, object]:
         """What shapes the records, as plain JSON, for the fingerprint."""

@@ -132,18 +132,22 @@ def test_arrow_files_come_back_equal(lab: Any, tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("place", ["memory", "zip"])
-def test_parquet_elsewhere_comes_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
-    _parquet(tmp_path / "t.parquet")
-    content = (tmp_path / "t.parquet").read_bytes()
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow", "t.arrows"])
+def test_arrow_files_elsewhere_come_back_equal(
+    lab: Any, tmp_path: Path, name: str, place: str
+) -> None:
+    make, write = FORMATS[name]
+    write(tmp_path / name)
+    content = (tmp_path / name).read_bytes()
     if place == "memory":
-        fsspec.filesystem("memory").pipe("/made/t.parquet", content)
-        url = "memory://made/t.parquet"
+        fsspec.filesystem("memory").pipe(f"/made/{name}", content)
+        url = f"memory://made/{name}"
     else:
         with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("t.parquet", content)
-        url = f"zip://*::{tmp_path}/a.zip"
-    rows = lab.rows_back(build_all(tmp_path, ss.Parquet(url, label="kind")))
-    assert rows == {f"t.parquet#{i}": expected_of(row) for i, row in enumerate(ROWS)}
+            archive.writestr(name, content)
+        url = f"zip://{name}::{tmp_path}/a.zip"
+    rows = lab.rows_back(build_all(tmp_path, make(url, label="kind")))
+    assert rows == {f"{name}#{i}": expected_of(row) for i, row in enumerate(ROWS)}
 
 
 JSON_NAMES = (

@@ -223,7 +223,7 @@ def test_re_encoded_images_keep_their_bytes_where_nothing_changes(lab: Any, tmp_
     assert files["cat/large.jpg"] not in stored
 
 
-@pytest.mark.parametrize("place", ["local", "memory"])
+@pytest.mark.parametrize("place", ["local", "memory", "zip"])
 def test_a_web_dataset_comes_back_equal(lab: Any, tmp_path: Path, place: str) -> None:
     num = 20
     shards: list[dict[str, bytes]] = [{}, {}]
@@ -238,6 +238,9 @@ def test_a_web_dataset_comes_back_equal(lab: Any, tmp_path: Path, place: str) ->
     if place == "local":
         write(tmp_path / "shards", packed)
         source = ss.WebDataset(str(tmp_path / "shards" / "s-{0..1}.tar"))
+    elif place == "zip":
+        (tmp_path / "shards.zip").write_bytes(zip_of(packed))
+        source = ss.WebDataset(f"zip://s-{{0..1}}.tar::{tmp_path}/shards.zip")
     else:
         for name, content in packed.items():
             fsspec.filesystem("memory").pipe(f"/test_web_dataset/{name}", content)

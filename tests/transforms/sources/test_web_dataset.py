@@ -189,6 +189,9 @@ def test_ranges_of_a_tar_give_its_samples(
         ("folder", "folder"),
         ("s3://b/{a,b}/x-{000..010}.tar", "s3://b/*/x-*.tar"),
         ("x/*.tar", "x/*.tar"),
+        ("zip://a.tar::x/y.zip", "zip://a[.]tar::x/y.zip"),
+        ("zip://d/{1..3}.tar::x/y.zip", "zip://d/*.tar::x/y.zip"),
+        ("zip://::x/y.zip", "zip://::x/y.zip"),
     ],
 )
 def test_a_tar_is_asked_for_as_a_file(shards: str, url: str) -> None:
