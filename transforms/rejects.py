@@ -13,6 +13,9 @@ import pyarrow.parquet as pq
 
 from ..schemas.errors import Reject
 
+MAX_PAYLOAD_BYTES = 64 << 10
+"""A reject keeps what it was made of up to this length."""
+
 _SCHEMA = pa.schema(
     [
         pa.field("id", pa.large_string(), nullable=False),
@@ -32,6 +35,11 @@ class Dropped:
 
     rejects: list[Reject] = dataclasses.field(default_factory=list)
     num_filtered: int = 0
+
+
+def payload_of(content: bytes) -> bytes | None:
+    """What a reject keeps of the content that it was made of: all, or nothing."""
+    return content if len(content) <= MAX_PAYLOAD_BYTES else None
 
 
 def printable(text: str) -> str:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
 from ...schemas.features import Feature, Features, is_encoded, is_optional
+from ..rejects import payload_of
 from ..runs import wire_schema
 from .audio import Decode as DecodeSound
 from .chain import Step, closing_steps, describe, output_features
@@ -31,10 +32,7 @@ from .values import FAILURE_MARK
 if TYPE_CHECKING:
     from .jpeg_check import JpegCheck
 
-__all__ = ["MAX_PAYLOAD_BYTES", "StepRunner", "output_features"]
-
-MAX_PAYLOAD_BYTES = 64 << 10
-"""A reject keeps its record's raw bytes up to this size."""
+__all__ = ["StepRunner", "output_features"]
 
 _STEP = re.compile(r"\{\{node (?:[^}]*?/)?step(\d+)(?:_\d+)?/")
 _NODE = re.compile(r"\s*\[\[\{\{node ")
@@ -216,4 +214,4 @@ def _payload(single: pa.RecordBatch, features: Features) -> bytes | None:
     else:
         row = single.to_pylist()[0]
         content = json.dumps(row, default=lambda value: value.decode("utf-8", "replace")).encode()
-    return content if len(content) <= MAX_PAYLOAD_BYTES else None
+    return payload_of(content)

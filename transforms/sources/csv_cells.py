@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
 from ...schemas.features import Features, Timestamp
+from ..rejects import MAX_PAYLOAD_BYTES
 from ..runs import wire_schema
 from .arrow_values import culprits
 from .csv_rows import TOO_LONG, Offsets, Rows
@@ -39,8 +40,6 @@ from .csv_values import (
 
 MAX_BATCH_ROWS = 1 << 16
 """Rows in one RawBatch, at most."""
-MAX_PAYLOAD_BYTES = 1 << 16
-"""A rejected row's bytes are kept up to this length."""
 
 _SHOWN_CELL_CHARS = 60
 _INFINITY = re.compile(r"\s*[-+]?inf(inity)?\s*", re.IGNORECASE)

@@ -20,14 +20,12 @@ from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
 from ...schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
 from ...schemas.wire import FLOATS
+from ..rejects import MAX_PAYLOAD_BYTES
 from ..runs import wire_schema
 from .arrow_rows import RowReader
 from .arrow_values import item_of
 from .json_text import MAX_LINE_BYTES, Lines
 from .json_values import UnfitError, find_value, fitted, parse_line, routes
-
-MAX_PAYLOAD_BYTES = 1 << 16
-"""A rejected line's bytes are kept up to this length."""
 
 _CHUNK_LINES = 512
 _MAX_LOOKED_AT = 1000

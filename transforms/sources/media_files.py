@@ -16,7 +16,7 @@ from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.errors import Reject
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
-from ..prepare.compile import MAX_PAYLOAD_BYTES
+from ..rejects import payload_of
 from ..runs import wire_schema
 from .file_labels import FileLabels, LabelReader
 from .label_table import UnlabelledError
@@ -210,8 +210,6 @@ class _Pending(Generic[_H]):
     def reject(
         self, path: str, *, stage: str, reason: str, message: str, data: bytes | None = None
     ) -> None:
-        if data is not None and len(data) > MAX_PAYLOAD_BYTES:
-            data = None
         self.rejects.append(
             Reject(
                 record_id=path,
@@ -219,7 +217,7 @@ class _Pending(Generic[_H]):
                 reason=reason,
                 message=message,
                 source=path,
-                payload=data,
+                payload=None if data is None else payload_of(data),
             )
         )
 

@@ -18,7 +18,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import Reject, SchemaError
 from ...schemas.features import Features, Text, tensor_form
 from ...schemas.recipe import OpenSource
-from ..prepare.compile import MAX_PAYLOAD_BYTES
+from ..rejects import payload_of
 from ..runs import wire_schema
 from .csv_text import Text as TextStream
 from .csv_text import codec_name, open_text
@@ -185,7 +185,7 @@ class TextFiles:
             "max_rejects to do without it.",
             source=path,
             position=None if one else offset,
-            payload=content if len(content) <= MAX_PAYLOAD_BYTES else None,
+            payload=payload_of(content),
         )
 
     def _damaged(self, path: str, error: DamagedError) -> Reject:

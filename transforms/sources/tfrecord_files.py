@@ -20,7 +20,7 @@ from ...schemas.errors import Reject, SchemaError
 from ...schemas.features import Features, Image
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
-from ..prepare.compile import MAX_PAYLOAD_BYTES
+from ..rejects import payload_of
 from ..runs import wire_schema
 from .arrow_rows import RowReader
 from .encoded_images import image_columns
@@ -260,7 +260,7 @@ class _ExampleReader:
             rows = reader.read(
                 arrow.take(pa.array(kept)),
                 offsets[kept],
-                payload=lambda row: _payload(frames[int(kept[row])].content),
+                payload=lambda row: payload_of(frames[int(kept[row])].content),
             )
         rejects += rows.rejects
         row_of = {f"{self._path}#{frame.offset}": row for row, frame in enumerate(frames)}
@@ -292,12 +292,8 @@ class _ExampleReader:
             "type, or raise max_rejects to quarantine it.",
             source=self._path,
             position=frame.offset,
-            payload=_payload(frame.content),
+            payload=payload_of(frame.content),
         )
-
-
-def _payload(content: bytes) -> bytes | None:
-    return content if len(content) <= MAX_PAYLOAD_BYTES else None
 
 
 def _is_image(wanted: object) -> bool:
