@@ -6,28 +6,35 @@ memory as a whole. One transaction reads everything, so the records are of one m
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from fsspec.registry import known_implementations
 
 from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.recipe import Source
+from .. import storage
+from ..opened_source import open_source
 from .extracted import ExtractedTable
 from .sql_postgres import extract_postgres
-from .sql_sqlite import extract_sqlite
+from .sql_sqlite import BESIDE, extract_sqlite
 from .table_files import check_types
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 _ORDERED = re.compile(r"\border\s+by\b", re.IGNORECASE)
+_POSTGRES = ("postgresql", "postgres")
 _EXPECTED = (
-    "expected the path of an SQLite database (sqlite:///data.db), or "
-    "postgresql://user@host/database"
+    "expected the path of an SQLite database (sqlite:///data.db), a URL of one "
+    "(zip://data.db::data.zip, s3://bucket/data.db), or postgresql://user@host/database"
 )
+_CHUNK_BYTES = 4 << 20
 
 
 @config_class
@@ -44,9 +51,10 @@ class Sql:
 
     Attributes:
         uri: ``sqlite:///data.db`` (from the recipe's folder; ``sqlite:////data.db`` from the
-            root), or ``postgresql://user@host:port/database``. ``$NAME`` stands for a variable of
-            the environment where the build starts, which is where a password belongs (or in
-            PGPASSWORD or a .pgpass file); it goes nowhere else.
+            root), ``postgresql://user@host:port/database``, or an SQLite database at any fsspec
+            URL, which is copied to a scratch folder for the query. ``$NAME`` stands for a
+            variable of the environment where the build starts, which is where a password belongs
+            (or in PGPASSWORD or a .pgpass file); it goes nowhere else.
         query: One SELECT.
         key: A column of integers, unique, none missing.
         label: The column to predict. Strings and bools become a ClassLabel; numbers stay.
@@ -66,7 +74,7 @@ class Sql:
         """Checks the address, the order and the types."""
         check_types(self.types)
         scheme = _SCHEME.match(self.uri)
-        if scheme and scheme[1] not in ("sqlite", "postgresql", "postgres"):
+        if scheme and scheme[1] not in ("sqlite", *_POSTGRES, *known_implementations):
             raise RecipeError(f"Sql: uri= is of {scheme[1]}://, {_EXPECTED}.")
         if not self.uri or self.uri.rstrip("/") == "sqlite:":
             raise RecipeError(f"Sql: uri= names no database, {_EXPECTED}.")
@@ -99,12 +107,15 @@ class Sql:
                 f"Sql: uri= takes {unset[0]} from the environment, where it is not set. Export it."
             )
         query = self.query.strip().rstrip(";").rstrip()
-        if _SCHEME.match(uri) and not uri.startswith("sqlite:"):
+        scheme = _SCHEME.match(uri)
+        if scheme and scheme[1] in _POSTGRES:
             secrets = (uri, *_passwords(uri))
             rows = extract_postgres(uri, query, key=self.key, folder=folder, secrets=secrets)
         else:
-            path = os.path.join(base, os.path.expanduser(re.sub(r"^sqlite:/{2,3}", "", uri)))
-            rows = extract_sqlite(path, query, key=self.key, folder=folder, types=self.types)
+            with _database(uri, base=base, near=folder.rpartition("/")[0] or ".") as (path, shown):
+                rows = extract_sqlite(
+                    path, query, key=self.key, folder=folder, types=self.types, shown=shown
+                )
         return ExtractedTable(
             folder,
             files=rows.files,
@@ -117,10 +128,47 @@ class Sql:
         )
 
 
+@contextlib.contextmanager
+def _database(uri: str, *, base: str, near: str) -> Iterator[tuple[str, str]]:
+    """The path of an SQLite database, and what messages call it.
+
+    One that lies in an archive or a store is copied to a scratch folder first.
+
+    Raises:
+        RecipeError: if there is no such file, or it is no single one.
+        DataError: if an archive is damaged.
+        StorageError: if it cannot be copied.
+    """
+    written = re.sub(r"^sqlite:/{2,3}", "", uri)
+    if storage.is_local(uri) or written != uri:
+        local = os.path.expanduser(written) if written != uri else storage.local_path(uri)
+        path = os.path.join(base, local)
+        yield path, path
+        return
+    opened = open_source(uri, base)
+    if not opened.single:
+        raise RecipeError(
+            f"Sql: {opened.shown} is a folder or an archive, expected one SQLite database, such as "
+            "zip://data.db::data.zip. Correct uri=."
+        )
+    with storage.scratch_folder(near) as scratch:
+        path = os.path.join(scratch, "copied.db")
+        for suffix in ("", *BESIDE):
+            if suffix and not opened.filesystem.exists(opened.full_path(opened.single + suffix)):
+                continue
+            with (
+                storage.failing_as_storage_error("write", path),
+                open(path + suffix, "wb") as file,
+            ):
+                for chunk in opened.chunks(opened.single + suffix, chunk_bytes=_CHUNK_BYTES):
+                    file.write(chunk)
+        yield path, opened.shown
+
+
 def _passwords(uri: str) -> list[str]:
     """Passwords in an address, as written and as they are."""
     try:
-        parts = urllib.parse.urlsplit(uri)
+        parts = urllib.parse.urlsplit(uri.rpartition("::")[2])
     except ValueError:
         return []
     found = [parts.password, *urllib.parse.parse_qs(parts.query).get("password", [])]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import struct
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,11 +33,20 @@ from .sql_rows import (
 _CLASSES = ("integer", "real", "text", "blob")
 _COLUMNS_AT_ONCE = 50
 _SHOWN_CHARS = 60
-_RUN = "the query cannot be run"
+BESIDE = ("-wal", "-journal")
+"""How the names of files end where SQLite keeps what it has not moved into the database yet."""
+_HEAD = struct.Struct(">16sH6xII60xI4x")
+_MAX_PAGE_BYTES = 1 << 16
 
 
 def extract_sqlite(
-    path: str, query: str, *, key: str | None, folder: str, types: Mapping[str, Any] | None
+    path: str,
+    query: str,
+    *,
+    key: str | None,
+    folder: str,
+    types: Mapping[str, Any] | None,
+    shown: str,
 ) -> ExtractedRows:
     """Runs a query, and copies its rows into files.
 
@@ -46,22 +56,25 @@ def extract_sqlite(
         key: The column of keys; None for rows as the query orders them.
         folder: Where the files go.
         types: What is declared of columns.
+        shown: What messages call the database.
 
     Raises:
         RecipeError: if there is no database, or the query cannot be run.
-        DataError: if there are no rows, or keys are missing or not unique.
+        DataError: if there are no rows, keys are missing or not unique, or the database is cut
+            off.
         StorageError: if the database cannot be read.
     """
     if not os.path.isfile(path):
-        raise RecipeError(f"Sql: there is no SQLite database {path}. Correct uri=.")
+        raise RecipeError(f"Sql: there is no SQLite database {shown}. Correct uri=.")
+    _refuse_cut_off(path, shown)
     driver = import_driver("sqlite")
-    with failing(f"{path} cannot be opened"):
+    with failing(f"{shown} cannot be opened"):
         opened = driver.connect(f"file:{urllib.parse.quote(path)}?mode=ro")
     # All in one transaction, so of one moment.
-    with contextlib.closing(opened) as database:
+    with failing(f"the query cannot be run on {shown}"), contextlib.closing(opened) as database:
         counts = _count(database, query)
         if not counts:
-            raise DataError("Sql: the query gives no rows.")
+            raise DataError(f"Sql: the query gives no rows of {shown}.")
         columns = [_column(found, (types or {}).get(name)) for name, found in counts.items()]
         names = tuple(counts)
         if key is None:
@@ -82,6 +95,29 @@ def extract_sqlite(
         batches = keyed(_rows(database, query, columns, order=f"ORDER BY {quoted(key)}"), key)
         files = write_ranges(batches, _schema(columns), step=step, folder=folder)
         return ExtractedRows(files, names)
+
+
+def _refuse_cut_off(path: str, shown: str) -> None:
+    """Refuses a database that lacks its end: SQLite takes what lacks of its last page as zeros.
+
+    What a header says stands in https://www.sqlite.org/fileformat2.html.
+    """
+    with failing(f"{shown} cannot be opened"):
+        num_bytes = os.path.getsize(path)
+        with open(path, "rb") as file:
+            head = file.read(_HEAD.size)
+        unmoved = any(
+            os.path.exists(f"{path}{s}") and os.path.getsize(f"{path}{s}") for s in BESIDE
+        )
+    # Until SQLite has moved what stands beside it, its own size need not be right.
+    if unmoved or len(head) < _HEAD.size or not head.startswith(b"SQLite format 3\0"):
+        return
+    _, page_bytes, changed, num_pages, changed_when_counted = _HEAD.unpack(head)
+    page_bytes = _MAX_PAGE_BYTES if page_bytes == 1 else page_bytes
+    expected = page_bytes * num_pages if changed == changed_when_counted else 0
+    if page_bytes and (num_bytes < expected or num_bytes % page_bytes):
+        of = f"of {expected:,}" if expected else f"in pages of {page_bytes:,}"
+        raise DataError(f"Sql: {shown} is cut off: it has {num_bytes:,} bytes {of}. Copy it anew.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +231,7 @@ def _rows(
         values.append(f"COALESCE({', '.join(problems)}, NULL) AS {quoted(PROBLEM)}")
     inner = f"SELECT {', '.join(values)} FROM ({query}\n) {order}"
     text = f"SELECT {', '.join(firsts)} UNION ALL SELECT * FROM ({inner})"
-    with failing(_RUN), contextlib.closing(database.cursor()) as cursor:
+    with contextlib.closing(database.cursor()) as cursor:
         cursor.execute(text)
         skipped = 1
         for batch in cursor.fetch_record_batch():
@@ -206,7 +242,7 @@ def _rows(
 
 def _count(database: Any, query: str) -> dict[str, _Counts]:
     """The cells of each column by type; {} where there are no rows."""
-    with failing(_RUN), contextlib.closing(database.cursor()) as cursor:
+    with contextlib.closing(database.cursor()) as cursor:
         cursor.execute(f"SELECT * FROM ({query}\n) LIMIT 0")
         names = list(cursor.fetch_record_batch().schema.names)
     plain_schema(pa.schema([(name, pa.null()) for name in names]), path="the query")
@@ -226,7 +262,7 @@ def _count(database: Any, query: str) -> dict[str, _Counts]:
 
 
 def _fetch(database: Any, text: str) -> list[tuple[Any, ...]]:
-    with failing(_RUN), contextlib.closing(database.cursor()) as cursor:
+    with contextlib.closing(database.cursor()) as cursor:
         cursor.execute(text)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows

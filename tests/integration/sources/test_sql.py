@@ -7,11 +7,13 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import adbc_driver_postgresql.dbapi
+import fsspec
 import numpy as np
 import pytest
 
@@ -56,6 +58,43 @@ def test_sqlite_comes_back_equal(lab: Any, tmp_path: Path, sqlite: Path) -> None
     found = {i: (*r[:2], None if np.isnan(r[2]) else r[2], *r[3:]) for i, r in rows.items()}
     assert found == expected
     assert build(tmp_path, source).cached
+
+
+@pytest.mark.parametrize(("place", "workers"), [("memory", 1), ("memory", 2), ("zip", 1)])
+def test_sqlite_elsewhere_comes_back_equal(
+    lab: Any, tmp_path: Path, sqlite: Path, place: str, workers: int
+) -> None:
+    """Workers read what this process has extracted, so a memory of its own is no obstacle."""
+    if place == "memory":
+        uri = "memory://test_sql/made.db"
+        fsspec.filesystem("memory").pipe("/test_sql/made.db", sqlite.read_bytes())
+    else:
+        uri = f"zip://in/made.db::{tmp_path}/a.zip"
+        with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(sqlite, "in/made.db")
+    source = ss.Sql(uri, "SELECT id, n, name FROM t", key="id")
+    snapshot = build(tmp_path, source, workers=workers)
+    assert lab.rows_back(snapshot) == {
+        f"query#{key}": {"id": key, "n": n, "name": name.encode()}
+        for key, n, _, name, *_ in map(row_of, range(NUM))
+    }
+    assert not list((tmp_path / "out/made/.work").rglob("*.db"))
+    assert build(tmp_path, source).cached
+
+
+def test_what_sqlite_has_not_moved_into_the_database_is_read(tmp_path: Path, sqlite: Path) -> None:
+    """A database in use keeps its last rows in a file beside it."""
+    with contextlib.closing(sqlite3.connect(sqlite)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("INSERT INTO t (id, n) VALUES (7777, 1)")
+        database.commit()
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            for name in ("made.db", "made.db-wal"):
+                archive.write(tmp_path / name, name)
+    query = "SELECT id FROM t"
+    source = ss.Sql(f"zip://made.db::{tmp_path}/a.zip", query, key="id")
+    found = forecast(ss.Recipe(name="made", source=source), progress=Silent())
+    assert found.num_examples == NUM + 1
 
 
 def test_rows_that_come_later_move_no_others(lab: Any, tmp_path: Path, sqlite: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,51 @@ def test_a_file_that_is_no_database_or_was_cut(reading: Reading, database: Path)
     cut.write_bytes(b"")
     with pytest.raises(RecipeError, match="no such table: t"):
         read(reading, ss.Sql(str(cut), "SELECT * FROM t", key="id"))
+
+
+def small(folder: Path) -> Path:
+    """A database of few bytes, of three pages, whose rows fill one."""
+    path = folder / "small.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA page_size = 512")
+        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v)")
+        database.executemany("INSERT INTO t VALUES (?, ?)", [(i, "x" * 40) for i in range(15)])
+        database.commit()
+    return path
+
+
+def test_a_database_cut_at_every_byte_is_refused_by_its_name(reading: Reading) -> None:
+    content = small(reading.folder).read_bytes()
+    assert len(content) < 3000
+    cut = reading.folder / "cut.db"
+    for stop in range(len(content)):
+        cut.write_bytes(content[:stop])
+        with pytest.raises(SnapshardError, match=r"Sql: .*cut\.db") as caught:
+            read(reading, ss.Sql(str(cut), "SELECT * FROM t", key="id"))
+        assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("zip://no.db::{}/a.zip", "does not exist"),
+        ("zip://::{}/a.zip", "is a folder or an archive, expected one SQLite database"),
+        ("zip://text::{}/a.zip", "run on zip://text::{}/a.zip: "),
+        ("zip://a.db::{}/text.zip", "no zip archive, or was cut off"),
+        ("zip://a.db::{}/no.zip", "does not exist"),
+        ("memory://sql_malformed/no.db", "does not exist"),
+        ("nothing://a.db", "uri= is of nothing://"),
+        ("sqlite:///zip://a.db", "there is no SQLite database"),
+    ],
+)
+def test_databases_elsewhere_that_are_none(reading: Reading, uri: str, words: str) -> None:
+    with zipfile.ZipFile(reading.folder / "a.zip", "w") as archive:
+        archive.writestr("text", "no database, but some text that is long enough" * 9)
+        archive.writestr("b/text", "")
+    (reading.folder / "text.zip").write_text("no archive")
+    with pytest.raises(SnapshardError) as caught:
+        read(reading, ss.Sql(uri.format(reading.folder), "SELECT id FROM t", key="id"))
+    assert words.format(reading.folder) in str(caught.value)
 
 
 MIXED: list[tuple[str, list[Any], list[Any], list[int]]] = [
