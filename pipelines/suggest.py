@@ -13,6 +13,7 @@ from ..schemas.nested import nest
 from ..schemas.recipe import PrepareStep, Recipe, Source
 from ..schemas.splits import Splits
 from ..schemas.written import call, written
+from ..transforms.globs import is_hidden
 from ..transforms.opened_source import OpenedSource, open_source
 from ..transforms.sources.csv import Csv
 from ..transforms.sources.csv_files import default_delimiter, is_table
@@ -86,7 +87,7 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
     splits = Splits(train=0.8, validation=0.1, test=0.1)
     images = ImageFolder(url)
     pictured = [file for file in images.select(listed).files if "/" in file.path]
-    tables = [f for f in listed if is_table(f.path) and not _hidden(f.path)]
+    tables = [f for f in listed if is_table(f.path) and not is_hidden(f.path)]
     num_images = sum(file.path.lower().endswith(_IMAGES) for file in pictured)
     typed = find_typed_tables(url, listed, opened)
     sounds = find_sounds(url, listed, opened)
@@ -149,10 +150,6 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
         f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
         "that says what it is."
     )
-
-
-def _hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))
 
 
 def _name_of(url: str) -> str:

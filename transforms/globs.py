@@ -1,4 +1,4 @@
-"""Patterns of paths: ``*``, ``?``, ``[…]`` within a part, ``**`` for any depth."""
+"""Patterns of paths: ``*``, ``?``, ``[…]`` within a part, ``**`` for any depth; and hidden ones."""
 
 from __future__ import annotations
 
@@ -35,3 +35,8 @@ def may_hold(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
         if not fnmatch.fnmatchcase(part, wanted):
             return False
     return True
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a file, or a folder that it lies in, has a name that begins with a dot."""
+    return any(part.startswith(".") for part in path.split("/"))

@@ -17,6 +17,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
 from ...schemas.features import Dtype, Features
 from ...schemas.recipe import OpenSource
+from ..globs import is_hidden
 from .csv_cells import CellReader
 from .csv_files import CsvFiles, Dialect, is_table
 from .csv_rows import find_rows
@@ -119,7 +120,7 @@ class Csv:
         suffixes = tuple(_GLOB_SUFFIX.findall(last.lower()))
         selected, skipped = [], Counter[str]()
         for file in files:
-            if any(part.startswith(".") for part in file.path.split("/")):
+            if is_hidden(file.path):
                 skipped["dot-file"] += 1
             elif file.path.lower().endswith(suffixes) or is_table(file.path):
                 selected.append(file)

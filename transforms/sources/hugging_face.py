@@ -15,6 +15,7 @@ from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
+from ..globs import is_hidden
 from .arrow_files import DAMAGE, ArrowTables
 from .arrow_ipc import FORMAT
 from .hugging_face_types import class_names, column_types, with_column_types
@@ -62,7 +63,7 @@ class HuggingFace:
         selected, skipped = [], Counter[str]()
         for file in files:
             name = file.path.rpartition("/")[2]
-            if any(part.startswith(".") for part in file.path.split("/")):
+            if is_hidden(file.path):
                 skipped["hidden file"] += 1
             elif not name.endswith(SUFFIX):
                 skipped["not an .arrow file"] += 1

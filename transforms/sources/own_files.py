@@ -16,6 +16,7 @@ from ...schemas.errors import RecipeError, Reject, SchemaError
 from ...schemas.features import Feature, Features, Scalar, is_encoded, is_optional, tensor_form
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
+from ..globs import is_hidden
 from .extracted import plain_batch, plain_schema
 from .media_rows import MediaRowReader
 from .own_records import RaisedError, ReadFn, records_of
@@ -118,7 +119,7 @@ class Files:
         """Takes all files that are not hidden."""
         selected, skipped = [], Counter[str]()
         for file in files:
-            if len(files) > 1 and any(part.startswith(".") for part in file.path.split("/")):
+            if len(files) > 1 and is_hidden(file.path):
                 skipped["hidden file"] += 1
             else:
                 selected.append(file)

@@ -16,7 +16,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import DataError, Reject
 from ...schemas.features import ClassLabel, Features
 from ...schemas.recipe import OpenSource
-from ..globs import matches
+from ..globs import is_hidden, matches
 from ..prepare.image_header import MAX_PIXELS
 from ..storage import is_chained
 from ..tar_archive import archive_scheme
@@ -109,7 +109,7 @@ class WebDataset:
         named = set(wanted)
         for file in files:
             parts = tuple(file.path.split("/"))
-            hidden = _hidden(file.path)
+            hidden = is_hidden(file.path)
             if hidden or archive_scheme(file.path) != "tar":
                 skipped["hidden file" if hidden else "not a tar"] += 1
             elif wanted and file.path not in named and not any(matches(parts, g) for g in globs):
@@ -247,7 +247,7 @@ class _Pending:
 
 def holds_samples(url: str, files: Sequence[SourceFile]) -> bool:
     """Whether what lies there looks like samples: nothing but tars, or one tar of samples."""
-    paths = [file.path for file in files if not _hidden(file.path)]
+    paths = [file.path for file in files if not is_hidden(file.path)]
     if paths and all(archive_scheme(path) == "tar" for path in paths):
         return True
     if archive_scheme(url) != "tar":
@@ -255,10 +255,6 @@ def holds_samples(url: str, files: Sequence[SourceFile]) -> bool:
     named = [split_name(path) for path in paths if "/" not in path]
     known = Counter(key for key, part in filter(None, named) if kind_of(part)[0] != "bytes")
     return len(named) == len(paths) and 2 * sum(n > 1 for n in known.values()) > len(known) > 0
-
-
-def _hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))
 
 
 def _samples(opened: OpenSource, file: SourceFile) -> Iterator[Sample]:
