@@ -161,10 +161,16 @@ class Rename:
             new = self.names.get(name, name)
             if new in renamed:
                 raise RecipeError(f"prepare: {self!r}: two features would be called {new!r}.")
-            if isinstance(feature, BoundingBoxes) and feature.image in self.names:
-                feature = dataclasses.replace(feature, image=self.names[feature.image])
+            if isinstance(feature, BoundingBoxes):
+                feature = self._following(feature)
             renamed[new] = feature
         return renamed
+
+    def _following(self, boxes: BoundingBoxes) -> BoundingBoxes:
+        """Boxes that name their image and labels as these are called now."""
+        labels = None if boxes.labels is None else self.names.get(boxes.labels, boxes.labels)
+        image = self.names.get(boxes.image, boxes.image)
+        return dataclasses.replace(boxes, image=image, labels=labels)
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
         """Gives tensors their new names."""

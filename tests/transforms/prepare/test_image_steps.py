@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
 
+import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import (
@@ -349,6 +350,16 @@ def test_a_box_that_is_cropped_away_takes_its_label_along() -> None:
     ((boxes, labels),) = run_boxed([images.center_crop("image", (20, 20))], rows)
     assert labels == [1, 2]
     np.testing.assert_allclose(boxes, [[0.3, 0.3, 0.7, 0.7], [0.5, 0, 1, 1]], atol=1e-6)
+
+
+def test_what_is_renamed_is_followed_by_its_new_name() -> None:
+    rename = ss.records.rename({"image": "photo", "boxes": "frames", "box_labels": "kinds"})
+    runner = compiled(rename, images.center_crop("photo", (20, 20)), boxed=True)
+    boxes = [(0, 0, 0.2, 1), (0.4, 0.4, 0.6, 0.6)]
+    prepared = runner.prepare(raw_batch(BOXED, [boxed_row(noise(40, 40), boxes, [0, 1])]))
+    (row,) = prepared.columns.to_pylist()
+    np.testing.assert_allclose(row["frames"], [0.3, 0.3, 0.7, 0.7], atol=1e-6)
+    assert row["kinds"] == [1]
 
 
 def test_one_label_too_few_is_a_reject() -> None:

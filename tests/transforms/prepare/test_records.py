@@ -154,6 +154,19 @@ def test_renamed_images_keep_their_columns_and_boxes(pictures: Any) -> None:
     assert renamed["boxes"] == BoundingBoxes("photo")
 
 
+def test_boxes_whose_image_and_labels_are_renamed_are_cut_as_before(pictures: Any) -> None:
+    boxed = {
+        **pictures.features,
+        "boxes": BoundingBoxes("image", labels="kinds"),
+        "kinds": ss.Sequence(ss.Scalar("int64")),
+    }
+    rename = ss.records.rename({"image": "photo", "kinds": "names", "boxes": "frames"})
+    renamed = rename.features(boxed)
+    assert renamed["frames"] == BoundingBoxes("photo", labels="names")
+    unlabelled = rename.features({**boxed, "boxes": BoundingBoxes("image")})
+    assert unlabelled["frames"] == BoundingBoxes("photo")
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [
