@@ -354,7 +354,7 @@ def test_a_box_that_is_cropped_away_takes_its_label_along() -> None:
 
 def test_what_is_renamed_is_followed_by_its_new_name() -> None:
     rename = ss.records.rename({"image": "photo", "boxes": "frames", "box_labels": "kinds"})
-    runner = compiled(rename, images.center_crop("photo", (20, 20)), boxed=True)
+    runner = StepRunner([rename, images.center_crop("photo", (20, 20))], BOXED)
     boxes = [(0, 0, 0.2, 1), (0.4, 0.4, 0.6, 0.6)]
     prepared = runner.prepare(raw_batch(BOXED, [boxed_row(noise(40, 40), boxes, [0, 1])]))
     (row,) = prepared.columns.to_pylist()
