@@ -6,6 +6,7 @@ A dry run: it reads, and writes nothing.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,17 +15,18 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from ..schemas.blocks import Block, ImageFacts, KeySpan
+from ..schemas.blocks import Block, FileRange, ImageFacts, KeySpan
 from ..schemas.errors import Reject
 from ..schemas.features import ClassLabel, Features
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
-from ..schemas.recipe import Recipe
+from ..schemas.recipe import NumbersRecords, Recipe
 from ..schemas.splits import KEY_SPACE
 from ..transforms.keys import record_keys
 from ..transforms.opened_source import path_bytes
 from ..transforms.rejects import Dropped, describe_rejects
 from ..transforms.runs import ID, NUM_BYTES
+from ..transforms.sources.decompress import MAGIC_BYTES, compressed_offset, compression_of
 from ..transforms.sources.image_folder import ImageFolder
 from ..transforms.summary import write_summary
 from ..transforms.tfrecord import FRAME_BYTES
@@ -141,17 +143,26 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     dropped = Dropped()
     block = _sample_block(found)
     batches: list[pa.RecordBatch] = []
-    num_read = block.num_bytes
-    # Positions of what was extracted say nothing of bytes: a whole block is read.
-    may_stop = recipe.files.numbered and found.extracted is None
+    num_read, num_behind, num_rejects = block.num_bytes, 0, 0
+    is_enough = False
     for records in RunMaker(config).records(block, dropped):
+        if is_enough:
+            num_behind += len(records)
+            continue
         batches.append(records)
-        if may_stop and sum(map(len, batches)) >= _SAMPLE_ROWS:
-            num_read = _bytes_before(records.column(ID)[-1].as_py(), block)
-            break
+        num_rejects = len(dropped.rejects)
+        if recipe.files.numbered and sum(map(len, batches)) >= _SAMPLE_ROWS:
+            is_enough = True
+            before = _bytes_before(records.column(ID)[-1].as_py(), block, found)
+            if before is not None:
+                num_read = before
+                break
     num_records = sum(map(len, batches))
     if recipe.files.numbered:
-        scale = inventory.num_bytes / max(1, num_read)
+        if is_enough:
+            # Those of records behind the sample say nothing of it.
+            del dropped.rejects[num_rejects:]
+        scale = inventory.num_bytes / max(1, num_read) * (1 + num_behind / max(1, num_records))
     else:
         readable = sum(not file.problem for file in inventory.files)
         num_rejects = sum(reject.stage != "inventory" for reject in dropped.rejects)
@@ -196,15 +207,32 @@ def _next_stage(
     return following, list(made)
 
 
-def _bytes_before(record_id: bytes, block: Block) -> int:
-    """How much of a block lies before a record; what is in front of its id does not matter."""
+def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:
+    """How much of a block lies before a record; None where that cannot be told.
+
+    What is in front of the record's id does not matter.
+    """
     text, _, position = record_id.rpartition(b"#")
     num_bytes = 0
     for part in block.ranges:
         if text.endswith(path_bytes(part.path)):
-            return num_bytes + int(position) - part.start
+            offset = _offset_of(int(position), part, found)
+            return None if offset is None else num_bytes + max(0, offset - part.start)
         num_bytes += part.stop - part.start
-    return num_bytes
+    return None
+
+
+def _offset_of(position: int, part: FileRange, found: Survey) -> int | None:
+    """Where in its file a record lies, in bytes of the file itself; None where nothing tells."""
+    source, opened = found.recipe.files, found.opened
+    if isinstance(source, NumbersRecords):
+        (file,) = (file for file in found.inventory.files if file.path == part.path)
+        return source.offset_of(file, position + 1, opened)
+    # Offsets are those of the content.
+    compression = compression_of(opened.read(part.path, 0, MAGIC_BYTES))
+    if not compression:
+        return position
+    return compressed_offset(functools.partial(opened.read, part.path), compression, position)
 
 
 def _sample_block(found: Survey) -> Block:

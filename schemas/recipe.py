@@ -138,6 +138,14 @@ class CountsRows(Protocol):
 
 
 @runtime_checkable
+class NumbersRecords(Protocol):
+    """A source whose ids hold numbers of rows, in place of offsets of bytes."""
+
+    def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
+        """About where in its file a row lies, in bytes; None where nothing tells."""
+
+
+@runtime_checkable
 class PrepareStep(Protocol):
     """One deterministic step on single records, in TensorFlow operations.
 

@@ -1,14 +1,19 @@
 """A dry run says what a build would read and make, and leaves no trace."""
 
+import gzip
 import os
 import tempfile
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image as PillowImage
 
@@ -68,6 +73,50 @@ def test_large_table_is_estimated(tmp_path: Path) -> None:
     _table(tmp_path / "t" / "b.csv", 400_000, first=3_000)
     found = _forecast(ss.Recipe(name="x", source=ss.Csv(str(tmp_path / "t"))))
     assert found.num_examples == pytest.approx(403_000, rel=0.02)
+
+
+ROWS = 60_000
+FRAME = pa.table({"n": range(ROWS), "text": [f"text {i}" * (i % 9) for i in range(ROWS)]})
+
+
+def _read_lines(file: Any) -> Iterator[dict[str, Any]]:
+    for line in file.read().splitlines():
+        yield {"n": int(line)}
+
+
+def _write_csv(path: Path, opened: Any = open) -> None:
+    with opened(path, "wb") as file:
+        pyarrow.csv.write_csv(FRAME, file)
+
+
+def _write_stream(path: Path) -> None:
+    with pa.ipc.new_stream(path, FRAME.schema) as writer:
+        writer.write_table(FRAME, max_chunksize=5_000)
+
+
+ESTIMATED: dict[str, tuple[Any, Callable[[Path], object]]] = {
+    "one group.parquet": (ss.Parquet, lambda path: pq.write_table(FRAME, path)),
+    "groups.parquet": (ss.Parquet, lambda path: pq.write_table(FRAME, path, row_group_size=4_000)),
+    "batches.feather": (ss.Arrow, lambda path: pa.feather.write_feather(FRAME, path, "lz4")),
+    "stream.arrows": (ss.Arrow, _write_stream),
+    "a.npy": (ss.Numpy, lambda path: np.save(path, np.zeros((ROWS, 3)))),
+    "a.npz": (ss.Numpy, lambda path: np.savez(path, n=np.arange(ROWS), x=np.zeros(ROWS))),
+    "a.csv": (ss.Csv, _write_csv),
+    "a.csv.gz": (ss.Csv, lambda path: _write_csv(path, gzip.open)),
+    "a.txt": (
+        lambda url: ss.Files(url, _read_lines),
+        lambda path: path.write_text("\n".join(map(str, range(ROWS)))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATED)
+def test_rows_of_every_format_are_estimated(tmp_path: Path, name: str) -> None:
+    """A sample of 10,000 rows is told from the whole in bytes, whatever the rows' ids hold."""
+    make, write = ESTIMATED[name]
+    write(tmp_path / name)
+    found = _forecast(ss.Recipe(name="x", source=make(str(tmp_path / name))))
+    assert found.num_examples == pytest.approx(ROWS, rel=0.2)
 
 
 def test_table_of_which_nothing_can_be_read(tmp_path: Path) -> None:

@@ -57,6 +57,20 @@ class Unit:
     """None where only reading tells."""
 
 
+def offset_between(units: Sequence[Unit], row: int, *, num_bytes: int) -> int:
+    """About where a row lies in a file of so many bytes, were all rows of a unit as large.
+
+    >>> offset_between([Unit(0, 0, 10), Unit(100, 10, 20)], 15, num_bytes=300)
+    150
+    """
+    ends = [*(unit.offset for unit in units[1:]), num_bytes]
+    for unit, end in zip(units, ends, strict=False):
+        if row < unit.first_row + (unit.num_rows or 0):
+            share = (row - unit.first_row) / (unit.num_rows or 1)
+            return unit.offset + round((end - unit.offset) * share)
+    return num_bytes
+
+
 class ArrowFile(Protocol):
     """An open file of one format."""
 
@@ -70,6 +84,9 @@ class ArrowFile(Protocol):
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of a unit, in batches; at least these columns, by name."""
+
+    def offset_of(self, row: int) -> int:
+        """About where a row lies, in bytes."""
 
     def lacking(self) -> tuple[set[str], set[str]]:
         """Names of leaves that lack values as the file itself says, and those it says not of."""
@@ -106,6 +123,13 @@ class ArrowTables:
         except DAMAGE:
             return ()
         return tuple(sorted({unit.offset for unit in units})[1:])
+
+    def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
+        """About where a row of a file lies, in bytes; None where the file cannot be read."""
+        try:
+            return self.format.open(opened, file.path).offset_of(row)
+        except DAMAGE:
+            return None
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature | Struct]:
         """The features of the rows of all files, which must have the same columns.

@@ -19,7 +19,7 @@ import pyarrow as pa
 from ...schemas.blocks import Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.recipe import OpenSource
-from .arrow_files import DAMAGE, ArrowFile, ArrowFormat, Unit
+from .arrow_files import DAMAGE, ArrowFile, ArrowFormat, Unit, offset_between
 from .arrow_leaves import leaves_of
 from .arrow_source import ArrowSource
 from .ranged_file import open_for_arrow
@@ -120,6 +120,9 @@ class _IpcFile(_Unindexed):
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield _checked(self._reader.get_batch(unit), columns)
 
+    def offset_of(self, row: int) -> int:
+        return offset_between(self.units, row, num_bytes=self._source.size())
+
 
 class _Stream(_Unindexed):
     """An IPC stream: read from its start to its end."""
@@ -132,12 +135,24 @@ class _Stream(_Unindexed):
         self.schema = self._reader.schema
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches():
+            yield _checked(batch, columns)
+
+    def offset_of(self, row: int) -> int:
+        start = 0
+        for batch in self._batches():
+            end = int(self._source.tell())
+            if row < len(batch):
+                return start + (end - start) * row // len(batch)
+            row, start = row - len(batch), end
+        return start
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         if not self._fresh:
             self._source.seek(0)
             self._reader = pa.ipc.open_stream(self._source)
         self._fresh = False
-        for batch in self._reader:
-            yield _checked(batch, columns)
+        yield from self._reader
 
 
 def _checked(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:

@@ -47,6 +47,10 @@ class ArrowSource(abc.ABC):
         """Where row groups of Parquet files, or record batches of IPC files, begin."""
         return self._tables.cuts(file, opened)
 
+    def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
+        """About where a row lies, in bytes."""
+        return self._tables.offset_of(file, row, opened)
+
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the rows, from the files' schemas and statistics.
 

@@ -7,6 +7,7 @@ streams one after the other, as ``pigz`` and ``pbzip2`` write them, are one text
 from __future__ import annotations
 
 import bz2
+import contextlib
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
@@ -54,6 +55,31 @@ def compression_of(head: bytes) -> str:
     if head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
         return "bzip2"
     return ""
+
+
+def compressed_offset(read: Read, compression: str, offset: int) -> int:
+    """About which byte of a compressed file becomes a byte of its content.
+
+    Args:
+        read: Reads the compressed file.
+        compression: As :func:`compression_of` says.
+        offset: Of the content.
+    """
+    num_read = 0
+
+    def read_a_little(start: int, stop: int) -> bytes:
+        nonlocal num_read
+        content = read(start, min(stop, start + _PIECE_BYTES))
+        num_read = start + len(content)
+        return content
+
+    num_given = 0
+    with contextlib.suppress(DamagedError):
+        for piece in decompressed(read_a_little, compression):
+            num_given += len(piece)
+            if num_given > offset:
+                break
+    return num_read
 
 
 def decompressed(read: Read, compression: str) -> Iterator[bytes]:

@@ -77,6 +77,10 @@ class HuggingFace:
         """Where the record batches of an IPC file begin; a stream cannot be cut."""
         return self._tables(self.label).cuts(file, opened)
 
+    def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
+        """About where a row lies, in bytes."""
+        return self._tables(self.label).offset_of(file, row, opened)
+
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the columns, as the dataset says, and as their Arrow types do.
 

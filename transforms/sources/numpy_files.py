@@ -23,7 +23,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
-from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit
+from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit, offset_between
 from .npy_arrays import HEAD_BYTES, NpyArray, arrow_field, read_head, to_batch
 from .ranged_file import open_for_arrow
 from .table_files import check_types, select_files, types_to_json
@@ -83,6 +83,10 @@ class Numpy:
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
         """Where rows begin, about every 8 MiB of a ``.npy`` file."""
         return self._tables().cuts(file, opened)
+
+    def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
+        """About where a row lies, in bytes."""
+        return self._tables().offset_of(file, row, opened)
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the rows, from the arrays' dtypes and shapes.
@@ -152,6 +156,10 @@ class _Npy:
             if len(batch) < min(end, start + step) - start:
                 return
 
+    def offset_of(self, row: int) -> int:
+        first = next(iter(self._arrays.values()))
+        return first.offset + row * first.row_bytes
+
     def lacking(self) -> tuple[set[str], set[str]]:
         return set(), set(_may_lack(self.schema))
 
@@ -161,7 +169,9 @@ class _Npz:
 
     def __init__(self, opened: OpenSource, path: str) -> None:
         try:
-            self._archive = zipfile.ZipFile(open_for_arrow(opened, path))
+            source = open_for_arrow(opened, path)
+            self._num_bytes = source.size()
+            self._archive = zipfile.ZipFile(source)
         except (zipfile.BadZipFile, OSError, ValueError) as error:
             raise ValueError(f"it is no whole zip archive ({error})") from None
         self._heads: dict[str, tuple[np.dtype[Any], tuple[int, ...], int]] = {}
@@ -218,6 +228,9 @@ class _Npz:
             yield batch
             if len(batch) < rows:
                 return
+
+    def offset_of(self, row: int) -> int:
+        return offset_between(self.units, row, num_bytes=self._num_bytes)
 
     def lacking(self) -> tuple[set[str], set[str]]:
         return set(), set(_may_lack(self.schema))

@@ -130,6 +130,10 @@ class Files:
         del file, opened
         return ()
 
+    def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> None:
+        """Nothing tells where a record lies."""
+        del file, row, opened
+
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the records, from the first 100 of each of up to 64 files.
 

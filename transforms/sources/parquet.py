@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from ...schemas.blocks import Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.recipe import OpenSource
-from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, Unit
+from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, Unit, offset_between
 from .arrow_leaves import leaves_of
 from .arrow_source import ArrowSource
 from .parquet_footer import read_row_groups
@@ -86,6 +86,9 @@ class _ParquetFile:
         for batch in batches:
             batch.validate()
             yield batch
+
+    def offset_of(self, row: int) -> int:
+        return offset_between(self.units, row, num_bytes=self._num_bytes)
 
     def lacking(self) -> tuple[set[str], set[str]]:
         """Statistics count the nulls of single values, and nulls and empty lists together."""
