@@ -37,6 +37,15 @@ _Source = Annotated[
         show_default=False,
     ),
 ]
+_Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Take so many records, those with the lowest keys: for a dry run.",
+        metavar="N",
+        show_default=False,
+    ),
+]
 _SnapshotPath = Annotated[
     str,
     typer.Argument(
@@ -68,15 +77,14 @@ def build(
     source: _Source,
     out: Annotated[str, typer.Option(help="Output root: a folder or URL.", metavar="DIR")],
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.", metavar="N")] = 1,
-    limit: Annotated[
-        int | None,
+    limit: _Limit = None,
+    readers: Annotated[
+        str,
         typer.Option(
-            min=1,
-            help="Take so many records, those with the lowest keys: for a dry run.",
-            metavar="N",
-            show_default=False,
+            help="What the snapshot is to be read by: tf, and numpy for PyTorch, Grain and JAX.",
+            metavar="NAMES",
         ),
-    ] = None,
+    ] = "tf",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line.")
     ] = False,
@@ -84,11 +92,15 @@ def build(
     """Build the snapshot of a recipe or of raw data; a build that was cut short goes on."""
     from . import terminal
     from .pipelines.build import build as run_build
+    from .pipelines.readers import check_readers
 
     _check_root(out)
+    wanted = check_readers(name.strip() for name in readers.split(","))
     recipe = _recipe_of(source)
     with terminal.Bars() as bars:
-        snapshot = run_build(recipe, out, workers=workers, limit=limit, progress=bars)
+        snapshot = run_build(
+            recipe, out, workers=workers, limit=limit, readers=wanted, progress=bars
+        )
     if as_json:
         print(json.dumps(_json_facts(snapshot)))
         return
@@ -108,14 +120,14 @@ def init(source: _Source) -> None:
 
 
 @app.command()
-def plan(source: _Source) -> None:
+def plan(source: _Source, limit: _Limit = None) -> None:
     """Show what a build would read and make. Writes nothing."""
     from . import terminal
     from .pipelines.forecast import forecast
 
     recipe = _recipe_of(source)
     with terminal.Bars() as bars:
-        found = forecast(recipe, progress=bars)
+        found = forecast(recipe, progress=bars, limit=limit)
     skipped = ", ".join(f"{reason}: {number:,}" for reason, number in found.num_skipped.items())
     terminal.say(
         f"reads {terminal.human_count(found.num_files, 'files')}, "

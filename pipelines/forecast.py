@@ -109,8 +109,13 @@ class _Sample:
         return round(self.num_records * self.scale)
 
 
-def forecast(recipe: Recipe, *, progress: Progress) -> Forecast:
+def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) -> Forecast:
     """Surveys a source and prepares a sample of it in memory.
+
+    Args:
+        recipe: Of the build to come.
+        progress: What is told of the steps.
+        limit: The build's own.
 
     Raises:
         RecipeError: if the recipe does not fit the source.
@@ -118,21 +123,22 @@ def forecast(recipe: Recipe, *, progress: Progress) -> Forecast:
     """
     with tempfile.TemporaryDirectory(prefix="snapshard-") as scratch:
         workspace = Workspace(scratch)
-        found = survey(recipe, workspace=workspace, progress=progress, write=False)
+        found = survey(recipe, workspace=workspace, progress=progress, write=False, limit=limit)
         progress.start("sample", total=None, unit="records")
         sample = _sample(found, workspace)
         progress.finish("sample", reused=False, note=f"{sample.num_records:,} records")
+    num_examples = sample.num_all if limit is None else min(sample.num_all, limit)
     return Forecast(
         features=found.features.prepared,
         num_files=len(found.inventory.files),
         input_bytes=found.inventory.num_bytes,
         num_skipped=found.inventory.num_skipped,
         class_counts=_class_counts(found),
-        num_examples=sample.num_all,
+        num_examples=num_examples,
         example_bytes=sample.record_bytes,
-        splits=_splits(recipe, num_examples=sample.num_all, example_bytes=sample.record_bytes),
+        splits=_splits(recipe, num_examples=num_examples, example_bytes=sample.record_bytes),
         free_memory_bytes=psutil.virtual_memory().available,
-        warnings=tuple(_warnings(found, sample)),
+        warnings=tuple(_warnings(found, sample, num_examples=num_examples)),
     )
 
 
@@ -268,7 +274,7 @@ def _class_counts(found: Survey) -> dict[str, int]:
     return dict(sorted(Counter(name for name, _, below in folders if below).items()))
 
 
-def _warnings(found: Survey, sample: _Sample) -> Iterator[str]:
+def _warnings(found: Survey, sample: _Sample, *, num_examples: int) -> Iterator[str]:
     problems = Counter(file.problem for file in found.inventory.files if file.problem)
     for problem, number in problems.most_common():
         yield f"{number:,} of the files will be rejects: {problem}"
@@ -297,6 +303,6 @@ def _warnings(found: Survey, sample: _Sample) -> Iterator[str]:
     if scarce:
         listed = ", ".join(map(repr, scarce[:10])) + (" …" if len(scarce) > 10 else "")
         yield f"classes with fewer files than there are splits: {listed}"
-    small = [name for name, share in splits.fractions if share * sample.num_all < 1]
-    if sample.num_all and small:
+    small = [name for name, share in splits.fractions if share * num_examples < 1]
+    if num_examples and small:
         yield f"these splits may be empty: {', '.join(small)}"

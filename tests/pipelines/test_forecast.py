@@ -119,6 +119,19 @@ def test_rows_of_every_format_are_estimated(tmp_path: Path, name: str) -> None:
     assert found.num_examples == pytest.approx(ROWS, rel=0.2)
 
 
+def test_a_limited_build_is_planned(tmp_path: Path, picture: Any) -> None:
+    _table(tmp_path / "t.csv", 100)
+    table = ss.Recipe(name="x", source=ss.Csv(str(tmp_path / "t.csv")))
+    for limit, expected in ((30, 30), (200, 100)):
+        found = forecast(table, progress=Silent(), limit=limit)
+        assert (found.num_files, found.num_examples) == (1, expected)
+        assert sum(split.num_examples for split in found.splits) == expected
+    for index in range(20):
+        picture(f"cat/{index}.png")
+    images = forecast(_images(tmp_path), progress=Silent(), limit=5)
+    assert (images.num_files, images.num_examples) == (5, 5)
+
+
 def test_table_of_which_nothing_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
     features = {"a": ss.Scalar("int64"), "b": ss.Scalar("int64")}
