@@ -36,6 +36,7 @@ from ..transforms.rejects import rejects_from_bytes, rejects_to_bytes
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
 from ..transforms.summary import RunEntry
 from .emit import ReaderFacts, emit_reader
+from .emit_tools import emit_tools
 from .preparing import Prepared
 from .snapshot import Snapshot, read_latest
 from .survey import Survey
@@ -110,6 +111,8 @@ def publish(
         )
     )
     publisher.put(READER, reader.encode())
+    for name, text in emit_tools().items():
+        publisher.put(name, text.encode())
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=survey.recipe.name,

@@ -13,6 +13,9 @@ from .shards import Compression
 
 MANIFEST = "manifest.json"
 READER = "reader.py"
+READER_NUMPY = "reader_numpy.py"
+READER_TOOLS = "reader_tools.py"
+READER_TIMING = "reader_timing.py"
 SCHEMA = "schema.pbtxt"
 REJECTS = "rejects.parquet"
 BUILD = "build.json"
