@@ -172,7 +172,7 @@ class _Npz:
             source = open_for_arrow(opened, path)
             self._num_bytes = source.size()
             self._archive = zipfile.ZipFile(source)
-        except (zipfile.BadZipFile, OSError, ValueError) as error:
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             raise ValueError(f"it is no whole zip archive ({error})") from None
         self._heads: dict[str, tuple[np.dtype[Any], tuple[int, ...], int]] = {}
         for entry in self._archive.namelist():

@@ -1,10 +1,13 @@
 """Datasets of Hugging Face that are damaged, or whose metadata say what is not so."""
 
+import contextlib
 import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import snapshard as ss
 from snapshard.schemas.errors import SchemaError, SnapshardError
@@ -111,18 +114,36 @@ def test_label_and_types_must_name_columns(reading: Reading) -> None:
             reading.read(ss.HuggingFace(str(reading.folder), **arguments))  # type: ignore[arg-type]
 
 
-def test_cut_anywhere_the_good_batches_are_kept(reading: Reading) -> None:
+def test_cut_at_every_byte_the_good_batches_are_kept(reading: Reading) -> None:
     content = stream({"y": [0, 1, 1, 0, 1]}, {"y": NAMES})
     features: Any = {"y": ss.ClassLabel(("no", "yes"))}
     most = 0
-    for stop in range(1, len(content), 3):
+    for stop in range(1, len(content)):
         reading.write(NAME, content[:stop])
         source = ss.HuggingFace(str(reading.folder))
         got = reading.read(source, features=features)
         assert list(got.rows) == [f"{NAME}#{n}" for n in range(len(got.rows))]
         assert len(got.rows) >= most
+        assert all(name.startswith(NAME) for name in got.rejected)
         most = len(got.rows)
     assert most == 5
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.data())
+def test_any_damage_gives_rejects_or_rows(reading: Reading, data: st.DataObject) -> None:
+    broken = bytearray(stream({"y": [0, 1, 1, 0, 1], "n": range(5)}, {"y": NAMES, "n": VALUE}))
+    for _ in range(data.draw(st.integers(1, 4))):
+        broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
+    reading.write(NAME, bytes(broken))
+    features: Any = {"y": ss.ClassLabel(("no", "yes")), "n": ss.Scalar("int64")}
+    with contextlib.suppress(SchemaError):  # a damaged name or type is another schema
+        got = reading.read(ss.HuggingFace(str(reading.folder)), features=features)
+        assert all(name.startswith(NAME) for name in (*got.rows, *got.rejected))
 
 
 def test_nothing_that_can_be_read(reading: Reading) -> None:

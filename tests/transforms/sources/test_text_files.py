@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import snapshard as ss
@@ -97,6 +97,31 @@ def test_compressed_text_keeps_its_good_prefix(reading: Any) -> None:
         found = got.column("text")
         assert found == lines[: len(found)]
         assert [reject.reason for reject in got.rejects] == ["damaged file"]
+
+
+def test_a_small_compressed_file_cut_at_every_byte(reading: Any) -> None:
+    lines = [b"one", b"two", "drei ☃".encode()]
+    content = gzip.compress(b"\n".join(lines), mtime=0)
+    # A single byte of it is a text of its own.
+    for size in range(2, len(content)):
+        got = reading.read(TextFiles(reading.write("a.txt.gz", content[:size])))
+        assert got.column("text") == lines[: len(got.rows)]
+        assert all(name.startswith("a.txt.gz") for name in got.rejected)
+        assert got.rejects
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(content=st.binary(min_size=1, max_size=60), per=st.sampled_from(["line", "paragraph"]))
+def test_any_bytes_are_records_or_rejects(reading: Any, content: bytes, per: Any) -> None:
+    got = reading.read(TextFiles(reading.write("a.txt", content), per=per))
+    for row in got.rows.values():
+        assert row["text"] in content
+        row["text"].decode()
+    assert all(re.fullmatch(r"a\.txt(#\d+)?", name) for name in (*got.rows, *got.rejected))
 
 
 def test_a_file_cut_at_every_byte(reading: Any) -> None:

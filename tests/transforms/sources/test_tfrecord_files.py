@@ -264,6 +264,18 @@ def test_compressed_files_keep_their_good_prefix(reading: Any) -> None:
             assert [reject.reason for reject in got.rejects] == ["damaged file"]
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
+def test_a_small_compressed_file_cut_at_every_byte(reading: Any, pack: Any) -> None:
+    content = pack(framed(RECORDS[:3]))
+    features = {"id": ss.Scalar("int64")}
+    for size in range(1, len(content)):
+        path = reading.write("a.tfrecord", content[:size])
+        got = reading.read(TFRecords(path), features=features)
+        assert got.column("id") == list(range(len(got.rows)))
+        (reject,) = got.rejects
+        assert reject.record_id.startswith("a.tfrecord")
+
+
 _GOOD = example(x=1)
 
 
