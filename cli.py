@@ -208,6 +208,19 @@ def verify(snapshot: _SnapshotPath) -> None:
     )
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context, snapshot: _SnapshotPath) -> None:
+    """Measure how fast a snapshot reads here; what follows it goes to its own reader_tools.py.
+
+    For example: snapshard bench SNAPSHOT --batch-size 256 --sweep --mb-per-s 10,100. All that it
+    takes: python SNAPSHOT/reader_tools.py benchmark --help.
+    """
+    from .pipelines.bench import bench as run_bench
+    from .pipelines.snapshot import Snapshot
+
+    raise typer.Exit(run_bench(Snapshot.open(snapshot), context.args))
+
+
 @app.command()
 def gc(
     folder: Annotated[

@@ -114,8 +114,10 @@ class Snapshot:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-        spec.loader.exec_module(module)
-        sys.dont_write_bytecode = before
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            sys.dont_write_bytecode = before
         return module
 
     def split(self, name: str | None) -> str:
@@ -402,7 +404,6 @@ def _stages(source: Input, arguments: argparse.Namespace, out: Output) -> list[d
         if "augment" not in source.known:
             raise RefusedError("--augment: this snapshot's reader.dataset() takes none.")
         layers.append(("augment", arguments.augment, lambda: source.dataset(augment=augment)))
-        source.options["augment"] = augment
 
     found = [_bytes_read(source, seconds)]
     for name, what, make in layers:
@@ -416,6 +417,8 @@ def _stages(source: Input, arguments: argparse.Namespace, out: Output) -> list[d
                 "busy": timed["cpu"] / timed["seconds"] if timed["seconds"] else 0.0,
             }
         )
+    if arguments.augment:
+        source.options["augment"] = augment
     before = 0.0
     for stage in found:
         spent = 1e6 / max(1e-9, stage["rate"])

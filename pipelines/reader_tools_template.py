@@ -453,11 +453,11 @@ def _sheet(images: Any, path: str) -> None:
 def _serve(arguments: argparse.Namespace, out: Output) -> int:
     """Runs a tf.data service until it is interrupted."""
     service = load_tensorflow().data.experimental.service
+    if arguments.workers < 1:
+        raise RefusedError(f"--workers {arguments.workers} must be 1 or more.")
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    if arguments.workers < 1:
-        raise RefusedError(f"--workers {arguments.workers} must be 1 or more.")
     dispatcher, target = None, arguments.join
     if target is None:
         dispatcher = service.DispatchServer(service.DispatcherConfig(port=arguments.port))

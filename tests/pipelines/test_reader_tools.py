@@ -1,0 +1,500 @@
+"""What stands beside the reader: what it measures, finds damaged, shows, serves and refuses."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from snapshard import cli
+from snapshard.pipelines import reader_timing_template as timing
+from snapshard.pipelines import reader_tools_template as tools
+from snapshard.pipelines import startup_noise
+from snapshard.pipelines.emit_tools import emit_tools
+from snapshard.schemas.features import ClassLabel, Features, Image, Scalar
+
+NUMBERS: Features = {"label": ClassLabel(names=("even", "odd")), "id": Scalar(dtype="int64")}
+IMAGES: Features = {"image": Image(storage="encoded"), "label": ClassLabel(names=("a", "b"))}
+TOOLS = ("reader_tools.py", "reader_timing.py")
+LENGTHS = (70, 65, 72)
+Run = Callable[..., tuple[int, Any, str]]
+
+
+def complete(folder: Path) -> None:
+    """Adds the tools, and to the manifest its files, as a build does."""
+    for name, text in emit_tools().items():
+        (folder / name).write_text(text, encoding="utf-8")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    contents = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    manifest["files"] = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in contents.items()
+        if name != "manifest.json"
+    }
+    for split in manifest["splits"].values():
+        for shard in split["shards"]:
+            shard["label_counts"] = {"even": shard["num_examples"] - 30, "odd": 30}
+            shard["sha256"] = manifest["files"][shard["file"]]["sha256"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory, write_snapshot: Any) -> Path:
+    folder = tmp_path_factory.mktemp("numbers")
+    shards = [[{"id": i, "label": i % 2} for i in range(length)] for length in LENGTHS]
+    write_snapshot(folder, NUMBERS, {"train": shards, "test": shards[:1], "none": []})
+    complete(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory, write_snapshot: Any) -> Path:
+    """Six JPEGs of one colour each, of unequal sizes, in two GZIP shards."""
+    folder = tmp_path_factory.mktemp("images")
+    records = []
+    for index in range(6):
+        pixels = np.full((20 + index, 30, 3), 40 * index, np.uint8)
+        content = tf.io.encode_jpeg(pixels).numpy()
+        sides = {"image/height": 20 + index, "image/width": 30, "image/orientation": 1}
+        records.append({"image": content, "label": index % 2, **sides})
+    splits = {"train": [records[:3], records[3:]]}
+    write_snapshot(folder, IMAGES, splits, compression="gzip")
+    complete(folder)
+    return folder
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs the tools in this process: the code, the output (parsed, with --json), the errors."""
+
+    def call(folder: Path, *arguments: str) -> tuple[int, Any, str]:
+        capfd.readouterr()
+        code = tools.main(arguments, here=str(folder))
+        printed, errors = capfd.readouterr()
+        assert "Traceback" not in errors
+        return code, json.loads(printed) if "--json" in arguments and not code else printed, errors
+
+    return call
+
+
+class TestBenchmark:
+    def test_rates_beside_the_limit(self, run: Run, numbers: Path) -> None:
+        code, found, _ = run(
+            numbers, "benchmark", "--seconds", "0.05", "--batch-size", "16", "--json"
+        )
+        assert code == 0
+        assert (found["split"], found["batch_size"]) == ("train", 16)
+        rates = {row["what"]: row for row in found["rates"]}
+        assert set(rates) >= {"reader, warm", "unparsed, warm"}
+        assert all(row["examples/s"] > 0 and row["MB/s"] > 0 for row in rates.values())
+        each = (numbers / "train-00000-of-00003.tfrecord").stat().st_size / 70
+        warm = rates["reader, warm"]
+        assert warm["MB/s"] * 1e6 / warm["examples/s"] == pytest.approx(each, rel=0.01)
+        assert found["cold"] == ("reader, cold" in rates)
+
+    def test_options_reach_the_reader(self, run: Run, numbers: Path) -> None:
+        arguments = ["--option", "seed=1", "--option", "shuffle=False", "--option", "epochs=1"]
+        code, printed, _ = run(numbers, "benchmark", "--seconds", "0.02", *arguments)
+        assert code == 0
+        assert "seed=1, shuffle=False" in printed
+
+    def test_sweep_tries_each_in_turn(self, run: Run, numbers: Path) -> None:
+        code, found, _ = run(
+            numbers, "benchmark", "--seconds", "0.02", "--batch-size", "8", "--sweep", "--json"
+        )
+        assert code == 0
+        rows = found["sweep"]
+        assert [row["batch size"] for row in rows if row["pipeline"] == "reader"] == [2, 8, 32]
+        assert {row["prefetch"] for row in rows} == {0, 1, 4, "auto"}
+        assert {1, 2, "auto"} <= {row["parallelism"] for row in rows}
+        assert all(row["examples/s"] > 0 for row in rows)
+
+    def test_throttled_as_reckoned(self, run: Run, numbers: Path) -> None:
+        arguments = ["--mb-per-s", "0.02,0.05", "--seconds", "0.6", "--batch-size", "16", "--json"]
+        code, found, _ = run(numbers, "benchmark", *arguments)
+        assert code == 0
+        rows = [row for row in found["throttled"] if "stored" in row["read as"]]
+        assert [row["MB/s"] for row in rows] == [0.02, 0.05]
+        for row in rows:
+            assert row["reckoned examples/s"] == pytest.approx(
+                row["MB/s"] * 1e6 / row["bytes each"], rel=0.01
+            )
+        packed = [row for row in found["throttled"] if row["read as"] == "GZIP, instead"]
+        assert packed[0]["bytes each"] == pytest.approx(
+            found["gzip_ratio"] * rows[0]["bytes each"], rel=0.01
+        )
+        assert found["gzip_ratio"] < 1, "numbers compress"
+
+    @pytest.mark.parametrize("gzip", [False, True])
+    def test_throttle_gives_the_records_at_its_rate(self, tmp_path: Path, gzip: bool) -> None:
+        path = tmp_path / "shard"
+        # Random bytes of a length that no piece is a multiple of, some of them zeros at the end.
+        records = [os.urandom(1_999) + b"\0" for _ in range(150)]
+        with tf.io.TFRecordWriter(str(path), "GZIP" if gzip else "") as writer:
+            for record in records:
+                writer.write(record)
+        size = path.stat().st_size
+        started = time.perf_counter()
+        batches = list(tools._arriving([str(path), str(path)], gzip, 2e6, 60))
+        spent = time.perf_counter() - started
+        assert [len(batch) for batch in batches] == [60] * 5
+        assert [record for batch in batches for record in batch] == records + records
+        assert 0.9 * 2 * size / 2e6 < spent < 3 * 2 * size / 2e6
+
+
+class TestDoctor:
+    def test_input_binds_a_short_step_by_its_slowest_stage(self, run: Run, images: Path) -> None:
+        arguments = ["--step-ms", "0.1", "--seconds", "0.3", "--batch-size", "3", "--json"]
+        code, found, _ = run(images, "doctor", *arguments, "--image-size", "300", "300")
+        assert code == 0
+        stages = [row["stage"] for row in found["stages"]]
+        assert stages == ["read", "decompress", "batch", "parse", "decode", "shuffle"]
+        assert found["bound_by_input"]
+        assert found["slowest_stage"] in stages
+        slowest = max(found["stages"], key=lambda row: row["µs added"])
+        assert found["slowest_stage"] == slowest["stage"]
+        assert len(found["advice"]) == 2
+        seen = {row["symptom"]: row["seen"] for row in found["symptoms"]}
+        assert seen["starved accelerator"] == "yes"
+
+    def test_a_long_step_is_not_bound(self, run: Run, numbers: Path) -> None:
+        arguments = ["--step-ms", "60", "--seconds", "0.05", "--batch-size", "8"]
+        code, printed, _ = run(numbers, "doctor", *arguments)
+        assert code == 0
+        assert "not bound by" in printed
+        code, found, _ = run(numbers, "doctor", *arguments, "--json")
+        assert not found["bound_by_input"]
+        assert "decompress" not in [row["stage"] for row in found["stages"]]
+        assert {row["symptom"] for row in found["symptoms"]} == {
+            "starved accelerator",
+            "memory growth",
+            "hanging epoch end",
+            "uneven batches",
+        }
+        assert all(row["measured"] and row["where it comes from"] for row in found["symptoms"])
+
+    def test_checklist_is_about_this_pipeline(self, run: Run, numbers: Path) -> None:
+        base = ["doctor", "--step-ms", "1", "--seconds", "0.05", "--json"]
+        _, found, _ = run(numbers, *base)
+        items = {row["item"]: row for row in found["checklist"]}
+        assert len(items) == 10
+        for item in ("interleaved reading", "files and elements shuffled", "parallel map"):
+            assert items[item][""] == "ok", items[item]
+        assert items["prefetch last"]["measured"] == "the last stage is PrefetchDataset"
+        assert "deterministic=False" in items["non-deterministic order where allowed"]["measured"]
+        _, found, _ = run(numbers, *base, "--option", "shuffle=False")
+        items = {row["item"]: row for row in found["checklist"]}
+        assert "stored order" in items["files and elements shuffled"]["measured"]
+        assert "shuffle" not in [row["stage"] for row in found["stages"]]
+
+    def test_compression_that_does_not_pay_is_told(self, run: Run, images: Path) -> None:
+        arguments = ["doctor", "--seconds", "0.05", "--step-ms", "1", "--image-size", "8", "8"]
+        _, found, _ = run(images, *arguments, "--json")
+        row = next(row for row in found["checklist"] if row["item"].startswith("compression"))
+        assert row["measured"].startswith("gzip; GZIP leaves")
+
+    def test_operations_of_a_pipeline_without_prefetch(self) -> None:
+        plain = tf.data.Dataset.range(9).map(lambda i: i + 1).batch(2)
+        used, last = timing._operations(plain)
+        assert "MapDataset" in used
+        assert last.startswith("BatchDataset")
+
+    def test_augment_is_a_stage(self, run: Run, numbers: Path, tmp_path: Path) -> None:
+        path = tmp_path / "mine.py"
+        path.write_text("def slow(example, seed):\n    return example\n")
+        arguments = ["doctor", "--seconds", "0.05", "--step-ms", "1", "--augment", f"{path}:slow"]
+        code, found, errors = run(numbers, *arguments, "--json")
+        if code:
+            assert "takes none" in errors
+        else:
+            assert found["stages"][-1]["stage"] == "augment"
+
+
+class TestVerify:
+    def test_whole(self, run: Run, numbers: Path) -> None:
+        code, found, _ = run(numbers, "verify", "--json")
+        assert code == 0
+        assert found == {"whole": True, "damaged": [], "num_records": sum(LENGTHS) + LENGTHS[0]}
+
+    @pytest.mark.parametrize("source", ["numbers", "images"])
+    def test_damage_is_4_with_file_and_record(
+        self, run: Run, source: str, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> None:
+        folder = tmp_path / "copy"
+        shutil.copytree(request.getfixturevalue(source), folder)
+        shard = next(iter(sorted(folder.glob("train-*"))))
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 255
+        shard.write_bytes(content)
+        (folder / "reader.py").write_text("# not what was written")
+        code, _, errors = run(folder, "verify")
+        assert code == 4
+        assert re.search(rf"{re.escape(shard.name)}: its sha256 differs; record \d+ is dam", errors)
+        assert re.search(r"reader\.py: has 22 bytes, expected [\d,]+", errors)
+        assert "{{" not in errors
+
+    def test_record_is_the_right_one(self, run: Run, numbers: Path, tmp_path: Path) -> None:
+        folder = tmp_path / "copy"
+        shutil.copytree(numbers, folder)
+        shard = folder / "train-00001-of-00003.tfrecord"
+        content = shard.read_bytes()
+        place = 0
+        for _ in range(41):
+            place += 16 + int.from_bytes(content[place : place + 8], "little")
+        shard.write_bytes(content[: place + 20] + b"?" + content[place + 21 :])
+        code, _, errors = run(folder, "verify")
+        assert code == 4
+        assert "train-00001-of-00003.tfrecord: its sha256 differs; record 41 is damaged" in errors
+        shard.write_bytes(content[:place])
+        code, _, errors = run(folder, "verify")
+        assert "holds 41 records, expected 65" in errors
+        shard.unlink()
+        code, _, errors = run(folder, "verify")
+        assert code == 4
+        assert "train-00001-of-00003.tfrecord is missing" in errors
+        code, _, errors = run(folder, "benchmark")
+        assert code == 4
+        assert "train-00001-of-00003.tfrecord is missing" in errors
+
+
+class TestShow:
+    def test_tables_and_records(self, run: Run, numbers: Path) -> None:
+        code, printed, _ = run(numbers, "show", "--records", "2", "--split", "test")
+        assert code == 0
+        assert re.search(r"^  label +class_label +int64 +2 classes$", printed, flags=re.MULTILINE)
+        assert re.search(r"^  test +70 +1 +[\d.e-]+ +even: 40, odd: 30$", printed, re.MULTILINE)
+        assert "test record 1" in printed
+        assert "test record 2" not in printed
+        assert "label: 1 = odd" in printed
+        _, found, _ = run(numbers, "show", "--json")
+        assert found["label_counts"]["train"] == {"even": sum(LENGTHS) - 90, "odd": 90}
+        assert [record["id"] for record in found["records"]] == ["0", "1", "2"]
+
+    def test_contact_sheet(self, run: Run, images: Path, tmp_path: Path) -> None:
+        path = tmp_path / "sheet.png"
+        code, printed, _ = run(images, "show", "--sheet", str(path), "--image-size", "10", "12")
+        assert code == 0
+        assert f"6 images of 'image': {path}" in printed
+        pixels = tf.io.decode_png(path.read_bytes()).numpy()
+        assert pixels.shape == (2 * 12, 3 * 14, 3)
+        for index in range(6):
+            row, column = divmod(index, 3)
+            tile = pixels[row * 12 : row * 12 + 10, column * 14 : column * 14 + 12]
+            assert np.abs(tile.astype(int) - 40 * index).max() <= 2
+
+    def test_names_steer_no_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
+        timing.Output(as_json=False).say("a \x1b[31mred\x1b[0m name\nand more")
+        assert capsys.readouterr().out == "a \\x1b[31mred\\x1b[0m name\nand more\n"
+
+
+def test_profile_writes_a_trace(run: Run, numbers: Path, tmp_path: Path) -> None:
+    code, found, _ = run(numbers, "profile", str(tmp_path), "--batches", "3", "--json")
+    assert code == 0
+    (trace,) = tmp_path.glob("plugins/profile/*/*.xplane.pb")
+    assert found["files"] == [str(trace)]
+    assert b"next_batch" in trace.read_bytes()
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["benchmark", "--split", "nix"], "There is no split 'nix', only none, test, train."),
+            (["doctor", "--split", "none"], "Split 'none' holds no examples"),
+            (["benchmark", "--root", "nowhere"], "There is no nowhere/manifest.json"),
+            (["benchmark", "--batch-size", "0"], "--batch-size 0 must be 1 or more"),
+            (["doctor", "--step-ms", "-1"], "--step-ms -1.0 must be 0 or more"),
+            (["benchmark", "--option", "nix=1"], "with a name that reader.dataset() takes"),
+            (["benchmark", "--option", "seed"], "expected NAME=VALUE"),
+            (["benchmark", "--option", "shuffle=-3"], "shuffle=-3"),
+            (["show", "--sheet", "x.png"], "made has no images"),
+            (["doctor", "--augment", "nix.py:f"], "there is no 'nix.py'"),
+            (["serve", "--workers", "0"], "--workers 0 must be 1 or more"),
+        ],
+    )
+    def test_is_2_in_one_sentence(
+        self, run: Run, numbers: Path, arguments: list[str], message: str
+    ) -> None:
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        code, printed, errors = run(numbers, *arguments, "--json")
+        assert code == 2
+        assert message in errors
+        assert errors.startswith("error: ")
+        assert not printed
+        assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def test_images_of_unequal_sizes_need_one(self, run: Run, images: Path) -> None:
+        code, _, errors = run(images, "benchmark")
+        assert code == 2
+        assert "--image-size H W" in errors
+
+    @pytest.mark.parametrize("arguments", [["nix"], [], ["benchmark", "--mb-per-s", "fast"]])
+    def test_usage_is_2(self, run: Run, numbers: Path, arguments: list[str]) -> None:
+        with pytest.raises(SystemExit) as ended:
+            run(numbers, *arguments)
+        assert ended.value.code == 2
+
+    @pytest.mark.parametrize("content", ["", "[]", '{"splits": 3}', "null"])
+    def test_no_manifest_is_4(self, run: Run, tmp_path: Path, content: str) -> None:
+        (tmp_path / "manifest.json").write_text(content)
+        code, _, errors = run(tmp_path, "show")
+        assert code == 4
+        assert "is no manifest" in errors
+
+    def test_reader_has_to_lie_beside(self, run: Run, numbers: Path, tmp_path: Path) -> None:
+        code, _, errors = run(tmp_path, "show", "--root", str(numbers))
+        assert code == 2
+        assert "keep reader_tools.py beside its reader.py" in errors
+
+
+def child(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """The emitted tools in a process of their own, which has no snapshard."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    hide = "import sys, runpy; sys.modules['snapshard'] = None; sys.argv = sys.argv[1:]\n"
+    hide += f"sys.path.insert(0, {str(folder)!r}); runpy.run_path(sys.argv[0], run_name='__main__')"
+    return subprocess.Popen(
+        [sys.executable, "-B", "-c", hide, str(folder / "reader_tools.py"), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=plain,
+        **options,
+    )
+
+
+class TestEmitted:
+    def test_is_the_same_each_time_and_needs_tensorflow_alone(self) -> None:
+        texts = {name: emit_tools()[name] for name in TOOLS}
+        assert texts.items() <= emit_tools().items()
+        imported = set(re.findall(r"^\s*(?:import|from) (\w+)", "\n".join(texts.values()), re.M))
+        ours = {"reader_timing", "tensorflow"}
+        assert imported - ours <= set(sys.stdlib_module_names)
+        assert not re.search(r"from \.", "\n".join(texts.values()))
+
+    def test_help_loads_no_tensorflow(self, numbers: Path) -> None:
+        for arguments in (["--help"], ["doctor", "--help"]):
+            done = subprocess.run(
+                [sys.executable, "-B", "-X", "importtime", numbers / "reader_tools.py", *arguments],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert not re.search(r"\| +(tensorflow|numpy|snapshard)", done.stderr)
+            assert "usage: reader_tools.py" in done.stdout
+
+    def test_ruff_finds_nothing(self, numbers: Path) -> None:
+        names = [str(numbers / name) for name in TOOLS]
+        for command in (["check"], ["format", "--check"]):
+            ruff = [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length=100"]
+            done = subprocess.run([*ruff, *names], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+    @pytest.mark.slow  # mypy starts with an empty cache: about 10 s
+    def test_mypy_finds_nothing_in_strict_mode(self, numbers: Path, tmp_path: Path) -> None:
+        for name in TOOLS:
+            shutil.copy(numbers / name, tmp_path)
+        mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=.cache"]
+        done = subprocess.run(
+            [*mypy, "."],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"PYTHONWARNINGS": "ignore"},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @pytest.mark.slow  # two processes load TensorFlow, one after the other
+    def test_works_alone_and_makes_no_noise(self, numbers: Path) -> None:
+        started = child(numbers, "verify", "--json")
+        printed, errors = started.communicate(timeout=120)
+        assert started.returncode == 0, errors
+        assert json.loads(printed)["whole"]
+        assert errors == ""
+        assert not (numbers / "__pycache__").exists()
+
+    @pytest.mark.slow  # a process that loads TensorFlow
+    def test_bench_runs_it(
+        self, numbers: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+        arguments = ["bench", str(numbers), "--seconds", "0.1", "--batch-size", "16", "--json"]
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        assert ended.value.code == 0
+        assert json.loads(capfd.readouterr().out)["batch_size"] == 16
+
+
+def test_bench_of_an_older_snapshot_says_so(
+    numbers: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    manifest = json.loads((numbers / "manifest.json").read_text())
+    del manifest["files"]["reader_tools.py"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["bench", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "has no reader_tools.py: it was written by snapshard" in capsys.readouterr().err
+
+
+class TestServe:
+    @pytest.mark.slow  # a process that loads TensorFlow
+    @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+    def test_every_record_once_through_two_workers(
+        self, numbers: Path, ending: signal.Signals
+    ) -> None:
+        started = child(numbers, "serve", "--workers", "2", "--json")
+        try:
+            assert started.stdout is not None
+            facts = json.loads(started.stdout.readline())
+            assert facts["workers"] == 2
+            records = tf.data.Dataset.range(100)
+            served = records.apply(
+                tf.data.experimental.service.distribute(
+                    processing_mode=tf.data.experimental.service.ShardingPolicy.DYNAMIC,
+                    service=facts["address"],
+                )
+            )
+            assert sorted(int(value) for value in served) == list(range(100))
+            started.send_signal(ending)
+            _, errors = started.communicate(timeout=30)
+            assert (started.returncode, errors) == (0, "")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                started.kill()
+            started.wait()
+
+
+def test_drops_the_page_cache(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(1 << 20))
+    if timing._cached_share([str(path)]) is None or timing.drop_cache([str(path)]) is not None:
+        pytest.skip("this system does not tell, or its files lie in memory")
+    assert timing._cached_share([str(path)]) == 0
+    path.read_bytes()
+    assert timing._cached_share([str(path)]) == 1
+    assert timing.drop_cache(["gs://bucket/file"]) is not None
+
+
+def test_types_are_told(numbers: Path) -> None:
+    assert isinstance(tools, types.ModuleType)
+    assert tools._rates("1,2.5") == [1.0, 2.5]
+    with pytest.raises(ValueError):  # noqa: PT011 (argparse asks for no more)
+        tools._rates("0")
