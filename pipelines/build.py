@@ -11,7 +11,7 @@ import dataclasses
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ from .leaks import find_leaks
 from .occupancy import building
 from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish, read_rejects
+from .readers import READERS, check_readers
 from .resolve import with_image_facts
 from .run_files import keys_suffix
 from .serving import put_serving
@@ -55,6 +56,7 @@ def build(
     *,
     workers: int = 1,
     limit: int | None = None,
+    readers: Sequence[str] = READERS[:1],
     progress: Progress | None = None,
 ) -> Snapshot:
     """Builds the snapshot of a recipe, or finds it built.
@@ -68,6 +70,8 @@ def build(
             time, into a snapshot of its own. Of images and other files that are a record each
             no others are read; of tables all rows are prepared, once. Filtered and rejected
             files count, rows do not. The splits divide the sample in their fractions.
+        readers: What the snapshot is to be read by: "tf" (``reader.py``, always), and "numpy"
+            (``reader_numpy.py``, for PyTorch, Grain and JAX) where TensorFlow is not wanted.
         progress: Told how far each step is.
 
     Returns:
@@ -82,9 +86,15 @@ def build(
     refuse_while_loading("ss.build")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise RecipeError(f"ss.build: limit={limit!r}, expected a number of records, 1 or more.")
+    readers = check_readers(readers)
     with DirectRunner(num_workers=workers) as runner:
         return Build(
-            recipe, os.fspath(out), runner=runner, progress=progress or Silent(), limit=limit
+            recipe,
+            os.fspath(out),
+            runner=runner,
+            progress=progress or Silent(),
+            limit=limit,
+            readers=readers,
         ).run()
 
 
@@ -99,6 +109,7 @@ class Build:
         runner: JobRunner,
         progress: Progress,
         limit: int | None = None,
+        readers: Sequence[str] = READERS[:1],
     ) -> None:
         """Takes what to build, where to, on what; does nothing yet."""
         self._recipe = recipe
@@ -106,6 +117,7 @@ class Build:
         self._workspace = Workspace(self._out.workspace)
         self._runner = runner
         self._limit = limit
+        self._readers = readers
         self._progress = progress
         self._seconds: dict[str, float] = {}
 
@@ -127,6 +139,7 @@ class Build:
                     workspace=self._workspace,
                     progress=self._progress,
                     limit=self._limit,
+                    readers=self._readers,
                 )
             folder = self._out.snapshot(found.fingerprint)
             if storage.exists(join(folder, MANIFEST)):

@@ -22,7 +22,6 @@ from ..schemas.manifest import (
 from ..schemas.naming import (
     BUILD,
     MANIFEST,
-    READER,
     REJECTS,
     SCHEMA,
     OutputPaths,
@@ -35,9 +34,10 @@ from ..transforms.metadata import schema_text
 from ..transforms.rejects import rejects_from_bytes, rejects_to_bytes
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
 from ..transforms.summary import RunEntry
-from .emit import ReaderFacts, emit_reader
+from .emit import ReaderFacts
 from .emit_tools import emit_tools
 from .preparing import Prepared
+from .readers import emit_readers
 from .snapshot import Snapshot, read_latest
 from .survey import Survey
 
@@ -94,7 +94,7 @@ def publish(
         for name in survey.features.structs
         if any(feature.startswith(f"{name}.") for feature in settings.final)
     ]
-    reader = emit_reader(
+    readers = emit_readers(
         ReaderFacts(
             name=survey.recipe.name,
             fingerprint=survey.fingerprint,
@@ -108,9 +108,11 @@ def publish(
             ),
             version=survey.parts.versions["snapshard"],
             structs=tuple(structs),
-        )
+        ),
+        survey.readers,
     )
-    publisher.put(READER, reader.encode())
+    for name, text in readers.items():
+        publisher.put(name, text.encode())
     for name, text in emit_tools().items():
         publisher.put(name, text.encode())
     manifest = Manifest(

@@ -23,6 +23,7 @@ from .extraction import extract
 from .findings import Findings
 from .inventory import Inventory, count_unused_rows, take_inventory
 from .limits import Limit
+from .readers import READERS
 from .resolve import ResolvedFeatures, resolve_features
 from .stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
 
@@ -43,6 +44,8 @@ class Survey:
     features: ResolvedFeatures
     parts: FingerprintParts
     fingerprint: str
+    readers: tuple[str, ...]
+    """Names of those that the snapshot ships."""
     limit: Limit | None
     stages: tuple[StageFeatures, ...]
     """What goes into and comes out of each stage of prepare."""
@@ -57,6 +60,7 @@ def survey(
     progress: Progress,
     write: bool = True,
     limit: int | None = None,
+    readers: Sequence[str] = READERS[:1],
 ) -> Survey:
     """Lists and hashes the source, infers its features, and computes the fingerprint.
 
@@ -113,6 +117,7 @@ def survey(
         analysis=ANALYSIS if preprocessing is not None else None,
         splits=recipe.splits.to_json() | ({} if limit is None else {"limit": limit}),
         shards=recipe.shards.to_json(),
+        readers=list(readers) if len(readers) > 1 else None,
         versions=versions,
         format_version=FORMAT_VERSION,
     )
@@ -124,6 +129,7 @@ def survey(
         features=features,
         parts=parts,
         fingerprint=fingerprint(parts),
+        readers=tuple(readers),
         limit=None if limit is None else Limit(limit, inventory.stop_key),
         stages=between,
         stage_digests=_stage_digests(recipe, stages, between, base=prepare),

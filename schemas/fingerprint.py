@@ -84,6 +84,8 @@ class FingerprintParts:
     """What shapes the runs: the source's settings, features, seed, each step's code."""
     splits: object
     shards: object
+    readers: object = None
+    """Names of the readers that the snapshot ships; None for ``reader.py`` alone."""
     preprocessing: object = None
     """Code of the ``preprocessing_fn``; None without one."""
     analysis: object = None
@@ -93,7 +95,10 @@ class FingerprintParts:
 
     def to_json(self) -> dict[str, object]:
         """The parts by name."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if self.readers is None:  # as it was before there were others
+            del parts["readers"]
+        return parts
 
 
 def fingerprint(parts: FingerprintParts) -> str:

@@ -1,0 +1,322 @@
+# [header]
+"""Files, TFRecord frames and ``tf.train.Example`` without TensorFlow: half of ``reader_numpy.py``.
+
+``readers.py`` puts this behind ``reader_numpy_template.py``; a section between ``# [if FACT]`` and
+its ``# [end]`` is left out where the fact does not hold for the snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import io
+import math
+import os
+import struct
+import weakref
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# [end]
+
+
+class LocalFile:
+    """A file that is read at any place, from any thread and from forked processes."""
+
+    def __init__(self, path: str) -> None:
+        self._number = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._number)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes at a place; fewer where the file ends."""
+        return os.pread(self._number, size, offset)
+
+
+# [if gzip]
+class Inflated:
+    """A GZIP file that is read forwards; to go back inflates it anew."""
+
+    def __init__(self, path: str) -> None:
+        self._stream = gzip.GzipFile(path)
+        weakref.finalize(self, self._stream.close)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes at a place; fewer where the file ends or is damaged."""
+        found = bytearray()
+        with contextlib.suppress(EOFError, OSError, zlib.error):
+            self._stream.seek(offset)
+            while part := self._stream.read(min(size - len(found), 1 << 16)):
+                found += part
+        return bytes(found)
+
+
+# [end]
+def fault_of(frame: bytes, length: int, check: bool) -> str:
+    """What is wrong with a TFRecord frame, if anything."""
+    if len(frame) < length:
+        return f"ends after {len(frame):,} of {length:,} bytes"
+    size, of_size = struct.unpack_from("<QI", frame)
+    if size != length - 16:
+        return f"says that it has {size:,} bytes, where the index has {length - 16:,}"
+    (of_content,) = struct.unpack_from("<I", frame, length - 4)
+    if check and (_masked(frame[:8]) != of_size or _masked(frame[12:-4]) != of_content):
+        return "fails its checksum"
+    return ""
+
+
+def _masked(content: bytes) -> int:
+    """The CRC32C of some bytes, as a TFRecord has it."""
+    checksum = _crc32c()(content)
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@functools.cache
+def _crc32c() -> Callable[[bytes], int]:
+    """The function that gives a CRC32C: google-crc32c's, or by tables."""
+    try:
+        import google_crc32c  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        return _crc32c_by_tables
+    compiled: Callable[[bytes], int] = google_crc32c.value
+    return compiled if google_crc32c.implementation == "c" else _crc32c_by_tables
+
+
+@functools.cache
+def _crc32c_tables() -> tuple[npt.NDArray[np.uint32], list[list[int]]]:
+    """What a byte that 0 … 255 others follow does to the checksum: [following, byte], and lists."""
+    row: Any = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        row = row >> 1 ^ (row & 1) * np.uint32(0x82F63B78)
+    rows = [row]
+    while len(rows) < 256:
+        rows.append(rows[-1] >> 8 ^ row[rows[-1] & 255])
+    return np.stack(rows[::-1]), [rows[place].tolist() for place in (0, 255, 254, 253, 252)]
+
+
+def _crc32c_by_tables(content: bytes) -> int:
+    """CRC32C: NumPy takes blocks of 256 bytes, plain Python the odd bytes before them."""
+    table, (one, a, b, c, d) = _crc32c_tables()
+    odd, state = len(content) % 256, 0xFFFFFFFF
+    for byte in content[:odd]:
+        state = one[(state ^ byte) & 255] ^ state >> 8
+    blocks = np.frombuffer(content, np.uint8)[odd:].reshape(-1, 256)
+    places = np.arange(256) * 256 + blocks
+    for block in np.bitwise_xor.reduce(table.reshape(-1)[places], axis=1).tolist():
+        # Four bytes of state are as four bytes of content, 252 more behind them.
+        state = a[state & 255] ^ b[state >> 8 & 255] ^ c[state >> 16 & 255] ^ d[state >> 24] ^ block
+    return state ^ 0xFFFFFFFF
+
+
+_ITEMS = {0x0A: (0x0A,), 0x12: (0x0A, 0x0D), 0x1A: (0x0A, 0x08)}
+"""For each kind of list (bytes, float32, int64) the tags of its items: packed, and single."""
+
+
+class Parser:
+    """Turns a serialized ``tf.train.Example`` into values."""
+
+    def __init__(
+        self,
+        features: dict[str, dict[str, Any]],
+        *,
+        sides: dict[str, list[str]],
+        structs: list[str],
+        columns: list[str] | None,
+        decode: Callable[[bytes, int], Any] | None,
+    ) -> None:
+        for column in columns or ():
+            if column not in (*features, *structs):
+                known = ", ".join((*structs, *features))
+                raise ValueError(f"columns: there is no {column!r}, only {known}.")
+        self._features = {
+            name: feature
+            for name, feature in features.items()
+            if columns is None or any(f"{name}.".startswith(f"{column}.") for column in columns)
+        }
+        self._sides, self._structs, self._decode = sides, structs, decode
+        names = [
+            name
+            for feature in self._features
+            for name in (feature, f"{feature}/shape", *sides.get(feature, ()))
+        ]
+        self._wanted = {name.encode(): name for name in names}
+
+    def __call__(self, serialized: bytes) -> dict[str, Any]:
+        """The values of one record.
+
+        Raises:
+            ValueError: if they are not as ``FEATURES`` says.
+            IndexError: if the message is cut off.
+        """
+        lists = self._lists(serialized)
+        values: dict[str, Any] = {}
+        for name, feature in self._features.items():
+            if feature["kind"] == "image":
+                values[name] = self._image(name, feature, lists)
+                continue
+            try:
+                values[name] = _tensor(feature, lists.get(name), lists.get(f"{name}/shape"))
+            except ValueError as error:
+                raise ValueError(f"feature {name!r}: {error}") from None
+            if f"{name}/rate" in self._sides.get(name, ()):
+                values[f"{name}/rate"] = _one(f"{name}/rate", lists)
+        for name in reversed(self._structs):  # inner ones first
+            if fields := [key for key in values if key.startswith(f"{name}.")]:
+                values[name] = {key[len(name) + 1 :]: values.pop(key) for key in fields}
+        return values
+
+    def _lists(self, serialized: bytes) -> dict[str, Any]:
+        """The lists of an Example by name: of bytes, or an array of int64 or float32."""
+        found: dict[str, Any] = {}
+        for tag, start, stop in _fields(serialized, 0, len(serialized)):
+            for entry, first, last in _fields(serialized, start, stop) if tag == 0x0A else ():
+                name, feature = b"", (0, 0)
+                for part, begin, end in _fields(serialized, first, last) if entry == 0x0A else ():
+                    if part == 0x0A:
+                        name = serialized[begin:end]
+                    elif part == 0x12:
+                        feature = (begin, end)
+                if name in self._wanted:
+                    found[self._wanted[name]] = _list(serialized, *feature)
+        return found
+
+    def _image(self, name: str, feature: dict[str, Any], lists: dict[str, Any]) -> Any:
+        content, size = _one(name, lists), (feature["height"], feature["width"])
+        # [if encoded]
+        if feature["storage"] == "encoded":
+            return content if self._decode is None else self._decode(content, feature["channels"])
+        # [end]
+        if None in size:
+            size = (int(_one(f"{name}/height", lists)), int(_one(f"{name}/width", lists)))
+        shape = (*size, feature["channels"])
+        if len(content) != math.prod(shape):
+            raise ValueError(f"{name!r} has {len(content):,} bytes, expected pixels {shape}")
+        return np.frombuffer(content, np.uint8).reshape(shape).copy()
+
+
+def _one(name: str, lists: dict[str, Any]) -> Any:
+    if len(lists.get(name, ())) != 1:
+        raise ValueError(f"{name!r} has {len(lists.get(name, ()))} values, expected 1")
+    return lists[name][0]
+
+
+def _tensor(feature: dict[str, Any], values: Any, sizes: Any) -> Any:
+    """One feature's value, from the list that it is stored in (None where there is none)."""
+    shape, dtype = feature.get("shape", []), feature["dtype"]
+    missing = values is None or len(values) == 0
+    if missing and "default" in feature:
+        default = feature["default"]
+        if dtype == "string":
+            return default if isinstance(default, bytes) else default.encode()
+        return np.float32(default) if dtype == "bfloat16" else np.dtype(dtype).type(default)
+    if missing and None not in shape:
+        raise ValueError("has no value")
+    if missing:
+        values = [b""] if feature.get("packed") else [] if dtype == "string" else np.empty(0)
+    if isinstance(values, list) != (bool(feature.get("packed")) or dtype == "string"):
+        raise ValueError(f"is stored as {type(values).__name__}, which is no {dtype}")
+    if feature.get("packed"):
+        stored = np.dtype("uint16" if dtype == "bfloat16" else dtype).newbyteorder("<")
+        values = np.frombuffer(values[0], stored)
+    if dtype == "string":
+        flat = np.empty(len(values), object)
+        flat[:] = values
+    elif dtype == "bfloat16":
+        flat = values if values.dtype == np.float32 else values.astype(np.uint32) << 16
+        flat = flat.view(np.float32) if flat.dtype == np.uint32 else flat.astype(np.float32)
+    elif feature["kind"] == "audio" and dtype == "int16":
+        flat = values.astype(np.float32) / 32_768
+    else:
+        flat = values.astype(dtype)
+    dims = list(shape)
+    if shape.count(None) > 1:
+        dims = [] if sizes is None else [int(size) for size in sizes]
+    elif None in shape:
+        dims[shape.index(None)] = flat.size // math.prod(dim for dim in shape if dim)
+    if len(dims) != len(shape) or math.prod(dims) != flat.size:
+        raise ValueError(f"has {flat.size} values and sizes {dims}, expected shape {shape}")
+    return flat.reshape(dims) if shape else flat[0]
+
+
+def _list(data: bytes, start: int, stop: int) -> Any:
+    """The list of a Feature: bytes, or an array of float32 or int64; packed or not."""
+    found: Any = None
+    for tag, begin, end in _fields(data, start, stop):
+        if tag not in _ITEMS:
+            continue
+        kinds = _ITEMS[tag]
+        items = [data[a:b] for kind, a, b in _fields(data, begin, end) if kind in kinds]
+        if tag == 0x0A:
+            found = items
+        elif tag == 0x12:
+            found = np.frombuffer(b"".join(items), "<f4")
+        else:
+            found = _varints(b"".join(items))
+    return found
+
+
+def _varints(content: bytes) -> npt.NDArray[np.int64]:
+    """Numbers in protobuf's variable-length form."""
+    digits = np.frombuffer(content, np.uint8)
+    last = digits < 128
+    if last.all():
+        return digits.astype(np.int64)
+    if not last[-1]:
+        raise ValueError("a number is cut off")
+    ends = np.flatnonzero(last)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    places = np.arange(len(digits)) - np.repeat(starts, ends - starts + 1)
+    if places.max() > 9:
+        raise ValueError("a number of more than 10 bytes")
+    parts = (digits & 127).astype(np.uint64) << (7 * places).astype(np.uint64)
+    return np.add.reduceat(parts, starts).view(np.int64)
+
+
+def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of a protobuf message: (tag, where the value begins, where it ends)."""
+    while start < stop:
+        tag, start = _varint(data, start)
+        kind = tag & 7
+        if kind == 2:
+            size, start = _varint(data, start)
+            end = start + size
+        elif kind == 0:
+            _, end = _varint(data, start)
+        elif kind in (1, 5):
+            end = start + (8 if kind == 1 else 4)
+        else:
+            raise ValueError(f"protobuf wire type {kind} at byte {start}")
+        if end > stop:
+            raise ValueError(f"a field at byte {start} ends at {end}, its message at {stop}")
+        yield tag, start, end
+        start = end
+
+
+def _varint(data: bytes, start: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    digit = data[start]
+    value, shift, start = digit & 127, 7, start + 1
+    while digit > 127:
+        digit = data[start]
+        value, shift, start = value | (digit & 127) << shift, shift + 7, start + 1
+    return value, start
+
+
+# [if encoded]
+def decode_image(content: bytes, channels: int) -> npt.NDArray[np.uint8]:
+    """An image file as ``uint8[height, width, channels]``, upright as its EXIF says, by Pillow."""
+    from PIL import Image, ImageOps  # type: ignore[import-not-found, unused-ignore]
+
+    with Image.open(io.BytesIO(content)) as image:
+        mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
+        if channels == 1:
+            image.draft("L", None)  # of a JPEG, the luminance that it stores
+        pixels = np.array(ImageOps.exif_transpose(image).convert(mode), np.uint8)
+    return pixels.reshape(*pixels.shape[:2], channels)
+
+
+# [end]
