@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 import snapshard as ss
-from snapshard.schemas.features import Feature
+from snapshard.schemas.features import Dtype, Feature
 from snapshard.schemas.step_traits import StepTraits
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,9 +29,9 @@ def table_rows(document: str, heading: str) -> list[list[str]]:
 SOURCES_HEADING = "## Which features each source gives, and the tests that prove it"
 
 
-def proofs() -> dict[str, str]:
-    """Number -> path::test of the list below the table of sources."""
-    text = (ROOT / "docs" / "sources.md").read_text()
+def proofs(document: str = "sources.md") -> dict[str, str]:
+    """Number -> path::test of the list below a document's table."""
+    text = (ROOT / "docs" / document).read_text()
     return dict(re.findall(r"^(\d+)\. `([^`]+)`", text, flags=re.MULTILINE))
 
 
@@ -51,9 +51,30 @@ def test_the_table_of_sources_is_whole() -> None:
         assert len(row) == len(head), row
 
 
+def test_every_source_is_proved_elsewhere() -> None:
+    head, *rows = table_rows("sources.md", "## Where the files may lie")
+    assert head == ["source", "`memory://`", "in a zip", "`memory://` with several workers"]
+    _, *features = table_rows("sources.md", SOURCES_HEADING)
+    names = [row[0].split()[0] for row in rows]
+    assert names == [row[0] for row in features]
+    listed = proofs()
+    for name, memory, archive, several in rows:
+        for number, word in ((memory, "memory://"), (archive, "zip")):
+            if number == "–" or (name == "`Table`" and word == "memory://"):
+                assert name == "`Table`"
+                continue
+            path, _, _ = listed[number].partition("::")
+            assert word in (ROOT / path).read_text(), listed[number]
+        said, number = several.split(": ")
+        assert said == ("read" if name.split()[0] in ("`Sql`", "`Table`") else "refused")
+        assert number in listed
+
+
 def test_every_cell_of_the_table_of_sources_names_a_test() -> None:
     _, *rows = table_rows("sources.md", SOURCES_HEADING)
     used: set[str] = set()
+    for row in table_rows("sources.md", "## Where the files may lie")[1:]:
+        used.update(number for cell in row[1:] for number in re.findall(r"\d+", cell))
     for row in rows:
         for cell in row[1:]:
             assert cell == "–" or re.fullmatch(r"\d+(, \d+)*( \(d\))?", cell), row
@@ -62,7 +83,29 @@ def test_every_cell_of_the_table_of_sources_names_a_test() -> None:
     assert used == set(proofs())
 
 
-@pytest.mark.parametrize("proof", proofs().values())
+def test_every_feature_type_has_its_row_and_tests() -> None:
+    head, *rows = table_rows("features.md", "## How each type is stored")
+    assert head[-1] == "proved by"
+    kinds = {kind.__name__ for kind in get_args(Feature)} | {"Struct"}
+    assert {re.findall(r"\w+", row[0])[0] for row in rows} == kinds
+    listed = proofs("features.md")
+    used = {number for row in rows for number in row[-1].split(", ")}
+    assert used == set(listed)
+    _, *dtypes = table_rows("features.md", "## How each dtype is stored")
+    named = {name for row in dtypes for name in re.findall(r"`(\w+)`", row[0])}
+    assert named == {*get_args(Dtype), "complex64", "complex128"}
+
+
+NAMED_TESTS = sorted(
+    {
+        name
+        for path in (ROOT / "docs").glob("*.md")
+        for name in re.findall(r"`(tests/[\w/]+\.py::\w+)`", path.read_text())
+    }
+)
+
+
+@pytest.mark.parametrize("proof", NAMED_TESTS)
 def test_named_tests_are_there(proof: str) -> None:
     path, _, name = proof.partition("::")
     tree = ast.parse((ROOT / path).read_text())

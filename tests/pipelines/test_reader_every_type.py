@@ -185,6 +185,17 @@ def test_each_value_of_each_type_is_what_was_encoded(
     assert_each_came_back(batches_of(reader, tmp_path, 12), records, EVERY)
 
 
+def test_a_ragged_tensor_has_no_dimensions_behind_a_length_of_zero(
+    tmp_path: Path, write_snapshot: WriteSnapshot
+) -> None:
+    features = {"x": ss.Tensor("float32", (None, None)), "n": ss.Scalar("int64")}
+    shapes = [(0, 5), (5, 0), (0, 0), (2, 3)]
+    records = [{"x": np.ones(shape, np.float32), "n": n} for n, shape in enumerate(shapes)]
+    reader = snapshot_of(tmp_path, features, [records], write_snapshot=write_snapshot)
+    (batch,) = batches_of(reader, tmp_path, 4)
+    assert plain(batch["x"]) == [[], [[]] * 5, [], [[1.0] * 3] * 2]
+
+
 class TestPipeline:
     FEATURES: ClassVar[Features] = {
         name: EVERY[name]

@@ -108,6 +108,27 @@ def test_an_encoded_image_brings_its_size_and_orientation() -> None:
 
 
 @pytest.mark.parametrize(
+    ("declared", "shape"),
+    [
+        ((None, None), (0, 5)),
+        ((None, None), (5, 0)),
+        ((None, 5), (0, 5)),
+        ((5, None), (5, 0)),
+        ((None, None, 2), (3, 0, 2)),
+        ((None, 5, None), (0, 5, 3)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "string"])
+def test_dimensions_beside_a_length_of_zero_are_kept(
+    dtype: Any, declared: tuple[int | None, ...], shape: tuple[int, ...]
+) -> None:
+    features = {"x": ss.Tensor(dtype, declared)}
+    empty = np.zeros(shape, object if dtype == "string" else dtype)
+    found = ss.parse_example(ss.encode_example({"x": empty}, features), features)["x"]
+    assert found.shape == shape
+
+
+@pytest.mark.parametrize(
     ("feature", "value", "message"),
     [
         (ss.Scalar("int64"), None, "'x' is nothing, expected int64. Give it a value"),
