@@ -32,6 +32,7 @@ from .suggest_tables import find_typed_tables
 
 _IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
 _SNIFFED_BYTES = 1 << 20
+_SQLITE = b"SQLite format 3\0"
 _NUM_PROBED = 64
 _WIDTH = 88
 _INDENT = " " * 4
@@ -143,6 +144,13 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
             f"{opened.shown} holds {len(flat):,} images beside each other (first: "
             f"{flat[0].path!r}), expected class folders: <root>/<class>/<image>. Put the images "
             "into one folder for each class, or give the folder above."
+        )
+    first = next((file.path for file in listed if not file.problem and file.num_bytes), None)
+    if first is not None and opened.read(first, 0, len(_SQLITE)) == _SQLITE:
+        return (
+            f"{opened.shown} holds an SQLite database ({first!r}), of which only a query tells what "
+            'a record is. Write a recipe file with source=ss.Sql("path of the database", '
+            '"SELECT …", key="id").'
         )
     return (
         f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON Lines, NumPy, TFRecord), "

@@ -1,7 +1,9 @@
 """What raw data suggests, and that the text of it is a recipe file that makes the same."""
 
+import contextlib
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,14 @@ def test_what_is_no_known_data(pictures: Any, tmp_path: Path) -> None:
         suggest_recipe("others")
     with pytest.raises(DataError, match=r"6 images beside each other .*one folder for each class"):
         suggest_recipe(f"{pictures([(4, 6)])}/cat")
+
+
+def test_a_database_asks_for_a_query(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+        database.commit()
+    with pytest.raises(DataError, match=r"an SQLite database \('shop\.db'\).*source=ss\.Sql\("):
+        suggest_recipe(str(tmp_path / "shop.db"))
 
 
 @pytest.mark.parametrize("sizes", [[(4, 6)], [(4, 6), (4, 6), (8, 8)], [(4, 6), (5, 5), (8, 8)]])
