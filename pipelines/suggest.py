@@ -148,8 +148,8 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
     first = next((file.path for file in listed if not file.problem and file.num_bytes), None)
     if first is not None and opened.read(first, 0, len(_SQLITE)) == _SQLITE:
         return (
-            f"{opened.shown} holds an SQLite database ({first!r}), of which only a query tells what "
-            'a record is. Write a recipe file with source=ss.Sql("path of the database", '
+            f"{opened.shown} holds an SQLite database ({first!r}), of which only a query tells "
+            'what a record is. Write a recipe file with source=ss.Sql("path of the database", '
             '"SELECT …", key="id").'
         )
     return (
