@@ -60,6 +60,8 @@ class ReaderFacts:
     """Of snapshard."""
     structs: tuple[str, ...] = ()
     """Names of the structs that features ``<struct>.<field>`` are fields of, outer ones first."""
+    serving: bool = False
+    """Whether the snapshot has a model of its preparation."""
 
 
 def emit_reader(facts: ReaderFacts) -> str:
@@ -100,7 +102,8 @@ def _fill(
 
 
 def _sections(facts: ReaderFacts) -> dict[str, bool]:
-    return sections(facts.features, rotated_images=facts.rotated_images, structs=facts.structs)
+    found = sections(facts.features, rotated_images=facts.rotated_images, structs=facts.structs)
+    return found | {"serving": facts.serving}
 
 
 def _constants(facts: ReaderFacts) -> Iterator[str]:

@@ -1,12 +1,13 @@
-"""Writes the tools that stand beside a snapshot's ``reader.py``: the same for every snapshot."""
+"""Writes what stands beside a snapshot's ``reader.py``: the same for every snapshot."""
 
 from __future__ import annotations
 
 import pathlib
 
-from ..schemas.naming import READER_TIMING, READER_TOOLS
+from ..schemas.naming import READER_OPTIONS, READER_TIMING, READER_TOOLS
 
 _TEMPLATES = {
+    READER_OPTIONS: "reader_options_template.py",
     READER_TOOLS: "reader_tools_template.py",
     READER_TIMING: "reader_timing_template.py",
 }

@@ -108,6 +108,7 @@ def publish(
             ),
             version=survey.parts.versions["snapshard"],
             structs=tuple(structs),
+            serving=bool(serving_files),
         ),
         survey.readers,
     )

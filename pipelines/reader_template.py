@@ -9,10 +9,13 @@ it describes a made-up snapshot that has a feature of every kind, so that it lin
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import itertools
 import json
 import os
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
@@ -46,6 +49,9 @@ COMPRESSION = "none"
 RECORD_BYTES = 20_000
 # [end]
 
+_Features = dict[str, dict[str, Any]]
+_Range = tuple[str, int, int, int]  # path; records to skip there, to take; place of the first
+
 _BUFFER_BYTES = 16 << 20  # memory of the default shuffle buffer (it pays to stay in the cache) …
 _BUFFER_RECORDS = 16_384  # … which never holds more records than this
 _OPEN_SHARDS = 16  # shards that a shuffled epoch draws on at a time
@@ -64,8 +70,19 @@ def dataset(
     epochs: int | None = 1,
     drop_remainder: bool = False,
     shard: tuple[int, int] | None = None,
+    input_context: tf.distribute.InputContext | None = None,
+    equal_steps: bool = False,
+    start_step: int | list[tuple[int, int, int]] = 0,
+    cache: str | None = None,
+    augment: Callable[[Any, Any], Any] | None = None,
+    columns: Sequence[str] | None = None,
     as_supervised: bool = False,
     image_size: tuple[int, int] | None = None,
+    # [if image]
+    dtype: str | None = None,
+    scale: float | None = None,
+    # [end]
+    deterministic: bool | None = None,
     root: str | os.PathLike[str] | None = None,
 ) -> tf.data.Dataset:
     """Batches of one split, prefetched, with their exact number as cardinality.
@@ -76,23 +93,38 @@ def dataset(
     Args:
         split: One of ``NUM_EXAMPLES``.
         batch_size: Records in a batch.
-        shuffle: A new order, and batches of new composition, in every epoch; None means for
-            "train" only. True keeps 16 MiB of records in the buffer, at least four batches and
-            at most 16,384 records (enough, since the shards are shuffled already); a number
-            keeps so many. False gives the stored order.
+        shuffle: A new order, and batches of new composition, in every epoch; None: for "train".
+            True keeps 16 MiB of records in the buffer, at least four batches and at most 16,384
+            records (enough, as the shards are shuffled already); a number, so many.
         seed: Fixes the shuffled order, whatever ``tf.random.set_seed`` says: the same in every
             process, another in every epoch and in every pass over the dataset (each epoch of
             ``fit``). Without one, shards may overtake each other, which is faster.
         epochs: How often to read the split; None is forever.
         drop_remainder: Leave out the short batch at each epoch's end, so that shapes are static.
-        shard: (index, count): one of ``count`` parts, one for each worker, that together hold
-            every record once: whole shards where these come out even within 5 %, else ranges of
-            records. Nothing else divides the work (auto-sharding is off): without it, every
-            worker reads everything.
+        shard: (index, count): one of ``count`` parts that together hold every record once, for as
+            many workers: whole shards where these come out even within 5 %, else ranges of
+            records. Nothing else divides the work (auto-sharding is off).
+        input_context: What ``tf.distribute`` gives a ``dataset_fn``, instead of ``shard``.
+        equal_steps: As many batches for every worker, at the cost of less than a batch of each.
+        start_step: Go on after so many steps with this seed, batch size and number of workers;
+            after a change, a list with (steps, batch size, workers) of each stage of the epoch that
+            was broken off. What is left of it comes first, in a new order, divided anew; what
+            was read is not decoded again, and a shard that is done not opened.
+        cache: "memory", or a local folder: keeps the serialized records of the first epoch,
+            before they are shuffled. Pays where reading or inflating is slow.
+        augment: ``augment(example, seed)`` changes each example, after the cache, on all cores;
+            ``seed`` is int64[2], another for each record and epoch, for ``tf.image.stateless_*``.
+            One by one is slow: reckon with 50 µs of a core for each example.
+        columns: Give these features only, and parse no others.
         as_supervised: Give (features, label), as Keras takes them; features is the dict of all
             but the label, or the tensor itself where there is only one.
         image_size: (height, width) to resize images to: bilinear, antialiased, rounded. Must be
             given where the images differ in size.
+        # [if image]
+        dtype: Of the images, cast after batching: uint8, or with ``scale`` float32.
+        scale: A factor for the images' values.
+        # [end]
+        deterministic: A fixed order; None: where there is a seed, or no shuffling.
         root: Folder or URL (``gs://…``) of the snapshot; None is the folder of this file.
 
     Returns:
@@ -109,41 +141,99 @@ def dataset(
     Raises:
         ValueError: if an argument, or the snapshot under ``root``, is none that can be read.
     """
-    if split not in NUM_EXAMPLES:
-        raise ValueError(f"{NAME} has no split {split!r}, only {', '.join(NUM_EXAMPLES)}.")
     if batch_size < 1 or (epochs is not None and epochs < 1):
         raise ValueError(f"batch_size={batch_size} and epochs={epochs} must be 1 or more.")
-    if as_supervised and LABEL is None:
-        raise ValueError(f"as_supervised=True needs a label, and {NAME} has none: take the dict.")
-    buffer = split == "train" if shuffle is None else shuffle
-    if buffer is True:
-        buffer = min(_BUFFER_RECORDS, max(_BUFFER_BYTES // RECORD_BYTES, 4 * batch_size))
-    if buffer < 0:
-        raise ValueError(f"shuffle={shuffle} must be True, False or a number of records.")
-    parse = _parser(as_supervised=as_supervised, image_size=image_size)
-
-    ranges = _divide(_shards(split, root), shard or (0, 1))
-    num_examples = sum(take for _, _, take in ranges)
-    num_batches = (num_examples if drop_remainder else num_examples + batch_size - 1) // batch_size
+    parse = _parser(
+        as_supervised=as_supervised,
+        image_size=image_size,
+        columns=columns,
+        # [if image]
+        dtype=dtype,
+        scale=scale,
+        # [end]
+    )
+    if input_context is not None:
+        shard = (input_context.input_pipeline_id, input_context.num_input_pipelines)
+    shards, part = _shards(split, root), shard or (0, 1)
+    buffer = _buffer(split, shuffle, batch_size)
+    read = functools.partial(_records, numbered=augment is not None)
+    ranges = _divide(shards, part, even=equal_steps)
+    work = {"drop_remainder": drop_remainder, "equal_steps": equal_steps}
+    num_batches = steps(split, batch_size, shard=part, root=root, **work)
     if epochs is None and num_batches == 0:
+        num_examples = sum(take for _, _, take, _ in ranges)
         raise ValueError(f"epochs=None would wait forever: {num_examples} records give no batch.")
+    this = types.SimpleNamespace(**globals())
+    whole: Any = _streams(ranges), read, len(ranges)
+    if cache is not None:
+        whole = _options().cached(ranges, read, cache, reader=this)
+    finish = parse if augment is None else _options().augmented(parse, augment)
 
-    def epoch(epoch_seed: Any) -> tf.data.Dataset:
-        if buffer:
-            return _shuffled(ranges, batch_size, drop_remainder, buffer=buffer, seed=epoch_seed)
-        records = _streams(ranges).flat_map(_records)
-        return records.batch(batch_size, drop_remainder=drop_remainder)
+    def epoch(epoch_seed: Any, source: Any = whole, num: int = num_batches) -> tf.data.Dataset:
+        found = _batches(source, batch_size, drop_remainder, buffer=buffer, seed=epoch_seed)
+        found = found.take(num)
+        return found.map(lambda *batch: (*batch, epoch_seed)) if augment is not None else found
 
+    if start_step and buffer and seed is None:
+        raise ValueError("start_step= goes on in the order of a seed: give seed= as before.")
     batches = _epoch_seeds(seed).take(-1 if epochs is None else epochs).flat_map(epoch)
-    batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    if start_step:
+        batches = _options().resumed(
+            epoch,
+            start_step if isinstance(start_step, list) else [(start_step, batch_size, part[1])],
+            facts={"reader": this, "shards": shards, **work},
+            part=part,
+            read=read,
+            buffer=functools.partial(_buffer, split, shuffle),
+            seed=seed or 0,
+            epochs=epochs,
+        )
+    batches = batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE)
     if epochs is None:
         batches = batches.repeat()  # never comes to it, and makes the cardinality infinite
-    else:
+    elif not start_step:
         batches = batches.apply(tf.data.experimental.assert_cardinality(epochs * num_batches))
     options = tf.data.Options()
-    options.deterministic = not buffer or seed is not None
+    fixed = not buffer or seed is not None
+    options.deterministic = fixed if deterministic is None else deterministic
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def steps(
+    split: str,
+    batch_size: int,
+    *,
+    drop_remainder: bool = False,
+    shard: tuple[int, int] = (0, 1),
+    equal_steps: bool = False,
+    root: str | os.PathLike[str] | None = None,
+) -> int:
+    """Batches in an epoch of ``dataset`` with these arguments: Keras's ``steps_per_epoch``."""
+    index, count = shard
+    shards, sizes = _shards(split, root), []
+    for part in range(count) if equal_steps else [index]:
+        ranges = _divide(shards, (part, count), even=equal_steps)
+        sizes.append(sum(take for _, _, take, _ in ranges))
+    return min(size // batch_size if drop_remainder else -(-size // batch_size) for size in sizes)
+
+
+# [if serving]
+def preprocess(root: str | os.PathLike[str] | None = None) -> Any:
+    """What was done to the raw records, as a function of batches of raw inputs by their names."""
+    return tf.saved_model.load(f"{_folder(root)}/serving").signatures["serving_default"]
+
+
+# [end]
+def _options() -> Any:
+    """The module ``reader_options.py`` that lies beside this file."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reader_options.py")
+    if not os.path.exists(path):
+        raise ValueError(f"There is no {path}, which cache=, augment=, start_step= need: copy it.")
+    spec: Any = importlib.util.spec_from_file_location("reader_options", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _epoch_seeds(seed: int | None) -> tf.data.Dataset:
@@ -164,8 +254,10 @@ def _epoch_seeds(seed: int | None) -> tf.data.Dataset:
 
 def _shards(split: str, root: str | os.PathLike[str] | None) -> list[tuple[str, int]]:
     """The split's shards in stored order: (path, number of records)."""
-    folder = os.path.dirname(os.path.abspath(__file__)) if root is None else os.fspath(root)
-    path = f"{folder.rstrip('/')}/manifest.json"
+    if split not in NUM_EXAMPLES:
+        raise ValueError(f"{NAME} has no split {split!r}, only {', '.join(NUM_EXAMPLES)}.")
+    folder = _folder(root)
+    path = f"{folder}/manifest.json"
     if not tf.io.gfile.exists(path):
         raise ValueError(
             f"There is no {path}, so {folder} is no published snapshot. "
@@ -184,60 +276,76 @@ def _shards(split: str, root: str | os.PathLike[str] | None) -> list[tuple[str, 
             f"{folder}, or give the folder of {FINGERPRINT} as root=."
         )
     shards = manifest["splits"][split]["shards"]
-    return [(f"{folder.rstrip('/')}/{shard['file']}", shard["num_examples"]) for shard in shards]
+    return [(f"{folder}/{shard['file']}", shard["num_examples"]) for shard in shards]
 
 
-def _divide(shards: list[tuple[str, int]], part: tuple[int, int]) -> list[tuple[str, int, int]]:
-    """The ranges of records that make up one of ``count`` parts: (path, records to skip, to take).
+def _folder(root: str | os.PathLike[str] | None) -> str:
+    folder = os.path.dirname(os.path.abspath(__file__)) if root is None else os.fspath(root)
+    return folder.rstrip("/")
+
+
+def _buffer(split: str, shuffle: bool | int | None, batch_size: int) -> int:
+    """How many records are shuffled; 0 for the stored order."""
+    buffer = split == "train" if shuffle is None else shuffle
+    if buffer is True:
+        buffer = min(_BUFFER_RECORDS, max(_BUFFER_BYTES // RECORD_BYTES, 4 * batch_size))
+    if buffer < 0:
+        raise ValueError(f"shuffle={shuffle} must be True, False or a number of records.")
+    return int(buffer)
+
+
+def _divide(
+    shards: list[tuple[str, int]], part: tuple[int, int], *, even: bool = False
+) -> list[_Range]:
+    """The ranges of records that make up one of ``count`` parts.
 
     Part i is what lies between two cuts in the stored order, at i / count and (i + 1) / count of
     the records: so every record is in exactly one part. Where moving all cuts to the nearest ends
-    of shards keeps every part within 5 % of an even share, they are moved.
+    of shards keeps every part within 5 % of an even share, they are moved, unless ``even``.
     """
     index, count = part
     if not 0 <= index < count:
         raise ValueError(f"shard=({index}, {count}) must be (index, count), 0 <= index < count.")
-    starts = [0]
-    for _, num in shards:
-        starts.append(starts[-1] + num)
+    starts = [0, *itertools.accumulate(num for _, num in shards)]
     total = starts[-1]
     cuts = [total * i // count for i in range(count + 1)]
     whole = [min((abs(start - cut), start) for start in starts)[1] for cut in cuts]
-    if all(abs((b - a) * count - total) <= 0.05 * total for a, b in itertools.pairwise(whole)):
+    shares = [b - a for a, b in itertools.pairwise(whole)]
+    if not even and all(abs(share * count - total) <= 0.05 * total for share in shares):
         cuts = whole
     first, last = cuts[index], cuts[index + 1]
     ranges = []
     for (path, num), start in zip(shards, starts, strict=False):
         skip, end = max(first - start, 0), min(last - start, num)
         if skip < end:
-            ranges.append((path, skip, end - skip))
+            ranges.append((path, skip, end - skip, start + skip))
     return ranges
 
 
-def _streams(ranges: list[tuple[str, int, int]]) -> tf.data.Dataset:
+def _streams(ranges: list[_Range]) -> tf.data.Dataset:
     """The ranges as a dataset."""
-    paths, skips, takes = zip(*ranges, strict=True) if ranges else ((), (), ())
-    return tf.data.Dataset.from_tensor_slices(
-        (tf.constant(paths, tf.string), tf.constant(skips, tf.int64), tf.constant(takes, tf.int64))
-    )
+    columns: Any = zip(*ranges, strict=True) if ranges else ((), (), (), ())
+    dtypes = (tf.string, tf.int64, tf.int64, tf.int64)
+    return tf.data.Dataset.from_tensor_slices(tuple(map(tf.constant, columns, dtypes)))
 
 
-def _records(path: Any, skip: Any, take: Any) -> tf.data.Dataset:
-    """The serialized examples of one range; fewer than ``take`` raise."""
+def _records(
+    path: Any, skip: Any, take: Any, first: Any, *, numbered: bool = False
+) -> tf.data.Dataset:
+    """The serialized examples of one range, with their places if asked; fewer raise."""
     kind = "GZIP" if COMPRESSION == "gzip" else ""
     remote = tf.strings.regex_full_match(path, "[a-z0-9]+://.*")
     size = tf.where(remote, tf.constant(_FETCH_BYTES, tf.int64), _READ_BYTES)
     records = tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=size)
-    return records.skip(skip).take(take).apply(tf.data.experimental.assert_cardinality(take))
+    records = records.skip(skip).take(take)
+    records = records.apply(tf.data.experimental.assert_cardinality(take))
+    if not numbered:
+        return records
+    return tf.data.Dataset.zip((records, tf.data.Dataset.range(first, first + take)))
 
 
-def _shuffled(
-    ranges: list[tuple[str, int, int]],
-    batch_size: int,
-    drop_remainder: bool,
-    *,
-    buffer: int,
-    seed: Any,
+def _batches(
+    source: Any, batch_size: int, drop_remainder: bool, *, buffer: int, seed: Any
 ) -> tf.data.Dataset:
     """Batches of serialized examples, in an order and a composition that the seed decides.
 
@@ -245,15 +353,18 @@ def _shuffled(
     an eighth of a batch or less, which costs less than one by one. The rest of the buffer
     shuffles the chunks of all shards, and batches are cut from their stream.
     """
-    num_open = max(1, min(_OPEN_SHARDS, len(ranges)))
+    streams, read, num_streams = source
+    if not buffer:
+        return streams.flat_map(read).batch(batch_size, drop_remainder=drop_remainder)
+    num_open = max(1, min(_OPEN_SHARDS, num_streams))
     window = max(1, min(_WINDOWS, buffer // 2) // num_open)
     chunk = max(1, min(_CHUNK, batch_size // 8, window))
 
-    def chunks(index: Any, range_: tuple[Any, Any, Any]) -> tf.data.Dataset:
-        return _shuffle(_records(*range_), window, seed, index + 1).batch(chunk)
+    def chunks(index: Any, *stream: Any) -> tf.data.Dataset:
+        return _shuffle(read(*stream), window, seed, index + 1).batch(chunk)
 
-    streams = _shuffle(_streams(ranges).enumerate(), len(ranges), seed, -1)
-    mixed = streams.interleave(
+    numbered = streams.enumerate().map(lambda i, s: (i, *(s if isinstance(s, tuple) else (s,))))
+    mixed = _shuffle(numbered, num_streams, seed, -1).interleave(
         chunks, cycle_length=num_open, block_length=1, num_parallel_calls=tf.data.AUTOTUNE
     )
     mixed = _shuffle(mixed, (buffer - window * num_open) // chunk, seed, -2)
@@ -281,33 +392,47 @@ def _shuffle(elements: tf.data.Dataset, size: int, seed: Any, stream: Any) -> tf
 
 
 def _parser(
-    *, as_supervised: bool, image_size: tuple[int, int] | None
-) -> Callable[[Any], dict[str, Any] | tuple[Any, Any]]:
+    *,
+    as_supervised: bool = False,
+    image_size: tuple[int, int] | None = None,
+    columns: Sequence[str] | None = None,
+    # [if image]
+    dtype: str | None = None,
+    scale: float | None = None,
+    # [end]
+) -> Callable[[Any], Any]:
     """The function that turns a batch of serialized examples into tensors."""
+    if as_supervised and LABEL is None:
+        raise ValueError(f"as_supervised=True needs a label, and {NAME} has none: take the dict.")
+    wanted = {*(FEATURES if columns is None else columns), *([LABEL] if as_supervised else [])}
+    if not wanted <= {*FEATURES}:
+        raise ValueError(f"columns={columns}, but {NAME} has {', '.join(FEATURES)}.")
+    features = {name: feature for name, feature in FEATURES.items() if name in wanted}
     # [if image]
     sizes = {
         name: tuple(image_size or (feature["height"], feature["width"]))
-        for name, feature in FEATURES.items()
+        for name, feature in features.items()
         if feature["kind"] == "image"
     }
     for name, size in sizes.items():
         if None in size:
             raise ValueError(f"The images of {name!r} differ in size: give image_size=(h, w).")
+    kind = dtype or ("uint8" if scale is None else "float32")
     # [end]
     # [if no_image]
     if image_size is not None:
         raise ValueError(f"image_size={image_size}, but {NAME} has no images: leave it out.")
     # [end]
 
-    def parse(serialized: Any) -> dict[str, Any] | tuple[Any, Any]:
+    def parse(serialized: Any) -> Any:
         # [if general]
-        values = _parse(serialized)
+        values = _parse(serialized, features)
         # [end]
         # [if layout]
-        values = _cut(serialized)
+        values = _cut(serialized, features)
         # [end]
         # [if pcm]
-        for name, feature in FEATURES.items():
+        for name, feature in features.items():
             if feature["kind"] == "audio" and feature["dtype"] == "int16":
                 values[name] = tf.cast(values[name], tf.float32) / 32_768
         # [end]
@@ -321,6 +446,8 @@ def _parser(
             if FEATURES[name]["storage"] == "encoded" or name in SIDES:
                 values[name] = _each_image(name, values, size)
             # [end]
+            values[name] = tf.cast(values[name], kind)
+            values[name] *= tf.cast(1 if scale is None else scale, kind)
         # [end]
         # [if flat]
         if not as_supervised:
@@ -338,10 +465,10 @@ def _parser(
     return parse
 
 
-def _parse(serialized: Any) -> dict[str, Any]:
+def _parse(serialized: Any, features: _Features) -> dict[str, Any]:
     """A batch of examples by ``tf.io.parse_example``; images as their bytes."""
     columns: dict[str, Any] = {}
-    for name, feature in FEATURES.items():
+    for name, feature in features.items():
         shape, dtype = feature.get("shape", []), feature.get("dtype", "string")
         stored = {"string": tf.string, "float32": tf.float32}.get(dtype, tf.int64)
         default = feature.get("default")
@@ -375,7 +502,7 @@ def _parse(serialized: Any) -> dict[str, Any]:
         # [end]
     values: dict[str, Any] = tf.io.parse_example(serialized, columns)
     # [if tensor]
-    for name, feature in FEATURES.items():
+    for name, feature in features.items():
         if feature["kind"] != "image":
             values[name] = _tensor(values[name], feature, values.pop(f"{name}/shape", None))
     # [end]
@@ -458,7 +585,7 @@ def _nest(values: dict[str, Any]) -> dict[str, Any]:
 
 # [end]
 # [if layout]
-def _cut(serialized: Any) -> dict[str, Any]:
+def _cut(serialized: Any, features: _Features) -> dict[str, Any]:
     """What ``_parse`` gives, at less than its cost; images as their bytes, decoded.
 
     Each value of this snapshot is of one length, so it lies at the same place in every example,
@@ -473,7 +600,8 @@ def _cut(serialized: Any) -> dict[str, Any]:
         end = begin + len(head)
         same.append(tf.reduce_all(content[:, begin:end] == tf.constant(list(head), tf.uint8)))
         begin = end + size
-        places[name] = (end, begin)
+        if name in features:
+            places[name] = (end, begin)
 
     images = {name for name in places if FEATURES[name]["kind"] == "image"}
 
@@ -496,7 +624,7 @@ def _cut(serialized: Any) -> dict[str, Any]:
         return pieces
 
     def parse() -> dict[str, Any]:
-        found = _parse(serialized)
+        found = _parse(serialized, features)
         return found | {name: tf.io.decode_raw(found[name], tf.uint8) for name in images}
 
     values: dict[str, Any] = tf.cond(tf.reduce_all(same), cut, parse)

@@ -11,7 +11,16 @@ import types
 
 from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ..schemas.manifest import Manifest
-from ..schemas.naming import BUILD, LATEST, MANIFEST, READER, WORKSPACE, ShardName, join
+from ..schemas.naming import (
+    BUILD,
+    LATEST,
+    MANIFEST,
+    READER,
+    READER_OPTIONS,
+    WORKSPACE,
+    ShardName,
+    join,
+)
 from ..transforms import storage
 
 
@@ -55,18 +64,26 @@ class Snapshot:
         Raises:
             StorageError: if it cannot be read.
         """
-        where = join(self.path, READER)
+        module = self._module(READER)
+        if not storage.is_local(self.path):
+            # What a module calls its own folder is always a local one.
+            for name in ("dataset", "preprocess", "steps"):
+                if hasattr(module, name):
+                    function = getattr(module, name)
+                    here = functools.partial(function, root=self.path)
+                    setattr(module, name, functools.wraps(function)(here))
+            module.__dict__["_options"] = functools.partial(self._module, READER_OPTIONS)
+        return module
+
+    def _module(self, name: str) -> types.ModuleType:
+        where = join(self.path, name)
         source = storage.read_bytes(where).decode()
-        module = types.ModuleType(f"snapshard_reader_{self.manifest.fingerprint}")
+        stem = name.removesuffix(".py")
+        module = types.ModuleType(f"snapshard_{stem}_{self.manifest.fingerprint}")
         module.__file__ = where
         # Tracebacks, and TensorFlow's AutoGraph, ask for the source, which may lie far away.
         linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
         exec(compile(source, where, "exec"), module.__dict__)
-        if not storage.is_local(self.path):
-            # What a module calls its own folder is always a local one.
-            module.__dict__["dataset"] = functools.wraps(module.dataset)(
-                functools.partial(module.dataset, root=self.path)
-            )
         return module
 
 

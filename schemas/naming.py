@@ -14,6 +14,7 @@ from .shards import Compression
 MANIFEST = "manifest.json"
 READER = "reader.py"
 READER_NUMPY = "reader_numpy.py"
+READER_OPTIONS = "reader_options.py"
 READER_TOOLS = "reader_tools.py"
 READER_TIMING = "reader_timing.py"
 SCHEMA = "schema.pbtxt"

@@ -39,7 +39,7 @@ MAX_LINES = 400
 LONGER = {
     # With the markers of the sections that a snapshot may lack; the reader that is emitted keeps
     # the limit (tests/pipelines/test_emit.py).
-    "pipelines/reader_template.py": 640,
+    "pipelines/reader_template.py": 760,
     # Each is emitted as one file, beside the reader.
     "pipelines/reader_tools_template.py": 600,
     "pipelines/reader_timing_template.py": 700,

@@ -14,7 +14,7 @@ import snapshard as ss
 
 
 def _model(snapshot: ss.Snapshot) -> Any:
-    return tf.saved_model.load(f"{snapshot.path}/serving").signatures["serving_default"]
+    return snapshot.reader().preprocess()
 
 
 def test_images_with_orientation(tmp_path: Path, lab: Any) -> None:

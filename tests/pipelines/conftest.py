@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from snapshard.pipelines.emit import ReaderFacts, emit_reader
+from snapshard.pipelines.emit_tools import emit_tools
 from snapshard.schemas.features import Features, wire_columns
 from snapshard.schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry, SplitEntry
 from snapshard.schemas.naming import ShardName
@@ -109,6 +110,7 @@ def write_snapshot(
         )
     )
     (folder / "reader.py").write_text(text, encoding="utf-8")
+    (folder / "reader_options.py").write_text(emit_tools()["reader_options.py"], encoding="utf-8")
     return load(folder / "reader.py")
 
 

@@ -110,7 +110,7 @@ class TestEveryKind:
     def test_short_complete_and_the_same_each_time(self, features: Features) -> None:
         text = emitted(features)
         assert text == emitted(dict(reversed(features.items())))
-        assert len(text.splitlines()) < (400 if len(features) <= 3 else 500)
+        assert len(text.splitlines()) < (500 if len(features) <= 3 else 620)
         assert "# [" not in text
         tree = ast.parse(text)
         defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -242,7 +242,7 @@ class TestNames:
     def test_thousands_stand_on_few_lines(self) -> None:
         names = tuple(f"class {i} of many" for i in range(10_000))
         text = emitted({"label": ClassLabel(names=names)})
-        assert len(text.splitlines()) < 400
+        assert len(text.splitlines()) < 440
         assert tuple(constants(text)["CLASS_NAMES"]) == names
 
     def test_few_stand_on_lines_that_can_be_read(self) -> None:

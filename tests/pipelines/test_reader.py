@@ -209,11 +209,11 @@ class TestShard:
         records = [
             (path, record)
             for part in parts
-            for path, skip, take in part
+            for path, skip, take, _ in part
             for record in range(skip, skip + take)
         ]
         assert records == [(path, i) for path, length in shards for i in range(length)]
-        sizes = [sum(take for _, _, take in part) for part in parts]
+        sizes = [sum(take for _, _, take, _ in part) for part in parts]
         mean = sum(lengths) / count
         assert all(abs(size - mean) <= max(1, 0.05 * mean) for size in sizes)
 
@@ -222,12 +222,12 @@ class TestShard:
         for count in (2, 3):
             for index in range(count):
                 part = reader._divide(shards, (index, count))
-                assert all(skip == 0 and take in LENGTHS for _, skip, take in part)
+                assert all(skip == 0 and take in LENGTHS for _, skip, take, _ in part)
                 assert len(part) == 6 // count
 
     def test_uneven_parts_are_ranges_of_records(self, reader: types.ModuleType) -> None:
         shards = reader._shards("train", None)
-        sizes = [sum(take for _, _, take in reader._divide(shards, (i, 4))) for i in range(4)]
+        sizes = [sum(take for _, _, take, _ in reader._divide(shards, (i, 4))) for i in range(4)]
         assert max(sizes) - min(sizes) <= 1
 
     @pytest.mark.parametrize("shard", [(2, 2), (-1, 2), (0, 0)])

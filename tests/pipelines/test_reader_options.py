@@ -1,0 +1,308 @@
+"""What the options of an emitted reader do: which records come, in which order, how often."""
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Text
+
+WriteSnapshot = Callable[..., types.ModuleType]
+
+NUMBERED: Features = {
+    "label": ClassLabel(names=("even", "odd")),
+    "id": Scalar(dtype="int64"),
+    "name": Text(),
+}
+LENGTHS = (40, 37, 41, 38, 40, 44, 39)
+TOTAL = sum(LENGTHS)
+
+
+def numbered(lengths: Sequence[int]) -> list[list[Mapping[str, Any]]]:
+    ids = iter(range(sum(lengths)))
+    return [
+        [{"id": (i := next(ids)), "label": i % 2, "name": f"n{i}".encode()} for _ in range(n)]
+        for n in lengths
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("options")
+
+
+@pytest.fixture(scope="module")
+def reader(folder: Path, write_snapshot: WriteSnapshot) -> types.ModuleType:
+    return write_snapshot(folder, NUMBERED, {"train": numbered(LENGTHS), "test": numbered([9])})
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot) -> Any:
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), np.uint8)
+    features = {"image": Image(height=8, width=8), "label": ClassLabel(names=("a", "b"))}
+    records = [{"image": one.tobytes(), "label": i % 2} for i, one in enumerate(pixels)]
+    folder = tmp_path_factory.mktemp("images")
+    return write_snapshot(folder, features, {"train": [records[:15], records[15:]]}), pixels
+
+
+def ids(dataset: Any) -> list[int]:
+    return [int(i) for batch in dataset for i in batch["id"]]
+
+
+class TestColumns:
+    def test_no_others_are_parsed(self, reader: types.ModuleType) -> None:
+        (batch,) = reader.dataset("test", 9, columns=["name"])
+        assert set(batch) == {"name"}
+        assert batch["name"].numpy().tolist() == [f"n{i}".encode() for i in range(9)]
+
+    def test_the_label_comes_where_it_is_needed(self, reader: types.ModuleType) -> None:
+        ((value, label),) = reader.dataset("test", 9, columns=["id"], as_supervised=True)
+        assert value.numpy().tolist() == list(range(9))
+        assert label.numpy().tolist() == [i % 2 for i in range(9)]
+
+    def test_of_a_layout(self, images: Any) -> None:
+        reader, _ = images
+        labels = [int(i) for b in reader.dataset("train", 8, columns=["label"]) for i in b["label"]]
+        assert len(labels) == 30
+        assert sum(labels) == 15
+
+    def test_an_unknown_one(self, reader: types.ModuleType) -> None:
+        with pytest.raises(ValueError, match=r"columns=\['nme'\], but made has id, label, name"):
+            reader.dataset("test", 9, columns=["nme"])
+
+
+class TestImages:
+    def test_cast_and_scaled(self, images: Any) -> None:
+        reader, pixels = images
+        found = reader.dataset("train", 30, shuffle=False, scale=1 / 255)
+        (batch,) = found
+        assert batch["image"].dtype == tf.float32
+        np.testing.assert_allclose(batch["image"], pixels / np.float32(255), rtol=1e-6)
+        (batch,) = reader.dataset("train", 30, shuffle=False, dtype="float16")
+        assert batch["image"].dtype == tf.float16
+        np.testing.assert_array_equal(batch["image"], pixels)
+        (batch,) = reader.dataset("train", 30, shuffle=False)
+        assert batch["image"].dtype == tf.uint8
+
+
+class TestWorkers:
+    @pytest.mark.parametrize("count", [1, 3, 4, 11])
+    @pytest.mark.parametrize("drop", [False, True])
+    def test_as_many_steps_for_each(self, reader: types.ModuleType, count: int, drop: bool) -> None:
+        parts = [
+            reader.dataset(
+                "train", 8, shard=(i, count), equal_steps=True, drop_remainder=drop, seed=1
+            )
+            for i in range(count)
+        ]
+        (num,) = {int(part.cardinality()) for part in parts}
+        found = [ids(part) for part in parts]
+        assert {len(list(part)) for part in parts} == {num}
+        together = [i for part in found for i in part]
+        assert len(together) == len(set(together))
+        assert TOTAL - len(together) < 8 * count, "less than a batch of each worker is left out"
+        options = {"drop_remainder": drop, "shard": (0, count), "equal_steps": True}
+        assert reader.steps("train", 8, **options) == num
+
+    def test_steps_are_the_cardinality(self, reader: types.ModuleType) -> None:
+        for options in ({}, {"drop_remainder": True}, {"shard": (1, 3)}):
+            expected = int(reader.dataset("train", 8, **options).cardinality())
+            assert reader.steps("train", 8, **options) == expected
+
+    def test_an_input_context(self, reader: types.ModuleType) -> None:
+        found = []
+        for index in range(2):
+            context = tf.distribute.InputContext(
+                num_input_pipelines=2, input_pipeline_id=index, num_replicas_in_sync=2
+            )
+            found += ids(reader.dataset("train", 8, input_context=context))
+        assert sorted(found) == list(range(TOTAL))
+
+
+class TestCache:
+    def test_in_memory_no_shard_is_read_again(
+        self, folder: Path, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        reader = write_snapshot(tmp_path, NUMBERED, {"train": numbered(LENGTHS)})
+        dataset = reader.dataset("train", 16, seed=3, cache="memory")
+        first = ids(dataset)
+        for shard in tmp_path.glob("*.tfrecord"):
+            shard.unlink()
+        second = ids(dataset)
+        assert sorted(first) == sorted(second) == list(range(TOTAL))
+        assert first != second, "batches differ in every epoch"
+
+    def test_in_a_folder_for_other_runs(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        reader = write_snapshot(tmp_path / "s", NUMBERED, {"train": numbered(LENGTHS)})
+        cache = tmp_path / "cache"
+        broken_off = iter(reader.dataset("train", 16, cache=str(cache)))
+        next(broken_off)  # a first epoch that does not end
+        two = [reader.dataset("train", 16, cache=str(cache), seed=i) for i in range(2)]
+        both = zip(*two, strict=True)  # two writers at once
+        found = [[int(i) for i in batch["id"]] for pair in both for batch in pair]
+        assert sorted(i for batch in found for i in batch) == sorted([*range(TOTAL)] * 2)
+        for shard in (tmp_path / "s").glob("*.tfrecord"):
+            shard.unlink()
+        assert sorted(ids(reader.dataset("train", 16, cache=str(cache)))) == list(range(TOTAL))
+        del broken_off
+
+    def test_a_warning_where_it_cannot_fit(
+        self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(reader, "RECORD_BYTES", 1 << 50)
+        with pytest.warns(ResourceWarning, match="the records take"):
+            reader.dataset("test", 3, cache="memory", shuffle=False)
+
+
+class TestAugment:
+    def augmented(self, reader: types.ModuleType, **options: Any) -> dict[int, list[int]]:
+        def augment(example: dict[str, Any], seed: Any) -> dict[str, Any]:
+            noise = tf.random.stateless_uniform([], seed, 0, 1 << 30, tf.int32)
+            return {"id": example["id"], "noise": noise}
+
+        found: dict[int, list[int]] = {}
+        for batch in reader.dataset("train", 16, augment=augment, **options):
+            for i, noise in zip(batch["id"].numpy(), batch["noise"].numpy(), strict=True):
+                found.setdefault(int(i), []).append(int(noise))
+        return found
+
+    def test_by_seed_epoch_and_record(self, reader: types.ModuleType) -> None:
+        first = self.augmented(reader, seed=4, epochs=2)
+        assert sorted(first) == list(range(TOTAL))
+        assert len({noise for noises in first.values() for noise in noises}) > 2 * TOTAL - 5
+        assert self.augmented(reader, seed=4, epochs=2) == first
+        assert self.augmented(reader, seed=5, epochs=2) != first
+
+    def test_after_the_cache(self, reader: types.ModuleType) -> None:
+        first = self.augmented(reader, seed=4, epochs=2)
+        assert self.augmented(reader, seed=4, epochs=2, cache="memory") == first
+
+    def test_whoever_reads_a_record_augments_it_alike(self, reader: types.ModuleType) -> None:
+        whole = self.augmented(reader, seed=4)
+        parts = [self.augmented(reader, seed=4, shard=(i, 3)) for i in range(3)]
+        assert parts[0] | parts[1] | parts[2] == whole
+
+    def test_pairs_for_keras(self, images: Any) -> None:
+        reader, _ = images
+
+        def augment(example: Any, seed: Any) -> Any:
+            image, label = example
+            return tf.image.stateless_random_flip_left_right(image, seed), label
+
+        (batch, labels) = next(
+            iter(reader.dataset("train", 8, as_supervised=True, augment=augment, seed=1))
+        )
+        assert batch.shape == (8, 8, 8, 3)
+        assert labels.shape == (8,)
+
+
+class TestGoingOn:
+    @settings(
+        max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    @given(
+        stages=st.lists(
+            st.tuples(st.integers(0, 6), st.integers(3, 11), st.integers(1, 4)),
+            min_size=1,
+            max_size=3,
+        ),
+        seed=st.integers(0, 9),
+        even=st.booleans(),
+        buffer=st.sampled_from([0, 20, True]),
+    )
+    def test_before_and_after_are_one_epoch(
+        self,
+        reader: types.ModuleType,
+        stages: list[tuple[int, int, int]],
+        seed: int,
+        even: bool,
+        buffer: Any,
+    ) -> None:
+        options = {"seed": seed, "shuffle": buffer}
+        before: list[int] = []
+        for number, (steps, size, workers) in enumerate(stages):
+            for worker in range(workers):
+                part = reader.dataset(
+                    "train",
+                    size,
+                    shard=(worker, workers),
+                    start_step=stages[:number],
+                    equal_steps=even,
+                    **options,
+                ).take(steps)
+                before += ids(part)
+        assert len(before) == len(set(before)), "nothing twice so far"
+        after: list[int] = []
+        _, size, workers = stages[-1]
+        for worker in range(workers):
+            part = reader.dataset(
+                "train", size, shard=(worker, workers), start_step=stages, **options
+            )
+            after += ids(part)
+        if len(before) < TOTAL - size * workers:
+            assert sorted(before + after) == list(range(TOTAL))
+
+    def test_a_number_counts_over_epochs(self, reader: types.ModuleType) -> None:
+        steps = reader.steps("train", 16)
+        whole = [b["id"].numpy().tolist() for b in reader.dataset("train", 16, seed=2, epochs=3)]
+        for start in (5, steps, steps + 3):
+            rest = reader.dataset("train", 16, seed=2, epochs=3, start_step=start)
+            found = [b["id"].numpy().tolist() for b in rest]
+            epoch, step = divmod(start, steps)
+            expected = sorted(i for b in whole[start : (epoch + 1) * steps] for i in b)
+            assert sorted(i for b in found[: steps - step] for i in b) == expected
+            assert found[steps - step :] == whole[(epoch + 1) * steps :], "as if never broken off"
+
+    def test_passes_of_one_epoch_as_fit_makes_them(self, reader: types.ModuleType) -> None:
+        steps = reader.steps("train", 16)
+        dataset = reader.dataset("train", 16, seed=2)
+        passes = [ids(dataset) for _ in range(3)]
+        going_on = reader.dataset("train", 16, seed=2, start_step=steps + 4)
+        first, second = ids(going_on), ids(going_on)
+        assert sorted(first) == sorted(passes[1][4 * 16 :])
+        assert second == passes[2]
+
+    def test_forever(self, reader: types.ModuleType) -> None:
+        steps = reader.steps("train", 16)
+        dataset = reader.dataset("train", 16, seed=2, epochs=None, start_step=2 * steps + 1)
+        assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+        whole = ids(reader.dataset("train", 16, seed=2, epochs=3))[2 * TOTAL :]
+        assert sorted(ids(dataset.take(steps - 1))) == sorted(whole[16:])
+
+    def test_shards_that_are_done_are_not_opened(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        reader = write_snapshot(tmp_path, NUMBERED, {"train": numbered(LENGTHS)})
+        (tmp_path / "train-00000-of-00007.tfrecord").unlink()
+        rest = reader.dataset("train", 8, shuffle=False, start_step=5)
+        assert ids(rest) == list(range(40, TOTAL))
+
+    def test_it_needs_the_seed(self, reader: types.ModuleType) -> None:
+        with pytest.raises(ValueError, match="give seed= as before"):
+            reader.dataset("train", 8, start_step=3)
+
+
+class TestAlone:
+    def test_a_reader_that_was_copied_without_its_options(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        reader = write_snapshot(tmp_path, NUMBERED, {"train": numbered(LENGTHS)})
+        (tmp_path / "reader_options.py").unlink()
+        assert len(ids(reader.dataset("train", 8))) == TOTAL
+        with pytest.raises(ValueError, match=r"reader_options\.py.*copy it"):
+            reader.dataset("train", 8, cache="memory")
+
+
+def test_the_order_may_be_left_open(reader: types.ModuleType) -> None:
+    for deterministic in (True, False):
+        dataset = reader.dataset("train", 8, seed=1, deterministic=deterministic)
+        assert dataset.options().deterministic == deterministic
+        assert sorted(ids(dataset)) == list(range(TOTAL))
