@@ -72,8 +72,11 @@ def _local(folder: Path, files: dict[str, bytes]) -> str:
 
 
 def _memory(folder: Path, files: dict[str, bytes]) -> str:
+    memory = fsspec.filesystem("memory")
+    if memory.exists("/test_image_folder"):
+        memory.rm("/test_image_folder", recursive=True)
     for name, content in files.items():
-        fsspec.filesystem("memory").pipe(f"/test_image_folder/{name}", content)
+        memory.pipe(f"/test_image_folder/{name}", content)
     return "memory://test_image_folder"
 
 
@@ -107,7 +110,10 @@ def test_class_folders_come_back_equal_from_anywhere(lab: Any, tmp_path: Path, p
         assert CLASSES[row["label"]] == name.partition("/")[0]
 
 
-def test_every_format_and_orientation_comes_back_equal(lab: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["local", "memory", "zip"])
+def test_every_format_and_orientation_comes_back_equal(
+    lab: Any, tmp_path: Path, place: str
+) -> None:
     exif = Pillow.Exif()
     exif[0x0112] = 6
     files = {
@@ -121,8 +127,7 @@ def test_every_format_and_orientation_comes_back_equal(lab: Any, tmp_path: Path)
         "dog/7.png": encode(pixels(7, SIZE[::-1]), exif=exif),
         "dog/8.webp": encode(pixels(8, SIZE[::-1]), "WEBP", lossless=True, exif=exif),
     }
-    write(tmp_path / "images", files)
-    source = ss.ImageFolder(str(tmp_path / "images"))
+    source = ss.ImageFolder(PLACES[place](tmp_path, files))
     # Decoded once and for all, and as files that the reader decodes.
     for steps in (DECODED, []):
         found = rows_of(lab, build_all(tmp_path, source, prepare=steps))
