@@ -112,8 +112,16 @@ def _crc32c_by_tables(content: bytes) -> int:
     return state ^ 0xFFFFFFFF
 
 
+# A list's tag, where its items begin and end, and whether these may be other bytes there.
+_Spans = tuple[int, list[tuple[int, int]], bool]
+_NO_SPANS: _Spans = (0, [], True)
+_MAX_LAYOUTS = 1_000  # lengths of examples for which spans are kept
+_MAX_SPANS = 100  # … where there are no more
 _ITEMS = {0x0A: (0x0A,), 0x12: (0x0A, 0x0D), 0x1A: (0x0A, 0x08)}
 """For each kind of list (bytes, float32, int64) the tags of its items: packed, and single."""
+
+
+_AS_STORED = {"string": bytes, "float32": np.float32, "int64": np.int64}
 
 
 class Parser:
@@ -144,6 +152,7 @@ class Parser:
             for name in (feature, f"{feature}/shape", *sides.get(feature, ()))
         ]
         self._wanted = {name.encode(): name for name in names}
+        self._layouts: dict[int, tuple[dict[str, _Spans], list[tuple[int, int, bytes]]]] = {}
 
     def __call__(self, serialized: bytes) -> dict[str, Any]:
         """The values of one record.
@@ -171,18 +180,44 @@ class Parser:
 
     def _lists(self, serialized: bytes) -> dict[str, Any]:
         """The lists of an Example by name: of bytes, or an array of int64 or float32."""
-        found: dict[str, Any] = {}
+        spans, between = self._layouts.get(len(serialized), ({}, [(0, 0, b"?")]))
+        for start, stop, content in between:
+            if serialized[start:stop] != content:
+                spans = self._spans(serialized)
+                break
+        return {
+            name: _list(tag, [serialized[start:stop] for start, stop in items])
+            for name, (tag, items, _) in spans.items()
+        }
+
+    def _spans(self, serialized: bytes) -> dict[str, _Spans]:
+        """Where the items of each list lie.
+
+        An example of the same length, and of the same bytes between the items, has them at the
+        same places: so these are kept.
+        """
+        found: dict[bytes, _Spans] = {}
         for tag, start, stop in _fields(serialized, 0, len(serialized)):
             for entry, first, last in _fields(serialized, start, stop) if tag == 0x0A else ():
-                name, feature = b"", (0, 0)
+                name, spans = b"", _NO_SPANS
                 for part, begin, end in _fields(serialized, first, last) if entry == 0x0A else ():
                     if part == 0x0A:
                         name = serialized[begin:end]
                     elif part == 0x12:
-                        feature = (begin, end)
-                if name in self._wanted:
-                    found[self._wanted[name]] = _list(serialized, *feature)
-        return found
+                        spans = _items(serialized, begin, end)
+                found[name] = spans
+        wanted = {
+            self._wanted[name]: spans
+            for name, spans in found.items()
+            if name in self._wanted and spans != _NO_SPANS
+        }
+        free = sorted(span for _, items, free in found.values() if free for span in items)
+        if len(free) < _MAX_SPANS and len(self._layouts) < _MAX_LAYOUTS:
+            starts = [0, *(stop for _, stop in free)]
+            stops = [*(start for start, _ in free), len(serialized)]
+            between = [(a, b, serialized[a:b]) for a, b in zip(starts, stops, strict=True)]
+            self._layouts[len(serialized)] = (wanted, between)
+        return wanted
 
     def _image(self, name: str, feature: dict[str, Any], lists: dict[str, Any]) -> Any:
         content, size = _one(name, lists), (feature["height"], feature["width"])
@@ -208,6 +243,8 @@ def _tensor(feature: dict[str, Any], values: Any, sizes: Any) -> Any:
     """One feature's value, from the list that it is stored in (None where there is none)."""
     shape, dtype = feature.get("shape", []), feature["dtype"]
     missing = values is None or len(values) == 0
+    if not (missing or shape) and type(values[0]) is _AS_STORED.get(dtype) and len(values) == 1:
+        return values[0]
     if missing and "default" in feature:
         default = feature["default"]
         if dtype == "string":
@@ -242,25 +279,33 @@ def _tensor(feature: dict[str, Any], values: Any, sizes: Any) -> Any:
     return flat.reshape(dims) if shape else flat[0]
 
 
-def _list(data: bytes, start: int, stop: int) -> Any:
-    """The list of a Feature: bytes, or an array of float32 or int64; packed or not."""
-    found: Any = None
+def _items(data: bytes, start: int, stop: int) -> _Spans:
+    """Which list a Feature has, and where its items lie: packed ones together, others singly."""
+    spans = _NO_SPANS
     for tag, begin, end in _fields(data, start, stop):
-        if tag not in _ITEMS:
-            continue
-        kinds = _ITEMS[tag]
-        items = [data[a:b] for kind, a, b in _fields(data, begin, end) if kind in kinds]
-        if tag == 0x0A:
-            found = items
-        elif tag == 0x12:
-            found = np.frombuffer(b"".join(items), "<f4")
-        else:
-            found = _varints(b"".join(items))
-    return found
+        if kinds := _ITEMS.get(tag):
+            items = [field for field in _fields(data, begin, end) if field[0] in kinds]
+            # A number that stands singly is as long as its own bytes say.
+            free = all(kind != 0x08 for kind, _, _ in items)
+            spans = (tag, [(a, b) for _, a, b in items], free)
+    return spans
+
+
+def _list(tag: int, items: list[bytes]) -> Any:
+    """The values: bytes, or an array of float32 or int64."""
+    if tag == 0x1A:
+        return _varints(b"".join(items))
+    return np.frombuffer(b"".join(items), "<f4") if tag == 0x12 else items
 
 
 def _varints(content: bytes) -> npt.NDArray[np.int64]:
     """Numbers in protobuf's variable-length form."""
+    if len(content) <= 10:  # faster so
+        numbers, start = [], 0
+        while start < len(content):
+            number, start = _varint(content, start)
+            numbers.append(number & 0xFFFFFFFFFFFFFFFF)
+        return np.array(numbers, np.uint64).view(np.int64)
     digits = np.frombuffer(content, np.uint8)
     last = digits < 128
     if last.all():
@@ -279,10 +324,10 @@ def _varints(content: bytes) -> npt.NDArray[np.int64]:
 def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """The fields of a protobuf message: (tag, where the value begins, where it ends)."""
     while start < stop:
-        tag, start = _varint(data, start)
+        tag, start = (data[start], start + 1) if data[start] < 128 else _varint(data, start)
         kind = tag & 7
         if kind == 2:
-            size, start = _varint(data, start)
+            size, start = (data[start], start + 1) if data[start] < 128 else _varint(data, start)
             end = start + size
         elif kind == 0:
             _, end = _varint(data, start)
