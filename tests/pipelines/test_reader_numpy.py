@@ -2,7 +2,9 @@
 
 import ast
 import contextlib
+import importlib.util
 import itertools
+import json
 import os
 import pickle
 import shutil
@@ -444,6 +446,48 @@ class TestDamage:
                 if found or place < len(whole) - 12:  # the bits at the end mean nothing
                     assert f"{shard}, record " in found
                     assert " at byte " in found
+
+
+class TestLoaders:
+    """Every record once through the loaders that the datasets are made for."""
+
+    def load(self, made: types.ModuleType, *arguments: str) -> None:
+        script = Path(__file__).with_name("data_loader.py")
+        folder = Path(str(made.__file__)).parent
+        done = subprocess.run(
+            [sys.executable, str(script), str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        numbers = json.loads(done.stdout.splitlines()[-1])
+        assert sorted(numbers) == list(range(60))
+        assert numbers != sorted(numbers)
+
+    @pytest.mark.parametrize("dataset", ["Records", "Stream"])
+    @pytest.mark.parametrize(("method", "workers"), [("fork", 0), ("fork", 3), ("spawn", 2)])
+    def test_protocol_of_torch(
+        self, made: types.ModuleType, dataset: str, method: str, workers: int
+    ) -> None:
+        self.load(made, "protocol", dataset, method, str(workers))
+
+    @pytest.mark.engine
+    @pytest.mark.slow  # torch takes seconds to load, in every worker
+    @pytest.mark.parametrize("dataset", ["Records", "Stream"])
+    @pytest.mark.parametrize(("method", "workers"), [("fork", 0), ("fork", 2), ("spawn", 2)])
+    def test_torch(self, made: types.ModuleType, dataset: str, method: str, workers: int) -> None:
+        if importlib.util.find_spec("torch") is None:
+            pytest.skip("needs PyTorch: pip install torch")
+        self.load(made, "torch", dataset, method, str(workers))
+
+    @pytest.mark.engine
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_grain(self, made: types.ModuleType, workers: int) -> None:
+        if importlib.util.find_spec("grain") is None:
+            pytest.skip("needs Grain: pip install grain")
+        self.load(made, "grain", "Records", "", str(workers))
 
 
 @pytest.mark.parametrize("features", KINDS.values(), ids=KINDS)
