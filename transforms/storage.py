@@ -22,6 +22,7 @@ from fsspec.registry import known_implementations
 from ..schemas.errors import RecipeError
 from .storage_failures import failing_as_storage_error as failing_as_storage_error
 from .storage_failures import redact as redact
+from .zip_members import read_part
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL_SCHEME = re.compile(r"(?:file|local)://")
@@ -148,6 +149,8 @@ def read_remote(found: Any, path: str, start: int = 0, stop: int | None = None) 
         stop = int(found.info(path)["size"])
     if stop <= start:
         return b""
+    if found.protocol == "zip":
+        return read_part(found, path, start, stop)
     content = bytes(found.cat_file(path, start=start, end=stop))
     # Web servers that know no ranges send the whole file instead.
     return content if len(content) <= stop - start else content[start:stop]

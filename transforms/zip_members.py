@@ -1,0 +1,61 @@
+"""Members of zip archives, read in parts: a part that follows another is read on from there.
+
+What lies in a zip is compressed as one stream, which allows no jumps: opened anew for each part, a
+member would be decompressed from its start as often as it has parts.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+from typing import Any
+
+_MAX_HELD = 4
+
+
+class _Held(threading.local):
+    """What one thread has open, with the archive that it is of.
+
+    By process, archive and path. Archives are told by their identity, since those that were opened
+    from one place are equal, whatever lies there now.
+    """
+
+    def __init__(self) -> None:
+        self.members: collections.OrderedDict[tuple[int, int, str], tuple[Any, Any]]
+        self.members = collections.OrderedDict()
+
+
+_HELD = _Held()
+
+
+def read_part(archive: Any, path: str, start: int, stop: int) -> bytes:
+    """Reads bytes [start, stop) of a member; fewer at its end.
+
+    Args:
+        archive: An fsspec filesystem of a zip.
+        path: The member's.
+        start: The first byte. One behind what was read last in this thread costs nothing more.
+        stop: Behind the last.
+
+    Raises:
+        Exception: what fsspec and zipfile raise of members that are not there, or damaged.
+    """
+    key = (os.getpid(), id(archive), path)
+    held = _HELD.members.pop(key, None)
+    member = archive.open(path, "rb") if held is None else held[1]
+    try:
+        member.seek(start)
+        content = bytes(member.read(max(0, stop - start)))
+        is_read = member.tell() >= member.size
+    except BaseException:
+        member.close()
+        raise
+    if is_read:
+        member.close()
+        return content
+    _HELD.members[key] = archive, member
+    if len(_HELD.members) > _MAX_HELD:
+        _, (_, oldest) = _HELD.members.popitem(last=False)
+        oldest.close()
+    return content
