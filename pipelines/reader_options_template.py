@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import shutil
@@ -51,21 +50,29 @@ def cached(ranges: list[_Range], read: _Read, where: str, *, reader: Any) -> _So
     spec = kept[0].element_spec
     variants = tf.stack([tf.data.experimental.to_variant(records) for records in kept])
     streams = tf.data.Dataset.from_tensor_slices(variants)
-    open_ = functools.partial(tf.data.experimental.from_variant, structure=spec)
-    return streams, lambda variant: open_(variant), len(kept)
+
+    def open_(variant: Any) -> tf.data.Dataset:
+        return tf.data.experimental.from_variant(variant, spec)
+
+    return streams, open_, len(kept)
 
 
 def augmented(
     parse: Callable[[Any], Any], augment: Callable[[Any, Any], Any]
-) -> Callable[[Any, Any, Any], Any]:
+) -> Callable[[Any, Any], Any]:
     """Parses a batch and changes each example by (the seed of its epoch, its place)."""
 
-    def finish(serialized: Any, places: Any, epoch_seed: Any) -> Any:
+    def finish(numbered: Any, epoch_seed: Any) -> Any:
+        serialized, places = numbered
         batch = parse(serialized)
         seeds = tf.stack([tf.fill(tf.shape(places), epoch_seed), places], axis=1)
         like = augment(tf.nest.map_structure(lambda value: value[0], batch), seeds[0])
         spec = tf.nest.map_structure(tf.type_spec_from_value, like)
-        return tf.map_fn(lambda pair: augment(*pair), (batch, seeds), fn_output_signature=spec)
+
+        def one(pair: Any) -> Any:
+            return augment(*pair)
+
+        return tf.map_fn(one, (batch, seeds), fn_output_signature=spec)
 
     return finish
 
@@ -148,6 +155,9 @@ def resumed(
     num = work.num_batches(part, stages[-1][1], done)
     source = _source(ranges, gaps, read, reader=work.reader)
 
+    def is_to_come(epoch_seed: Any) -> Any:
+        return tf.reduce_all(epoch_seed != tf.constant(over, tf.int64))
+
     def either(epoch_seed: Any) -> tf.data.Dataset:
         spec = epoch(epoch_seed).element_spec
         variant = tf.cond(
@@ -161,9 +171,7 @@ def resumed(
     for _ in range(0 if epochs is None else number // epochs):
         next(iter(seeds))  # a pass that is over
     seeds = seeds.take(-1 if epochs is None else epochs)
-    return seeds.filter(lambda one: tf.reduce_all(one != tf.constant(over, tf.int64))).flat_map(
-        either
-    )
+    return seeds.filter(is_to_come).flat_map(either)
 
 
 def _seeds(reader: Any, seed: int, number: int, epochs: int | None) -> list[int]:
@@ -182,7 +190,15 @@ def _source(ranges: list[_Range], gaps: list[int], read: _Read, *, reader: Any) 
     def kept(path: Any, skip: Any, take: Any, first: Any) -> tf.data.Dataset:
         places = tf.data.Dataset.range(first, first + take)
         found = tf.data.Dataset.zip((read(path, skip, take, first), places))
-        return found.filter(lambda _, place: tf.reduce_all(place != over)).map(lambda one, _: one)
+        return found.filter(is_left).map(without_place)
+
+    def is_left(record: Any, place: Any) -> Any:
+        del record
+        return tf.reduce_all(place != over)
+
+    def without_place(record: Any, place: Any) -> Any:
+        del place
+        return record
 
     return reader._streams(ranges), kept if gaps else read, len(ranges)
 

@@ -14,6 +14,7 @@ import importlib.util
 import itertools
 import json
 import os
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -171,8 +172,9 @@ def dataset(
 
     def epoch(epoch_seed: Any, source: Any = whole, num: int = num_batches) -> tf.data.Dataset:
         found = _batches(source, batch_size, drop_remainder, buffer=buffer, seed=epoch_seed)
-        found = found.take(num)
-        return found.map(lambda *batch: (*batch, epoch_seed)) if augment is not None else found
+        if augment is not None:
+            found = tf.data.Dataset.zip((found, tf.data.Dataset.from_tensors(epoch_seed).repeat()))
+        return found.take(num)
 
     if start_step and buffer and seed is None:
         raise ValueError("start_step= goes on in the order of a seed: give seed= as before.")
@@ -230,10 +232,11 @@ def _options() -> Any:
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reader_options.py")
     if not os.path.exists(path):
         raise ValueError(f"There is no {path}, which cache=, augment=, start_step= need: copy it.")
-    spec: Any = importlib.util.spec_from_file_location("reader_options", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    spec: Any = importlib.util.spec_from_file_location(f"reader_options_{FINGERPRINT}", path)
+    if spec.name not in sys.modules:
+        sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[spec.name])
+    return sys.modules[spec.name]
 
 
 def _epoch_seeds(seed: int | None) -> tf.data.Dataset:
@@ -360,11 +363,11 @@ def _batches(
     window = max(1, min(_WINDOWS, buffer // 2) // num_open)
     chunk = max(1, min(_CHUNK, batch_size // 8, window))
 
-    def chunks(index: Any, *stream: Any) -> tf.data.Dataset:
-        return _shuffle(read(*stream), window, seed, index + 1).batch(chunk)
+    def chunks(index: Any, stream: Any) -> tf.data.Dataset:
+        records = read(*stream) if isinstance(stream, tuple) else read(stream)
+        return _shuffle(records, window, seed, index + 1).batch(chunk)
 
-    numbered = streams.enumerate().map(lambda i, s: (i, *(s if isinstance(s, tuple) else (s,))))
-    mixed = _shuffle(numbered, num_streams, seed, -1).interleave(
+    mixed = _shuffle(streams.enumerate(), num_streams, seed, -1).interleave(
         chunks, cycle_length=num_open, block_length=1, num_parallel_calls=tf.data.AUTOTUNE
     )
     mixed = _shuffle(mixed, (buffer - window * num_open) // chunk, seed, -2)
@@ -447,7 +450,8 @@ def _parser(
                 values[name] = _each_image(name, values, size)
             # [end]
             values[name] = tf.cast(values[name], kind)
-            values[name] *= tf.cast(1 if scale is None else scale, kind)
+            if scale is not None:
+                values[name] *= tf.cast(scale, kind)
         # [end]
         # [if flat]
         if not as_supervised:

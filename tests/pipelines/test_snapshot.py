@@ -1,6 +1,7 @@
 """Opening a snapshot from wherever a user points, and importing its reader."""
 
 import json
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -162,6 +163,36 @@ def test_reader_of_a_remote_snapshot(make: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(batch["x"], [0, 1, 2, 3, 4])
     finally:
         store.rm("memory://bucket", recursive=True)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_options_of_a_reader(
+    make: Any, tmp_path: Path, remote: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = make(tmp_path)
+    store = fsspec.filesystem("memory")
+    if remote:
+        store.put(str(folder), "memory://bucket/made", recursive=True)
+    reader = ss.Snapshot.open("memory://bucket/made" if remote else folder).reader()
+    logging.getLogger("tensorflow").addHandler(caplog.handler)
+
+    def augment(example: Any, seed: Any) -> Any:
+        del seed
+        return {"x": example["x"] + 1}
+
+    try:
+        options = {"seed": 1, "start_step": 1, "cache": "memory", "augment": augment}
+        with caplog.at_level("WARNING"):
+            dataset = reader.dataset("train", 2, root=folder, **options)
+            found = sorted(int(x) for batch in dataset for x in batch["x"])
+    finally:
+        logging.getLogger("tensorflow").removeHandler(caplog.handler)
+        if remote:
+            store.rm("memory://bucket", recursive=True)
+    assert len(found) == 3
+    assert set(found) < {1, 2, 3, 4, 5}
+    assert caplog.text == "", "TensorFlow finds nothing to say"
+    assert reader.steps("train", 2, root=folder) == 3
 
 
 def test_names_from_the_data_are_no_code(make: Any, tmp_path: Path) -> None:
