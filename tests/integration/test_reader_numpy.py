@@ -113,13 +113,13 @@ def test_tables(tmp_path: Path, examples: Path, compression: Any) -> None:
         assert shard in [s for split in snapshot.manifest.splits.values() for s in split.shards]
 
 
-@pytest.mark.slow  # a thousand photographs; tensorflow-transform in a child process
+@pytest.mark.slow  # hundreds of photographs; tensorflow-transform in a child process
 @pytest.mark.parametrize("name", ["sign_digits", "penguins"])
 def test_examples(tmp_path: Path, examples: Path, name: str) -> None:
     recipe = load_recipe_file(examples / f"{name}.py")
     snapshot = build(recipe, tmp_path, readers=("tf", "numpy"))
     num_examples = sum(split.num_examples for split in snapshot.manifest.splits.values())
-    assert assert_readers_agree(snapshot) == num_examples > 300
+    assert assert_readers_agree(snapshot) == num_examples >= 300
 
 
 def test_sounds(tmp_path: Path, examples: Path) -> None:
