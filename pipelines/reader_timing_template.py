@@ -196,6 +196,11 @@ class Input:
         chosen = self.options.get("shuffle")
         return self.split == "train" if chosen is None else bool(chosen)
 
+    @property
+    def num_open(self) -> int:
+        """Shards that are read at a time."""
+        return min(16, len(self.paths)) if self.shuffles() else 1
+
     def parser(self) -> Callable[[Any], Any]:
         """The reader's own function from a batch of serialized examples to tensors."""
         chosen = {name: self.options.get(name) for name in ("as_supervised", "image_size")}
@@ -204,10 +209,12 @@ class Input:
         return parse
 
     def records(self, paths: Sequence[str] | None = None, gzip: bool | None = None) -> Any:
-        """Serialized examples of all shards, interleaved, forever."""
+        """Serialized examples of all shards, forever: interleaved where the reader does that."""
         tf = load_tensorflow()
         names = self.paths if paths is None else list(paths)
         kind = "GZIP" if (self.snapshot.gzip if gzip is None else gzip) else ""
+        if not self.shuffles():
+            return tf.data.TFRecordDataset(names, kind).repeat()
         return (
             tf.data.Dataset.from_tensor_slices(names)
             .repeat()
@@ -246,14 +253,30 @@ def time_batches(
     for _ in range(warm_up):
         if next(iterator, None) is None or time.perf_counter() > until:
             break
+    all_worked = _all_processors()
     count, elapsed, begun, worked = 0, 0.0, time.perf_counter(), time.process_time()
     for batch in iterator:
         count += size_of(batch)
         elapsed = time.perf_counter() - begun
         if elapsed >= seconds:
             break
-    cpu = time.process_time() - worked
-    return {"num": count, "seconds": elapsed, "rate": count / elapsed if elapsed else 0, "cpu": cpu}
+    return {
+        "num": count,
+        "seconds": elapsed,
+        "rate": count / elapsed if elapsed else 0,
+        "cpu": time.process_time() - worked,
+        "all_cpu": _all_processors() - all_worked,
+    }
+
+
+def _all_processors() -> float:
+    """Seconds that this machine's processors worked, for whomever; 0 where it does not tell."""
+    try:
+        with open("/proc/stat") as file:
+            ticks = [int(part) for part in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return 0.0
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")  # idle, waiting for disks
 
 
 def drop_cache(paths: Sequence[str]) -> str | None:
@@ -293,8 +316,8 @@ _ADVICE = {
     "decompress": 'GZIP costs more than it saves here: build with Shards(compression="none")',
     "frame": "reading records is all that is done here: more processors, or fewer bytes an example",
     "batch": "the overhead of a batch shows: take larger batches",
-    "parse": "parsing binds: store fewer or packed features (Tensor instead of many Scalars), and "
-    "take larger batches",
+    "parse": "parsing binds: store fewer and smaller features (a Tensor instead of many Scalars), "
+    "and take larger batches",
     "decode": "decoding binds: store pixels instead of JPEG (ss.images.decode in the recipe), at "
     "their final size (ss.images.resize), or cache{cache}",
     "shuffle": "shuffling binds: a smaller buffer (shuffle=N; the shards are shuffled already), no "
@@ -352,6 +375,11 @@ def examine(arguments: argparse.Namespace, out: Output) -> int:
 def _processors(whole: dict[str, Any]) -> str:
     """Whether more processors or more parallelism would help."""
     number = os.cpu_count() or 1
+    if whole["others"] >= 0.25 * number:
+        return (
+            f"other programs take {whole['others']:.1f} of {number} processors, this one "
+            f"{whole['busy']:.1f}: measure again without them"
+        )
     if whole["busy"] >= 0.75 * number:
         return (
             f"{whole['busy']:.1f} of {number} processors work: do less per example, take more "
@@ -369,20 +397,24 @@ def _stages(source: Input, arguments: argparse.Namespace, out: Output) -> list[d
     auto, size = tf.data.AUTOTUNE, source.batch_size
     seconds = arguments.seconds
     large = max(size, int(4 * MB / source.bytes_each))
-    plain = {"shuffle": False, "epochs": None}
+
+    def parsed() -> Any:
+        if not source.shuffles():
+            return source.dataset()
+        batches = source.records().batch(size)
+        return batches.map(source.parser(), num_parallel_calls=auto).prefetch(auto)
+
     layers: list[tuple[str, str, Callable[[], Any]]] = [
         (
             "decompress" if source.snapshot.gzip else "frame",
-            f"records of {min(16, len(source.paths))} shards at a time, checksums",
+            f"records of {source.num_open} shards at a time, checksums",
             lambda: source.records().batch(large).prefetch(1),
         ),
         ("batch", f"of {size}", lambda: source.records().batch(size).prefetch(auto)),
     ]
     if getattr(source.reader, "LAYOUT", None):
         # The reader cuts such values out of the bytes: it has no parsing of its own.
-        layers.append(
-            ("parse", "all values cut out at their places", lambda: source.dataset(**plain))
-        )
+        layers.append(("parse", "all values cut out at their places", parsed))
     else:
         layers += [
             (
@@ -395,7 +427,7 @@ def _stages(source: Input, arguments: argparse.Namespace, out: Output) -> list[d
                     .prefetch(auto)
                 ),
             ),
-            ("decode", "media, packed and ragged values", lambda: source.dataset(**plain)),
+            ("decode", "media, packed and ragged values", parsed),
         ]
     if source.shuffles():
         layers.append(("shuffle", "files, records, chunks", source.dataset))
@@ -403,7 +435,9 @@ def _stages(source: Input, arguments: argparse.Namespace, out: Output) -> list[d
         augment = _function(arguments.augment)
         if "augment" not in source.known:
             raise RefusedError("--augment: this snapshot's reader.dataset() takes none.")
-        layers.append(("augment", arguments.augment, lambda: source.dataset(augment=augment)))
+        layers.append(
+            ("augment", arguments.augment, lambda: _augmented(source, augment, arguments))
+        )
 
     found = [_bytes_read(source, seconds)]
     for name, what, make in layers:
@@ -414,7 +448,8 @@ def _stages(source: Input, arguments: argparse.Namespace, out: Output) -> list[d
                 "what": what,
                 "rate": timed["rate"],
                 "cpu": timed["cpu"] / max(1, timed["num"]) * 1e6,
-                "busy": timed["cpu"] / timed["seconds"] if timed["seconds"] else 0.0,
+                "busy": timed["cpu"] / max(1e-9, timed["seconds"]),
+                "others": (timed["all_cpu"] - timed["cpu"]) / max(1e-9, timed["seconds"]),
             }
         )
     if arguments.augment:
@@ -435,23 +470,29 @@ def _stages(source: Input, arguments: argparse.Namespace, out: Output) -> list[d
 
 
 def _bytes_read(source: Input, seconds: float) -> dict[str, Any]:
-    """The stage "read": the shards' bytes and nothing else, cold where that can be had."""
+    """The stage "read": the shards' bytes and nothing else.
+
+    As they come from storage, where later epochs do so too; else as they come from memory.
+    """
     cold = drop_cache(source.paths) is None
+    first, again = _read_once(source, seconds), _read_once(source, seconds)
+    fits = cold and 2 * source.num_bytes < _free_memory()
+    told = f"{first['mb_per_s']:,.0f} MB/s {'from storage' if cold else 'at first'}"
+    what = f"bytes: {told}, then {again['mb_per_s']:,.0f}"
+    return (again if fits else first) | {"name": "read", "what": what, "first": first["mb_per_s"]}
+
+
+def _read_once(source: Input, seconds: float) -> dict[str, Any]:
+    """Reads the shards' bytes one after the other, for so many seconds at most."""
     begun, worked, num_bytes = time.perf_counter(), time.process_time(), 0
     for path in source.paths:
         with load_tensorflow().io.gfile.GFile(path, "rb") as file:
-            while (piece := file.read(1 << 20)) and time.perf_counter() - begun < seconds:
+            while time.perf_counter() - begun < seconds and (piece := file.read(1 << 20)):
                 num_bytes += len(piece)
     spent, cpu = time.perf_counter() - begun, time.process_time() - worked
     num = max(1.0, num_bytes / source.bytes_each)
-    what = f"bytes, {'cold' if cold else 'maybe cached'}: {num_bytes / spent / MB:,.0f} MB/s"
-    return {
-        "name": "read",
-        "what": what,
-        "rate": num / spent,
-        "cpu": cpu / num * 1e6,
-        "busy": cpu / spent,
-    }
+    rates = {"rate": num / spent, "cpu": cpu / num * 1e6, "busy": cpu / spent}
+    return {**rates, "mb_per_s": num_bytes / spent / MB}
 
 
 def _function(place: str) -> Callable[..., Any]:
@@ -463,11 +504,23 @@ def _function(place: str) -> Callable[..., Any]:
     if spec is None or spec.loader is None:
         raise RefusedError(f"--augment {place}: {path} is no Python file.")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # noqa: BLE001, RUF100 (code of somebody)
+        raise RefusedError(f"--augment {place}: {path} fails when imported: {error!r}.") from None
     found: Callable[..., Any] | None = getattr(module, name, None)
     if found is None:
         raise RefusedError(f"--augment {place}: {path} has no {name!r}.")
     return found
+
+
+def _augmented(source: Input, augment: Any, arguments: argparse.Namespace) -> Any:
+    """The pipeline with an augmentation, which is somebody's code."""
+    try:
+        return source.dataset(augment=augment)
+    except Exception as error:  # noqa: BLE001, RUF100 (code of somebody)
+        reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        raise RefusedError(f"--augment {arguments.augment} cannot be applied: {reason}") from None
 
 
 def _train(source: Input, step: float, seconds: float) -> dict[str, Any]:
@@ -595,7 +648,7 @@ def _checklist(source: Input, stages: list[dict[str, Any]], bound: bool, out: Ou
     dataset = source.dataset()
     used, last = _operations(dataset)
     sizes = [shard["num_bytes"] / MB for shard in source.snapshot.splits[source.split]["shards"]]
-    read_mb_per_s = stages[0]["rate"] * source.bytes_each / MB
+    read_mb_per_s = stages[0]["first"]
     ratio, unzip_mb_per_s = _gzip_facts(source)
     pays = ratio < 0.9 and read_mb_per_s < unzip_mb_per_s
     rows: list[tuple[str, bool, str]] = []
@@ -616,8 +669,8 @@ def _checklist(source: Input, stages: list[dict[str, Any]], bound: bool, out: Ou
     few = sum(sizes) < 16 * 8  # so small that 16 shards would be crumbs
     check(
         "shards of 100–200 MB, 16 or more",
-        few or (len(sizes) >= 16 and max(sizes) <= 250 and (max(sizes) >= 8)),
-        f"{len(sizes)} of {min(sizes):,.1f} to {max(sizes):,.1f} MB"
+        few or (len(sizes) >= 16 and 8 <= max(sizes) <= 250),
+        f"{len(sizes)} of {min(sizes):,.1f} to {max(sizes):,.1f} MB, {sum(sizes):,.0f} MB in all"
         + (", as many as so little data is good for" if few else ""),
         "set Shards(target_bytes=…)",
     )

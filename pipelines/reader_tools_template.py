@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import os
 import signal
+import socket
 import struct
 import sys
 import tempfile
@@ -455,20 +456,29 @@ def _serve(arguments: argparse.Namespace, out: Output) -> int:
     service = load_tensorflow().data.experimental.service
     if arguments.workers < 1:
         raise RefusedError(f"--workers {arguments.workers} must be 1 or more.")
+    tf = load_tensorflow()
+    service = tf.data.experimental.service
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own waits for what blocks
+    dispatcher, target = None, arguments.join
+    try:
+        if target is None:
+            _free(arguments.port)
+            config = service.DispatcherConfig(port=arguments.port)
+            dispatcher = service.DispatchServer(config)
+            target = dispatcher.target.replace("localhost", arguments.host)
+        address = target.rpartition("://")[2]
+        _reach(address)
+        config = service.WorkerConfig(
+            dispatcher_address=address, worker_address=f"{arguments.host}:%port%"
+        )
+        workers = [service.WorkerServer(config) for _ in range(arguments.workers)]
+    except tf.errors.OpError as error:
+        raise RefusedError(f"the service cannot be started: {_reason(error)}") from None
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    dispatcher, target = None, arguments.join
-    if target is None:
-        dispatcher = service.DispatchServer(service.DispatcherConfig(port=arguments.port))
-        target = dispatcher.target.replace("localhost", arguments.host)
-    config = service.WorkerConfig(
-        dispatcher_address=target.partition("://")[2] or target,
-        worker_address=f"{arguments.host}:%port%",
-    )
-    workers = [service.WorkerServer(config) for _ in range(arguments.workers)]
     out.facts |= {"address": target, "workers": len(workers)}
-    out.say(f"{target} with {len(workers)} workers; Ctrl-C ends it")
+    out.say(f"{target}, workers: {len(workers)}; Ctrl-C ends it")
     out.end()
     sys.stdout.flush()
     while not ended.wait(3600):
@@ -477,6 +487,27 @@ def _serve(arguments: argparse.Namespace, out: Output) -> int:
     del dispatcher
     out.facts.clear()
     return 0
+
+
+def _free(port: int) -> None:
+    """Refuses a port that is taken: gRPC would share it with whoever has it."""
+    try:
+        with socket.socket() as found:
+            found.bind(("", port))
+    except (OSError, OverflowError) as error:
+        raise RefusedError(f"--port {port} cannot be used ({error}): give another, or 0.") from None
+
+
+def _reach(address: str) -> None:
+    """Refuses a dispatcher that does not answer: a worker would wait for it without end."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise RefusedError(
+            f"no dispatcher answers at {address} ({error}): start one by serve, and give the "
+            "grpc:// address that it prints as --join."
+        ) from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -533,9 +564,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _rates(text: str) -> list[float]:
-    rates = [float(part) for part in text.split(",")]
-    if min(rates) <= 0:
-        raise ValueError
+    try:
+        rates = [float(part) for part in text.split(",")]
+    except ValueError:
+        rates = [0.0]
+    if not all(0 < rate < float("inf") for rate in rates):
+        raise argparse.ArgumentTypeError(f"expected numbers above 0 such as 10,100, found {text!r}")
     return rates
 
 
@@ -551,6 +585,9 @@ def main(arguments: Sequence[str] | None = None, *, here: str | None = None) -> 
     except RefusedError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.code
+    except BrokenPipeError:  # whoever read the output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError) as error:
         hint = " Here that is --image-size H W." if "image_size=(" in str(error) else ""
         print(f"error: {error}{hint}", file=sys.stderr)

@@ -41,8 +41,8 @@ LONGER = {
     # the limit (tests/pipelines/test_emit.py).
     "pipelines/reader_template.py": 760,
     # Each is emitted as one file, beside the reader.
-    "pipelines/reader_tools_template.py": 600,
-    "pipelines/reader_timing_template.py": 700,
+    "pipelines/reader_tools_template.py": 640,
+    "pipelines/reader_timing_template.py": 760,
     # One walk whose methods call each other in turn.
     "transforms/code_digest.py": 430,
 }

@@ -1,5 +1,6 @@
 """What stands beside the reader: what it measures, finds damaged, shows, serves and refuses."""
 
+import argparse
 import contextlib
 import hashlib
 import json
@@ -10,8 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def images(tmp_path_factory: pytest.TempPathFactory, write_snapshot: Any) -> Pat
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
+def run(capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
     """Runs the tools in this process: the code, the output (parsed, with --json), the errors."""
 
     def call(folder: Path, *arguments: str) -> tuple[int, Any, str]:
@@ -87,7 +87,9 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
         assert "Traceback" not in errors
         return code, json.loads(printed) if "--json" in arguments and not code else printed, errors
 
-    return call
+    handler = signal.getsignal(signal.SIGINT)
+    yield call
+    signal.signal(signal.SIGINT, handler)  # `serve` takes it
 
 
 class TestBenchmark:
@@ -172,10 +174,7 @@ class TestDoctor:
 
     def test_a_long_step_is_not_bound(self, run: Run, numbers: Path) -> None:
         arguments = ["--step-ms", "60", "--seconds", "0.05", "--batch-size", "8"]
-        code, printed, _ = run(numbers, "doctor", *arguments)
-        assert code == 0
-        assert "not bound by" in printed
-        code, found, _ = run(numbers, "doctor", *arguments, "--json")
+        _, found, _ = run(numbers, "doctor", *arguments, "--json")
         assert not found["bound_by_input"]
         assert "decompress" not in [row["stage"] for row in found["stages"]]
         assert {row["symptom"] for row in found["symptoms"]} == {
@@ -214,13 +213,22 @@ class TestDoctor:
 
     def test_augment_is_a_stage(self, run: Run, numbers: Path, tmp_path: Path) -> None:
         path = tmp_path / "mine.py"
-        path.write_text("def slow(example, seed):\n    return example\n")
-        arguments = ["doctor", "--seconds", "0.05", "--step-ms", "1", "--augment", f"{path}:slow"]
-        code, found, errors = run(numbers, *arguments, "--json")
-        if code:
-            assert "takes none" in errors
-        else:
-            assert found["stages"][-1]["stage"] == "augment"
+        path.write_text(
+            "def same(example, seed):\n    return example\n"
+            "def wrong(example, seed):\n    return example['nix']\n"
+        )
+        arguments = ["doctor", "--seconds", "0.05", "--step-ms", "1", "--augment"]
+        code, found, _ = run(numbers, *arguments, f"{path}:same", "--json")
+        assert code == 0
+        assert [row["stage"] for row in found["stages"]][-2:] == ["shuffle", "augment"]
+        code, _, errors = run(numbers, *arguments, f"{path}:wrong")
+        assert code == 2
+        assert ":wrong cannot be applied: KeyError" in errors
+        code, _, errors = run(numbers, *arguments, f"{path}:nix")
+        assert (code, "has no 'nix'" in errors) == (2, True)
+        path.write_text("def (")
+        code, _, errors = run(numbers, *arguments, f"{path}:same")
+        assert (code, "fails when imported: SyntaxError" in errors) == (2, True)
 
 
 class TestVerify:
@@ -323,18 +331,19 @@ class TestRefusals:
             (["show", "--sheet", "x.png"], "made has no images"),
             (["doctor", "--augment", "nix.py:f"], "there is no 'nix.py'"),
             (["serve", "--workers", "0"], "--workers 0 must be 1 or more"),
+            (["serve", "--join", "grpc://localhost:1"], "no dispatcher answers at localhost:1"),
+            (["serve", "--port", "99999"], "--port 99999 cannot be used"),
+            (["serve", "--join", "nix"], "no dispatcher answers at nix"),
         ],
     )
     def test_is_2_in_one_sentence(
         self, run: Run, numbers: Path, arguments: list[str], message: str
     ) -> None:
-        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
         code, printed, errors = run(numbers, *arguments, "--json")
         assert code == 2
         assert message in errors
         assert errors.startswith("error: ")
         assert not printed
-        assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
     def test_images_of_unequal_sizes_need_one(self, run: Run, images: Path) -> None:
         code, _, errors = run(images, "benchmark")
@@ -458,7 +467,7 @@ class TestServe:
     @pytest.mark.slow  # a process that loads TensorFlow
     @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
     def test_every_record_once_through_two_workers(
-        self, numbers: Path, ending: signal.Signals
+        self, run: Run, numbers: Path, ending: signal.Signals
     ) -> None:
         started = child(numbers, "serve", "--workers", "2", "--json")
         try:
@@ -472,6 +481,8 @@ class TestServe:
                     service=facts["address"],
                 )
             )
+            taken = facts["address"].rpartition(":")[2]
+            assert "cannot be used" in run(numbers, "serve", "--port", taken)[2]
             assert sorted(int(value) for value in served) == list(range(100))
             started.send_signal(ending)
             _, errors = started.communicate(timeout=30)
@@ -493,8 +504,8 @@ def test_drops_the_page_cache(tmp_path: Path) -> None:
     assert timing.drop_cache(["gs://bucket/file"]) is not None
 
 
-def test_types_are_told(numbers: Path) -> None:
-    assert isinstance(tools, types.ModuleType)
+def test_rates_are_numbers_above_zero() -> None:
     assert tools._rates("1,2.5") == [1.0, 2.5]
-    with pytest.raises(ValueError):  # noqa: PT011 (argparse asks for no more)
-        tools._rates("0")
+    for text in ("0", "10,x", "nan", "inf", ""):
+        with pytest.raises(argparse.ArgumentTypeError, match="expected numbers above 0"):
+            tools._rates(text)
