@@ -99,13 +99,19 @@ def _crc32c_tables() -> tuple[npt.NDArray[np.uint32], list[list[int]]]:
 
 
 def _crc32c_by_tables(content: bytes) -> int:
-    """CRC32C: NumPy takes blocks of 256 bytes, plain Python the odd bytes before them."""
+    """CRC32C: NumPy takes blocks of 256 bytes, plain Python what is short."""
     table, (one, a, b, c, d) = _crc32c_tables()
-    odd, state = len(content) % 256, 0xFFFFFFFF
-    for byte in content[:odd]:
-        state = one[(state ^ byte) & 255] ^ state >> 8
-    blocks = np.frombuffer(content, np.uint8)[odd:].reshape(-1, 256)
-    places = np.arange(256) * 256 + blocks
+    if len(content) < 32:
+        state = 0xFFFFFFFF
+        for byte in content:
+            state = one[(state ^ byte) & 255] ^ state >> 8
+        return state ^ 0xFFFFFFFF
+    # A state of ones is as good as inverting the first four bytes, and zeros before them are then
+    # as good as nothing.
+    first = int.from_bytes(content[:4], "little") ^ 0xFFFFFFFF
+    padded = bytes(-len(content) % 256) + first.to_bytes(4, "little") + content[4:]
+    places = np.frombuffer(padded, np.uint8).reshape(-1, 256) + np.arange(256) * 256
+    state = 0
     for block in np.bitwise_xor.reduce(table.reshape(-1)[places], axis=1).tolist():
         # Four bytes of state are as four bytes of content, 252 more behind them.
         state = a[state & 255] ^ b[state >> 8 & 255] ^ c[state >> 16 & 255] ^ d[state >> 24] ^ block
