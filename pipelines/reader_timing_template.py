@@ -319,7 +319,8 @@ _ADVICE = {
     "parse": "parsing binds: store fewer and smaller features (a Tensor instead of many Scalars), "
     "and take larger batches",
     "decode": "decoding binds: store pixels instead of JPEG (ss.images.decode in the recipe), at "
-    "their final size (ss.images.resize), or cache{cache}",
+    "their final size (ss.images.resize); a cache holds records as they are stored, and would not "
+    "help",
     "shuffle": "shuffling binds: a smaller buffer (shuffle=N; the shards are shuffled already), no "
     "seed where the order may vary, no augmentation before it",
     "augment": "augmenting binds: put what is the same in every epoch into the recipe, the rest "
@@ -368,7 +369,8 @@ def examine(arguments: argparse.Namespace, out: Output) -> int:
     else:
         out.say("=> not bound by input: a faster reader would not make training faster.")
     _symptoms(source, trained, out)
-    _checklist(source, stages, bound, out)
+    reads = bound and slowest["name"] in ("read", "decompress", "frame")
+    _checklist(source, stages, out, reading_binds=reads)
     return 0
 
 
@@ -643,7 +645,9 @@ def _operations(dataset: Any) -> tuple[set[str], str]:
     return {node.op for node in [*graph.node, *functions]}, last
 
 
-def _checklist(source: Input, stages: list[dict[str, Any]], bound: bool, out: Output) -> None:
+def _checklist(
+    source: Input, stages: list[dict[str, Any]], out: Output, *, reading_binds: bool
+) -> None:
     """The advice that production pipelines are given, item by item, against what was measured."""
     dataset = source.dataset()
     used, last = _operations(dataset)
@@ -699,9 +703,9 @@ def _checklist(source: Input, stages: list[dict[str, Any]], bound: bool, out: Ou
     cached = bool(source.options.get("cache"))
     check(
         "cache",
-        cached or not bound or not fits,
+        cached or not reading_binds or not fits,
         f"{source.num_bytes / MB:,.0f} MB stored, {free / MB:,.0f} MB of memory free; "
-        f"{'used' if cached else 'not used'}",
+        f"{'used' if cached else 'not used'}{'' if reading_binds else ', reading does not bind'}",
         'it fits: cache="memory"' if "cache" in source.known else "it fits: Dataset.cache()",
     )
     check("prefetch last", last.startswith("Prefetch"), f"the last stage is {last}")
