@@ -182,6 +182,26 @@ def field(tag: int, content: bytes) -> bytes:
     return bytes([tag]) + varint(len(content)) + content
 
 
+@st.composite
+def examples_of_few_lengths(draw: st.DrawFn) -> bytes:
+    """Examples many of which are of one length, but not of one layout; numbers packed or not."""
+    features = b""
+    for name in draw(st.lists(st.sampled_from([b"a", b"b"]), max_size=3)):
+        kind = draw(st.sampled_from([0x0A, 0x1A, 0x18]))
+        if kind == 0x0A:
+            texts = draw(st.lists(st.sampled_from([b"", b"x", b"\n", b"\n\0", b"yz"]), max_size=2))
+            content = field(0x0A, b"".join(field(0x0A, text) for text in texts))
+        else:
+            numbers = draw(st.lists(st.sampled_from([0, 8, 10, 150, 1032]), max_size=3))
+            items = [varint(number) for number in numbers]
+            if kind == 0x1A:
+                content = field(0x1A, field(0x0A, b"".join(items)))
+            else:
+                content = field(0x1A, b"".join(b"\x08" + item for item in items))
+        features += field(0x0A, field(0x0A, name) + field(0x12, content))
+    return field(0x0A, features)
+
+
 class TestParser:
     @given(st.dictionaries(st.text(max_size=200), lists(), max_size=6))
     def test_lists_are_what_protobuf_wrote(self, content: dict[str, tuple[str, list[Any]]]) -> None:
@@ -235,6 +255,20 @@ class TestParser:
         for end in range(1, len(serialized)):
             with pytest.raises((ValueError, IndexError)):
                 parser_of("a", "b")._lists(serialized[:end])
+
+    @given(st.lists(examples_of_few_lengths(), min_size=2, max_size=12), st.booleans())
+    def test_layouts_that_are_remembered_change_no_value(
+        self, examples: list[bytes], some: bool
+    ) -> None:
+        names = ("a",) if some else ("a", "b")
+        parser = parser_of(*names)
+        for serialized in examples:
+            found = parser._lists(serialized)
+            wanted = parser_of(*names)._lists(serialized)
+            assert {name: list(values) for name, values in found.items()} == {
+                name: list(values) for name, values in wanted.items()
+            }
+        assert len(parser._layouts) == len(set(map(len, examples)))
 
     @given(st.binary(max_size=1500))
     def test_checksums_by_tables(self, content: bytes) -> None:
