@@ -216,8 +216,8 @@ class Stream(_Split):
             split: One of ``NUM_EXAMPLES``.
             shuffle: Another order in every pass; None means for "train" only. Pieces of 256 KiB
                 (of GZIP: whole shards) are read in random order, through a buffer of records:
-                True holds 16 MiB, at most 16,384 records; a number holds so many. False gives
-                the stored order.
+                True holds 16 MiB, at most 16,384 records, in each worker; a number holds so
+                many. False gives the stored order.
             seed: Fixes the order for each epoch, part and number of workers.
             epoch: Which order of this seed; ``set_epoch`` changes it.
             shard: (index, count): one of ``count`` parts that together hold every record once,

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import snapshard as ss
+from snapshard import cli
+from snapshard.pipelines import startup_noise
 from snapshard.pipelines.build import build
 from snapshard.pipelines.staging import load_recipe_file
 from snapshard.pipelines.verify import verify
@@ -143,6 +145,23 @@ def test_encoded_images_decode_as_in_the_other(lab: Any, tmp_path: Path) -> None
     assert decoded.dtype == wanted.dtype
     # Both by libjpeg-turbo, with the exact DCT.
     assert np.abs(decoded.astype(int) - wanted).max() <= 1
+
+
+def test_from_the_command_line(
+    tmp_path: Path,
+    examples: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    table = str(examples / "data" / "penguins.csv")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["build", table, "--out", str(tmp_path), "--readers", "numpy, tf", "--json"])
+    assert ended.value.code == 0
+    path = json.loads(capsys.readouterr().out.splitlines()[-1])["path"]
+    snapshot = ss.Snapshot.open(path)
+    assert len(numpy_reader(snapshot).Records("train")) > 200
+    assert "reader_numpy.py" in snapshot.manifest.files
 
 
 def test_wrong_names(lab: Any, tmp_path: Path, examples: Path) -> None:
