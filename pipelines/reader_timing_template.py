@@ -457,8 +457,10 @@ def _stages(source: Input, arguments: argparse.Namespace, out: Output) -> list[d
     if arguments.augment:
         source.options["augment"] = augment
     before = 0.0
-    for stage in found:
-        spent = 1e6 / max(1e-9, stage["rate"])
+    for index, stage in enumerate(found):
+        # A stage takes no longer than it does with others behind it: what does was disturbed.
+        rate = max(later["rate"] for later in found[index:]) if index else stage["rate"]
+        spent = 1e6 / max(1e-9, rate)
         # Stages overlap: one that the others hide adds nothing.
         stage["added"] = max(0.0, spent - before)
         before = max(before, spent)
@@ -623,9 +625,9 @@ def _symptoms(source: Input, trained: dict[str, Any], out: Output) -> None:
                 f"sizes {', '.join(map(str, trained['sizes']))}; waits {trained['median']:.2f} ms, "
                 f"95 % under {trained['p95']:.2f}"
             ),
-            f"the last batch of an epoch holds {short} (drop_remainder=True leaves it out)"
-            if short
-            else "records of very unequal cost, or a disk that others use too",
+            "records of very unequal cost, or a disk and processors that others use too"
+            if jumpy or not short
+            else f"the last batch of an epoch holds {short} (drop_remainder=True leaves it out)",
         ),
     ]
     out.say("\nsymptoms")

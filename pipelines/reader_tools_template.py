@@ -434,7 +434,7 @@ def _value(value: Any, feature: dict[str, Any]) -> str:
     found = found.tolist() if hasattr(found, "tolist") else found
     names = feature.get("names")
     if names and isinstance(found, int) and 0 <= found < len(names):
-        return f"{found} = {names[found]}"
+        return names[found] if names[found] == str(found) else f"{found} = {names[found]}"
     text = repr(found.decode(errors="replace") if isinstance(found, bytes) else found)
     return text if len(text) <= 200 else f"{text[:200]} …"
 
