@@ -49,9 +49,11 @@ def cached(ranges: list[_Range], read: _Read, where: str, *, reader: Any) -> _So
         return reader._streams(ranges), read, 0
     spec = kept[0].element_spec
     variants = tf.stack([tf.data.experimental.to_variant(records) for records in kept])
-    streams = tf.data.Dataset.from_tensor_slices(variants)
+    firsts = tf.constant([first for _, _, _, first in ranges], tf.int64)
+    streams = tf.data.Dataset.from_tensor_slices((variants, firsts))
 
-    def open_(variant: Any) -> tf.data.Dataset:
+    def open_(variant: Any, first: Any) -> tf.data.Dataset:
+        del first
         return tf.data.experimental.from_variant(variant, spec)
 
     return streams, open_, len(kept)

@@ -162,8 +162,7 @@ def dataset(
     work = {"drop_remainder": drop_remainder, "equal_steps": equal_steps}
     num_batches = steps(split, batch_size, shard=part, root=root, **work)
     if epochs is None and num_batches == 0:
-        num_examples = sum(take for _, _, take, _ in ranges)
-        raise ValueError(f"epochs=None would wait forever: {num_examples} records give no batch.")
+        raise ValueError(f"epochs=None waits forever: {sum(r[2] for r in ranges)} records only.")
     this = types.SimpleNamespace(**globals())
     whole: Any = _streams(ranges), read, len(ranges)
     if cache is not None:
@@ -363,11 +362,10 @@ def _batches(
     window = max(1, min(_WINDOWS, buffer // 2) // num_open)
     chunk = max(1, min(_CHUNK, batch_size // 8, window))
 
-    def chunks(index: Any, stream: Any) -> tf.data.Dataset:
-        records = read(*stream) if isinstance(stream, tuple) else read(stream)
-        return _shuffle(records, window, seed, index + 1).batch(chunk)
+    def chunks(*stream: Any) -> tf.data.Dataset:
+        return _shuffle(read(*stream), window, seed, 1 + stream[-1]).batch(chunk)
 
-    mixed = _shuffle(streams.enumerate(), num_streams, seed, -1).interleave(
+    mixed = _shuffle(streams, num_streams, seed, -1).interleave(
         chunks, cycle_length=num_open, block_length=1, num_parallel_calls=tf.data.AUTOTUNE
     )
     mixed = _shuffle(mixed, (buffer - window * num_open) // chunk, seed, -2)
@@ -379,9 +377,9 @@ def _shuffle(elements: tf.data.Dataset, size: int, seed: Any, stream: Any) -> tf
 
     ``Dataset.shuffle`` takes a tensor as seed too, but fails after ``tf.random.set_seed(0)``.
     """
+    spec = elements.element_spec
     if size <= 1:
         return elements
-    spec = elements.element_spec
     variant = tf.raw_ops.ShuffleDataset(
         input_dataset=tf.data.experimental.to_variant(elements),
         buffer_size=tf.constant(size, tf.int64),

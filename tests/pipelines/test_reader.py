@@ -118,9 +118,9 @@ class TestEpoch:
             dataset = reader.dataset("none", 8, shuffle=shuffle)
             assert dataset.cardinality() == 0
             assert batches(dataset) == []
-        with pytest.raises(ValueError, match="wait forever: 0 records"):
+        with pytest.raises(ValueError, match="waits forever: 0 records"):
             reader.dataset("none", 8, epochs=None)
-        with pytest.raises(ValueError, match="wait forever: 20 records"):
+        with pytest.raises(ValueError, match="waits forever: 20 records"):
             reader.dataset("test", 21, epochs=None, drop_remainder=True)
 
     def test_dropping_the_remainder_makes_shapes_static(self, reader: types.ModuleType) -> None:
