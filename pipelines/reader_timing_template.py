@@ -699,7 +699,8 @@ def _checklist(
         has("ParallelMap"),
         "ParallelMap" if has("ParallelMap") else "map in one thread",
     )
-    check("batched, then parsed", True, "one call a batch")
+    single = has("ParseSingleExample")
+    check("batched, then parsed", not single, f"one call {'an example' if single else 'a batch'}")
     free = _free_memory()
     fits = source.num_bytes * 2 < free
     cached = bool(source.options.get("cache"))
