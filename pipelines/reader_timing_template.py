@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 MB = 1_000_000
+_OURS = ("split", "batch_size", "root", "epochs")  # arguments that the commands choose
 _WARM_UP = 10  # batches before the clock starts
 DAMAGED = 4  # the exit code
 _STARVED = 0.05  # a share of the time spent waiting that is worth a word
@@ -173,10 +174,10 @@ class Input:
         self.options: dict[str, Any] = {}
         for given in arguments.option:
             key, equals, text = given.partition("=")
-            if not equals or key not in self.known or key in ("split", "batch_size", "root"):
+            if not equals or key not in self.known or key in _OURS:
                 raise RefusedError(
                     f"--option {given}: expected NAME=VALUE with a name that reader.dataset() "
-                    f"takes: {', '.join(list(self.known)[2:])}."
+                    f"takes: {', '.join(name for name in self.known if name not in _OURS)}."
                 )
             try:
                 self.options[key] = ast.literal_eval(text)

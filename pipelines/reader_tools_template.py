@@ -88,7 +88,7 @@ def _benchmark(arguments: argparse.Namespace, out: Output) -> int:
         if cold_why is None
         else f"cold was not measured: {cold_why}."
     )
-    others = [(found["all_cpu"] - found["cpu"]) / found["seconds"] for _, found in rows]
+    others = [(found["all_cpu"] - found["cpu"]) / max(1e-9, found["seconds"]) for _, found in rows]
     if max(others) >= 0.25 * (os.cpu_count() or 1):
         out.say(f"other programs took up to {max(others):.1f} processors meanwhile: rates are low.")
     out.facts["other_processors"] = max(others)

@@ -108,7 +108,7 @@ class TestBenchmark:
         assert found["cold"] == ("reader, cold" in rates)
 
     def test_options_reach_the_reader(self, run: Run, numbers: Path) -> None:
-        arguments = ["--option", "seed=1", "--option", "shuffle=False", "--option", "epochs=1"]
+        arguments = ["--option", "seed=1", "--option", "shuffle=False"]
         code, printed, _ = run(numbers, "benchmark", "--seconds", "0.02", *arguments)
         assert code == 0
         assert "seed=1, shuffle=False" in printed
@@ -326,6 +326,7 @@ class TestRefusals:
             (["benchmark", "--batch-size", "0"], "--batch-size 0 must be 1 or more"),
             (["doctor", "--step-ms", "-1"], "--step-ms -1.0 must be 0 or more"),
             (["benchmark", "--option", "nix=1"], "with a name that reader.dataset() takes"),
+            (["benchmark", "--option", "epochs=1"], "with a name that reader.dataset() takes"),
             (["benchmark", "--option", "seed"], "expected NAME=VALUE"),
             (["benchmark", "--option", "shuffle=-3"], "shuffle=-3"),
             (["show", "--sheet", "x.png"], "made has no images"),
