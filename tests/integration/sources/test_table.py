@@ -1,5 +1,6 @@
 """Tables in memory: pandas, Arrow, NumPy, and anything with an Arrow stream; read back equal."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import snapshard as ss
 from snapshard.pipelines.forecast import forecast
@@ -163,11 +166,42 @@ def test_what_is_no_table_is_refused(
 
 
 def test_label_and_types_must_name_columns(tmp_path: Path) -> None:
-    for settings in ({"label": "b"}, {"types": {"b": "int8"}}):
+    for options in ({"label": "b"}, {"types": {"b": "int8"}}):
         with pytest.raises(RecipeError, match=r"Table: .* names 'b', which is no column"):
-            build(tmp_path, {"a": np.zeros(2)}, **settings)  # type: ignore[arg-type]
+            build(tmp_path, {"a": np.zeros(2)}, **options)  # type: ignore[arg-type]
 
 
 def test_cells_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     with pytest.raises(ss.SnapshardError, match="table row 3: column 'n' is 300, expected int8"):
         build(tmp_path, {"n": np.array([1, 2, 3, 300])}, types={"n": "int8"})
+
+
+_CELLS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=3),
+    st.binary(max_size=3),
+    st.lists(st.integers(-3, 3), max_size=2),
+    st.dictionaries(st.text(max_size=1), st.integers(), max_size=2),
+    st.dates(),
+    st.decimals(allow_nan=False, allow_infinity=False),
+)
+_COLUMNS = st.dictionaries(
+    st.text(max_size=4), st.lists(_CELLS, min_size=2, max_size=2), min_size=1, max_size=3
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(columns=_COLUMNS, label=st.text(max_size=2) | st.none(), as_objects=st.booleans())
+def test_any_cells_are_read_or_refused(
+    columns: dict[str, list[Any]], label: str | None, as_objects: bool
+) -> None:
+    data: Any = pd.DataFrame(columns)
+    if as_objects:
+        data = {name: np.array([*cells, None], object)[:-1] for name, cells in columns.items()}
+    with contextlib.suppress(ss.SnapshardError):
+        recipe = ss.Recipe(name="x", source=ss.Table(data, label=label))
+        found = forecast(recipe, progress=Silent())
+        assert found.num_examples <= 2
