@@ -326,14 +326,12 @@ def _show_serving(snapshot: Snapshot) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
     from . import terminal
-    from .pipelines.interrupts import insistent_interrupts
     from .pipelines.startup_noise import hush_libraries
 
     terminal.prepare_streams()
     hush_libraries()
     try:
-        with insistent_interrupts():
-            code = _run(arguments)
+        code = _run(arguments)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:

@@ -1,5 +1,6 @@
 """The command line as users and scripts meet it: exit codes, messages, output, what is written."""
 
+import functools
 import json
 import os
 import re
@@ -175,6 +176,8 @@ class TestBuild:
             [sys.executable, "-m", "snapshard", "build", images, "--out", tmp_path / "out"],
             stderr=subprocess.PIPE,
             text=True,
+            # Jobs in the background inherit that it is ignored.
+            preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         ) as process:
             stderr = process.stderr
             assert stderr is not None
