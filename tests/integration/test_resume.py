@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -84,6 +85,8 @@ def started(project: Project, out: Path, *, workers: int = 1) -> Iterator[subpro
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Jobs in the background inherit that it is ignored.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield process
