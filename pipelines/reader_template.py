@@ -115,7 +115,7 @@ def dataset(
             before they are shuffled. Pays where reading or inflating is slow.
         augment: ``augment(example, seed)`` changes each example, after the cache, on all cores;
             ``seed`` is int64[2], another for each record and epoch, for ``tf.image.stateless_*``.
-            One by one is slow: reckon with 50 µs of a core for each example.
+            One by one is slow: reckon with 25 µs of a core and more for each example.
         columns: Give these features only, and parse no others.
         as_supervised: Give (features, label), as Keras takes them; features is the dict of all
             but the label, or the tensor itself where there is only one.
