@@ -136,13 +136,15 @@ def resumed(
     number, done = 0, bytearray(sum(num for _, num in work.shards))
     for steps, size, workers in stages:
         steps_left, parts = steps, [(worker, workers) for worker in range(workers)]
-        while steps_left >= (most := max(work.num_batches(one, size, done) for one in parts) or 1):
+        while steps_left >= (most := max(work.num_batches(one, size, done) for one in parts)):
             # Epochs that are over; all after the first are alike.
+            if not any(done) and not most:
+                break  # none has a batch
             num_over = 1 if any(done) else steps_left // most
             number, steps_left = number + num_over, steps_left - num_over * most
             done = bytearray(len(done))
         if steps_left:
-            epoch_seed = _seeds(work.reader, seed, number, epochs)[-1]
+            epoch_seed = _seeds(work.reader, seed, number, epochs)[1][-1]
             before = bytearray(done)
             for one in parts:
                 places = _source(*work.left(one, before), _places, reader=work.reader)
@@ -151,7 +153,7 @@ def resumed(
                 for batch in batches.take(steps_left).as_numpy_iterator():
                     for place in batch.tolist():
                         done[place] = 1
-    *over, current = _seeds(work.reader, seed, number, epochs)
+    seeds, (*over, current) = _seeds(work.reader, seed, number, epochs)
     ranges, gaps = work.left(part, done)
     _tell(work, ranges, gaps, done)
     num = work.num_batches(part, stages[-1][1], done)
@@ -169,20 +171,20 @@ def resumed(
         )
         return tf.data.experimental.from_variant(variant, spec)
 
-    seeds = work.reader._epoch_seeds(seed)
-    for _ in range(0 if epochs is None else number // epochs):
-        next(iter(seeds))  # a pass that is over
-    seeds = seeds.take(-1 if epochs is None else epochs)
     return seeds.filter(is_to_come).flat_map(either)
 
 
-def _seeds(reader: Any, seed: int, number: int, epochs: int | None) -> list[int]:
-    """The seeds of a pass's epochs, up to that of the epoch of this number."""
-    seeds = reader._epoch_seeds(seed)
-    for _ in range(0 if epochs is None else number // epochs):
-        next(iter(seeds))
-    inner = number if epochs is None else number % epochs
-    return [int(one) for one in seeds.take(inner + 1)]
+def _seeds(reader: Any, seed: int, number: int, epochs: int | None) -> tuple[Any, list[int]]:
+    """The seeds of the pass in which the epoch of this number lies, and those up to this epoch.
+
+    What is done already of the dataset of seeds are the passes before: the next is that pass.
+    """
+    passes, inner = (0, number) if epochs is None else divmod(number, epochs)
+    seeds, same = reader._epoch_seeds(seed), reader._epoch_seeds(seed)
+    for _ in range(passes):
+        next(iter(seeds)), next(iter(same))
+    seeds = seeds.take(-1 if epochs is None else epochs)
+    return seeds, [int(one) for one in same.take(inner + 1)]
 
 
 def _source(ranges: list[_Range], gaps: list[int], read: _Read, *, reader: Any) -> _Source:

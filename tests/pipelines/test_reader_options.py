@@ -261,6 +261,16 @@ class TestGoingOn:
             assert sorted(i for b in found[: steps - step] for i in b) == expected
             assert found[steps - step :] == whole[(epoch + 1) * steps :], "as if never broken off"
 
+    def test_what_is_left_may_give_no_batch(self, reader: types.ModuleType) -> None:
+        options = {"seed": 2, "epochs": 2, "drop_remainder": True}
+        rest = reader.dataset("train", 64, start_step=[(16, 16, 1)], **options)
+        second_epoch = [batch["id"].numpy().tolist() for batch in rest]
+        assert len(second_epoch) == TOTAL // 64, "23 records of the first make no batch of 64"
+        going_on = reader.dataset("train", 64, start_step=[(16, 16, 1), (1, 64, 1)], **options)
+        found = ids(going_on)
+        assert len(found) == (TOTAL // 64 - 1) * 64
+        assert not set(found) & set(second_epoch[0])
+
     def test_passes_of_one_epoch_as_fit_makes_them(self, reader: types.ModuleType) -> None:
         steps = reader.steps("train", 16)
         dataset = reader.dataset("train", 16, seed=2)
