@@ -79,10 +79,10 @@ def emit_reader(facts: ReaderFacts) -> str:
     }
     lines = _TEMPLATE.read_text(encoding="utf-8").splitlines()
     wanted = _sections(facts)
-    return "\n".join(_fill(lines, blocks=blocks, wanted=wanted)).rstrip("\n") + "\n"
+    return "\n".join(fill(lines, blocks=blocks, wanted=wanted)).rstrip("\n") + "\n"
 
 
-def _fill(
+def fill(
     lines: list[str], *, blocks: Mapping[str, list[str]], wanted: Mapping[str, bool]
 ) -> Iterator[str]:
     """The template's lines: blocks replaced, sections that are not wanted left out."""
@@ -108,31 +108,40 @@ def _sections(facts: ReaderFacts) -> dict[str, bool]:
 
 def _constants(facts: ReaderFacts) -> Iterator[str]:
     """The snapshot's facts as assignments."""
-    label = facts.label
-    target = facts.features[label] if label is not None else None
-    class_names = list(target.names) if isinstance(target, ClassLabel) else None
-    values = describe(facts.features)
-    if label is not None and class_names is not None:
-        values[label]["names"] = _Name("CLASS_NAMES")
-    yield "# fmt: off"
-    yield from _assign("FORMAT_VERSION", FORMAT_VERSION)
-    yield from _assign("NAME", facts.name)
-    yield from _assign("FINGERPRINT", facts.fingerprint)
-    yield from _assign("NUM_EXAMPLES: dict[str, int]", dict(facts.num_examples))
-    yield from _assign("LABEL: str | None", label)
-    kind = "None" if class_names is None else "list[str]"
-    yield from _assign(f"CLASS_NAMES: {kind}", class_names)
-    yield from _assign("FEATURES: dict[str, dict[str, Any]]", values)
+    more: dict[str, object] = {}
     if _sections(facts)["sides"]:
-        sides = sides_of(facts.features, facts.rotated_images)
-        yield from _assign("SIDES: dict[str, list[str]]", sides)
+        more["SIDES: dict[str, list[str]]"] = sides_of(facts.features, facts.rotated_images)
     if facts.structs:
-        yield from _assign("STRUCTS: list[str]", list(facts.structs))
+        more["STRUCTS: list[str]"] = list(facts.structs)
     layout = layout_of(facts.features)
     if layout:
-        yield from _assign("LAYOUT: list[tuple[str, bytes, int]]", layout)
-    yield from _assign("COMPRESSION", facts.compression)
-    yield from _assign("RECORD_BYTES", max(1, facts.record_bytes))
+        more["LAYOUT: list[tuple[str, bytes, int]]"] = layout
+    return constants(facts, more)
+
+
+def constants(facts: ReaderFacts, more: Mapping[str, object]) -> Iterator[str]:
+    """Assignments of what every reader is told, and ``more``: target -> value."""
+    features = describe(facts.features)
+    label = None if facts.label is None else facts.features[facts.label]
+    class_names = list(label.names) if isinstance(label, ClassLabel) else None
+    if facts.label is not None and class_names is not None:
+        features[facts.label]["names"] = _Name("CLASS_NAMES")
+    kind = "None" if class_names is None else "list[str]"
+    assignments = {
+        "FORMAT_VERSION": FORMAT_VERSION,
+        "NAME": facts.name,
+        "FINGERPRINT": facts.fingerprint,
+        "NUM_EXAMPLES: dict[str, int]": dict(facts.num_examples),
+        "LABEL: str | None": facts.label,
+        f"CLASS_NAMES: {kind}": class_names,
+        "FEATURES: dict[str, dict[str, Any]]": features,
+        **more,
+        "COMPRESSION": facts.compression,
+        "RECORD_BYTES": max(1, facts.record_bytes),
+    }
+    yield "# fmt: off"
+    for name, value in assignments.items():
+        yield from _assign(name, value)
     yield "# fmt: on"
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..schemas.errors import RecipeError
 from ..schemas.features import Image
-from ..schemas.manifest import FORMAT_VERSION
 from ..schemas.naming import READER, READER_NUMPY
-from .emit import ReaderFacts, _assign, _fill, _Name, emit_reader
-from .reader_facts import describe, sides_of
+from .emit import ReaderFacts, constants, emit_reader, fill
+from .reader_facts import sides_of
 
 READERS = ("tf", "numpy")
 """What ``readers=`` may name; the first is in every snapshot."""
@@ -102,36 +101,18 @@ def emit_numpy_reader(facts: ReaderFacts) -> str:
         ),
     }
     header = _HEADER.format(fingerprint=facts.fingerprint, version=facts.version).splitlines()
-    blocks = {"header": list(_fill(header, blocks={}, wanted=wanted)), "constants": []}
-    blocks["constants"] = list(_constants(facts))
+    more = {
+        # The orientation of an encoded image stands in its own EXIF, too.
+        "SIDES: dict[str, list[str]]": sides_of(facts.features, frozenset()),
+        "STRUCTS: list[str]": list(facts.structs),
+    }
+    blocks = {
+        "header": list(fill(header, blocks={}, wanted=wanted)),
+        "constants": list(constants(facts, more)),
+    }
     lines: list[str] = []
     for template in _TEMPLATES:
         text = template.read_text(encoding="utf-8").splitlines()
-        lines += _fill(text, blocks=blocks, wanted=wanted)
+        lines += fill(text, blocks=blocks, wanted=wanted)
         blocks["header"] = []
     return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _constants(facts: ReaderFacts) -> Iterator[str]:
-    """The snapshot's facts as assignments."""
-    features = describe(facts.features)
-    target = {} if facts.label is None else features[facts.label]
-    class_names = target.get("names")
-    if class_names is not None:
-        target["names"] = _Name("CLASS_NAMES")
-    kind = "None" if class_names is None else "list[str]"
-    yield "# fmt: off"
-    yield from _assign("FORMAT_VERSION", FORMAT_VERSION)
-    yield from _assign("NAME", facts.name)
-    yield from _assign("FINGERPRINT", facts.fingerprint)
-    yield from _assign("NUM_EXAMPLES: dict[str, int]", dict(facts.num_examples))
-    yield from _assign("LABEL: str | None", facts.label)
-    yield from _assign(f"CLASS_NAMES: {kind}", class_names)
-    yield from _assign("FEATURES: dict[str, dict[str, Any]]", features)
-    # The orientation of an encoded image stands in its own EXIF, too.
-    sides = sides_of(facts.features, frozenset())
-    yield from _assign("SIDES: dict[str, list[str]]", sides)
-    yield from _assign("STRUCTS: list[str]", list(facts.structs))
-    yield from _assign("COMPRESSION", facts.compression)
-    yield from _assign("RECORD_BYTES", max(1, facts.record_bytes))
-    yield "# fmt: on"

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from snapshard.pipelines.emit import ReaderFacts, emit_reader
+from snapshard.pipelines.emit import emit_reader
 from snapshard.pipelines.emit_tools import emit_tools
 from snapshard.schemas.features import Features, wire_columns
-from snapshard.schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry, SplitEntry
+from snapshard.schemas.manifest import ShardEntry
 from snapshard.schemas.naming import ShardName
 
-FINGERPRINT = "0123456789abcdef"
+from .made_snapshots import FINGERPRINT, put_manifest, shard_entry
+
 Record = Mapping[str, Any]
 
 
@@ -53,9 +54,10 @@ def write_snapshot(
 ) -> types.ModuleType:
     """Writes shards, manifest and reader, and imports the reader."""
     folder.mkdir(parents=True, exist_ok=True)
-    entries, sizes = {}, [1]
+    written: dict[str, list[ShardEntry]] = {}
+    sizes = [1]
     for split, shards in splits.items():
-        written = []
+        written[split] = []
         for index, records in enumerate(shards):
             name = str(
                 ShardName(split=split, index=index, num_shards=len(shards), compression=compression)
@@ -66,49 +68,21 @@ def write_snapshot(
                     content = record if isinstance(record, bytes) else serialize(features, record)
                     sizes.append(len(content))
                     writer.write(content)
-            written.append(
-                ShardEntry(
-                    file=name,
-                    num_examples=len(records),
-                    num_bytes=(folder / name).stat().st_size,
-                    sha256="",
-                    label_counts={},
-                )
-            )
-        entries[split] = SplitEntry(
-            num_examples=sum(shard.num_examples for shard in written),
-            num_bytes=sum(shard.num_bytes for shard in written),
-            shards=written,
-        )
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        name="made",
-        fingerprint=fingerprint,
-        features=dict(features),
-        structs=list(structs),
+            num_bytes = (folder / name).stat().st_size
+            entry = shard_entry(name, num_examples=len(records), num_bytes=num_bytes)
+            written[split].append(entry)
+    facts = put_manifest(
+        folder,
+        features,
+        written,
+        sizes=sizes,
         label=label,
-        compression="gzip" if compression == "gzip" else "none",
-        num_rejects=0,
-        seed=0,
-        versions={},
-        splits=entries,
-        files={},
+        compression=compression,
+        structs=structs,
+        fingerprint=fingerprint,
+        rotated=rotated,
     )
-    (folder / "manifest.json").write_bytes(manifest.to_bytes())
-    text = emit_reader(
-        ReaderFacts(
-            name="made",
-            fingerprint=fingerprint,
-            features=features,
-            label=label,
-            compression=compression,
-            num_examples={split: entry.num_examples for split, entry in entries.items()},
-            record_bytes=sum(sizes) // len(sizes),
-            rotated_images=rotated,
-            version="0.0.0",
-            structs=structs,
-        )
-    )
+    text = emit_reader(facts)
     (folder / "reader.py").write_text(text, encoding="utf-8")
     (folder / "reader_options.py").write_text(emit_tools()["reader_options.py"], encoding="utf-8")
     return load(folder / "reader.py")

@@ -9,16 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapshard.pipelines.emit import ReaderFacts
 from snapshard.pipelines.readers import emit_numpy_reader
 from snapshard.schemas.features import flatten
-from snapshard.schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry, SplitEntry
+from snapshard.schemas.manifest import ShardEntry
 from snapshard.schemas.naming import ShardName
 from snapshard.transforms.index import index_bytes
 from snapshard.transforms.rows import encode_example
 from snapshard.transforms.tfrecord import write_tfrecord
 
-FINGERPRINT = "0123456789abcdef"
+from .made_snapshots import put_manifest, shard_entry
 
 
 def numpy_snapshot(
@@ -31,9 +30,10 @@ def numpy_snapshot(
     """Writes shards, index and manifest as a build does, and gives the reader, imported."""
     features, structs = flatten(declared)
     (folder / "index").mkdir(parents=True)
-    entries, sizes = {}, [1]
+    written: dict[str, list[ShardEntry]] = {}
+    sizes = [1]
     for split, shards in splits.items():
-        written = []
+        written[split] = []
         for number, records in enumerate(shards):
             name = ShardName(
                 split=split, index=number, num_shards=len(shards), compression=compression
@@ -47,46 +47,10 @@ def numpy_snapshot(
             made = write_tfrecord(str(folder / str(name)), [chunk], compression=compression)
             content = index_bytes(made.offsets, made.lengths)
             (folder / name.index_files[0]).write_bytes(content)
-            written.append(
-                ShardEntry(
-                    file=str(name),
-                    num_examples=made.num_examples,
-                    num_bytes=made.num_bytes,
-                    sha256="",
-                    label_counts={},
-                )
-            )
-        entries[split] = SplitEntry(
-            num_examples=sum(shard.num_examples for shard in written),
-            num_bytes=sum(shard.num_bytes for shard in written),
-            shards=written,
-        )
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        name="made",
-        fingerprint=FINGERPRINT,
-        features=dict(features),
-        structs=list(structs),
-        label=None,
-        compression=compression,
-        num_rejects=0,
-        seed=0,
-        versions={},
-        splits=entries,
-        files={},
-    )
-    (folder / "manifest.json").write_bytes(manifest.to_bytes())
-    facts = ReaderFacts(
-        name="made",
-        fingerprint=FINGERPRINT,
-        features=features,
-        label=None,
-        compression=compression,
-        num_examples={split: entry.num_examples for split, entry in entries.items()},
-        record_bytes=sum(sizes) // len(sizes),
-        rotated_images=frozenset(),
-        version="0.0.0",
-        structs=structs,
+            entry = shard_entry(str(name), num_examples=made.num_examples, num_bytes=made.num_bytes)
+            written[split].append(entry)
+    facts = put_manifest(
+        folder, features, written, sizes=sizes, compression=compression, structs=structs
     )
     (folder / "reader_numpy.py").write_text(emit_numpy_reader(facts), encoding="utf-8")
     return load(folder / "reader_numpy.py")

@@ -80,6 +80,10 @@ KINDS: dict[str, Features] = {
 
 
 def emitted(features: Features, **changes: Any) -> str:
+    return emit_reader(facts_of(features, **changes))
+
+
+def facts_of(features: Features, **changes: Any) -> ReaderFacts:
     facts: dict[str, Any] = {
         "name": "made",
         "fingerprint": "0123456789abcdef",
@@ -94,7 +98,7 @@ def emitted(features: Features, **changes: Any) -> str:
             name for name in ("a", "a.y") if any(key.startswith(f"{name}.") for key in features)
         ),
     }
-    return emit_reader(ReaderFacts(**(facts | changes)))
+    return ReaderFacts(**(facts | changes))
 
 
 def constants(text: str) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 
 import snapshard as ss
 from snapshard.pipelines import reader_numpy_examples as examples_module
-from snapshard.pipelines.emit import ReaderFacts
 from snapshard.pipelines.reader_facts import describe, sides_of
 from snapshard.pipelines.readers import check_readers, emit_numpy_reader
 from snapshard.schemas.errors import RecipeError
@@ -33,7 +32,7 @@ from snapshard.schemas.features import Features, flatten, tensor_form
 from snapshard.transforms.rows import encode_example
 
 from .numpy_snapshots import load, numpy_snapshot
-from .test_emit import KINDS
+from .test_emit import KINDS, facts_of, run
 from .test_reader_every_type import (
     CLASSES,
     EVERY,
@@ -567,21 +566,7 @@ class TestEmitted:
 
 
 def emitted(features: Features, compression: str = "none") -> str:
-    facts = ReaderFacts(
-        name="made",
-        fingerprint="0123456789abcdef",
-        features=features,
-        label="label" if "label" in features else None,
-        compression=compression,
-        num_examples={"train": 8, "test": 2},
-        record_bytes=1000,
-        rotated_images=frozenset({"rotated"} & set(features)),
-        version="1.2.3",
-        structs=tuple(
-            name for name in ("a", "a.y") if any(key.startswith(f"{name}.") for key in features)
-        ),
-    )
-    return emit_numpy_reader(facts)
+    return emit_numpy_reader(facts_of(features, compression=compression))
 
 
 @pytest.fixture
@@ -590,18 +575,6 @@ def written(tmp_path: Path) -> Path:
         text = emitted(features, "gzip" if index % 2 else "none")
         (tmp_path / f"reader_{index}.py").write_text(text, encoding="utf-8")
     return tmp_path
-
-
-def run(tool: str, *arguments: str, folder: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", tool, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONWARNINGS": "ignore"},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_ruff_finds_nothing(written: Path) -> None:
