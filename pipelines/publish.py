@@ -33,6 +33,7 @@ from ..transforms.graph import TransformGraph
 from ..transforms.metadata import schema_text
 from ..transforms.rejects import rejects_from_bytes, rejects_to_bytes
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
+from ..transforms.strata import most_frequent
 from ..transforms.summary import RunEntry
 from .emit import ReaderFacts
 from .emit_tools import emit_tools
@@ -157,7 +158,7 @@ def _split_entry(plan: SplitPlan, settings: ShardSettings, publisher: Publisher)
                 num_examples=info.num_examples,
                 num_bytes=info.num_bytes,
                 sha256=info.sha256,
-                label_counts=dict(info.label_counts),
+                label_counts=most_frequent(info.label_counts),
             )
         )
     return SplitEntry(

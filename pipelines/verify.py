@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Iterator
 
 from ..schemas.errors import DamagedSnapshotError
 from ..schemas.manifest import Manifest, ShardEntry
 from ..schemas.naming import MANIFEST, UNLISTED, ShardName, join
 from ..schemas.progress import Progress
 from ..transforms import storage
+from ..transforms.index import index_sizes
 from ..transforms.tfrecord import scan_tfrecord
 from .snapshot import Snapshot
 
@@ -70,6 +72,7 @@ def _contradictions(manifest: Manifest) -> list[str]:
             entry = manifest.files.get(shard.file)
             if entry is None or (entry.bytes, entry.sha256) != (shard.num_bytes, shard.sha256):
                 findings.append(f"{MANIFEST}: shard {shard.file} differs from its entry in files")
+            findings.extend(_odd_index(shard, manifest))
         for total in ("num_examples", "num_bytes"):
             told, summed = getattr(split, total), sum(getattr(s, total) for s in split.shards)
             if told != summed:
@@ -77,6 +80,19 @@ def _contradictions(manifest: Manifest) -> list[str]:
                     f"{MANIFEST}: {total} of split {name!r} is {told:,}, its shards' sum {summed:,}"
                 )
     return findings
+
+
+def _odd_index(shard: ShardEntry, manifest: Manifest) -> Iterator[str]:
+    """Which index files of a shard are too long or too short for the number of its records."""
+    name = ShardName.parse(shard.file)
+    sizes = {} if name is None else index_sizes(name, shard.num_examples)
+    for file, expected in sizes.items():
+        entry = manifest.files.get(file)
+        if entry is not None and entry.bytes != expected:
+            yield (
+                f"{MANIFEST}: {file} has {entry.bytes:,} bytes, expected {expected:,} for "
+                f"{shard.num_examples:,} examples"
+            )
 
 
 def _matters(name: str) -> bool:

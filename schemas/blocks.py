@@ -244,6 +244,7 @@ class ShardInfo:
     """Length of the file."""
     sha256: str
     label_counts: Mapping[str, int]
+    """Of classes all that occur, of other labels the most frequent."""
     start_key: int
     stop_key: int
     index_files: Mapping[str, tuple[int, str]]

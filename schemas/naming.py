@@ -78,6 +78,11 @@ class ShardName:
         """Names of the shard's two index files, relative to the snapshot: offsets, and ids."""
         return f"index/{self}.idx", f"index/{self}.parquet"
 
+    @property
+    def labels_file(self) -> str:
+        """Name of the file of its records' classes, which stands beside the index files."""
+        return f"index/{self}.labels"
+
 
 @dataclasses.dataclass(frozen=True)
 class OutputPaths:

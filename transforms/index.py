@@ -1,4 +1,4 @@
-"""A shard's two index files: where each record lies, and where each record came from.
+"""A shard's index files: where each record lies, where it came from, and its class.
 
 ``<shard>.idx`` holds a pair of little-endian uint64 for each record, in the shard's order: the
 offset of its frame and the length of its frame, in uncompressed bytes. A frame is 12 bytes of
@@ -14,6 +14,10 @@ The pairs are those of NVIDIA DALI's ``tfrecord2idx``, in binary. With the stand
 ``<shard>.parquet`` has the columns ``id`` (the record's), ``source`` (relative path of the file
 it came from) and ``position`` (byte offset or row in it; null where the file is the record). The
 same ids give the same bytes under one version of Arrow.
+
+``<shard>.labels`` is there where the label is a class: a little-endian int32 for each record, in
+the shard's order, its index in the class names, or -1 where the label is missing. Samplers learn
+from it which records to read without reading any.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,7 +28,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..schemas.naming import ShardName
+
 _PAIR = np.dtype("<u8")
+_CLASS = np.dtype("<i4")
+_NO_CLASS = -1
 _ROW_GROUP_ROWS = 1 << 16
 _SCHEMA = pa.schema(
     [
@@ -57,6 +65,26 @@ def index_from_bytes(content: bytes) -> tuple[npt.NDArray[np.uint64], npt.NDArra
         )
     pairs = np.frombuffer(content, _PAIR).astype(np.uint64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
+
+
+def class_codes(column: pa.Array) -> npt.NDArray[np.int32]:
+    """The classes of a wire column of int64, as ``<shard>.labels`` has them: int32[n]."""
+    codes: npt.NDArray[np.int64] = pc.fill_null(column, _NO_CLASS).to_numpy(zero_copy_only=False)
+    return codes.astype(_CLASS)
+
+
+def labels_bytes(codes: Iterable[npt.NDArray[np.int32]]) -> bytes:
+    """The content of ``<shard>.labels``, from what :func:`class_codes` gave, batch by batch."""
+    return b"".join(part.astype(_CLASS, copy=False).tobytes() for part in codes)
+
+
+def index_sizes(name: ShardName, num_examples: int) -> dict[str, int]:
+    """Lengths that follow from the number of records, in bytes, by file: offsets, and classes."""
+    offsets_file, _ = name.index_files
+    return {
+        offsets_file: 2 * _PAIR.itemsize * num_examples,
+        name.labels_file: _CLASS.itemsize * num_examples,
+    }
 
 
 def write_index_table(path: str, ids: Iterable[pa.Array], *, numbered: bool) -> None:

@@ -10,16 +10,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..schemas.blocks import ShardInfo, ShardPlan, SplitPlan
 from ..schemas.errors import StorageError
-from ..schemas.features import Features
+from ..schemas.features import ClassLabel, Features
 from ..schemas.naming import ShardName, Workspace, join
 from ..schemas.shards import Compression
 from . import storage
 from .encode import encode_examples
-from .index import index_bytes, write_index_table
+from .index import class_codes, index_bytes, labels_bytes, write_index_table
 from .membership import select_rows
 from .runs import (
     ID,
@@ -58,6 +60,11 @@ class ShardSettings:
     stratify_by: str | None
     graph: str | None
     """The transform graph's folder; None without a ``preprocessing_fn``."""
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the label is a class."""
+        return self.label is not None and isinstance(self.final[self.label], ClassLabel)
 
 
 def load_graph(folder: str | None) -> TransformGraph | None:
@@ -117,6 +124,16 @@ def rows_of_shard(
     return records if mask.all() else records.filter(pa.array(mask))
 
 
+@dataclasses.dataclass
+class _Noted:
+    """What is noted of a shard's records while they are written, in their order."""
+
+    labels: Counter[str] = dataclasses.field(default_factory=Counter)
+    ids: list[pa.Array] = dataclasses.field(default_factory=list)
+    classes: list[npt.NDArray[np.int32]] = dataclasses.field(default_factory=list)
+    """Batch by batch; none where the label is no class."""
+
+
 class ShardWriter:
     """Writes shards of one snapshot, one after the other; holds what is costly to set up."""
 
@@ -148,11 +165,10 @@ class ShardWriter:
     ) -> ShardInfo:
         settings = self._settings
         path = os.path.join(scratch, str(name))
-        labels: Counter[str] = Counter()
-        ids: list[pa.Array] = []
+        noted = _Noted()
         written = write_tfrecord(
             path,
-            self._examples(split, shard, labels=labels, ids=ids),
+            self._examples(split, shard, noted=noted),
             compression=settings.compression,
         )
         hasher = hashlib.sha256()
@@ -166,21 +182,33 @@ class ShardWriter:
         offsets_file, table_file = name.index_files
         offsets = index_bytes(written.offsets, written.lengths)
         table_path = os.path.join(scratch, "index.parquet")
-        write_index_table(table_path, ids, numbered=settings.numbered)
+        write_index_table(table_path, noted.ids, numbered=settings.numbered)
+        contents = {offsets_file: offsets}
+        if settings.has_classes:
+            contents[name.labels_file] = labels_bytes(noted.classes)
         info = ShardInfo(
             file=str(name),
             num_examples=written.num_examples,
             num_bytes=os.path.getsize(path),
             sha256=hasher.hexdigest(),
-            label_counts=most_frequent(labels),
+            # The manifest keeps fewer; all of them are known here where there is a list of them.
+            label_counts=(
+                dict(sorted(noted.labels.items()))
+                if settings.has_classes
+                else most_frequent(noted.labels)
+            ),
             start_key=shard.start_key,
             stop_key=shard.stop_key,
             index_files={
-                offsets_file: (len(offsets), hashlib.sha256(offsets).hexdigest()),
                 table_file: (os.path.getsize(table_path), _sha256(table_path)),
+                **{
+                    file: (len(content), hashlib.sha256(content).hexdigest())
+                    for file, content in contents.items()
+                },
             },
         )
-        storage.put_bytes(join(settings.snapshot, offsets_file), offsets)
+        for file, content in contents.items():
+            storage.put_bytes(join(settings.snapshot, file), content)
         storage.put_file(table_path, join(settings.snapshot, table_file))
         storage.put_file(path, join(settings.snapshot, str(name)))
         # The shard exists from here on.
@@ -189,9 +217,9 @@ class ShardWriter:
         return info
 
     def _examples(
-        self, split: SplitPlan, shard: ShardPlan, *, labels: Counter[str], ids: list[pa.Array]
+        self, split: SplitPlan, shard: ShardPlan, *, noted: _Noted
     ) -> Iterator[pa.LargeBinaryArray]:
-        """The shard's serialized examples; counts labels and collects ids on the way."""
+        """The shard's serialized examples; notes what the index is to say of them on the way."""
         settings = self._settings
         label = settings.final.get(settings.label) if settings.label else None
         batches = records_of(
@@ -202,12 +230,14 @@ class ShardWriter:
             stratify_by=settings.stratify_by,
         )
         for records in batches:
-            ids.append(bytes_texts(records.column(ID)))
+            noted.ids.append(bytes_texts(records.column(ID)))
             columns = records.select(self._columns)
             if self._graph is not None:
                 columns = self._graph.apply(columns)
             if label is not None and is_countable(label):
-                labels.update(count_labels(columns.column(settings.label), label))
+                noted.labels.update(count_labels(columns.column(settings.label), label))
+            if settings.has_classes:
+                noted.classes.append(class_codes(columns.column(settings.label)))
             yield encode_examples(columns)
 
 
@@ -227,6 +257,8 @@ def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | Non
     if not storage.exists(url):
         return None
     info = ShardInfo.from_json(json.loads(storage.read_bytes(url)))
+    if settings.has_classes and name.labels_file not in info.index_files:
+        return None
     sizes = {info.file: info.num_bytes} | {k: v[0] for k, v in info.index_files.items()}
     for file, num_bytes in sizes.items():
         target = join(settings.snapshot, file)

@@ -119,6 +119,13 @@ def _edit_manifest(folder: Path, edit: Callable[[Any], None]) -> None:
     (folder / "manifest.json").write_text(json.dumps(value))
 
 
+def _list_file(folder: Path, name: str, content: bytes) -> None:
+    """Adds a file that lies there as the manifest says."""
+    (folder / name).write_bytes(content)
+    entry = _entry(content).model_dump()
+    _edit_manifest(folder, lambda manifest: manifest["files"].update({name: entry}))
+
+
 @dataclasses.dataclass(frozen=True)
 class Expect:
     damage: Callable[[Path], object]
@@ -182,6 +189,14 @@ DAMAGES = {
     "a count in the manifest": Expect(
         lambda s: _edit_manifest(s, lambda m: m["splits"]["train"].update(num_examples=7)),
         ("manifest.json: num_examples of split 'train' is 7, its shards' sum 6",),
+    ),
+    "classes of another number of records": Expect(
+        lambda s: _list_file(s, f"index/{TRAIN[0]}.labels", bytes(8)),
+        (f"manifest.json: index/{TRAIN[0]}.labels has 8 bytes, expected 12 for 3 examples",),
+    ),
+    "offsets of another number of records": Expect(
+        lambda s: _list_file(s, f"index/{TRAIN[1]}.idx", bytes(64)),
+        (f"manifest.json: index/{TRAIN[1]}.idx has 64 bytes, expected 48 for 3 examples",),
     ),
     "a shard's hash in the manifest": Expect(
         lambda s: _edit_manifest(

@@ -1,4 +1,4 @@
-"""The two index files of a shard."""
+"""The index files of a shard."""
 
 import array
 from pathlib import Path
@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snapshard.schemas.naming import ShardName
 from snapshard.transforms import index
 from snapshard.transforms.encode import encode_examples
-from snapshard.transforms.index import index_bytes, index_from_bytes, write_index_table
+from snapshard.transforms.index import (
+    class_codes,
+    index_bytes,
+    index_from_bytes,
+    index_sizes,
+    labels_bytes,
+    write_index_table,
+)
 from snapshard.transforms.tfrecord import write_tfrecord
 
 UINT64 = st.integers(0, 2**64 - 1)
@@ -45,6 +53,24 @@ def test_the_standard_library_reads_one_record(tmp_path: Path) -> None:
     with shard.open("rb") as file:
         file.seek(offset)
         assert file.read(length)[12:-4] == examples[3].as_py()
+
+
+CLASSES = st.lists(st.none() | st.integers(0, 2**31 - 1))
+
+
+@given(st.lists(CLASSES))
+def test_classes_come_back(batches: list[list[int | None]]) -> None:
+    content = labels_bytes([class_codes(pa.array(batch, pa.int64())) for batch in batches])
+    expected = [-1 if code is None else code for batch in batches for code in batch]
+    assert content == b"".join(code.to_bytes(4, "little", signed=True) for code in expected)
+
+
+def test_lengths_follow_from_the_number_of_records() -> None:
+    name = ShardName(split="train", index=1, num_shards=2, compression="gzip")
+    assert index_sizes(name, 3) == {
+        "index/train-00001-of-00002.tfrecord.gz.idx": len(index_bytes(*np.ones((2, 3), np.uint64))),
+        "index/train-00001-of-00002.tfrecord.gz.labels": len(labels_bytes([np.ones(3, np.int32)])),
+    }
 
 
 def ids(texts: list[str]) -> pa.Array:
