@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..schemas.features import ClassLabel, Features
 from ..schemas.manifest import FORMAT_VERSION
+from ..transforms.lengths import varying_lists
 from .reader_facts import describe, layout_of, sections, sides_of
 
 _TEMPLATE = pathlib.Path(__file__).with_name("reader_template.py")
@@ -20,8 +21,8 @@ _TEMPLATE = pathlib.Path(__file__).with_name("reader_template.py")
 _MARK = re.compile(r"\s*# \[(?:(?P<named>header|constants)|if (?P<fact>\w+)|(?P<end>end))\]")
 
 _WIDTH = 100
-_MAX_LIST_LINES = 40
-"""Lists of names that need more lines than this take longer lines instead."""
+_MAX_LIST_LINES = 12
+"""Lists that need more lines than this take longer lines instead."""
 
 _HEADER = '''\
 """Reads the snapshot {fingerprint}: ``dataset(split, batch_size)`` gives a ``tf.data.Dataset``.
@@ -56,10 +57,17 @@ class ReaderFacts:
     """Average length of a serialized example, uncompressed; sizes the buffer."""
     rotated_images: frozenset[str]
     """Names of encoded image features that have an EXIF orientation other than 1."""
+    image_formats: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+    """What the files of encoded image features are: "jpeg", "png", "gif", "bmp", "webp", and "cmyk"
+    where JPEGs of four components are to become grey. Any, where it is not told of a feature."""
     version: str
     """Of snapshard."""
     structs: tuple[str, ...] = ()
     """Names of the structs that features ``<struct>.<field>`` are fields of, outer ones first."""
+    class_counts: Sequence[int] = ()
+    """Examples of each class, of the split to train on; none where they are not counted."""
+    lengths: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+    """Where to part lists by their lengths, of features whose first dimension varies."""
     serving: bool = False
     """Whether the snapshot has a model of its preparation."""
 
@@ -102,14 +110,27 @@ def fill(
 
 
 def _sections(facts: ReaderFacts) -> dict[str, bool]:
-    found = sections(facts.features, rotated_images=facts.rotated_images, structs=facts.structs)
-    return found | {"serving": facts.serving}
+    found = sections(
+        facts.features,
+        label=facts.label,
+        rotated_images=facts.rotated_images,
+        image_formats=facts.image_formats,
+        structs=facts.structs,
+    )
+    label = None if facts.label is None else facts.features[facts.label]
+    return found | {"serving": facts.serving, "classes": isinstance(label, ClassLabel)}
 
 
 def _constants(facts: ReaderFacts) -> Iterator[str]:
     """The snapshot's facts as assignments."""
+    wanted = _sections(facts)
     more: dict[str, object] = {}
-    if _sections(facts)["sides"]:
+    if wanted["classes"]:
+        more |= _class_shares(facts)
+    if wanted["lengths"]:
+        names = varying_lists(facts.features)
+        more["LENGTHS: dict[str, list[int]]"] = {n: list(facts.lengths.get(n, ())) for n in names}
+    if wanted["sides"]:
         more["SIDES: dict[str, list[str]]"] = sides_of(facts.features, facts.rotated_images)
     if facts.structs:
         more["STRUCTS: list[str]"] = list(facts.structs)
@@ -117,6 +138,24 @@ def _constants(facts: ReaderFacts) -> Iterator[str]:
     if layout:
         more["LAYOUT: list[tuple[str, bytes, int]]"] = layout
     return constants(facts, more)
+
+
+def _class_shares(facts: ReaderFacts) -> dict[str, object]:
+    """How frequent classes are, and the weights that make all of them count alike in a loss."""
+    label = facts.features[facts.label or ""]
+    assert isinstance(label, ClassLabel)
+    counts = list(facts.class_counts) or [0] * len(label.names)
+    total, num_present = sum(counts), sum(map(bool, counts))
+    weights = [total / (num_present * count) if count else 0.0 for count in counts]
+    return {
+        "CLASS_SHARES: list[float]": [_rounded(count / max(1, total)) for count in counts],
+        "CLASS_WEIGHTS: list[float]": [_rounded(weight) for weight in weights],
+    }
+
+
+def _rounded(number: float) -> float:
+    """Six digits of a number."""
+    return float(f"{number:.6g}")
 
 
 def constants(facts: ReaderFacts, more: Mapping[str, object]) -> Iterator[str]:

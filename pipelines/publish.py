@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..schemas.blocks import SplitPlan
+from ..schemas.blocks import ShardInfo, SplitPlan
 from ..schemas.errors import DamagedSnapshotError, Reject, StorageError
+from ..schemas.features import ClassLabel
 from ..schemas.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -30,6 +31,7 @@ from ..schemas.naming import (
 )
 from ..transforms import storage
 from ..transforms.graph import TransformGraph
+from ..transforms.lengths import length_boundaries, varying_lists
 from ..transforms.metadata import schema_text
 from ..transforms.rejects import rejects_from_bytes, rejects_to_bytes
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
@@ -78,7 +80,8 @@ def publish(
     """
     publisher = Publisher(settings.snapshot)
     serving_entry, serving_files = serving
-    splits = {plan.name: _split_entry(plan, settings, publisher) for plan in plans}
+    written = {plan.name: _written_shards(plan, settings) for plan in plans}
+    splits = {name: _split_entry(shards, publisher) for name, shards in written.items()}
     if settings.graph is not None:
         # Laid out so that `tft.TFTransformOutput` reads the snapshot's folder.
         for name in TransformGraph(settings.graph).info.files:
@@ -95,6 +98,8 @@ def publish(
         for name in survey.features.structs
         if any(feature.startswith(f"{name}.") for feature in settings.final)
     ]
+    trained_on = written[_split_to_train_on(num_examples)]
+    image_facts = prepared.summary.image_facts()
     readers = emit_readers(
         ReaderFacts(
             name=survey.recipe.name,
@@ -104,9 +109,15 @@ def publish(
             compression=settings.compression,
             num_examples=num_examples,
             record_bytes=encoded_bytes // total if total else 0,
-            rotated_images=frozenset(
-                name for name, facts in prepared.summary.image_facts().items() if facts.rotated
-            ),
+            rotated_images=frozenset(name for name, facts in image_facts.items() if facts.rotated),
+            image_formats={name: frozenset(facts.formats) for name, facts in image_facts.items()},
+            class_counts=_class_counts(trained_on, settings),
+            lengths={
+                name: length_boundaries(
+                    n for shard in trained_on for n in shard.lengths.get(name, ())
+                )
+                for name in varying_lists(settings.final)
+            },
             version=survey.parts.versions["snapshard"],
             structs=tuple(structs),
             serving=bool(serving_files),
@@ -140,8 +151,9 @@ def publish(
     return Snapshot(settings.snapshot, manifest)
 
 
-def _split_entry(plan: SplitPlan, settings: ShardSettings, publisher: Publisher) -> SplitEntry:
-    shards = []
+def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]:
+    """What is known of a split's shards, which lie in place."""
+    found = []
     for shard in plan.shards:
         info = read_shard_info(settings, shard_name(shard, settings))
         if info is None:
@@ -149,6 +161,26 @@ def _split_entry(plan: SplitPlan, settings: ShardSettings, publisher: Publisher)
                 f"{shard_name(shard, settings)} was written and is gone from {settings.snapshot}. "
                 "Build again: it goes on from there."
             )
+        found.append(info)
+    return found
+
+
+def _split_to_train_on(num_examples: Mapping[str, int]) -> str:
+    """The split whose classes and lengths the reader tells: train, or else the largest."""
+    return "train" if "train" in num_examples else max(num_examples, key=num_examples.__getitem__)
+
+
+def _class_counts(shards: Sequence[ShardInfo], settings: ShardSettings) -> list[int]:
+    """Examples of each class in some shards; none where the label is no class."""
+    label = settings.final[settings.label] if settings.label is not None else None
+    if not isinstance(label, ClassLabel):
+        return []
+    return [sum(shard.label_counts.get(name, 0) for shard in shards) for name in label.names]
+
+
+def _split_entry(written: Sequence[ShardInfo], publisher: Publisher) -> SplitEntry:
+    shards = []
+    for info in written:
         publisher.note(info.file, num_bytes=info.num_bytes, sha256=info.sha256)
         for name, (num_bytes, sha256) in info.index_files.items():
             publisher.note(name, num_bytes=num_bytes, sha256=sha256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ..schemas.features import (
     Audio,
@@ -19,18 +20,34 @@ from ..schemas.features import (
     wire_columns,
 )
 from ..schemas.wire import ITEM_BYTES
+from ..transforms.lengths import varying_lists
 
 _TOLD = ("of", "names", "unit", "rate", "channels", "image", "labels")
 """What of a feature is told in ``FEATURES`` beside its tensor."""
 _MAX_LAYOUT = 8
 """Features of fixed length that are cut out of examples instead of parsed, at most."""
 _INT64 = b"\x1a"
+_FORMATS = frozenset({"jpeg", "cmyk", "png", "gif", "bmp", "webp"})
+"""What an encoded image may be: its file's format, and among JPEGs those of four components."""
 
 
 def sections(
-    features: Features, *, rotated_images: frozenset[str], structs: tuple[str, ...]
+    features: Features,
+    *,
+    label: str | None,
+    rotated_images: frozenset[str],
+    image_formats: Mapping[str, frozenset[str]],
+    structs: tuple[str, ...],
 ) -> dict[str, bool]:
-    """Which sections of the template a snapshot can use."""
+    """Which sections of the template a snapshot can use.
+
+    Args:
+        features: Of the examples.
+        label: The feature to predict.
+        rotated_images: Names of encoded images that may have to be turned.
+        image_formats: What encoded images are, by name; any format where that is not known.
+        structs: Names of structs.
+    """
     layout = layout_of(features)
     images = _image_facts([f for f in features.values() if isinstance(f, Image)])
     return {
@@ -39,6 +56,9 @@ def sections(
         "struct": bool(structs),
         "flat": not structs,
         **images,
+        **_format_facts(features, image_formats),
+        "classes": label is not None and isinstance(features[label], ClassLabel),
+        "lengths": bool(varying_lists(features)),
         "sides": images["each"] or bool(sides_of(features, rotated_images)),
         **_tensor_facts(features),
         "rotated": bool(rotated_images),
@@ -59,6 +79,28 @@ def _image_facts(images: list[Image]) -> dict[str, bool]:
         "each": bool(encoded) or varying,
         "grey": any(image.channels == 1 for image in encoded),
         "alpha": any(image.channels == 4 for image in encoded),
+    }
+
+
+def _format_facts(
+    features: Features, image_formats: Mapping[str, frozenset[str]]
+) -> dict[str, bool]:
+    """What an encoded image may be: TensorFlow decodes each format by another operation."""
+    found = {
+        (image.channels, image_format)
+        for name, image in features.items()
+        if isinstance(image, Image) and image.storage == "encoded"
+        for image_format in image_formats.get(name) or _FORMATS
+    }
+    formats = {image_format for _, image_format in found} - {"cmyk"}
+    jpeg, not_jpeg = "jpeg" in formats, bool(formats - {"jpeg"})
+    return {
+        "jpeg": jpeg,
+        "not_jpeg": not_jpeg,
+        "mixed": jpeg and not_jpeg,
+        "webp": "webp" in formats,
+        "cmyk_grey": (1, "cmyk") in found,
+        "png_alpha": (4, "png") in found,
     }
 
 
@@ -90,6 +132,7 @@ def _tensor_facts(features: Features) -> dict[str, bool]:
         "narrow_float": any(form.dtype in {"float16", "bfloat16"} for form in plain),
         "bool": any(form.dtype == "bool" for _, form in defaults),
         "tensor": bool(packed) or dimensions or narrow or uint64,
+        "lengths": any(form.shape and form.shape[0] is None for _, form in found),
     }
 
 

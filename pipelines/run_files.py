@@ -22,6 +22,7 @@ from ..schemas.naming import Workspace
 from ..schemas.splits import Splits
 from ..transforms import storage
 from ..transforms.contents import content_hashes
+from ..transforms.image_formats import found_formats
 from ..transforms.key_histogram import KeyHistogram
 from ..transforms.rejects import Dropped, rejects_to_bytes
 from ..transforms.runs import (
@@ -236,5 +237,6 @@ def merge_image_facts(
             int(heights[0]) if len(heights) == 1 else None,
             int(widths[0]) if len(widths) == 1 else None,
             bool((orientations != 1).any()),
+            found_formats(records.column(name), channels=feature.channels),
         )
         facts[name] = facts[name].merge(found) if name in facts else found

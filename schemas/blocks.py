@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import Reject
@@ -156,6 +156,9 @@ class ImageFacts:
     width: int | None
     rotated: bool
     """Whether any has an EXIF orientation other than 1."""
+    formats: tuple[str, ...] = ()
+    """Which of ``jpeg``, ``png``, ``gif``, ``bmp``, ``webp`` their files are, sorted; ``cmyk`` too,
+    where a feature of one channel has JPEGs of four."""
 
     def merge(self, other: ImageFacts) -> ImageFacts:
         """The facts of both sets together."""
@@ -163,6 +166,7 @@ class ImageFacts:
             self.height if self.height == other.height else None,
             self.width if self.width == other.width else None,
             self.rotated or other.rotated,
+            tuple(sorted({*self.formats, *other.formats})),
         )
 
 
@@ -200,7 +204,10 @@ class RunInfo:
         batches = tuple(
             BatchInfo(**dict(zip(names, batch, strict=True))) for batch in value["batches"]
         )
-        facts = {name: ImageFacts(*item) for name, item in value["image_facts"].items()}
+        facts = {
+            name: ImageFacts(height, width, rotated, tuple(formats))
+            for name, (height, width, rotated, formats) in value["image_facts"].items()
+        }
         return cls(**{**value, "batches": batches, "image_facts": facts})
 
 
@@ -245,6 +252,8 @@ class ShardInfo:
     sha256: str
     label_counts: Mapping[str, int]
     """Of classes all that occur, of other labels the most frequent."""
+    lengths: Mapping[str, Sequence[int]]
+    """Of the lists in its first records, by feature: a sample."""
     start_key: int
     stop_key: int
     index_files: Mapping[str, tuple[int, str]]

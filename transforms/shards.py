@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from ..schemas.shards import Compression
 from . import storage
 from .encode import encode_examples
 from .index import class_codes, index_bytes, labels_bytes, write_index_table
+from .lengths import SAMPLE_RECORDS, list_lengths, varying_lists
 from .membership import select_rows
 from .runs import (
     ID,
@@ -132,6 +134,16 @@ class _Noted:
     ids: list[pa.Array] = dataclasses.field(default_factory=list)
     classes: list[npt.NDArray[np.int32]] = dataclasses.field(default_factory=list)
     """Batch by batch; none where the label is no class."""
+    lengths: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    """Of the lists in the first records, by feature."""
+
+    def measure(self, columns: pa.RecordBatch, features: Features, *, up_to: int) -> None:
+        """Notes the lengths of lists until those of ``up_to`` records are known."""
+        for name in varying_lists(features):
+            known = self.lengths.setdefault(name, [])
+            rows = columns.slice(0, up_to - len(known))
+            if rows.num_rows:
+                known.extend(list_lengths(rows, name, features[name]).tolist())
 
 
 class ShardWriter:
@@ -197,6 +209,7 @@ class ShardWriter:
                 if settings.has_classes
                 else most_frequent(noted.labels)
             ),
+            lengths=noted.lengths,
             start_key=shard.start_key,
             stop_key=shard.stop_key,
             index_files={
@@ -238,6 +251,9 @@ class ShardWriter:
                 noted.labels.update(count_labels(columns.column(settings.label), label))
             if settings.has_classes:
                 noted.classes.append(class_codes(columns.column(settings.label)))
+            noted.measure(
+                columns, settings.final, up_to=math.ceil(SAMPLE_RECORDS / shard.num_shards)
+            )
             yield encode_examples(columns)
 
 
@@ -257,8 +273,6 @@ def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | Non
     if not storage.exists(url):
         return None
     info = ShardInfo.from_json(json.loads(storage.read_bytes(url)))
-    if settings.has_classes and name.labels_file not in info.index_files:
-        return None
     sizes = {info.file: info.num_bytes} | {k: v[0] for k, v in info.index_files.items()}
     for file, num_bytes in sizes.items():
         target = join(settings.snapshot, file)

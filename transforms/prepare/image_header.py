@@ -9,7 +9,7 @@ A few microseconds an image: Pillow's parser takes ten times as long.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 MAX_PIXELS = 178_956_970
@@ -105,8 +105,24 @@ def diagnose(data: bytes) -> str:
     return "damaged image" if complete else "truncated image"
 
 
-def _read_jpeg(data: bytes) -> ImageHeader:
-    orientation = 1
+def jpeg_components(data: bytes) -> int:
+    """How many components a JPEG has: 1 of grey, 3 of colours, 4 of CMYK; 0 where none is told."""
+    try:
+        for marker, position, _ in _jpeg_segments(data):
+            if marker in _SOF:
+                return data[position + 5]
+    except (IndexError, UnreadableImageError):
+        pass
+    return 0
+
+
+def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """The segments of a JPEG's header: marker, where the content begins, where it ends.
+
+    Raises:
+        IndexError: where the file ends.
+        UnreadableImageError: where the pixels begin before any frame header.
+    """
     position = 2
     while True:
         position = data.find(b"\xff", position)
@@ -120,8 +136,17 @@ def _read_jpeg(data: bytes) -> ImageHeader:
             position += 2
             continue
         length = data[position + 2] << 8 | data[position + 3]
+        if marker not in _SOF and (marker in (0xD9, 0xDA) or length < 2):
+            raise UnreadableImageError("damaged image", "the JPEG has no frame header")
+        yield marker, position + 4, position + 2 + length
+        position += 2 + length
+
+
+def _read_jpeg(data: bytes) -> ImageHeader:
+    orientation = 1
+    for marker, start, stop in _jpeg_segments(data):
         if marker in _SOF:
-            precision, height, width, components = struct.unpack_from(">BHHB", data, position + 4)
+            precision, height, width, components = struct.unpack_from(">BHHB", data, start)
             if precision != 8 or components not in (1, 3, 4):
                 raise UnreadableImageError(
                     "unsupported image format",
@@ -131,11 +156,9 @@ def _read_jpeg(data: bytes) -> ImageHeader:
             if orientation >= 5:
                 height, width = width, height
             return ImageHeader("jpeg", height, width, 1 if components == 1 else 3, orientation)
-        if marker in (0xD9, 0xDA) or length < 2:
-            raise UnreadableImageError("damaged image", "the JPEG has no frame header")
-        if marker == 0xE1 and data[position + 4 : position + 10] == b"Exif\0\0":
-            orientation = _exif_orientation(data[position + 10 : position + 2 + length])
-        position += 2 + length
+        if marker == 0xE1 and data[start : start + 6] == b"Exif\0\0":
+            orientation = _exif_orientation(data[start + 6 : stop])
+    raise AssertionError("segments end with an exception")
 
 
 def _read_png(data: bytes) -> ImageHeader:
