@@ -300,3 +300,104 @@ class TestLayout:
             "ac02",
             "80808001",
         ]
+
+
+FORMAT_FACTS = {"jpeg", "not_jpeg", "mixed", "webp", "cmyk_grey", "png_alpha"}
+GREY = Image(storage="encoded", channels=1)
+ALPHA = Image(storage="encoded", channels=4)
+
+
+def formats(**by_name: str) -> dict[str, frozenset[str]]:
+    return {name: frozenset(text.split()) for name, text in by_name.items()}
+
+
+class TestFormats:
+    @pytest.mark.parametrize(
+        ("features", "known", "facts"),
+        [
+            ({"a": ENCODED}, formats(a="jpeg"), {"jpeg"}),
+            ({"a": ENCODED}, formats(a="png"), {"not_jpeg"}),
+            ({"a": ENCODED}, formats(a="png gif bmp"), {"not_jpeg"}),
+            ({"a": ENCODED}, formats(a="webp"), {"not_jpeg", "webp"}),
+            ({"a": ENCODED}, formats(a="jpeg png"), {"jpeg", "not_jpeg", "mixed"}),
+            ({"a": ENCODED}, formats(a="jpeg webp"), {"jpeg", "not_jpeg", "mixed", "webp"}),
+            (
+                {"a": ENCODED, "b": ENCODED},
+                formats(a="jpeg", b="png"),
+                {"jpeg", "not_jpeg", "mixed"},
+            ),
+            ({"a": GREY}, formats(a="jpeg"), {"jpeg"}),
+            ({"a": GREY}, formats(a="cmyk jpeg"), {"jpeg", "cmyk_grey"}),
+            ({"a": ENCODED}, formats(a="cmyk jpeg"), {"jpeg"}),
+            ({"a": ALPHA}, formats(a="png"), {"not_jpeg", "png_alpha"}),
+            ({"a": ALPHA}, formats(a="jpeg"), {"jpeg"}),
+            ({"a": ENCODED}, {}, {"jpeg", "not_jpeg", "mixed", "webp"}),
+            ({"a": ENCODED}, formats(a=""), {"jpeg", "not_jpeg", "mixed", "webp"}),
+            (
+                {"a": ENCODED, "b": ENCODED},
+                formats(a="png"),
+                FORMAT_FACTS - {"cmyk_grey", "png_alpha"},
+            ),
+            ({"a": GREY, "b": ALPHA}, {}, FORMAT_FACTS),
+            ({"a": Image(height=8, width=8), "b": Image()}, formats(a="jpeg"), set()),
+            (LABEL, {}, set()),
+        ],
+    )
+    def test_what_has_to_be_decoded(
+        self, features: Features, known: dict[str, frozenset[str]], facts: set[str]
+    ) -> None:
+        found = reader_facts.sections(
+            features,
+            label=None,
+            rotated_images=frozenset(),
+            image_formats=known,
+            structs=(),
+        )
+        assert {name for name in FORMAT_FACTS if found[name]} == facts
+
+
+class TestClasses:
+    def test_weights_make_classes_count_alike(self) -> None:
+        names = ("a", "b", "c", "d")
+        counts = (7, 0, 13, 1)
+        values = constants(emitted({"label": ClassLabel(names=names)}, class_counts=counts))
+        weights, shares = values["CLASS_WEIGHTS"], values["CLASS_SHARES"]
+        assert shares == [0.333333, 0.0, 0.619048, 0.047619]
+        assert weights == [1.0, 0.0, 0.538462, 7.0]
+        weighted = [weight * count for weight, count in zip(weights, counts, strict=True)]
+        assert weighted == pytest.approx([7, 0, 7, 7], rel=1e-5), "together as much as 21 records"
+
+    def test_classes_that_nobody_counted(self) -> None:
+        values = constants(emitted(LABEL))
+        assert values["CLASS_WEIGHTS"] == values["CLASS_SHARES"] == [0.0, 0.0]
+
+    @pytest.mark.parametrize("label", [None, "x"])
+    def test_none_where_the_label_is_no_class(self, label: str | None) -> None:
+        features: Features = {"x": Scalar(dtype="int64"), "other": ClassLabel(names=("a",))}
+        values = constants(emitted(features, label=label))
+        assert "CLASS_WEIGHTS" not in values
+        assert "CLASS_SHARES" not in values
+
+    def test_thousands_stand_on_few_lines(self) -> None:
+        names = tuple(map(str, range(5_000)))
+        features: Features = {"label": ClassLabel(names=names)}
+        few = emitted(LABEL, class_counts=(1, 2))
+        many = emitted(features, class_counts=range(1, 5_001))
+        assert len(many.splitlines()) < len(few.splitlines()) + 45
+        assert len(constants(many)["CLASS_WEIGHTS"]) == 5_000
+
+
+class TestLengths:
+    def test_are_told_of_what_varies(self) -> None:
+        features: Features = {
+            "a": Tensor(dtype="int64", shape=(None,)),
+            "b": Audio(rate=8000),
+            "c": Text(),
+            "d": Tensor(dtype="int64", shape=(3, None)),
+        }
+        values = constants(emitted(features, lengths={"b": (10, 20), "a": (1,)}))
+        assert values["LENGTHS"] == {"a": [1], "b": [10, 20]}
+        assert constants(emitted(features))["LENGTHS"] == {"a": [], "b": []}
+
+    def test_none_where_nothing_varies(self) -> None:
+        assert "LENGTHS" not in constants(emitted({"c": Text()} | LABEL))
