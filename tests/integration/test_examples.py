@@ -18,7 +18,7 @@ from snapshard.schemas.progress import Silent
 RECIPES = sorted(
     path.name
     for path in (Path(__file__).resolve().parents[2] / "examples").glob("*.py")
-    if path.name != "demo.py"
+    if path.name not in ("demo.py", "train_with_profile.py")
 )
 
 
