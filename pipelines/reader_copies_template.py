@@ -1,0 +1,505 @@
+"""What ``reader.py`` beside it does for ``local_copy=``: shards copied to a fast local disk.
+
+They are copied in the background, in the order in which they will be read and ahead of it, and
+checked by sha256 against the manifest. With ``(folder, bytes)`` the copies are a rolling window,
+for data larger than the disk. It needs TensorFlow and nothing else; fsspec for the protocols that
+TensorFlow does not know (``s3://``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import fcntl
+import glob
+import hashlib
+import importlib
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+_AT_ONCE = 4  # shards that are copied at a time
+_AHEAD = 8  # shards that are copied before a stream asks for them, at most
+_PARALLEL = 3  # streams that tf.data's parallel interleave opens for each that it draws on
+_CHUNK_BYTES = 1 << 20  # read, hashed and written at a time
+_TRIES = 3  # to read on, in vain, before it is an error
+_BACKOFF_S = 0.5  # before the second try, twice that before the third
+_WAIT_S = 0.05  # between two looks at whether something has come
+_GRACE_S = 1.0  # from handing a file out until it is surely open, and may be unlinked
+
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("abfs", "abfss", "adl", "az"), "adlfs"),
+    **dict.fromkeys(("http", "https"), "aiohttp"),
+    "gcs": "gcsfs",
+    "hdfs": "pyarrow",
+    "sftp": "paramiko",
+}
+
+
+class _FailedError(Exception):
+    """A copy failed, and no further try would mend it."""
+
+
+def copied(job: Any, folder: str | os.PathLike[str], limit: int | None) -> None:
+    """Lets a job read copies of its shards in a local folder, of ``limit`` bytes at most.
+
+    Without a limit, runs and processes share the copies in ``<folder>/<name>-<fingerprint>``. With
+    one, the copies are this process's and removed at its end; its datasets with the same folder
+    and limit share them. What is open stays readable when it is removed, and takes room until it
+    is read: ``job.num_open`` is lowered to what the limit holds, which changes a seeded order.
+
+    Raises:
+        ValueError: if the folder cannot be written, or is too small, or the limit is.
+    """
+    folder = os.fspath(folder)
+    if "://" in folder:
+        raise ValueError(f"local_copy={folder!r} must be a folder on a local disk.")
+    manifest = json.loads(read_bytes(f"{job.root}/manifest.json"))
+    entries = manifest["splits"][job.split]["shards"]
+    sizes = [entry["num_bytes"] for entry in entries] or [0]
+    ahead = _AHEAD
+    if limit is not None and limit < 2 * max(sizes):
+        raise ValueError(
+            f"local_copy=({folder!r}, {limit}): a window must hold two shards, and those of "
+            f"{job.split!r} have up to {max(sizes):,} bytes: give {2 * max(sizes)} or more."
+        )
+    if limit is not None and limit < sum(sizes):
+        num = limit // max(sizes)
+        ahead = max(1, min(_AHEAD, num // 4))
+        job.num_open = max(1, min(job.num_open, (num - ahead) // _PARALLEL))
+    try:
+        copies = _copies(os.path.abspath(folder), job.reader, limit)
+    except OSError as error:
+        raise ValueError(
+            f"local_copy={folder!r} cannot be written ({_line(error)}): "
+            "give a folder on a local disk."
+        ) from None
+    for entry in entries:
+        copies.add(f"{job.root}/{entry['file']}", entry["num_bytes"], entry["sha256"])
+    copies.check_room([path for path, *_ in job.ranges])
+    read = job.read
+
+    def read_copy(path: Any, skip: Any, take: Any, first: Any) -> tf.data.Dataset:
+        places = [tf.cast(place, tf.int64) for place in (skip, take, first)]
+        once = tf.data.Dataset.from_tensors((tf.convert_to_tensor(path), *places))
+        tries = once.concatenate(_slowed(once.repeat(), _WAIT_S)).map(hand_out)
+        return tries.filter(is_there).take(1).flat_map(read)
+
+    def hand_out(path: Any, *places: Any) -> Any:
+        local, error = tf.numpy_function(copies.hand_out, [path], [tf.string, tf.string])
+        with tf.control_dependencies([tf.debugging.Assert(tf.equal(error, b""), [error])]):
+            return tf.ensure_shape(tf.identity(local), []), *places
+
+    def is_there(path: Any, *places: Any) -> Any:
+        del places
+        return tf.strings.length(path) > 0
+
+    def announce(path: Any, *places: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(copies.announce, [path], tf.string), []), *places
+
+    def announced(streams: tf.data.Dataset) -> tf.data.Dataset:
+        return streams.map(announce).prefetch(ahead)
+
+    job.read, job.ahead, job.localize = read_copy, announced, copies.localize
+
+
+def read_bytes(url: str) -> bytes:
+    """The content of a file at a path or URL, of any protocol that TensorFlow or fsspec knows.
+
+    Raises:
+        ValueError: if it cannot be read, with what to install where that is the reason.
+    """
+    try:
+        with _open(url) as source:
+            return bytes(source.read())
+    except (FileNotFoundError, tf.errors.NotFoundError):
+        raise ValueError(f"There is no {url}.") from None
+    except _FailedError as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:
+        raise ValueError(f"{url} cannot be read: {_line(error)}.") from None
+
+
+def _open(url: str) -> Any:
+    """A file to read: by TensorFlow where it knows the protocol, else by fsspec."""
+    scheme = url.split("://", 1)[0] if re.match("[a-z][a-z0-9+.-]*://", url) else ""
+    if scheme in tf.io.gfile.get_registered_schemes():
+        return tf.io.gfile.GFile(url, "rb")
+    try:
+        return importlib.import_module("fsspec").open(url, "rb").open()
+    except ImportError as error:
+        raise _FailedError(
+            f"{url} cannot be read: TensorFlow knows no {scheme}://, and there is "
+            f"{_line(error)}. To install: pip install fsspec {_PACKAGES.get(scheme, '')}".rstrip()
+        ) from None
+    except ValueError as error:
+        raise _FailedError(f"{url} cannot be read: {_line(error)}.") from None
+
+
+@dataclasses.dataclass(eq=False)
+class _File:
+    """One shard and its copy; the lock of ``_Copies`` guards what changes."""
+
+    url: str
+    local: str
+    num_bytes: int
+    sha256: str
+    state: str = "absent"
+    """Then "queued", "copying" and "there"."""
+    is_awaited: bool = False
+    """Whether a stream waits for it, and does not merely come to it later."""
+    is_opened: bool = False
+    """Whether a stream has come for it since it was announced."""
+    since: float = 0.0
+    """When it arrived, or was handed out last: seconds of ``time.monotonic``."""
+    error: str = ""
+    """Why the last copy failed, if it did."""
+
+
+class _Copies:
+    """The copies in one folder, and the threads of this process that make them.
+
+    A copy waits for room, never for a stream: whoever breaks off leaves nothing locked. A copy
+    that is only announced takes the room of files that were opened; one that a stream waits for
+    also that of files which no stream has come for. Such a file is copied again if one does.
+    """
+
+    def __init__(self, folder: str, limit: int | None, log: logging.Logger) -> None:
+        self.folder, self.limit, self.log = folder, limit, log
+        self.files: dict[str, _File] = {}
+        self.queue: list[_File] = []
+        self.changed = threading.Condition()
+        self.num_threads = 0
+        self.num_busy = 0
+        self.busy_since = 0.0
+        self.told = {"copied": 0, "there": 0, "bytes": 0, "seconds": 0.0}
+
+    def add(self, url: str, num_bytes: int, sha256: str) -> None:
+        """Makes a shard known, or the place where it now lies."""
+        name = os.path.basename(url)
+        file = _File(url, f"{self.folder}/{name}", num_bytes, sha256)
+        with self.changed:
+            self.files.setdefault(name, file).url = url
+
+    def check_room(self, urls: Sequence[str]) -> None:
+        """Raises ValueError where the disk is too small for these shards, or for the limit."""
+        files = [self.files[os.path.basename(url)] for url in {*urls}]
+        there = sum(file.num_bytes for file in files if _is_whole(file))
+        missing = sum(file.num_bytes for file in files) - there
+        if self.limit is not None:
+            missing = min(missing, self.limit - self._used())
+        free = shutil.disk_usage(self.folder).free
+        if missing > free:
+            raise ValueError(
+                f"local_copy={os.path.dirname(self.folder)!r}: {missing:,} bytes are still to be "
+                f"copied there, and {free:,} are free. Give (folder, bytes), with less than that, "
+                "for a window that moves over the shards; or a larger disk."
+            )
+
+    def announce(self, url: bytes) -> bytes:
+        """Says that a stream will come for this shard, in the order of the calls."""
+        with self.changed:
+            self._want(self._file(url))
+        return url
+
+    def hand_out(self, url: bytes) -> tuple[bytes, bytes]:
+        """(the path of its copy, or nothing as long as it is not there; what failed, if it did)."""
+        with self.changed:
+            file = self._file(url)
+            if file.error:
+                error, file.error = file.error, ""
+                return b"", error.encode()
+            if file.state == "there" and not _is_whole(file):
+                file.state = "absent"  # removed by someone
+            if file.state != "there":
+                file.is_awaited = True
+                self._want(file)
+                return b"", b""
+            file.is_opened, file.is_awaited, file.since = True, False, time.monotonic()
+            return file.local.encode(), b""
+
+    def localize(self, url: str) -> str:
+        """The path of a shard's copy, once it is there; a window may drop it a second later.
+
+        Raises:
+            ValueError: if it cannot be copied.
+        """
+        while True:
+            local, error = self.hand_out(url.encode())
+            if error:
+                raise ValueError(error.decode())
+            if local:
+                return local.decode()
+            with self.changed:
+                self.changed.wait(_WAIT_S)
+
+    def _file(self, url: bytes) -> _File:
+        return self.files[os.path.basename(url.decode())]
+
+    def _want(self, file: _File) -> None:
+        file.is_opened = False
+        if file.state != "absent":
+            return
+        file.state, file.error = "queued", ""
+        self.queue.append(file)
+        if self.num_threads < _AT_ONCE:
+            self.num_threads += 1
+            # No daemon: one that wakes within TensorFlow at the interpreter's end would abort it.
+            threading.Thread(target=self._work, name="local_copy", daemon=False).start()
+
+    def _used(self) -> int:
+        there = [file for file in self.files.values() if file.state in ("copying", "there")]
+        return sum(file.num_bytes for file in there)
+
+    def _make_room(self, file: _File) -> bool:
+        """Removes what was opened longest ago, until the file fits; False while it can't."""
+        while self.limit is not None and self._used() + file.num_bytes > self.limit:
+            now = time.monotonic()
+            old = [
+                other
+                for other in self.files.values()
+                if other.state == "there"
+                and now - other.since > _GRACE_S
+                and (other.is_opened or file.is_awaited)
+            ]
+            if not old:
+                return False
+            oldest = min(old, key=lambda other: (not other.is_opened, other.since))
+            oldest.state = "absent"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(oldest.local)
+        return True
+
+    def _next(self) -> _File | None:
+        """The next file to copy, once there is room; None where all is done."""
+        with self.changed:
+            while self.queue and _is_running():
+                file = next((file for file in self.queue if file.is_awaited), self.queue[0])
+                if self._make_room(file):
+                    self.queue.remove(file)
+                    file.state = "copying"
+                    if not self.num_busy:
+                        self.busy_since = time.monotonic()
+                    self.num_busy += 1
+                    return file
+                self.changed.wait(_WAIT_S)
+            self.num_threads -= 1
+            return None
+
+    def _work(self) -> None:
+        """What one thread does, as long as there is something to do."""
+        while (file := self._next()) is not None:
+            num_bytes, error = 0, ""
+            try:
+                num_bytes = _bring(file)
+            except Exception as failed:
+                error = str(failed) if isinstance(failed, _FailedError) else _line(failed)
+            with self.changed:
+                file.state, file.error = "absent" if error else "there", error
+                file.since = time.monotonic()
+                if not error:
+                    self.told["copied" if num_bytes else "there"] += 1
+                    self.told["bytes"] += num_bytes
+                self.num_busy -= 1
+                if not self.num_busy:
+                    self.told["seconds"] += file.since - self.busy_since
+                if not self.num_busy and not self.queue:
+                    self._tell()
+                self.changed.notify_all()
+
+    def _tell(self) -> None:
+        """Logs what was copied since the last time."""
+        seconds = max(self.told["seconds"], 1e-9)
+        self.log.info(
+            "local_copy: %d shards copied to %s, %d bytes in %.1f s (%.1f MB/s); %d were there.",
+            *(self.told["copied"], self.folder, self.told["bytes"], seconds),
+            *(self.told["bytes"] / seconds / 1e6, self.told["there"]),
+        )
+        self.told = dict.fromkeys(self.told, 0)
+
+
+_OPEN: dict[tuple[int, str, int | None], _Copies] = {}
+"""By process, folder and limit; a dataset made again finds its copies here."""
+
+
+def _copies(folder: str, reader: Any, limit: int | None) -> _Copies:
+    stem = f"{folder}/{reader.NAME}-{reader.FINGERPRINT}"
+    key = (os.getpid(), stem, limit)
+    if key not in _OPEN:
+        os.makedirs(folder, exist_ok=True)
+        for lock in glob.glob(f"{glob.escape(folder)}/*-window-*/lock"):
+            _sweep(lock)
+        if limit is None:
+            os.makedirs(stem, exist_ok=True)
+        else:
+            stem = _window(stem)
+        _OPEN[key] = _Copies(stem, limit, logging.getLogger(reader.NAME))
+    return _OPEN[key]
+
+
+def _window(stem: str) -> str:
+    """A new folder of this process alone, which it removes at its end."""
+    name = f"{os.getpid()}-{uuid.uuid4().hex}"
+    path, new = f"{stem}-window-{name}", f"{os.path.dirname(stem)}/.{name}"
+    os.makedirs(new)
+    lock = open(f"{new}/lock", "wb")  # noqa: SIM115 - held until the process ends
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.rename(new, path)  # with its lock, or others would take it for a leftover
+    pid = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == pid:  # and not in a fork
+            shutil.rmtree(path, ignore_errors=True)
+        lock.close()
+
+    atexit.register(remove)
+    return path
+
+
+def _sweep(lock: str) -> None:
+    """Removes the window that this lock lies in, if its process is no more."""
+    with contextlib.suppress(OSError), open(lock, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(os.path.dirname(lock), ignore_errors=True)
+
+
+def _bring(file: _File) -> int:
+    """Sees to it that the copy is there and is what the manifest says; the bytes copied.
+
+    Of several processes with one folder, one copies a shard and the others wait for it.
+    """
+    part, damaged = f"{file.local}.part", None
+    while _is_running():
+        found = _stamp(file.local)
+        if found not in (None, damaged) and _is_whole(file) and _sha256(file.local) == file.sha256:
+            return 0
+        damaged = found
+        with open(part, "ab") as target:
+            if _is_locked(target, part):
+                if _stamp(file.local) == damaged:
+                    with _removed_if_failed(part):
+                        _fetch(file, target)
+                        os.replace(part, file.local)
+                    return file.num_bytes
+                os.unlink(part)  # another process has copied it meanwhile
+        time.sleep(_WAIT_S)
+    raise _FailedError("The program ends.")
+
+
+def _is_locked(target: Any, path: str) -> bool:
+    """Locks a file that is open, if no other has, and if it still lies at this path."""
+    try:
+        fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(target.fileno()), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+@contextlib.contextmanager
+def _removed_if_failed(path: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        os.unlink(path)
+        raise
+
+
+def _fetch(file: _File, target: Any) -> None:
+    """Copies a shard into a file; once more if it is not what the manifest says."""
+    for _ in range(2):
+        target.truncate(0)
+        num_bytes, sha256 = _stream(file, target)
+        if (num_bytes, sha256) == (file.num_bytes, file.sha256):
+            target.flush()
+            return
+    raise _FailedError(
+        f"{file.url} is damaged: expected {file.num_bytes} bytes of sha256 {file.sha256}, found "
+        f"{num_bytes} of {sha256}, twice. Copy or build the snapshot again."
+    )
+
+
+def _stream(file: _File, target: Any) -> tuple[int, str]:
+    """Copies once, reading on where a read failed; how many bytes, of which sha256."""
+    digest, num_bytes, num_failed = hashlib.sha256(), 0, 0
+    while True:
+        try:
+            with _open(file.url) as source:
+                source.seek(num_bytes)
+                while num_bytes <= file.num_bytes and (chunk := source.read(_CHUNK_BYTES)):
+                    digest.update(chunk)
+                    _write(target, chunk)
+                    num_bytes, num_failed = num_bytes + len(chunk), 0
+            return num_bytes, digest.hexdigest()
+        except _FailedError:
+            raise
+        except Exception as error:
+            num_failed += 1
+            if num_failed == _TRIES:
+                raise _FailedError(
+                    f"{file.url} cannot be read, {_TRIES} times: {_line(error)}. Go on when the "
+                    "store can be reached; what was copied is kept."
+                ) from None
+            time.sleep(_BACKOFF_S * 2 ** (num_failed - 1))
+
+
+def _write(target: Any, chunk: bytes) -> None:
+    if not _is_running():
+        raise _FailedError("The program ends.")
+    try:
+        target.write(chunk)
+    except OSError as error:
+        raise _FailedError(
+            f"{target.name} cannot be written: {_line(error)}. Make room there, or give "
+            "local_copy=(folder, bytes), a window that moves over the shards."
+        ) from None
+
+
+def _is_running() -> bool:
+    """Whether the program goes on; Python waits for threads at its end."""
+    return threading.main_thread().is_alive()
+
+
+def _is_whole(file: _File) -> bool:
+    stamp = _stamp(file.local)
+    return stamp is not None and stamp[2] == file.num_bytes
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _line(error: Exception) -> str:
+    """An error on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
+    """Elements that come after so long each, without keeping one of TensorFlow's threads busy."""
+    spec = elements.element_spec
+    variant = tf.raw_ops.SleepDataset(
+        input_dataset=tf.data.experimental.to_variant(elements),
+        sleep_microseconds=tf.constant(int(seconds * 1e6), tf.int64),
+        output_types=[part.dtype for part in spec],
+        output_shapes=[part.shape for part in spec],
+    )
+    return tf.data.experimental.from_variant(variant, spec)
