@@ -120,11 +120,36 @@ def init(source: _Source) -> None:
 
 
 @app.command()
-def plan(source: _Source, limit: _Limit = None) -> None:
-    """Show what a build would read and make. Writes nothing."""
+def plan(
+    source: _Source,
+    limit: _Limit = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Show, too, what each of so many trainers would read; of a snapshot, if SOURCE is "
+            "one, what it does read.",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Examples in a trainer's batch.", metavar="B", show_default=False),
+    ] = None,
+) -> None:
+    """Show what a build would read and make, or how a snapshot divides. Writes nothing."""
     from . import terminal
     from .pipelines.forecast import forecast
+    from .pipelines.snapshot import Snapshot, lies_at
+    from .pipelines.worker_shares import shares_of_snapshot, shares_to_come
 
+    if batch_size is not None and workers is None:
+        raise typer.BadParameter("--batch-size goes with --workers.")
+    if workers is not None and lies_at(source):
+        for shares in shares_of_snapshot(Snapshot.open(source), workers):
+            terminal.show_shares(shares, batch_size, exact=True)
+        return
     recipe = _recipe_of(source)
     with terminal.Bars() as bars:
         found = forecast(recipe, progress=bars, limit=limit)
@@ -137,26 +162,16 @@ def plan(source: _Source, limit: _Limit = None) -> None:
     terminal.show_features(found.features, title)
     if found.class_counts:
         terminal.show_counts("files by class", found.class_counts)
-    terminal.show_table(
-        "splits to come, about",
-        ("name", "examples", "shards", "size", "each shard"),
-        [
-            (
-                split.name,
-                split.num_examples,
-                split.num_shards,
-                terminal.human_bytes(split.num_bytes),
-                terminal.human_bytes(split.num_bytes / max(1, split.num_shards)),
-            )
-            for split in found.splits
-        ],
-    )
+    terminal.show_splits_to_come(found.splits)
     terminal.say(
         f"about {terminal.human_count(found.num_examples, 'examples')} of "
         f"{terminal.human_bytes(found.example_bytes)}, {terminal.human_bytes(found.output_bytes)} "
         f"in all before compression; this {'fits' if found.fits_memory else 'does not fit'} into "
         f"the {terminal.human_bytes(found.free_memory_bytes)} of memory that are free here"
     )
+    if workers is not None:
+        for split in found.splits:
+            terminal.show_shares(shares_to_come(split, workers), batch_size, exact=False)
     for warning in found.warnings:
         terminal.show_warning(warning)
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -39,6 +40,10 @@ from .schemas.features import (
     tensor_form,
 )
 from .schemas.manifest import Manifest
+
+if TYPE_CHECKING:
+    from .pipelines.forecast import SplitForecast
+    from .pipelines.worker_shares import SplitShares
 
 # Neither markup nor emoji: what is printed holds names from the data.
 out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -329,6 +334,44 @@ def show_splits(manifest: Manifest) -> None:
             (name, split.num_examples, len(split.shards), human_bytes(split.num_bytes), span)
         )
     show_table("splits", ("name", "examples", "shards", "size", "each shard"), rows)
+
+
+def show_splits_to_come(splits: Iterable[SplitForecast]) -> None:
+    """Prints the splits that a build would make."""
+    rows = [
+        (
+            split.name,
+            split.num_examples,
+            split.num_shards,
+            human_bytes(split.num_bytes),
+            human_bytes(split.num_bytes / max(1, split.num_shards)),
+        )
+        for split in splits
+    ]
+    columns = ("name", "examples", "shards", "size", "each shard")
+    show_table("splits to come, about", columns, rows)
+
+
+def show_shares(split: SplitShares, batch_size: int | None, *, exact: bool) -> None:
+    """Prints what each worker gets of a split."""
+    columns = ["worker", "shards", "examples", "size"]
+    rows: list[list[object]] = [
+        [index, worker.num_shards, worker.num_examples, human_bytes(worker.num_bytes)]
+        for index, worker in enumerate(split.workers)
+    ]
+    if batch_size is not None:
+        columns.append("batches")
+        for row, worker in zip(rows, split.workers, strict=True):
+            row.append(worker.num_batches(batch_size))
+    show_table(f"{split.name} by worker{'' if exact else ', about'}", columns, rows)
+    if split.num_divided:
+        say(f"  {human_count(split.num_divided, 'shards')}: several workers read a part of each")
+    if batch_size is not None:
+        say(
+            f"  equal_steps=True: {human_count(split.equal_steps(batch_size), 'steps')} for each "
+            f"worker, {split.num_left_out(batch_size):,} of "
+            f"{human_count(split.num_examples, 'examples')} left out in an epoch"
+        )
 
 
 def flush() -> None:

@@ -87,6 +87,13 @@ class Snapshot:
         return module
 
 
+def lies_at(path: str) -> bool:
+    """Whether a path is that of a snapshot, or of a folder that says which one is the latest."""
+    if not path or "::" in path or "*" in path:
+        return False
+    return any(storage.exists(join(path, name)) for name in (MANIFEST, LATEST))
+
+
 def read_latest(url: str) -> str:
     """The fingerprint that a ``latest.json`` names.
 
