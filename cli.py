@@ -147,6 +147,8 @@ def plan(
     if batch_size is not None and workers is None:
         raise typer.BadParameter("--batch-size goes with --workers.")
     if workers is not None and lies_at(source):
+        if limit is not None:
+            raise typer.BadParameter(f"--limit is for data, and {source} is a snapshot.")
         for shares in shares_of_snapshot(Snapshot.open(source), workers):
             terminal.show_shares(shares, batch_size, exact=True)
         return

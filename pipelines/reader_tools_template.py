@@ -287,6 +287,9 @@ def _profile(arguments: argparse.Namespace, out: Output) -> int:
     return 0
 
 
+_INDEX_BYTES = {".idx": 16, ".labels": 4}  # for each record of a shard
+
+
 def _verify(arguments: argparse.Namespace, out: Output) -> int:
     """Holds every file against the manifest, every record of a shard against its checksums."""
     tf = load_tensorflow()
@@ -310,6 +313,14 @@ def _verify(arguments: argparse.Namespace, out: Output) -> int:
             wrong.append(f"has {num_bytes:,} bytes, expected {entry['bytes']:,}")
         elif hasher.hexdigest() != entry["sha256"]:
             wrong.append("its sha256 differs")
+        stem, kind = os.path.splitext(name.removeprefix("index/"))
+        if kind in _INDEX_BYTES and stem in shards:
+            num_records_told = num_bytes / _INDEX_BYTES[kind]
+            if num_records_told != shards[stem]["num_examples"]:
+                wrong.append(
+                    f"tells of {num_records_told:,g} records, expected "
+                    f"{shards[stem]['num_examples']:,}"
+                )
         if name in shards:
             count, damage = _count_records(path, "GZIP" if snapshot.gzip else "")
             num_records += count

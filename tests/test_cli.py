@@ -236,6 +236,9 @@ class TestPlan:
             counts = re.findall(r"^ +\d +\d +(\d+) +\d", printed, re.MULTILINE)
             assert sum(map(int, counts)) == 40
         assert _listing(snapshot) == before
+        code, printed, told = call("plan", snapshot, "--workers", "2", "--limit", "3")
+        assert (code, printed) == (2, "")
+        assert f"--limit is for data, and {snapshot} is a snapshot" in told
 
     def test_batch_size_needs_workers(self, images: Path, call: Any) -> None:
         code, printed, told = call("plan", images, "--batch-size", "5")

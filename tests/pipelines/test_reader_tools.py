@@ -277,6 +277,22 @@ class TestVerify:
         assert code == 4
         assert "train-00001-of-00003.tfrecord is missing" in errors
 
+    def test_index_is_of_as_many_records(self, run: Run, numbers: Path, tmp_path: Path) -> None:
+        folder = tmp_path / "copy"
+        shutil.copytree(numbers, folder)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        (folder / "index").mkdir()
+        names = [f"index/train-0000{i}-of-00003.tfrecord" for i in range(2)]
+        for name, size in ((f"{names[0]}.labels", 4 * 70), (f"{names[1]}.labels", 4 * 64)):
+            (folder / name).write_bytes(bytes(size))
+            sha256 = hashlib.sha256(bytes(size)).hexdigest()
+            manifest["files"][name] = {"bytes": size, "sha256": sha256}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        code, _, errors = run(folder, "verify")
+        assert code == 4
+        assert f"{names[1]}.labels: tells of 64 records, expected 65" in errors
+        assert f"{names[0]}.labels" not in errors
+
 
 class TestShow:
     def test_tables_and_records(self, run: Run, numbers: Path) -> None:
