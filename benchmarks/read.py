@@ -1,73 +1,99 @@
 """How fast the emitted reader is, beside the patterns that tutorials teach.
 
-All give batches of the same images, 64×64 pixels. Rounds are interleaved, so that the machine's
-moods fall on all alike; ratios are taken within a round. The files lie in the page cache: this
-measures the pipelines, not the disk.
+Snapshots of four kinds, and two of them with GZIP: raw images of 64×64; the photographs themselves,
+JPEGs of 100×100; rows of 22 features; lines of text with a label. All contenders of a table give
+the same records, and all but two of each are shuffled. Rounds are interleaved, so that the
+machine's moods fall on all alike; ratios are taken within a round. The files lie in the page cache:
+this measures the pipelines, not the disk.
 
-    python benchmarks/read.py --images DIR
-    python benchmarks/read.py --images DIR --snapshot SNAPSHOT
+Each is read in a window of time, after a warm-up; so starting an epoch counts by its share, and
+starting the pipeline does not.
 
-DIR holds class folders of JPEGs, for example the full sign_digits. Without --snapshot one is built
-of so many copies of each image as --copies says.
+    python benchmarks/read.py --images DIR --tfds-python ENV/bin/python
 
-The contenders:
-
-files      image files listed, shuffled, decoded and resized in every epoch
-one by one shards interleaved, 1,000 records shuffled, each parsed alone, batched
-batched    the same, but batched first and then parsed with `tf.io.parse_example`
-unparsed   `TFRecordDataset(shards).batch()`: nothing parsed, nothing shuffled
-reader     the snapshot's reader as it comes: shuffled, batches from many shards, unseeded
-… seeded   with a seed: the same order every time
-… stored   in stored order, unshuffled
+DIR holds class folders of JPEGs, for example the full sign_digits; photographs of another size than
+most have are left out (three of sign_digits would take as long to decode as all others together).
+The tables are made. For `tfds.as_dataset` name the Python of an environment with
+tensorflow-datasets (build.py says how to make one).
 """
 
 import argparse
+import collections
+import dataclasses
+import functools
+import itertools
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
-from build import multiply, spread
+from build import spread
+from read_patterns import BASE, PATTERNS, UNPARSED, Records, decoding, files
+from read_window import mixing, rate, two_epochs
 
-RECIPE = """\
-import snapshard as ss
+HERE = Path(__file__).resolve().parent
+KINDS = {
+    "raw": "images of 64×64, stored as pixels",
+    "jpeg": "photographs of 100×100, stored as JPEG",
+    "table": "rows of 22 features",
+    "text": "lines of text with a label",
+    "table gzip": "rows of 22 features, GZIP",
+    "text gzip": "lines of text with a label, GZIP",
+}
+UNCOMPRESSED_ONLY = ("one by one", "… and prefetch", "… and a parallel map")
+READERS: dict[str, dict[str, Any]] = {
+    "**`reader.dataset`, shuffled**": {},
+    "`reader.dataset`, shuffled with a seed": {"seed": 1},
+    '`reader.dataset`, `cache="memory"`': {"cache": "memory"},
+    "`reader.dataset`, stored order": {"shuffle": False},
+}
+READER = next(iter(READERS))
+TFDS = "`tfds.as_dataset`, `shuffle(1000)`"
+FILES = "the files themselves, read and decoded"
+DECODING = "decoding alone, from memory, as exactly"
+INEXACT = "decoding alone, the inexact default"
+Measure = Callable[[], tuple[float, float]]
 
-recipe = ss.Recipe(
-    name="bench",
-    source=ss.ImageFolder({images!r}),
-    prepare=[ss.images.decode("image"), ss.images.resize("image", (64, 64))],
-    splits=ss.Splits(train=1.0),
-)
-"""
-SIZE = 64
-EPOCHS = {"files": 1, "one by one": 3}
-"""Epochs of one measurement; the fast contenders read ``MANY``, so that starting weighs little."""
-MANY = 20
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """How long each contender is read, in seconds, and in what batches."""
+
+    warm: float
+    seconds: float
+    batch_size: int
 
 
-def build(images: Path, scratch: Path) -> Path:
-    """Builds a snapshot with the command line; gives its folder."""
-    recipe = scratch / "recipe.py"
-    recipe.write_text(RECIPE.format(images=str(images)))
-    command = [sys.executable, "-m", "snapshard", "build", str(recipe)]
-    done = subprocess.run(
-        [*command, "--out", str(scratch / "out"), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def multiply(images: Path, target: Path, *, copies: int) -> None:
+    """Copies every photograph of the commonest size ``copies`` times, each under its own name."""
+    paths = sorted(images.glob("*/*"))
+    sizes = [tuple(tf.io.extract_jpeg_shape(path.read_bytes()).numpy()) for path in paths]
+    common, _ = collections.Counter(sizes).most_common(1)[0]
+    for path, size in zip(paths, sizes, strict=True):
+        folder = target / path.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for copy in range(copies if size == common else 0):
+            shutil.copyfile(path, folder / f"{path.stem}-{copy}{path.suffix.lower()}")
+
+
+def build(kinds: list[str], images: Path, scratch: Path, *, num_rows: int) -> dict[str, Path]:
+    """Builds a snapshot of each kind; gives their folders."""
+    script = str(HERE / "peers" / "read_snapshots.py")
+    command = [sys.executable, script, str(images), str(scratch / "out"), str(num_rows), *kinds]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"the build failed:\n{done.stderr[-4000:]}")
-    return Path(json.loads(done.stdout.splitlines()[-1])["path"])
+    return {kind: Path(path) for kind, path in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
 def load_reader(snapshot: Path) -> types.ModuleType:
@@ -78,154 +104,221 @@ def load_reader(snapshot: Path) -> types.ModuleType:
     return module
 
 
-def contenders(snapshot: Path, images: Path, batch_size: int) -> dict[str, Any]:
-    """Name -> a dataset of as many epochs as it is measured by."""
-    auto = tf.data.AUTOTUNE
-    shards = sorted(map(str, snapshot.glob("train-*.tfrecord")))
-    columns = {
-        "image": tf.io.FixedLenFeature([], tf.string),
-        "label": tf.io.FixedLenFeature([], tf.int64),
-    }
+class Tfds:
+    """The process that reads with TensorFlow Datasets, in an environment of its own."""
 
-    def parse_one(content: Any) -> tuple[Any, Any]:
-        found = tf.io.parse_single_example(content, columns)
-        pixels = tf.io.decode_raw(found["image"], tf.uint8)
-        return tf.reshape(pixels, [SIZE, SIZE, 3]), found["label"]
-
-    def parse_many(content: Any) -> tuple[Any, Any]:
-        found = tf.io.parse_example(content, columns)
-        pixels = tf.io.decode_raw(found["image"], tf.uint8)
-        return tf.reshape(pixels, [-1, SIZE, SIZE, 3]), found["label"]
-
-    def decode(path: Any) -> tuple[Any, Any]:
-        image = tf.io.decode_jpeg(tf.io.read_file(path), 3)
-        return tf.image.resize(image, [SIZE, SIZE]), tf.strings.split(path, "/")[-2]
-
-    def files() -> Any:
-        listed = tf.data.Dataset.list_files(f"{images}/*/*", shuffle=True)
-        return listed.map(decode, num_parallel_calls=auto).batch(batch_size).prefetch(auto)
-
-    def records() -> Any:
-        names = tf.data.Dataset.from_tensor_slices(shards).shuffle(len(shards))
-        return names.interleave(
-            tf.data.TFRecordDataset, num_parallel_calls=auto, deterministic=False
-        ).shuffle(1000)
-
-    def one_by_one() -> Any:
-        return records().map(parse_one, num_parallel_calls=auto).batch(batch_size).prefetch(auto)
-
-    def batched() -> Any:
-        return records().batch(batch_size).map(parse_many, num_parallel_calls=auto).prefetch(auto)
-
-    def reader(**options: Any) -> Any:
-        return load_reader(snapshot).dataset(
-            "train", batch_size, as_supervised=True, epochs=MANY, **options
+    def __init__(self, python: str) -> None:
+        self.process = subprocess.Popen(
+            [python, str(HERE / "peers" / "tfds_read.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(HERE)},
         )
 
-    return {
-        "files": files().repeat(EPOCHS["files"]),
-        "one by one": one_by_one().repeat(EPOCHS["one by one"]),
-        "batched": batched().repeat(MANY),
-        "unparsed": tf.data.TFRecordDataset(shards).batch(batch_size).repeat(MANY),
-        "reader": reader(),
-        "… seeded": reader(seed=1),
-        "… stored": reader(shuffle=False),
-    }
+    def ask(self, records: Records, **wish: Any) -> tuple[float, float]:
+        """The answer of the process about a snapshot."""
+        assert self.process.stdin
+        assert self.process.stdout
+        facts = {
+            "shards": records.shards,
+            "features": records.features,
+            "batch_size": records.batch_size,
+        }
+        print(json.dumps(facts | wish), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.process.args} ended: run it by hand with this line:\n{facts | wish}")
+        first, second = json.loads(line)
+        return first, second
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
 
 
-def time_once(dataset: Any) -> tuple[float, float]:
-    """Reads a dataset to its end; gives seconds on the clock and of the processors.
-
-    Up to the last batch: where anything is autotuned, TensorFlow may then wait for its tuner's
-    clock, by up to as much time as reading took.
-    """
-    started, worked = time.perf_counter(), time.process_time()
-    iterator = iter(dataset)
-    for _ in iterator:
-        pass
-    taken = time.perf_counter() - started, time.process_time() - worked
-    del iterator
-    return taken
-
-
-def mixing(snapshot: Path, batch_size: int) -> tuple[float, float]:
-    """How well the reader's shuffling mixes.
-
-    Returns:
-        Shards in a batch, on average; and how often two records of a batch are together again in
-        the next epoch, as a multiple of how often they would be by chance.
-    """
+def described(snapshot: Path, batch_size: int) -> Records:
+    """What the patterns have to know of a snapshot."""
     reader = load_reader(snapshot)
-    read = reader._records
+    shards = sorted(map(str, snapshot.glob("train-*.tfrecord*")))
+    return Records(shards, reader.FEATURES, reader.COMPRESSION, batch_size)
 
-    def named(path: Any, skip: Any, take: Any, first: Any, **_: Any) -> Any:
-        paths = tf.data.Dataset.from_tensors(path).repeat()
-        places = tf.data.Dataset.range(skip, skip + take)
-        return tf.data.Dataset.zip(read(path, skip, take, first), paths, places)
 
-    def name(_: Any, path: Any, place: Any) -> Any:
-        return tf.strings.join([path, tf.strings.as_string(place)], "|")
+def fastest(forms: dict[str, Any], measure: Callable[[Any], tuple[float, float]]) -> Any:
+    """The dataset that reads fastest, of two tries each."""
+    rates = {name: max(measure(form)[0] for _ in range(2)) for name, form in forms.items()}
+    best = max(rates, key=rates.__getitem__)
+    told = ", ".join(f"{name} {value:,.0f}" for name, value in rates.items())
+    print(f"decoding alone, examples/s: {told}", file=sys.stderr)
+    return forms[best]
 
-    reader._records = named  # type: ignore[attr-defined]
-    reader._parser = lambda **_: name  # type: ignore[attr-defined]
-    dataset = reader.dataset("train", batch_size, epochs=2, drop_remainder=True)
-    batches = [[name.decode() for name in batch.numpy()] for batch in dataset]
-    shards = [len({name.partition("|")[0] for name in batch}) for batch in batches]
-    half = len(batches) // 2
-    again = {name: number for number, batch in enumerate(batches[half:]) for name in batch}
-    together = 0
-    for batch in batches[:half]:
-        found = [again[name] for name in batch if name in again]
-        together += sum(found.count(number) - 1 for number in found)
-    chance = half * batch_size * (batch_size - 1) / half
-    return statistics.mean(shards), together / chance
+
+def contenders(
+    kind: str, snapshot: Path, images: Path, tfds: Tfds | None, window: Window
+) -> dict[str, Measure]:
+    """Name -> what measures it once."""
+    reader, records = load_reader(snapshot), described(snapshot, window.batch_size)
+    facts = {
+        "num_examples": reader.NUM_EXAMPLES["train"],
+        "batch_size": window.batch_size,
+        "warm": window.warm,
+        "seconds": window.seconds,
+    }
+    measure = functools.partial(rate, **facts)
+    datasets: dict[str, Any] = {}
+    if records.image:
+        size = 64 if kind == "raw" else None
+        datasets[FILES] = files(str(images), size=size, batch_size=window.batch_size)
+    for name, pattern in PATTERNS.items():
+        if records.compression == "none" or name not in UNCOMPRESSED_ONLY:
+            datasets[name] = pattern(records)
+    for name, options in READERS.items():
+        datasets[name] = reader.dataset("train", window.batch_size, epochs=None, **options)
+    for _ in reader.dataset("train", window.batch_size):
+        pass  # so that all lies in the page cache
+    if kind == "jpeg":
+        contents = [path.read_bytes() for path in sorted(images.glob("*/*"))[:2000]]
+        for name, dct in ((DECODING, "INTEGER_ACCURATE"), (INEXACT, "")):
+            forms = decoding(contents, batch_size=window.batch_size, dct=dct)
+            datasets[name] = fastest(forms, measure)
+    found: dict[str, Measure] = {
+        name: functools.partial(measure, dataset) for name, dataset in datasets.items()
+    }
+    if tfds and records.compression == "none":
+        wish = {"warm": window.warm, "seconds": window.seconds}
+        found[TFDS] = functools.partial(tfds.ask, records, **wish)
+    return found
+
+
+def numbered(snapshot: Path, folder: Path, *, feature: str) -> list[int]:
+    """Copies a snapshot with each record's place in it; gives the places behind the shards.
+
+    So that public means tell, of any contender, which records are in a batch. The place replaces
+    the label, or the first pixel of raw images, whose labels have to stay short.
+    """
+    shutil.copytree(snapshot, folder)
+    kind = {"none": "", "gzip": "GZIP"}[load_reader(snapshot).COMPRESSION]
+    places = itertools.count()
+    ends = []
+    for shard in sorted(folder.glob("train-*.tfrecord*")):
+        contents = list(tf.data.TFRecordDataset(str(shard), kind).as_numpy_iterator())
+        with tf.io.TFRecordWriter(str(shard), kind) as writer:
+            for content, place in zip(contents, places, strict=False):
+                example = tf.train.Example.FromString(content)
+                values = example.features.feature[feature]
+                if feature == "label":
+                    values.int64_list.value[:] = [place]
+                else:
+                    pixels = place.to_bytes(3, "big") + values.bytes_list.value[0][3:]
+                    values.bytes_list.value[:] = [pixels]
+                writer.write(example.SerializeToString(deterministic=True))
+        ends.append(ends[-1] + len(contents) if ends else len(contents))
+    return ends
+
+
+def mixings(
+    snapshot: Path, folder: Path, tfds: Tfds | None, *, batch_size: int
+) -> dict[str, tuple[float, float]]:
+    """Name -> shards in a batch, and how often its records are together again."""
+    raw = described(snapshot, batch_size).features.get("image", {}).get("storage") == "raw"
+    feature = "image" if raw else "label"
+    ends = numbered(snapshot, folder, feature=feature)
+    reader, records = load_reader(folder), described(folder, batch_size)
+    only = dataclasses.replace(records, features={feature: records.features[feature]})
+    datasets = {name: pattern(only) for name, pattern in PATTERNS.items() if name != UNPARSED}
+    for name, options in READERS.items():
+        datasets[name] = reader.dataset(
+            "train", batch_size, epochs=None, columns=[feature], **options
+        )
+    found = {
+        name: mixing(two_epochs(dataset, feature, num_examples=ends[-1]), ends)
+        for name, dataset in datasets.items()
+    }
+    if tfds and records.compression == "none":
+        found[TFDS] = tfds.ask(records, ends=ends, feature=feature)
+    return found
+
+
+def table(
+    measured: dict[str, list[tuple[float, float]]], mixed: dict[str, tuple[float, float]]
+) -> str:
+    """The rates of all contenders and their mixing in Markdown, the slowest first."""
+    bases = {"one by one": BASE, "unparsed": UNPARSED}
+    if DECODING in measured:
+        bases["decoding alone"] = DECODING
+    head = ["", "examples/s, median (min to max)", *(f"× {base}" for base in bases)]
+    head += ["µs of processor", "shards in a batch", "together again, × chance"]
+    rows = [head, ["---"] * len(head)]
+    middle = {
+        name: statistics.median(rate for rate, _ in rounds) for name, rounds in measured.items()
+    }
+    for name in sorted(measured, key=middle.__getitem__, reverse=True):
+        rates = [rate for rate, _ in measured[name]]
+        row = [name, f"{middle[name]:,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"]
+        for base in bases.values():
+            pairs = zip(measured[name], measured[base], strict=True)
+            row.append(
+                "1" if name == base else spread([own / other for (own, _), (other, _) in pairs])
+            )
+        row.append(f"{statistics.median(cost for _, cost in measured[name]):.1f}")
+        shards, together = mixed.get(name, (None, None))
+        row.append("–" if shards is None else f"{shards:.1f}")
+        row.append("–" if together is None else f"{together:.1f}")
+        rows.append(row)
+    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
 
 
 def main() -> None:
-    """Times all contenders and prints a table."""
+    """Times all contenders of each kind and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     data = os.environ.get("SNAPSHARD_DATA")
     default = Path(data) / "sign_digits" if data else None
     parser.add_argument("--images", type=Path, default=default, required=default is None)
-    parser.add_argument("--snapshot", type=Path, help="of 64×64 images; default: one is built")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--copies", type=int, default=10, help="of each image")
+    parser.add_argument("--rows", type=int, default=100_000, help="of the table and the text")
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each window")
+    parser.add_argument("--warm", type=float, default=0.3, help="seconds before each window")
+    parser.add_argument("--tfds-python", help="Python of an environment with TFDS")
+    parser.add_argument("--smoke", action="store_true", help="little of all, to see that it runs")
     arguments = parser.parse_args()
-
+    if arguments.smoke:
+        arguments.copies, arguments.rows, arguments.rounds = 1, 1000, 1
+        arguments.seconds = arguments.warm = 0.02
+    window = Window(arguments.warm, arguments.seconds, arguments.batch_size)
+    tfds = Tfds(arguments.tfds_python) if arguments.tfds_python else None
     with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
         scratch = Path(folder).resolve()
         images = scratch / "images"
-        num_files = multiply(arguments.images, images, copies=arguments.copies)
-        snapshot = arguments.snapshot or build(images, scratch)
-        num_examples = load_reader(snapshot).NUM_EXAMPLES["train"]
-        rates: dict[str, list[float]] = {}
-        costs: dict[str, list[float]] = {}
-        datasets = contenders(snapshot, images, arguments.batch_size)
-        for number in range(arguments.rounds + 1):
-            for name, dataset in datasets.items():
-                seconds, worked = time_once(dataset)
-                count = EPOCHS.get(name, MANY) * (num_files if name == "files" else num_examples)
-                if number:  # the first round warms the page cache
-                    rates.setdefault(name, []).append(count / seconds)
-                    costs.setdefault(name, []).append(worked / count * 1e6)
-        shards, together = mixing(snapshot, arguments.batch_size)
-
-    print(
-        f"{num_examples:,} examples, batches of {arguments.batch_size}, "
-        f"{arguments.rounds} rounds, {os.cpu_count()} processors"
-    )
-    print(f"{'':12}{'examples/s':>32}{'× one by one':>24}{'× unparsed':>24}{'µs of CPU':>12}")
-    for name, values in rates.items():
-        cells = [f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"]
-        for base in ("one by one", "unparsed"):
-            cells.append(spread([a / b for a, b in zip(values, rates[base], strict=True)]))
-        cost = f"{statistics.median(costs[name]):.1f}"
-        print(f"{name:12}{cells[0]:>32}{cells[1]:>24}{cells[2]:>24}{cost:>12}")
-    print(
-        f"reader: {shards:.1f} shards in a batch; two records of a batch meet again in the next "
-        f"epoch {together:.2f} times as often as by chance"
-    )
+        multiply(arguments.images, images, copies=arguments.copies)
+        snapshots = build(arguments.kinds, images, scratch, num_rows=arguments.rows)
+        print(
+            f"{arguments.rounds} rounds, windows of {arguments.seconds} s, batches of "
+            f"{arguments.batch_size}, 16 shards, {os.cpu_count()} processors"
+        )
+        for kind, snapshot in snapshots.items():
+            measures = contenders(kind, snapshot, images, tfds, window)
+            measured: dict[str, list[tuple[float, float]]] = {}
+            for number in range(arguments.rounds):
+                turn = number * len(measures) // arguments.rounds
+                names = [*measures][turn:] + [*measures][:turn]
+                for name in names:
+                    measured.setdefault(name, []).append(measures[name]())
+            mixed = mixings(
+                snapshot, scratch / "numbered" / kind, tfds, batch_size=window.batch_size
+            )
+            num = load_reader(snapshot).NUM_EXAMPLES["train"]
+            size = sum(path.stat().st_size for path in snapshot.glob("train-*"))
+            print(f"\n### {num:,} {KINDS[kind]}: {size / 1e6:.0f} MB\n")
+            print(table(measured, mixed), flush=True)
+            shutil.rmtree(scratch / "numbered")
+    if tfds:
+        tfds.close()
 
 
 if __name__ == "__main__":
