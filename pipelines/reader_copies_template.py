@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import fcntl
 import glob
 import hashlib
@@ -20,8 +19,10 @@ import logging
 import os
 import re
 import shutil
+import sys
 import threading
 import time
+import types
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -35,7 +36,8 @@ _CHUNK_BYTES = 1 << 20  # read, hashed and written at a time
 _TRIES = 3  # to read on, in vain, before it is an error
 _BACKOFF_S = 0.5  # before the second try, twice that before the third
 _WAIT_S = 0.05  # between two looks at whether something has come
-_GRACE_S = 1.0  # from handing a file out until it is surely open, and may be unlinked
+_AWAITED_S = 1.0  # after so long, a stream that waited for a file that is there does so no more
+_OPENING_S = 30.0  # after so long, a stream that was given a file has opened it, or never will
 
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "s3fs"),
@@ -92,9 +94,11 @@ def copied(job: Any, folder: str | os.PathLike[str], limit: int | None) -> None:
 
     def read_copy(path: Any, skip: Any, take: Any, first: Any) -> tf.data.Dataset:
         places = [tf.cast(place, tf.int64) for place in (skip, take, first)]
-        once = tf.data.Dataset.from_tensors((tf.convert_to_tensor(path), *places))
+        path = tf.convert_to_tensor(path)
+        once = tf.data.Dataset.from_tensors((path, *places))
         tries = once.concatenate(_slowed(once.repeat(), _WAIT_S)).map(hand_out)
-        return tries.filter(is_there).take(1).flat_map(read)
+        records = tries.filter(is_there).take(1).flat_map(read)
+        return records if limit is None else _with_second(records, copies.is_open, path)
 
     def hand_out(path: Any, *places: Any) -> Any:
         local, error = tf.numpy_function(copies.hand_out, [path], [tf.string, tf.string])
@@ -147,32 +151,26 @@ def _open(url: str) -> Any:
         raise _FailedError(f"{url} cannot be read: {_line(error)}.") from None
 
 
-@dataclasses.dataclass(eq=False)
 class _File:
     """One shard and its copy; the lock of ``_Copies`` guards what changes."""
 
-    url: str
-    local: str
-    num_bytes: int
-    sha256: str
-    state: str = "absent"
-    """Then "queued", "copying" and "there"."""
-    is_awaited: bool = False
-    """Whether a stream waits for it, and does not merely come to it later."""
-    is_opened: bool = False
-    """Whether a stream has come for it since it was announced."""
-    since: float = 0.0
-    """When it arrived, or was handed out last: seconds of ``time.monotonic``."""
-    error: str = ""
-    """Why the last copy failed, if it did."""
+    def __init__(self, url: str, local: str, num_bytes: int, sha256: str) -> None:
+        self.url, self.local, self.num_bytes, self.sha256 = url, local, num_bytes, sha256
+        self.state = "absent"  # then "queued", "copying" and "there"
+        self.is_awaited = False  # whether a stream waits for it, and not merely comes to it later
+        self.is_wanted = False  # whether it was announced, and not handed out since
+        self.num_opening = 0  # streams that it was handed out to, and that have not opened it yet
+        self.since = 0.0  # when it arrived, or was handed out last, by time.monotonic()
+        self.error = ""  # why the last copy failed, if it did
 
 
 class _Copies:
     """The copies in one folder, and the threads of this process that make them.
 
-    A copy waits for room, never for a stream: whoever breaks off leaves nothing locked. A copy
-    that is only announced takes the room of files that were opened; one that a stream waits for
-    also that of files which no stream has come for. Such a file is copied again if one does.
+    A copy waits for room, and never long for a stream: whoever breaks off leaves nothing locked. A
+    copy that is only announced takes the room of files that are open, or were; one that a stream
+    waits for also that of files which no stream has come for (and one that comes has them copied
+    again).
     """
 
     def __init__(self, folder: str, limit: int | None, log: logging.Logger) -> None:
@@ -226,8 +224,17 @@ class _Copies:
                 file.is_awaited = True
                 self._want(file)
                 return b"", b""
-            file.is_opened, file.is_awaited, file.since = True, False, time.monotonic()
+            file.is_wanted, file.is_awaited, file.since = False, False, time.monotonic()
+            file.num_opening += 1
             return file.local.encode(), b""
+
+    def is_open(self, url: bytes) -> bytes:
+        """Says that a stream to which this shard was handed out has it open."""
+        with self.changed:
+            file = self._file(url)
+            file.num_opening = max(0, file.num_opening - 1)
+            self.changed.notify_all()
+        return url
 
     def localize(self, url: str) -> str:
         """The path of a shard's copy, once it is there; a window may drop it a second later.
@@ -248,7 +255,7 @@ class _Copies:
         return self.files[os.path.basename(url.decode())]
 
     def _want(self, file: _File) -> None:
-        file.is_opened = False
+        file.is_wanted = True
         if file.state != "absent":
             return
         file.state, file.error = "queued", ""
@@ -265,18 +272,12 @@ class _Copies:
     def _make_room(self, file: _File) -> bool:
         """Removes what was opened longest ago, until the file fits; False while it can't."""
         while self.limit is not None and self._used() + file.num_bytes > self.limit:
-            now = time.monotonic()
-            old = [
-                other
-                for other in self.files.values()
-                if other.state == "there"
-                and now - other.since > _GRACE_S
-                and (other.is_opened or file.is_awaited)
-            ]
-            if not old:
+            there = [other for other in self.files.values() if other.state == "there"]
+            free = [other for other in there if _may_go(other, is_awaited=file.is_awaited)]
+            if not free:
                 return False
-            oldest = min(old, key=lambda other: (not other.is_opened, other.since))
-            oldest.state = "absent"
+            oldest = min(free, key=lambda other: (other.is_wanted, other.since))
+            oldest.state, oldest.num_opening = "absent", 0
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(oldest.local)
         return True
@@ -329,14 +330,13 @@ class _Copies:
         self.told = dict.fromkeys(self.told, 0)
 
 
-_OPEN: dict[tuple[int, str, int | None], _Copies] = {}
-"""By process, folder and limit; a dataset made again finds its copies here."""
-
-
 def _copies(folder: str, reader: Any, limit: int | None) -> _Copies:
+    """This process's copies in a folder; a dataset made again finds them."""
     stem = f"{folder}/{reader.NAME}-{reader.FINGERPRINT}"
-    key = (os.getpid(), stem, limit)
-    if key not in _OPEN:
+    # Python's list of modules is the one place that outlives this one, which may be loaded often.
+    registry = vars(sys.modules.setdefault("_reader_copies", types.ModuleType("_reader_copies")))
+    key = f"{os.getpid()} {limit} {stem}"
+    if key not in registry:
         os.makedirs(folder, exist_ok=True)
         for lock in glob.glob(f"{glob.escape(folder)}/*-window-*/lock"):
             _sweep(lock)
@@ -344,8 +344,9 @@ def _copies(folder: str, reader: Any, limit: int | None) -> _Copies:
             os.makedirs(stem, exist_ok=True)
         else:
             stem = _window(stem)
-        _OPEN[key] = _Copies(stem, limit, logging.getLogger(reader.NAME))
-    return _OPEN[key]
+        registry[key] = _Copies(stem, limit, logging.getLogger(reader.NAME))
+    found: _Copies = registry[key]
+    return found
 
 
 def _window(stem: str) -> str:
@@ -465,6 +466,14 @@ def _write(target: Any, chunk: bytes) -> None:
         ) from None
 
 
+def _may_go(file: _File, *, is_awaited: bool) -> bool:
+    """Whether a file may make room for one that a stream waits for, or will come to later."""
+    age = time.monotonic() - file.since
+    if file.num_opening and age < _OPENING_S:
+        return False
+    return not file.is_wanted or (is_awaited and (not file.is_awaited or age > _AWAITED_S))
+
+
 def _is_running() -> bool:
     """Whether the program goes on; Python waits for threads at its end."""
     return threading.main_thread().is_alive()
@@ -503,3 +512,19 @@ def _slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
         output_shapes=[part.shape for part in spec],
     )
     return tf.data.experimental.from_variant(variant, spec)
+
+
+def _with_second(records: tf.data.Dataset, function: Any, argument: Any) -> tf.data.Dataset:
+    """Records, and between the first, which opens their file, and the second a call."""
+
+    def call(argument: Any) -> Any:
+        with tf.control_dependencies([tf.numpy_function(function, [argument], tf.string)]):
+            return tf.constant("")
+
+    def never(record: Any) -> Any:
+        return tf.constant(False) & (record == "")
+
+    calls = tf.data.Dataset.from_tensors(argument).map(call).filter(never)
+    turns = tf.data.Dataset.from_tensor_slices(tf.constant([0, 1], tf.int64))
+    turns = turns.concatenate(tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat())
+    return tf.data.Dataset.choose_from_datasets([records, calls], turns, False)

@@ -53,6 +53,7 @@ def sections(
     return {
         "layout": bool(layout),
         "general": not layout,
+        "no_label": label is None,
         "struct": bool(structs),
         "flat": not structs,
         **images,
@@ -93,14 +94,12 @@ def _format_facts(
         for image_format in image_formats.get(name) or _FORMATS
     }
     formats = {image_format for _, image_format in found} - {"cmyk"}
-    jpeg, not_jpeg = "jpeg" in formats, bool(formats - {"jpeg"})
+    all_jpeg = formats == {"jpeg"} and (1, "cmyk") not in found
     return {
-        "jpeg": jpeg,
-        "not_jpeg": not_jpeg,
-        "mixed": jpeg and not_jpeg,
+        "all_jpeg": all_jpeg,
+        "any_format": not all_jpeg,
         "webp": "webp" in formats,
-        "cmyk_grey": (1, "cmyk") in found,
-        "png_alpha": (4, "png") in found,
+        "no_webp": "webp" not in formats,
     }
 
 
@@ -132,7 +131,6 @@ def _tensor_facts(features: Features) -> dict[str, bool]:
         "narrow_float": any(form.dtype in {"float16", "bfloat16"} for form in plain),
         "bool": any(form.dtype == "bool" for _, form in defaults),
         "tensor": bool(packed) or dimensions or narrow or uint64,
-        "lengths": any(form.shape and form.shape[0] is None for _, form in found),
     }
 
 

@@ -1,9 +1,10 @@
 # [header]
 """The reader without TensorFlow, kept as a module: ``readers.py`` makes ``reader_numpy.py`` of it.
 
-Emission replaces this header and the constants, puts ``reader_numpy_examples.py`` behind it, and
-leaves out a section from ``# [if FACT]`` to its ``# [end]`` where the fact does not hold for the
-snapshot. As it stands, it describes a made-up snapshot with a feature of every kind.
+Emission replaces this header and the constants, puts ``reader_frames_template.py`` and
+``reader_numpy_examples.py`` behind it, and leaves out a section from ``# [if FACT]`` to its
+``# [end]`` where the fact does not hold for the snapshot. As it stands, it describes a made-up
+snapshot with a feature of every kind.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from .reader_numpy_examples import Inflated, LocalFile, Parser, fault_of
+from .reader_frames_template import Inflated, LocalFile, fault_of
+from .reader_numpy_examples import Parser
 
 # [end]
 

@@ -1,66 +1,246 @@
 """What ``reader.py`` beside it does for options that few runs use.
 
-``cache=``, ``augment=`` and ``start_step=`` of ``dataset``. It needs TensorFlow and nothing else.
+``change`` is told of each of them by ``dataset``. It needs TensorFlow and nothing else.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
 import os
 import shutil
+import types
 import uuid
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 _Range = tuple[str, int, int, int]  # path; records to skip there, to take; place of the first
-_Read = Callable[..., tf.data.Dataset]
-_Source = tuple[tf.data.Dataset, _Read, int]  # ranges; what opens one; how many there are
+_Epoch = Callable[[Any], tf.data.Dataset]  # from the seed of an epoch to its batches
 
 
-def cached(ranges: list[_Range], read: _Read, where: str, *, reader: Any) -> _Source:
-    """The ranges as datasets that keep their records, in memory or in a folder.
+def change(job: Any) -> None:
+    """Changes what ``dataset`` is about to read, as the options ask for it.
+
+    Args:
+        job: The arguments of ``dataset`` by name; and ``reader`` (what reader.py holds), ``root``,
+            ``shards`` (path, number), ``ranges`` and ``streams`` (the same as a dataset), ``read``
+            (opens one), ``ahead`` (what is done to streams before they are opened), ``num_open``,
+            ``buffer``, ``num_batches`` of an epoch, ``epoch`` (batches of serialized examples, from
+            an epoch's seed), ``finish`` (what is made of them), ``passes`` (the batches of all
+            epochs) and ``last`` (what is done to the finished dataset). Each may be replaced.
+
+    Raises:
+        ValueError: if two of the options exclude each other, or one is none that can be.
+    """
+    asked = vars(job)
+    balance, bucket, pad = (asked.get(name) for name in ("balance", "bucket", "pad"))
+    _refuse(asked)
+    if job.debug:
+        tf.data.experimental.enable_debug_mode()
+    if job.input_context is not None:
+        context = job.input_context
+        job.shard = (context.input_pipeline_id, context.num_input_pipelines)
+    job.part = job.shard or (0, 1)
+    job.numbered = bool(job.augment or job.augment_batch or (bucket and job.start_step))
+    job.ranges = divide(job.shards, job.part, even=job.equal_steps)
+    job.streams = job.reader._streams(job.ranges)
+    job.num_batches = num_batches(job, job.part, job.batch_size, bytearray())
+    if job.local_copy:
+        one = isinstance(job.local_copy, str | os.PathLike)
+        folder, limit = (job.local_copy, None) if one else job.local_copy
+        job.reader._beside("reader_copies").copied(job, os.fspath(folder), limit)
+    job.read_uncached = job.read
+    if job.cache:
+        cached(job)
+    if job.numbered:
+        job.read, job.read_uncached = _numbered(job.read), _numbered(job.read_uncached)
+    if balance:
+        job.reader._beside("reader_balance").balanced(job, balance)
+    if pad and not job.service:
+        job.finish = job.reader._beside("reader_sequences").padded(job)
+    if job.augment or job.augment_batch:
+        job.finish = augmented(job.finish, job.augment, job.augment_batch)
+    if job.service:
+        job.reader._beside("reader_service").served(job)
+        if pad:
+            job.finish = job.reader._beside("reader_sequences").padded(job)
+    else:
+        job.epoch = _complete(job, job.epoch, job.num_batches)
+    if job.start_step:
+        stages = job.start_step
+        if isinstance(stages, int):
+            stages = [(stages, job.batch_size, job.part[1])]
+        number, epoch, num = job.resume(stages) if balance else _left(job, stages)
+        rest = _complete(job, epoch, num)
+        job.passes, job.num_batches = (lambda: resumed(job, number, rest)), None
+    job.last = _last(job, job.last)
+
+
+def _refuse(asked: dict[str, Any]) -> None:
+    """Raises where options make no sense together."""
+    together = {
+        (
+            "cache",
+            "local_copy",
+        ): "both keep a copy: the folder of local_copy serves later runs, too",
+        ("cache", "balance"): "records are read by their places, and none is read twice in vain",
+        ("augment", "augment_batch"): "one does what the other would",
+        ("shard", "input_context"): "both divide the work",
+    }
+    for name in ("shard", "input_context", "equal_steps"):
+        together["service", name] = "the service divides the work"
+    for name in ("seed", "start_step"):
+        together["service", name] = "which worker reads what depends on who is first"
+    for name in ("cache", "local_copy", "balance", "bucket"):
+        together["service", name] = "that cannot travel to its workers"
+    given = {name for name, value in asked.items() if value or (name == "seed" and value == 0)}
+    for (one, other), why in together.items():
+        if one in given and other in given:
+            raise ValueError(f"{one}= and {other}= exclude each other ({why}): leave one out.")
+    if asked["start_step"] and asked["seed"] is None and (asked["buffer"] or asked.get("balance")):
+        raise ValueError("start_step= goes on in the order of a seed: give seed= as before.")
+
+
+# Workers
+
+
+def divide(
+    shards: list[tuple[str, int]], part: tuple[int, int], *, even: bool = False
+) -> list[_Range]:
+    """The ranges of records that make up one of ``count`` parts.
+
+    Part i is what lies between two cuts in the stored order, at i / count and (i + 1) / count of
+    the records: so every record is in exactly one part. Where moving all cuts to the nearest ends
+    of shards keeps every part within 5 % of an even share, they are moved, unless ``even``.
+    """
+    index, count = part
+    if not 0 <= index < count:
+        raise ValueError(f"shard=({index}, {count}) must be (index, count), 0 <= index < count.")
+    starts = [0, *itertools.accumulate(num for _, num in shards)]
+    total = starts[-1]
+    cuts = [total * i // count for i in range(count + 1)]
+    whole = [min((abs(start - cut), start) for start in starts)[1] for cut in cuts]
+    shares = [b - a for a, b in itertools.pairwise(whole)]
+    if not even and all(abs(share * count - total) <= 0.05 * total for share in shares):
+        cuts = whole
+    first, last = cuts[index], cuts[index + 1]
+    ranges = []
+    for (path, num), start in zip(shards, starts, strict=False):
+        skip, end = max(first - start, 0), min(last - start, num)
+        if skip < end:
+            ranges.append((path, skip, end - skip, start + skip))
+    return ranges
+
+
+def left(job: Any, part: tuple[int, int], done: bytearray) -> tuple[list[_Range], list[int]]:
+    """The ranges of a part of what is not done, and the places in them that are."""
+    if not any(done):
+        return divide(job.shards, part, even=job.equal_steps), []
+    rest = done.count(0)
+    first, last = rest * part[0] // part[1], rest * (part[0] + 1) // part[1]
+    ranges, gaps, place = [], [], 0
+    for path, num in job.shards:
+        size = done.count(0, place, place + num)
+        start, stop = max(first, 0), min(last, size)
+        if start < stop:
+            mine = [i for i in range(place, place + num) if not done[i]][start:stop]
+            ranges.append((path, mine[0] - place, mine[-1] + 1 - mine[0], mine[0]))
+            gaps += [i for i in range(mine[0], mine[-1]) if done[i]]
+        first, last, place = first - size, last - size, place + num
+    return ranges, gaps
+
+
+def num_batches(job: Any, part: tuple[int, int], size: int, done: bytearray) -> int:
+    """Batches that a part of what is not done makes."""
+    parts = [(i, part[1]) for i in range(part[1])] if job.equal_steps else [part]
+    found = [left(job, one, done) for one in parts]
+    nums = [sum(take for _, _, take, _ in ranges) - len(gaps) for ranges, gaps in found]
+    return min(num // size if job.drop_remainder else -(-num // size) for num in nums)
+
+
+# Records
+
+
+def cached(job: Any) -> None:
+    """Keeps the records of each range, in memory or in a folder.
 
     A file that this process writes has a name of its own, and others take it for complete once
     its index is there: no two processes meet in one, and what breaks off leaves the rest as it is.
     """
-    num_bytes = reader.RECORD_BYTES * sum(take for _, _, take, _ in ranges)
+    where = os.fspath(job.cache)
+    num_bytes = job.reader.RECORD_BYTES * sum(take for _, _, take, _ in job.ranges)
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if where != "memory":
         os.makedirs(where, exist_ok=True)
         room = shutil.disk_usage(where).free
     kept: Any = []
     missing = 0
-    for path, skip, take, first in ranges:
-        records, file = read(path, skip, take, first), ""
+    for path, skip, take, first in job.ranges:
+        file = ""
         if where != "memory":
-            kind = "numbered" if isinstance(records.element_spec, tuple) else "plain"
-            name = f"{reader.FINGERPRINT}-{os.path.basename(path)}-{skip}-{take}-{kind}"
+            name = f"{job.reader.FINGERPRINT}-{os.path.basename(path)}-{skip}-{take}"
             done = sorted(tf.io.gfile.glob(f"{where}/{name}.*.index"))
             file = done[0].removesuffix(".index") if done else f"{where}/{name}.{uuid.uuid4().hex}"
             missing += not done
-        kept.append(records.cache(file))
+        kept.append(job.read(path, skip, take, first).cache(file))
     if num_bytes > room and (missing or where == "memory"):
         text = f"cache={where!r}: the records take {num_bytes:,} bytes, and there are {room:,}."
-        warnings.warn(text, ResourceWarning, stacklevel=3)
+        warnings.warn(text, ResourceWarning, stacklevel=4)
     if not kept:
-        return reader._streams(ranges), read, 0
+        return
     spec = kept[0].element_spec
     variants = tf.stack([tf.data.experimental.to_variant(records) for records in kept])
-    firsts = tf.constant([first for _, _, _, first in ranges], tf.int64)
-    streams = tf.data.Dataset.from_tensor_slices((variants, firsts))
+    firsts = tf.constant([first for _, _, _, first in job.ranges], tf.int64)
 
     def open_(variant: Any, first: Any) -> tf.data.Dataset:
         del first
         return tf.data.experimental.from_variant(variant, spec)
 
-    return streams, open_, len(kept)
+    job.streams, job.read = tf.data.Dataset.from_tensor_slices((variants, firsts)), open_
+
+
+def _numbered(read: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
+    """The records of a range with their places."""
+
+    def open_(*stream: Any) -> tf.data.Dataset:
+        places = tf.data.Dataset.range(stream[-1], tf.int64.max)
+        return tf.data.Dataset.zip((read(*stream), places))
+
+    return open_
+
+
+# Batches
+
+
+def _complete(job: Any, epoch: _Epoch, num: int) -> _Epoch:
+    """An epoch as it is asked for: so many batches, of alike length, with its seed."""
+
+    def completed(seed: Any) -> tf.data.Dataset:
+        batches = epoch(seed)
+        if job.equal_steps:
+            batches = batches.take(num)
+        if vars(job).get("bucket"):
+            batches = job.reader._beside("reader_sequences").bucketed(job, batches, seed)
+        if job.augment or job.augment_batch:
+            return tf.data.Dataset.zip((batches, tf.data.Dataset.from_tensors(seed).repeat()))
+        return batches.map(_first) if job.numbered else batches
+
+    return completed
+
+
+def _first(record: Any, place: Any) -> Any:
+    del place
+    return record
 
 
 def augmented(
-    parse: Callable[[Any], Any], augment: Callable[[Any, Any], Any]
+    parse: Callable[[Any], Any],
+    augment: Callable[[Any, Any], Any] | None,
+    augment_batch: Callable[[Any, Any], Any] | None,
 ) -> Callable[[Any, Any], Any]:
     """Parses a batch and changes each example by (the seed of its epoch, its place)."""
 
@@ -68,6 +248,9 @@ def augmented(
         serialized, places = numbered
         batch = parse(serialized)
         seeds = tf.stack([tf.fill(tf.shape(places), epoch_seed), places], axis=1)
+        if augment is None:
+            assert augment_batch is not None
+            return augment_batch(batch, seeds)
         like = augment(tf.nest.map_structure(lambda value: value[0], batch), seeds[0])
         spec = tf.nest.map_structure(tf.type_spec_from_value, like)
 
@@ -79,64 +262,19 @@ def augmented(
     return finish
 
 
-class Work(NamedTuple):
-    """What the workers of a run share out among them in each epoch."""
-
-    reader: Any
-    """The module that reads."""
-    shards: list[tuple[str, int]]
-    """(path, number of records) in stored order."""
-    equal_steps: bool
-    """Whether every worker has as many batches."""
-    drop_remainder: bool
-    """Whether short batches are left out."""
-
-    def left(self, part: tuple[int, int], done: bytearray) -> tuple[list[_Range], list[int]]:
-        """The ranges of a part of what is not done, and the places in them that are."""
-        if not any(done):
-            return self.reader._divide(self.shards, part, even=self.equal_steps), []
-        left = done.count(0)
-        first, last = left * part[0] // part[1], left * (part[0] + 1) // part[1]
-        ranges, gaps, place = [], [], 0
-        for path, num in self.shards:
-            size = done.count(0, place, place + num)
-            start, stop = max(first, 0), min(last, size)
-            if start < stop:
-                mine = [i for i in range(place, place + num) if not done[i]][start:stop]
-                ranges.append((path, mine[0] - place, mine[-1] + 1 - mine[0], mine[0]))
-                gaps += [i for i in range(mine[0], mine[-1]) if done[i]]
-            first, last, place = first - size, last - size, place + num
-        return ranges, gaps
-
-    def num_batches(self, part: tuple[int, int], size: int, done: bytearray) -> int:
-        """Batches that a part of what is not done makes."""
-        parts = [(i, part[1]) for i in range(part[1])] if self.equal_steps else [part]
-        found = [self.left(one, done) for one in parts]
-        nums = [sum(take for _, _, take, _ in ranges) - len(gaps) for ranges, gaps in found]
-        return min(num // size if self.drop_remainder else -(-num // size) for num in nums)
+# Going on
 
 
-def resumed(
-    epoch: Callable[..., tf.data.Dataset],
-    stages: list[tuple[int, int, int]],
-    *,
-    facts: dict[str, Any],
-    part: tuple[int, int],
-    read: _Read,
-    buffer: Callable[[int], int],
-    seed: int,
-    epochs: int | None,
-) -> tf.data.Dataset:
-    """The batches from where the stages, (steps, batch size, workers) each, came to.
+def _left(job: Any, stages: list[tuple[int, int, int]]) -> tuple[int, _Epoch, int]:
+    """How many epochs the stages, (steps, batch size, workers) each, completed; the rest of one.
 
     What they read is found by going through the same shuffles with the records' places alone, 1.4
     µs each. What is left of the epoch that was broken off is divided anew among the workers.
     """
-    work = Work(**facts)
-    number, done = 0, bytearray(sum(num for _, num in work.shards))
+    number, done = 0, bytearray(sum(num for _, num in job.shards))
     for steps, size, workers in stages:
         steps_left, parts = steps, [(worker, workers) for worker in range(workers)]
-        while steps_left >= (most := max(work.num_batches(one, size, done) for one in parts)):
+        while steps_left >= (most := max(num_batches(job, one, size, done) for one in parts)):
             # Epochs that are over; all after the first are alike.
             if not any(done) and not most:
                 break  # none has a batch
@@ -144,81 +282,132 @@ def resumed(
             number, steps_left = number + num_over, steps_left - num_over * most
             done = bytearray(len(done))
         if steps_left:
-            epoch_seed = _seeds(work.reader, seed, number, epochs)[1][-1]
+            epoch_seed = _seeds(job, number)[1][-1]
             before = bytearray(done)
             for one in parts:
-                places = _source(*work.left(one, before), _places, reader=work.reader)
-                options = {"buffer": buffer(size), "seed": epoch_seed}
-                batches = work.reader._batches(places, size, work.drop_remainder, **options)
-                for batch in batches.take(steps_left).as_numpy_iterator():
-                    for place in batch.tolist():
-                        done[place] = 1
-    seeds, (*over, current) = _seeds(work.reader, seed, number, epochs)
-    ranges, gaps = work.left(part, done)
-    _tell(work, ranges, gaps, done)
-    num = work.num_batches(part, stages[-1][1], done)
-    source = _source(ranges, gaps, read, reader=work.reader)
+                for place in _places(job, before, one, size, steps_left, epoch_seed):
+                    done[place] = 1
+    ranges, gaps = left(job, job.part, done)
+    _tell(job, ranges, gaps, done)
+    rest = _other(job, ranges, _without(job.read_uncached, gaps))
 
-    def is_to_come(epoch_seed: Any) -> Any:
-        return tf.reduce_all(epoch_seed != tf.constant(over, tf.int64))
+    def epoch(seed: Any) -> tf.data.Dataset:
+        return job.reader._batches(rest, seed)
 
-    def either(epoch_seed: Any) -> tf.data.Dataset:
-        spec = epoch(epoch_seed).element_spec
-        variant = tf.cond(
-            epoch_seed == current,
-            lambda: tf.data.experimental.to_variant(epoch(epoch_seed, source, num)),
-            lambda: tf.data.experimental.to_variant(epoch(epoch_seed)),
-        )
-        return tf.data.experimental.from_variant(variant, spec)
-
-    return seeds.filter(is_to_come).flat_map(either)
+    return number, epoch, num_batches(job, job.part, job.batch_size, done)
 
 
-def _seeds(reader: Any, seed: int, number: int, epochs: int | None) -> tuple[Any, list[int]]:
-    """The seeds of the pass in which the epoch of this number lies, and those up to this epoch.
-
-    What is done already of the dataset of seeds are the passes before: the next is that pass.
-    """
-    passes, inner = (0, number) if epochs is None else divmod(number, epochs)
-    seeds, same = reader._epoch_seeds(seed), reader._epoch_seeds(seed)
-    for _ in range(passes):
-        next(iter(seeds)), next(iter(same))
-    seeds = seeds.take(-1 if epochs is None else epochs)
-    return seeds, [int(one) for one in same.take(inner + 1)]
+def _other(job: Any, ranges: list[_Range], read: Any, **changes: Any) -> Any:
+    """The same job for other ranges."""
+    streams = job.reader._streams(ranges)
+    facts = {"ranges": ranges, "streams": streams, "read": read, **changes}
+    return types.SimpleNamespace(**(vars(job) | facts))
 
 
-def _source(ranges: list[_Range], gaps: list[int], read: _Read, *, reader: Any) -> _Source:
-    """Ranges, and what opens one without the records whose places are given."""
-    over = tf.constant(gaps, tf.int64)
+def _places(
+    job: Any, done: bytearray, part: tuple[int, int], size: int, num: int, seed: int
+) -> list[int]:
+    """The places of what a worker read of an epoch in so many steps."""
+    ranges, gaps = left(job, part, done)
+    buffer = job.reader._buffer(job.split, job.shuffle, size)
+    facts: dict[str, Any] = {"batch_size": size, "buffer": buffer}
+    total = num_batches(job, part, size, done)
+    if vars(job).get("bucket"):  # lengths decide, so records are read
+        other = _other(job, ranges, _without(job.read_uncached, gaps), **facts)
+        batches = job.reader._batches(other, seed).take(total)
+        batches = job.reader._beside("reader_sequences").bucketed(other, batches, seed)
+        return [int(i) for _, places in batches.take(num) for i in places]
+    other = _other(
+        job,
+        ranges,
+        _without(_only_places, gaps),
+        ahead=functools.partial(tf.data.Dataset.take, count=-1),
+        **facts,
+    )
+    batches = job.reader._batches(other, seed).take(total)
+    return [i for places in batches.take(num).as_numpy_iterator() for i in places.tolist()]
 
-    def kept(path: Any, skip: Any, take: Any, first: Any) -> tf.data.Dataset:
-        places = tf.data.Dataset.range(first, first + take)
-        found = tf.data.Dataset.zip((read(path, skip, take, first), places))
-        return found.filter(is_left).map(without_place)
 
-    def is_left(record: Any, place: Any) -> Any:
-        del record
-        return tf.reduce_all(place != over)
-
-    def without_place(record: Any, place: Any) -> Any:
-        del place
-        return record
-
-    return reader._streams(ranges), kept if gaps else read, len(ranges)
-
-
-def _places(path: Any, skip: Any, take: Any, first: Any) -> tf.data.Dataset:
+def _only_places(path: Any, skip: Any, take: Any, first: Any) -> tf.data.Dataset:
     """In place of the records of a range, their places."""
     del path, skip
     return tf.data.Dataset.range(first, first + take)
 
 
-def _tell(work: Work, ranges: list[_Range], gaps: list[int], done: bytearray) -> None:
+def _without(
+    read: Callable[..., tf.data.Dataset], gaps: list[int]
+) -> Callable[..., tf.data.Dataset]:
+    """What opens a range without the records whose places are given."""
+    over = tf.constant(gaps, tf.int64)
+    if not gaps:
+        return read
+
+    def kept(path: Any, skip: Any, take: Any, first: Any) -> tf.data.Dataset:
+        places = tf.data.Dataset.range(first, first + take)
+        found = tf.data.Dataset.zip((read(path, skip, take, first), places))
+        return found.filter(is_left).map(_first)
+
+    def is_left(record: Any, place: Any) -> Any:
+        del record
+        return tf.reduce_all(place != over)
+
+    return kept
+
+
+def resumed(job: Any, number: int, rest: _Epoch) -> tf.data.Dataset:
+    """What is left of the epoch of this number, and those after it."""
+    seeds, (*over, current) = _seeds(job, number)
+
+    def either(epoch_seed: Any) -> tf.data.Dataset:
+        spec = job.epoch(epoch_seed).element_spec
+        variant = tf.cond(
+            epoch_seed == current,
+            lambda: tf.data.experimental.to_variant(rest(epoch_seed)),
+            lambda: tf.data.experimental.to_variant(job.epoch(epoch_seed)),
+        )
+        return tf.data.experimental.from_variant(variant, spec)
+
+    def is_to_come(epoch_seed: Any) -> Any:
+        return tf.reduce_all(epoch_seed != tf.constant(over, tf.int64))
+
+    return seeds.filter(is_to_come).flat_map(either)
+
+
+def _seeds(job: Any, number: int) -> tuple[Any, list[int]]:
+    """The seeds of the pass in which the epoch of this number lies, and those up to this epoch.
+
+    What is done already of the dataset of seeds are the passes before: the next is that pass.
+    """
+    passes, inner = (0, number) if job.epochs is None else divmod(number, job.epochs)
+    seeds, same = (job.reader._epoch_seeds(job.seed or 0) for _ in range(2))
+    for _ in range(passes):
+        next(iter(seeds)), next(iter(same))
+    return seeds.take(job.epochs or -1), [int(one) for one in same.take(inner + 1)]
+
+
+def _tell(job: Any, ranges: list[_Range], gaps: list[int], done: bytearray) -> None:
     """Logs what going on costs: records that are read again, to be passed over."""
     again = sum(skip for _, skip, _, _ in ranges) + len(gaps)
-    logging.getLogger(work.reader.NAME).info(
+    logging.getLogger(job.reader.NAME).info(
         "%d of %d records are done: %d of %d shards are opened, and %d records (about %d bytes) "
         "in them passed over, not decoded.",
-        *(sum(done), len(done), len(ranges), len(work.shards)),
-        *(again, again * work.reader.RECORD_BYTES),
+        *(sum(done), len(done), len(ranges), len(job.shards)),
+        *(again, again * job.reader.RECORD_BYTES),
     )
+
+
+# The end
+
+
+def _last(job: Any, last: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
+    """What is done to the finished dataset: the user's options, and where its batches go."""
+
+    def end(batches: tf.data.Dataset) -> tf.data.Dataset:
+        batches = last(batches)
+        if job.options is not None:
+            batches = batches.with_options(job.options)
+        if job.prefetch_to_device:
+            batches = batches.apply(tf.data.experimental.prefetch_to_device(job.prefetch_to_device))
+        return batches
+
+    return end

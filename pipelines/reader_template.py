@@ -14,7 +14,6 @@ import importlib.util
 import itertools
 import json
 import os
-import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,7 +49,6 @@ COMPRESSION = "none"
 RECORD_BYTES = 20_000
 # [end]
 
-_Features = dict[str, dict[str, Any]]
 _Range = tuple[str, int, int, int]  # path; records to skip there, to take; place of the first
 
 _BUFFER_BYTES = 16 << 20  # memory of the default shuffle buffer (it pays to stay in the cache) …
@@ -70,26 +68,40 @@ def dataset(
     seed: int | None = None,
     epochs: int | None = 1,
     drop_remainder: bool = False,
+    deterministic: bool | None = None,
+    columns: Sequence[str] | None = None,
+    as_supervised: bool = False,
+    # [if image]
+    image_size: tuple[int, int] | None = None,
+    dtype: str | None = None,
+    scale: float | None = None,
+    # [end]
+    root: str | os.PathLike[str] | None = None,
     shard: tuple[int, int] | None = None,
     input_context: tf.distribute.InputContext | None = None,
     equal_steps: bool = False,
     start_step: int | list[tuple[int, int, int]] = 0,
-    cache: str | None = None,
-    augment: Callable[[Any, Any], Any] | None = None,
-    columns: Sequence[str] | None = None,
-    as_supervised: bool = False,
-    image_size: tuple[int, int] | None = None,
-    # [if image]
-    dtype: str | None = None,
-    scale: float | None = None,
+    # [if classes]
+    balance: str | dict[str, float] | None = None,
     # [end]
-    deterministic: bool | None = None,
-    root: str | os.PathLike[str] | None = None,
+    # [if lengths]
+    pad: bool = False,
+    bucket: bool | str = False,
+    # [end]
+    augment: Callable[[Any, Any], Any] | None = None,
+    augment_batch: Callable[[Any, Any], Any] | None = None,
+    cache: str | None = None,
+    local_copy: str | tuple[str, int] | None = None,
+    service: str | dict[str, Any] | None = None,
+    prefetch_to_device: str | None = None,
+    options: tf.data.Options | None = None,
+    debug: bool = False,
 ) -> tf.data.Dataset:
     """Batches of one split, prefetched, with their exact number as cardinality.
 
     An epoch gives every record once and ends with a short batch, if need be; no batch spans two
     epochs. A shard that is damaged or lacks records raises in mid-epoch: nothing is passed over.
+    Options from ``shard`` on are in ``reader_options.py`` and what else lies beside this file.
 
     Args:
         split: One of ``NUM_EXAMPLES``.
@@ -98,35 +110,50 @@ def dataset(
             True keeps 16 MiB of records in the buffer, at least four batches and at most 16,384
             records (enough, as the shards are shuffled already); a number, so many.
         seed: Fixes the shuffled order, whatever ``tf.random.set_seed`` says: the same in every
-            process, another in every epoch and in every pass over the dataset (each epoch of
-            ``fit``). Without one, shards may overtake each other, which is faster.
+            process, another in every epoch and every pass (each epoch of ``fit``). Without one,
+            shards may overtake each other, which is faster.
         epochs: How often to read the split; None is forever.
         drop_remainder: Leave out the short batch at each epoch's end, so that shapes are static.
-        shard: (index, count): one of ``count`` parts that together hold every record once, for as
-            many workers: whole shards where these come out even within 5 %, else ranges of
-            records. Nothing else divides the work (auto-sharding is off).
-        input_context: What ``tf.distribute`` gives a ``dataset_fn``, instead of ``shard``.
-        equal_steps: As many batches for every worker, at the cost of less than a batch of each.
-        start_step: Go on after so many steps with this seed, batch size and number of workers;
-            after a change, a list with (steps, batch size, workers) of each stage of the epoch that
-            was broken off. What is left of it comes first, in a new order, divided anew; what
-            was read is not decoded again, and a shard that is done not opened.
-        cache: "memory", or a local folder: keeps the serialized records of the first epoch,
-            before they are shuffled. Pays where reading or inflating is slow.
-        augment: ``augment(example, seed)`` changes each example, after the cache, on all cores;
-            ``seed`` is int64[2], another for each record and epoch, for ``tf.image.stateless_*``.
-            One by one is slow: reckon with 25 µs of a core and more for each example.
+        deterministic: A fixed order; None: where there is a seed, or no shuffling.
         columns: Give these features only, and parse no others.
         as_supervised: Give (features, label), as Keras takes them; features is the dict of all
             but the label, or the tensor itself where there is only one.
+        # [if image]
         image_size: (height, width) to resize images to: bilinear, antialiased, rounded. Must be
             given where the images differ in size.
-        # [if image]
         dtype: Of the images, cast after batching: uint8, or with ``scale`` float32.
         scale: A factor for the images' values.
         # [end]
-        deterministic: A fixed order; None: where there is a seed, or no shuffling.
         root: Folder or URL (``gs://…``) of the snapshot; None is the folder of this file.
+        shard: (index, count): one of ``count`` parts that together hold every record once, for as
+            many workers: whole shards where these are even within 5 %, else ranges of records.
+        input_context: What ``tf.distribute`` gives a ``dataset_fn``, instead of ``shard``.
+        equal_steps: As many batches for every worker, at the cost of less than a batch of each.
+        start_step: Go on after so many steps with this seed, batch size and number of workers;
+            after a change, a list with (steps, batch size, workers) of each stage of the epoch
+            that was broken off. Its rest comes first, in a new order; 1.4 µs a record read before.
+        # [if classes]
+        balance: "uniform", or {class: weight}: the mix of classes in an epoch of as many records,
+            exact to one; rare ones repeat, evenly. Reads each by its place: for local disks.
+        # [end]
+        # [if lengths]
+        pad: Give lists padded with zeros to the batch's longest, not as ``tf.RaggedTensor``.
+        bucket: Batches of alike length (of the feature named, if there are several), by sorting 32
+            batches at a time; with ``pad``, they are padded to the next of ``LENGTHS``.
+        # [end]
+        augment: ``augment(example, seed)`` changes each example, after the cache, on all cores;
+            ``seed`` is int64[2], another for each record and epoch, for ``tf.image.stateless_*``.
+            One by one is slow: reckon with 25 µs of a core and more for each example.
+        augment_batch: The same for a batch, with ``seeds`` int64[batch, 2], at next to no cost.
+        cache: "memory", or a local folder: keeps the serialized records of the first epoch,
+            before they are shuffled. Pays where reading or inflating is slow.
+        local_copy: A fast local folder to copy shards to, ahead of reading; (folder, bytes): a
+            rolling window of so many. For any URL that fsspec knows.
+        service: Address of a tf.data service that shares the work, or all arguments of
+            ``tf.data.experimental.service.distribute``. Every record once ("distributed_epoch").
+        prefetch_to_device: Device, as "/GPU:0", to which batches are copied ahead.
+        options: More ``tf.data.Options``; they win over the reader's own.
+        debug: Run all functions eagerly, for breakpoints and prints; slow.
 
     Returns:
         Dicts by feature name: images ``uint8[batch, height, width, channels]``, all else
@@ -142,81 +169,43 @@ def dataset(
     Raises:
         ValueError: if an argument, or the snapshot under ``root``, is none that can be read.
     """
+    asked = dict(locals())
     if batch_size < 1 or (epochs is not None and epochs < 1):
         raise ValueError(f"batch_size={batch_size} and epochs={epochs} must be 1 or more.")
-    parse = _parser(
-        as_supervised=as_supervised,
-        image_size=image_size,
-        columns=columns,
-        # [if image]
-        dtype=dtype,
-        scale=scale,
-        # [end]
-    )
-    if input_context is not None:
-        shard = (input_context.input_pipeline_id, input_context.num_input_pipelines)
-    shards, part = _shards(split, root), shard or (0, 1)
-    buffer = _buffer(split, shuffle, batch_size)
-    read = functools.partial(_records, numbered=augment is not None)
-    ranges = _divide(shards, part, even=equal_steps)
-    work = {"drop_remainder": drop_remainder, "equal_steps": equal_steps}
-    num_batches = steps(split, batch_size, shard=part, root=root, **work)
-    if epochs is None and num_batches == 0:
-        raise ValueError(f"epochs=None waits forever: {sum(r[2] for r in ranges)} records only.")
-    this = types.SimpleNamespace(**globals())
-    whole: Any = _streams(ranges), read, len(ranges)
-    if cache is not None:
-        whole = _options().cached(ranges, read, cache, reader=this)
-    finish = parse if augment is None else _options().augmented(parse, augment)
-
-    def epoch(epoch_seed: Any, source: Any = whole, num: int = num_batches) -> tf.data.Dataset:
-        found = _batches(source, batch_size, drop_remainder, buffer=buffer, seed=epoch_seed)
-        if augment is not None:
-            found = tf.data.Dataset.zip((found, tf.data.Dataset.from_tensors(epoch_seed).repeat()))
-        return found.take(num)
-
-    if start_step and buffer and seed is None:
-        raise ValueError("start_step= goes on in the order of a seed: give seed= as before.")
-    batches = _epoch_seeds(seed).take(-1 if epochs is None else epochs).flat_map(epoch)
-    if start_step:
-        batches = _options().resumed(
-            epoch,
-            start_step if isinstance(start_step, list) else [(start_step, batch_size, part[1])],
-            facts={"reader": this, "shards": shards, **work},
-            part=part,
-            read=read,
-            buffer=functools.partial(_buffer, split, shuffle),
-            seed=seed or 0,
-            epochs=epochs,
-        )
-    batches = batches.map(finish, num_parallel_calls=tf.data.AUTOTUNE)
+    job = types.SimpleNamespace(**asked, reader=types.SimpleNamespace(**globals()))
+    parsed = ("columns", "as_supervised", "image_size", "dtype", "scale")
+    job.finish = _parser(**{name: asked[name] for name in parsed if name in asked})
+    job.shards, job.root = _shards(split, root), _folder(root)
+    firsts = itertools.accumulate((num for _, num in job.shards), initial=0)
+    job.ranges = [(path, 0, num, next(firsts)) for path, num in job.shards]
+    job.streams, job.num_open = _streams(job.ranges), _OPEN_SHARDS
+    job.read, job.ahead = _records, functools.partial(tf.data.Dataset.take, count=-1)
+    job.buffer, job.epoch = _buffer(split, shuffle, batch_size), functools.partial(_batches, job)
+    job.last = functools.partial(tf.data.Dataset.prefetch, buffer_size=tf.data.AUTOTUNE)
+    job.num_batches = (NUM_EXAMPLES[split] + (not drop_remainder) * (batch_size - 1)) // batch_size
+    job.passes = lambda: _epoch_seeds(seed).take(epochs or -1).flat_map(job.epoch)
+    if any(list(asked.values())[list(asked).index("shard") :]):
+        _beside("reader_options").change(job)
+    if epochs is None and job.num_batches == 0:
+        raise ValueError(f"epochs=None waits forever: {split} gives no batch of {batch_size}.")
+    batches = job.passes().map(job.finish, num_parallel_calls=tf.data.AUTOTUNE)
     if epochs is None:
         batches = batches.repeat()  # never comes to it, and makes the cardinality infinite
-    elif not start_step:
-        batches = batches.apply(tf.data.experimental.assert_cardinality(epochs * num_batches))
-    options = tf.data.Options()
-    fixed = not buffer or seed is not None
-    options.deterministic = fixed if deterministic is None else deterministic
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+    elif job.num_batches is not None:
+        batches = batches.apply(tf.data.experimental.assert_cardinality(epochs * job.num_batches))
+    own = tf.data.Options()
+    fixed = not job.buffer or seed is not None
+    own.deterministic = fixed if deterministic is None else deterministic
+    own.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return job.last(batches.with_options(own))
 
 
-def steps(
-    split: str,
-    batch_size: int,
-    *,
-    drop_remainder: bool = False,
-    shard: tuple[int, int] = (0, 1),
-    equal_steps: bool = False,
-    root: str | os.PathLike[str] | None = None,
-) -> int:
+def steps(split: str, batch_size: int, **arguments: Any) -> int:
     """Batches in an epoch of ``dataset`` with these arguments: Keras's ``steps_per_epoch``."""
-    index, count = shard
-    shards, sizes = _shards(split, root), []
-    for part in range(count) if equal_steps else [index]:
-        ranges = _divide(shards, (part, count), even=equal_steps)
-        sizes.append(sum(take for _, _, take, _ in ranges))
-    return min(size // batch_size if drop_remainder else -(-size // batch_size) for size in sizes)
+    # [if image]
+    arguments.setdefault("image_size", (1, 1))  # must be given at times, and does not matter
+    # [end]
+    return int(dataset(split, batch_size, **arguments).cardinality())
 
 
 # [if serving]
@@ -226,26 +215,23 @@ def preprocess(root: str | os.PathLike[str] | None = None) -> Any:
 
 
 # [end]
-def _options() -> Any:
-    """The module ``reader_options.py`` that lies beside this file."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reader_options.py")
+@functools.cache
+def _beside(name: str) -> Any:
+    """The module of this name that lies beside this file."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     if not os.path.exists(path):
-        raise ValueError(f"There is no {path}, which cache=, augment=, start_step= need: copy it.")
-    spec: Any = importlib.util.spec_from_file_location(f"reader_options_{FINGERPRINT}", path)
-    if spec.name not in sys.modules:
-        sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[spec.name])
-    return sys.modules[spec.name]
+        raise ValueError(f"There is no {path}, which this option needs: copy it from {NAME}.")
+    spec: Any = importlib.util.spec_from_file_location(f"{name}_{FINGERPRINT}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _epoch_seeds(seed: int | None) -> tf.data.Dataset:
     """One number for each epoch, which seeds all of its shuffling; a second pass draws new ones."""
-    if seed is None:
-        return tf.data.Dataset.random(rerandomize_each_iteration=True)
-    # Dataset.random would mix in the seed of tf.random.set_seed.
-    variant = tf.raw_ops.RandomDatasetV2(
-        seed=tf.constant(seed, tf.int64),
-        seed2=tf.constant(1, tf.int64),  # two zeros would stand for no seed
+    variant = tf.raw_ops.RandomDatasetV2(  # Dataset.random mixes in tf.random.set_seed's
+        seed=tf.constant(seed or 0, tf.int64),
+        seed2=tf.constant(seed is not None, tf.int64),  # two zeros stand for no seed
         seed_generator=tf.raw_ops.DummySeedGenerator(),
         output_types=[tf.int64],
         output_shapes=[[]],
@@ -258,27 +244,30 @@ def _shards(split: str, root: str | os.PathLike[str] | None) -> list[tuple[str, 
     """The split's shards in stored order: (path, number of records)."""
     if split not in NUM_EXAMPLES:
         raise ValueError(f"{NAME} has no split {split!r}, only {', '.join(NUM_EXAMPLES)}.")
-    folder = _folder(root)
-    path = f"{folder}/manifest.json"
-    if not tf.io.gfile.exists(path):
-        raise ValueError(
-            f"There is no {path}, so {folder} is no published snapshot. "
-            f"Give the folder of {NAME} {FINGERPRINT} as root=."
-        )
+    path = f"{_folder(root)}/manifest.json"
     try:
-        with tf.io.gfile.GFile(path) as file:
-            manifest = json.loads(file.read())
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = file.read()
+    except tf.errors.UnimplementedError:  # a protocol that TensorFlow does not know
+        content = _beside("reader_copies").read_bytes(path)
+    except tf.errors.OpError as error:
+        content = error.message
+    try:
+        manifest = json.loads(content)
         found = (manifest["fingerprint"], manifest["format_version"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"{path} is no manifest ({error!r}): copy or build it again.") from None
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(
+            f"{path} is no manifest of a published snapshot ({str(content)[:99]!r}): give the "
+            f"folder of {NAME} {FINGERPRINT} as root=."
+        ) from None
     if found != (FINGERPRINT, FORMAT_VERSION):
         raise ValueError(
             f"{path} is of fingerprint {found[0]} (format {found[1]}), but this reader reads "
-            f"{FINGERPRINT} (format {FORMAT_VERSION}) only. Use the reader.py that lies in "
-            f"{folder}, or give the folder of {FINGERPRINT} as root=."
+            f"{FINGERPRINT} (format {FORMAT_VERSION}) only. Use the reader.py that lies there, "
+            f"or give the folder of {FINGERPRINT} as root=."
         )
     shards = manifest["splits"][split]["shards"]
-    return [(f"{folder}/{shard['file']}", shard["num_examples"]) for shard in shards]
+    return [(f"{_folder(root)}/{shard['file']}", shard["num_examples"]) for shard in shards]
 
 
 def _folder(root: str | os.PathLike[str] | None) -> str:
@@ -296,34 +285,6 @@ def _buffer(split: str, shuffle: bool | int | None, batch_size: int) -> int:
     return int(buffer)
 
 
-def _divide(
-    shards: list[tuple[str, int]], part: tuple[int, int], *, even: bool = False
-) -> list[_Range]:
-    """The ranges of records that make up one of ``count`` parts.
-
-    Part i is what lies between two cuts in the stored order, at i / count and (i + 1) / count of
-    the records: so every record is in exactly one part. Where moving all cuts to the nearest ends
-    of shards keeps every part within 5 % of an even share, they are moved, unless ``even``.
-    """
-    index, count = part
-    if not 0 <= index < count:
-        raise ValueError(f"shard=({index}, {count}) must be (index, count), 0 <= index < count.")
-    starts = [0, *itertools.accumulate(num for _, num in shards)]
-    total = starts[-1]
-    cuts = [total * i // count for i in range(count + 1)]
-    whole = [min((abs(start - cut), start) for start in starts)[1] for cut in cuts]
-    shares = [b - a for a, b in itertools.pairwise(whole)]
-    if not even and all(abs(share * count - total) <= 0.05 * total for share in shares):
-        cuts = whole
-    first, last = cuts[index], cuts[index + 1]
-    ranges = []
-    for (path, num), start in zip(shards, starts, strict=False):
-        skip, end = max(first - start, 0), min(last - start, num)
-        if skip < end:
-            ranges.append((path, skip, end - skip, start + skip))
-    return ranges
-
-
 def _streams(ranges: list[_Range]) -> tf.data.Dataset:
     """The ranges as a dataset."""
     columns: Any = zip(*ranges, strict=True) if ranges else ((), (), (), ())
@@ -331,52 +292,40 @@ def _streams(ranges: list[_Range]) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(tuple(map(tf.constant, columns, dtypes)))
 
 
-def _records(
-    path: Any, skip: Any, take: Any, first: Any, *, numbered: bool = False
-) -> tf.data.Dataset:
-    """The serialized examples of one range, with their places if asked; fewer raise."""
+def _records(path: Any, skip: Any, take: Any, *_: Any) -> tf.data.Dataset:
+    """The serialized examples of one range; fewer raise."""
     kind = "GZIP" if COMPRESSION == "gzip" else ""
     remote = tf.strings.regex_full_match(path, "[a-z0-9]+://.*")
     size = tf.where(remote, tf.constant(_FETCH_BYTES, tf.int64), _READ_BYTES)
     records = tf.data.TFRecordDataset(path, compression_type=kind, buffer_size=size)
-    records = records.skip(skip).take(take)
-    records = records.apply(tf.data.experimental.assert_cardinality(take))
-    if not numbered:
-        return records
-    return tf.data.Dataset.zip((records, tf.data.Dataset.range(first, first + take)))
+    return records.skip(skip).take(take).apply(tf.data.experimental.assert_cardinality(take))
 
 
-def _batches(
-    source: Any, batch_size: int, drop_remainder: bool, *, buffer: int, seed: Any
-) -> tf.data.Dataset:
+def _batches(job: Any, seed: Any) -> tf.data.Dataset:
     """Batches of serialized examples, in an order and a composition that the seed decides.
 
     Records are shuffled within a window of each open shard. From there they travel in chunks of
     an eighth of a batch or less, which costs less than one by one. The rest of the buffer
     shuffles the chunks of all shards, and batches are cut from their stream.
     """
-    streams, read, num_streams = source
-    if not buffer:
-        return streams.flat_map(read).batch(batch_size, drop_remainder=drop_remainder)
-    num_open = max(1, min(_OPEN_SHARDS, num_streams))
-    window = max(1, min(_WINDOWS, buffer // 2) // num_open)
-    chunk = max(1, min(_CHUNK, batch_size // 8, window))
+    options = {"batch_size": job.batch_size, "drop_remainder": job.drop_remainder}
+    if not job.buffer:
+        return job.ahead(job.streams).flat_map(job.read).batch(**options)
+    num_open = max(1, min(job.num_open, len(job.ranges)))
+    window = max(1, min(_WINDOWS, job.buffer // 2) // num_open)
+    chunk = max(1, min(_CHUNK, job.batch_size // 8, window))
 
     def chunks(*stream: Any) -> tf.data.Dataset:
-        return _shuffle(read(*stream), window, seed, 1 + stream[-1]).batch(chunk)
+        return _shuffle(job.read(*stream), window, seed, 1 + stream[-1]).batch(chunk)
 
-    mixed = _shuffle(streams, num_streams, seed, -1).interleave(
+    mixed = job.ahead(_shuffle(job.streams, len(job.ranges), seed, -1)).interleave(
         chunks, cycle_length=num_open, block_length=1, num_parallel_calls=tf.data.AUTOTUNE
     )
-    mixed = _shuffle(mixed, (buffer - window * num_open) // chunk, seed, -2)
-    return mixed.rebatch(batch_size, drop_remainder=drop_remainder)
+    return _shuffle(mixed, (job.buffer - window * num_open) // chunk, seed, -2).rebatch(**options)
 
 
 def _shuffle(elements: tf.data.Dataset, size: int, seed: Any, stream: Any) -> tf.data.Dataset:
-    """``elements.shuffle(size)`` by two numbers that may be tensors.
-
-    ``Dataset.shuffle`` takes a tensor as seed too, but fails after ``tf.random.set_seed(0)``.
-    """
+    """``elements.shuffle(size)`` by two tensors, which fails after ``tf.random.set_seed(0)``."""
     spec = elements.element_spec
     if size <= 1:
         return elements
@@ -395,16 +344,18 @@ def _shuffle(elements: tf.data.Dataset, size: int, seed: Any, stream: Any) -> tf
 def _parser(
     *,
     as_supervised: bool = False,
-    image_size: tuple[int, int] | None = None,
     columns: Sequence[str] | None = None,
     # [if image]
+    image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
     scale: float | None = None,
     # [end]
 ) -> Callable[[Any], Any]:
     """The function that turns a batch of serialized examples into tensors."""
-    if as_supervised and LABEL is None:
+    # [if no_label]
+    if as_supervised:
         raise ValueError(f"as_supervised=True needs a label, and {NAME} has none: take the dict.")
+    # [end]
     wanted = {*(FEATURES if columns is None else columns), *([LABEL] if as_supervised else [])}
     if not wanted <= {*FEATURES}:
         raise ValueError(f"columns={columns}, but {NAME} has {', '.join(FEATURES)}.")
@@ -415,14 +366,12 @@ def _parser(
         for name, feature in features.items()
         if feature["kind"] == "image"
     }
+    # [if each]
     for name, size in sizes.items():
         if None in size:
             raise ValueError(f"The images of {name!r} differ in size: give image_size=(h, w).")
-    kind = dtype or ("uint8" if scale is None else "float32")
     # [end]
-    # [if no_image]
-    if image_size is not None:
-        raise ValueError(f"image_size={image_size}, but {NAME} has no images: leave it out.")
+    kind = dtype or ("uint8" if scale is None else "float32")
     # [end]
 
     def parse(serialized: Any) -> Any:
@@ -467,7 +416,8 @@ def _parser(
     return parse
 
 
-def _parse(serialized: Any, features: _Features) -> dict[str, Any]:
+# [if general]
+def _parse(serialized: Any, features: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """A batch of examples by ``tf.io.parse_example``; images as their bytes."""
     columns: dict[str, Any] = {}
     for name, feature in features.items():
@@ -575,6 +525,7 @@ def _ragged(value: Any, shape: list[int | None], sizes: Any) -> Any:
 
 
 # [end]
+# [end]
 # [if struct]
 def _nest(values: dict[str, Any]) -> dict[str, Any]:
     """The features by name, the fields of each struct in a dict."""
@@ -587,49 +538,38 @@ def _nest(values: dict[str, Any]) -> dict[str, Any]:
 
 # [end]
 # [if layout]
-def _cut(serialized: Any, features: _Features) -> dict[str, Any]:
-    """What ``_parse`` gives, at less than its cost; images as their bytes, decoded.
+def _cut(serialized: Any, features: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """A batch of examples by feature name, at less than the cost of ``tf.io.parse_example``.
 
     Each value of this snapshot is of one length, so it lies at the same place in every example,
-    between the same bytes (names and lengths). Where those bytes are not as they should be,
-    ``_parse`` has the word.
+    between the same bytes (names and lengths), which are compared.
     """
     length = sum(len(head) + size for _, head, size in LAYOUT)
     content = tf.io.decode_raw(serialized, tf.uint8, fixed_length=length)
-    same = [tf.reduce_all(tf.strings.length(serialized) == length)]
-    places, begin = {}, 0
+    same, values, begin = [tf.reduce_all(tf.strings.length(serialized) == length)], {}, 0
     for name, head, size in LAYOUT:
         end = begin + len(head)
         same.append(tf.reduce_all(content[:, begin:end] == tf.constant(list(head), tf.uint8)))
         begin = end + size
         if name in features:
-            places[name] = (end, begin)
-
-    images = {name for name in places if FEATURES[name]["kind"] == "image"}
-
+            values[name] = content[:, end:begin]
+    right = tf.debugging.Assert(
+        tf.reduce_all(same), [f"an example is none of {NAME} {FINGERPRINT}"]
+    )
+    with tf.control_dependencies([right]):
+        values = {name: tf.identity(value) for name, value in values.items()}
     # [if layout_numbers]
-    def numbers(name: str, content: Any) -> Any:
+    for name, value in values.items():
+        if FEATURES[name]["kind"] == "image":
+            continue
         dtype, shape = tf.as_dtype(FEATURES[name]["dtype"]), FEATURES[name].get("shape", [])
         # [if layout_bytes]
         if dtype not in (tf.int64, tf.bool):  # one byte each
-            content = tf.reshape(content, [-1, content.shape[1] // dtype.size, dtype.size])
-            content = tf.bitcast(content, dtype)
+            value = tf.reshape(value, [-1, value.shape[1] // dtype.size, dtype.size])
+            value = tf.bitcast(value, dtype)
         # [end]
-        return tf.cast(tf.reshape(content, [serialized.shape[0] or -1, *shape]), dtype)
-
+        values[name] = tf.cast(tf.reshape(value, [serialized.shape[0] or -1, *shape]), dtype)
     # [end]
-    def cut() -> dict[str, Any]:
-        pieces = {name: content[:, a:b] for name, (a, b) in places.items()}
-        # [if layout_numbers]
-        pieces |= {name: numbers(name, pieces[name]) for name in pieces if name not in images}
-        # [end]
-        return pieces
-
-    def parse() -> dict[str, Any]:
-        found = _parse(serialized, features)
-        return found | {name: tf.io.decode_raw(found[name], tf.uint8) for name in images}
-
-    values: dict[str, Any] = tf.cond(tf.reduce_all(same), cut, parse)
     return values
 
 
@@ -649,8 +589,7 @@ def _pixels(pixels: Any, feature: dict[str, Any], size: tuple[int, int]) -> Any:
 # [if each]
 def _each_image(name: str, values: dict[str, Any], size: tuple[int, int]) -> Any:
     """A batch of images that are decoded, or shaped, one by one."""
-    feature = FEATURES[name]
-    channels = feature["channels"]
+    feature, channels = FEATURES[name], FEATURES[name]["channels"]
 
     def one(image: dict[str, Any]) -> Any:
         # [if varying]
@@ -686,10 +625,16 @@ def _resize(images: Any, size: tuple[int, int]) -> Any:
 # [end]
 # [if encoded]
 def _decode(content: Any, channels: int) -> Any:
-    """An image file's content as ``uint8[height, width, channels]``: JPEG, PNG, GIF, BMP or WebP.
-
-    The content decides the format. The DCT method has to be named: the default is inexact.
-    """
+    """An image file's content as ``uint8[height, width, channels]``."""
+    # [if all_jpeg]
+    image = tf.io.decode_jpeg(content, min(channels, 3), dct_method="INTEGER_ACCURATE")
+    # [if alpha]
+    if channels == 4:
+        image = tf.pad(image, [[0, 0], [0, 0], [0, 1]], constant_values=255)
+    # [end]
+    return image
+    # [end]
+    # [if any_format]
     is_jpeg = tf.strings.substr(content, 0, 3) == b"\xff\xd8\xff"
 
     def jpeg(channels: int = 3) -> Any:
@@ -698,14 +643,21 @@ def _decode(content: Any, channels: int) -> Any:
     def other(channels: int = 3) -> Any:
         return tf.io.decode_image(content, channels, expand_animations=False)
 
-    def webp() -> Any:  # with the channels that the file has, whatever is asked for
-        return tf.image.decode_webp(content)[0]
-
+    # [if webp]
     is_riff = tf.strings.substr(content, 0, 4) == b"RIFF"
     is_webp = is_riff & (tf.strings.substr(content, 8, 4) == b"WEBP")
 
+    def webp() -> Any:  # with the channels that the file has, whatever is asked for
+        return tf.image.decode_webp(content)[0]
+
+    # [end]
     def other_or_webp() -> Any:
+        # [if webp]
         return tf.cond(is_webp, lambda: webp()[..., :3], other)
+        # [end]
+        # [if no_webp]
+        return other()
+        # [end]
 
     # [if grey]
     def luma(image: Any) -> Any:
@@ -732,19 +684,27 @@ def _decode(content: Any, channels: int) -> Any:
         )
         return tf.cond(bare, lambda: opaque(other()), lambda: other(4))
 
+    # [if webp]
     def transparent_webp() -> Any:
         return tf.cond(tf.shape(webp())[2] == 4, webp, lambda: opaque(webp()[..., :3]))
 
+    # [end]
+    def not_png() -> Any:
+        # [if webp]
+        return tf.cond(is_webp, transparent_webp, lambda: opaque(other()))
+        # [end]
+        # [if no_webp]
+        return opaque(other())
+        # [end]
+
     def transparent() -> Any:
-        is_png = tf.strings.substr(content, 0, 4) == b"\x89PNG"
-        return tf.cond(
-            is_png, png, lambda: tf.cond(is_webp, transparent_webp, lambda: opaque(other()))
-        )
+        return tf.cond(tf.strings.substr(content, 0, 4) == b"\x89PNG", png, not_png)
 
     if channels == 4:
         return tf.cond(is_jpeg, lambda: opaque(jpeg()), transparent)
     # [end]
     return tf.cond(is_jpeg, jpeg, other_or_webp)
+    # [end]
 
 
 # [end]

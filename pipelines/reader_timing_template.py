@@ -183,6 +183,8 @@ class Input:
                 self.options[key] = ast.literal_eval(text)
             except (ValueError, SyntaxError):
                 self.options[key] = text
+        if arguments.image_size and "image_size" not in self.known:
+            raise RefusedError(f"{self.reader.NAME} has no images: leave out --image-size.")
         if arguments.image_size:
             self.options["image_size"] = tuple(arguments.image_size)
 
@@ -204,8 +206,8 @@ class Input:
 
     def parser(self) -> Callable[[Any], Any]:
         """The reader's own function from a batch of serialized examples to tensors."""
-        chosen = {name: self.options.get(name) for name in ("as_supervised", "image_size")}
-        chosen["as_supervised"] = bool(chosen["as_supervised"])
+        names = ("columns", "as_supervised", "image_size", "dtype", "scale")
+        chosen = {name: self.options[name] for name in names if name in self.options}
         parse: Callable[[Any], Any] = self.reader._parser(**chosen)
         return parse
 

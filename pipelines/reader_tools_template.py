@@ -408,9 +408,10 @@ def _show(arguments: argparse.Namespace, out: Output) -> int:
     )
     size = (96, 96) if images and (arguments.sheet or unsized) else None
     size = tuple(arguments.image_size) if images and arguments.image_size else size
+    resized = {"image_size": size} if images else {}
     number = max(arguments.records, arguments.sheet_images if arguments.sheet else 1)
     batch = next(iter(
-        reader.dataset(split, number, shuffle=False, image_size=size, root=snapshot.root)
+        reader.dataset(split, number, shuffle=False, root=snapshot.root, **resized)
     ))  # fmt: skip
     flat = dict(_flat(batch))
     out.facts["records"] = []

@@ -15,7 +15,8 @@ READERS = ("tf", "numpy")
 """What ``readers=`` may name; the first is in every snapshot."""
 
 _TEMPLATES = tuple(
-    pathlib.Path(__file__).with_name(f"reader_numpy_{part}.py") for part in ("template", "examples")
+    pathlib.Path(__file__).with_name(f"reader_{part}.py")
+    for part in ("numpy_template", "frames_template", "numpy_examples")
 )
 
 _HEADER = '''\

@@ -82,9 +82,8 @@ def write_snapshot(
         fingerprint=fingerprint,
         rotated=rotated,
     )
-    text = emit_reader(facts)
-    (folder / "reader.py").write_text(text, encoding="utf-8")
-    (folder / "reader_options.py").write_text(emit_tools()["reader_options.py"], encoding="utf-8")
+    for name, text in {"reader.py": emit_reader(facts), **emit_tools()}.items():
+        (folder / name).write_text(text, encoding="utf-8")
     return load(folder / "reader.py")
 
 

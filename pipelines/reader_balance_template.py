@@ -1,0 +1,321 @@
+# [header]
+"""What ``reader.py`` beside it does for ``balance=``; and ``mix``, of several datasets.
+
+``emit_tools.py`` replaces this header and puts ``reader_draw_template.py`` and
+``reader_frames_template.py`` behind it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import random
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+from .reader_draw_template import GOLDEN, Draw, mixed, num_batches, share, went
+from .reader_frames_template import Inflated, LocalFile, fault_of
+
+# [end]
+
+_Array = npt.NDArray[Any]
+
+_AT_ONCE = 4_096  # places that are drawn together, about
+_OPEN_SHARDS = 256  # files that are kept open, at most
+_MASK = (1 << 64) - 1
+
+
+def balanced(job: Any, balance: str | Mapping[str | int, float]) -> None:
+    """Lets a job deliver the classes in a mix, whatever their numbers of records.
+
+    An epoch has as many examples as the split. Each class gets its share of them by the weights,
+    exact to one. Its records take turns, in a new order in each turn: within an epoch none comes
+    twice more than another of its class. The whole epoch is shuffled, whatever ``shuffle=`` says;
+    any place in it is arithmetic, so that workers take turns in one order that their number does
+    not change, and going on leaves out exactly what came before. Records without a class, and
+    those of classes that a dict leaves out, never come.
+
+    Each record is read by its place in its shard: exactly its bytes for each example, checked by
+    CRC32C when it is first read. That suits local disks; behind a URL each is a request of its
+    own (give ``local_copy=``), and a GZIP shard is inflated into memory when it is first touched.
+    21 bytes of memory for each record of the split hold where it lies.
+
+    Args:
+        job: What ``dataset`` is about to read. Sets ``epoch``, ``num_batches`` and ``resume``.
+        balance: "uniform": all classes that have records alike; or weights by class name or code.
+
+    Raises:
+        ValueError: if the snapshot has no classes, or weights are none, or name a class without
+            records.
+    """
+    codes, index = _stored(job)
+    classes, counts = np.unique(codes[codes >= 0], return_counts=True)
+    weights = _weights(job, balance, dict(zip(classes.tolist(), counts.tolist(), strict=True)))
+    draw = Draw.of(codes, weights)
+    records = _Records(job, index)
+    job.num_batches = num_batches(job, draw.num, job.batch_size, job.part)
+
+    def epoch(epoch_seed: Any, first: int = 0) -> tf.data.Dataset:
+        """The batches of a worker from a place in the epoch on."""
+        size, (index, count) = job.batch_size, job.part
+        full, start, rest = share(job, draw.num - first, size, job.part)
+        num = max(1, _AT_ONCE // size)
+
+        def batches(step: Any) -> Any:
+            starts = first + (tf.range(step, tf.minimum(step + num, full)) * count + index) * size
+            places = tf.reshape(starts[:, tf.newaxis] + tf.range(size, dtype=tf.int64), [-1])
+            return tf.reshape(drawn(places), [-1, size])
+
+        def drawn(places: Any) -> Any:
+            return tf.numpy_function(draw, [epoch_seed, places], tf.int64, stateful=False)
+
+        def read(numbers: Any) -> Any:
+            found = tf.numpy_function(records, [numbers], tf.string, stateful=False)
+            found = tf.ensure_shape(found, numbers.shape)
+            return (found, numbers) if job.numbered else found
+
+        found = tf.data.Dataset.range(0, full, num).map(batches).prefetch(1).unbatch()
+        if not job.drop_remainder:
+            last = tf.range(first + start, first + start + rest, dtype=tf.int64)
+            short = tf.data.Dataset.from_tensors(last).take(int(rest > 0)).map(drawn)
+            spec = tf.TensorSpec([None], tf.int64)
+            found, short = (
+                part.map(lambda numbers: tf.ensure_shape(numbers, spec.shape))
+                for part in (found, short)
+            )
+            found = found.concatenate(short)
+        return found.map(read, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def resume(stages: Sequence[tuple[int, int, int]]) -> Any:
+        """How many epochs are over; what is left of the next one; how many batches that has."""
+        over, first = went(job, draw.num, stages)
+        left = num_batches(job, draw.num - first, job.batch_size, job.part)
+        return over, lambda epoch_seed: epoch(epoch_seed, first), left
+
+    job.epoch, job.resume = epoch, resume
+
+
+def mix(
+    datasets: Sequence[tf.data.Dataset],
+    weights: Sequence[float],
+    batch_size: int,
+    *,
+    seed: int | None = None,
+) -> tf.data.Dataset:
+    """Batches of several datasets together, so that their examples come in a given ratio.
+
+    Chunks of an eighth of a batch are taken from each in turn, at multiples of the golden ratio:
+    so each stretch of examples, however short, has the ratio to within a few chunks. It ends with
+    the first dataset that ends, and the rest of the others is left out; datasets of
+    ``epochs=None`` never end, and neither does it. Its cardinality is infinite then, otherwise
+    unknown.
+
+    Args:
+        datasets: Batched ones of equal types, as ``dataset`` gives them: of several splits or
+            snapshots.
+        weights: One for each dataset, of its examples; they need not add up to 1.
+        batch_size: Examples in a batch; only the last may have fewer.
+        seed: Fixes which dataset is next, whatever ``tf.random.set_seed`` says.
+
+    Raises:
+        ValueError: if datasets differ in what they give, or a weight is none.
+    """
+    if not datasets or len(datasets) != len(weights) or batch_size < 1:
+        raise ValueError(
+            f"{len(datasets)} datasets, {len(weights)} weights and batch_size={batch_size}: there "
+            "must be one weight for each dataset, and examples in a batch."
+        )
+    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise ValueError(f"weights={list(weights)} must be numbers above 0.")
+    chunk = max(1, batch_size // 8)
+    chunks = [_rebatched(dataset, chunk) for dataset in datasets]
+    for number, one in enumerate(chunks):
+        if one.element_spec != chunks[0].element_spec:
+            raise ValueError(
+                f"dataset {number} gives {datasets[number].element_spec}, but dataset 0 "
+                f"{datasets[0].element_spec}: choose columns=, image_size= and dtype= alike."
+            )
+    total = sum(map(Fraction, weights))
+    ends = [int(sum(map(Fraction, weights[: i + 1])) / total * 2**64) for i in range(len(weights))]
+    offset = random.getrandbits(64) if seed is None else mixed(np.uint64(seed & _MASK))
+
+    def chosen(step: Any) -> Any:
+        place = tf.cast(step, tf.uint64) * tf.constant(GOLDEN, tf.uint64)
+        place += tf.constant(int(offset), tf.uint64)
+        return tf.math.count_nonzero(place >= tf.constant(ends[:-1], tf.uint64))
+
+    choices = tf.data.Dataset.range(tf.int64.max).map(chosen)
+    found = tf.data.Dataset.choose_from_datasets(chunks, choices, stop_on_empty_dataset=True)
+    endless = all(
+        int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY for dataset in datasets
+    )
+    found = _rebatched(found, batch_size, drop_remainder=endless)
+    if endless:
+        found = found.repeat()  # never comes to it, and makes the cardinality infinite
+    own = tf.data.Options()
+    own.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return found.with_options(own).prefetch(tf.data.AUTOTUNE)
+
+
+def _rebatched(
+    dataset: tf.data.Dataset, size: int, *, drop_remainder: bool = False
+) -> tf.data.Dataset:
+    return dataset.rebatch(size, drop_remainder=drop_remainder)
+
+
+# What the snapshot holds
+
+
+def _stored(job: Any) -> tuple[_Array, _Array]:
+    """int32[n]: the class of each record of the split; int64[n, 2]: where its frame lies."""
+    if job.reader.LABEL is None or job.reader.CLASS_NAMES is None:
+        raise ValueError(f"balance= needs a label that is a class, and {job.reader.NAME} has none.")
+    codes, index = [np.empty(0, "<i4")], [np.empty((0, 2), "<i8")]
+    for path, num in job.shards:
+        place = f"{job.root}/index/{path.rsplit('/', 1)[-1]}"
+        codes.append(np.frombuffer(_content(job, f"{place}.labels", 4 * num), "<i4"))
+        index.append(np.frombuffer(_content(job, f"{place}.idx", 16 * num), "<i8").reshape(-1, 2))
+    return np.concatenate(codes), np.concatenate(index)
+
+
+def _content(job: Any, path: str, size: int) -> bytes:
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content: bytes = file.read()
+    except tf.errors.UnimplementedError:  # a protocol that TensorFlow does not know
+        content = job.reader._beside("reader_copies").read_bytes(path)
+    except tf.errors.NotFoundError:
+        raise ValueError(
+            f"There is no {path}, by which balance= finds the records of a class: copy the "
+            "snapshot's index again, or build it again where it never had one."
+        ) from None
+    if len(content) != size:
+        raise ValueError(f"{path} has {len(content):,} bytes, expected {size:,}: copy it again.")
+    return content
+
+
+def _weights(
+    job: Any, balance: str | Mapping[str | int, float], counts: Mapping[int, int]
+) -> dict[int, float]:
+    """Weights by the code of a class, checked."""
+    names = {name: code for code, name in enumerate(job.reader.CLASS_NAMES)}
+    if not counts:
+        raise ValueError(f"balance={balance!r}: no record of {job.split!r} has a class.")
+    if balance == "uniform":
+        return dict.fromkeys(counts, 1.0)
+    if not hasattr(balance, "items"):
+        raise ValueError(f'balance={balance!r} must be "uniform" or {{class: weight}}.')
+    weights: dict[int, float] = {}
+    for key, weight in balance.items():
+        code = names.get(key, -1) if isinstance(key, str) else operator.index(key)
+        if not 0 <= code < len(names):
+            few = ", ".join(map(repr, [*names][:20])) + (", …" if len(names) > 20 else "")
+            raise ValueError(f"balance: there is no class {key!r}, only {few}.")
+        if code in weights:
+            raise ValueError(f"balance names class {code} ({[*names][code]!r}) twice.")
+        if not (math.isfinite(weight) and weight >= 0):
+            raise ValueError(f"balance: the weight of {key!r} is {weight}, expected 0 or more.")
+        weights[code] = weight
+    missing = [[*names][code] for code, weight in weights.items() if weight and code not in counts]
+    if missing:
+        raise ValueError(
+            f"balance: {job.split!r} has no records of {', '.join(map(repr, missing))}: leave "
+            "them out, or give them weight 0."
+        )
+    if not any(weights.values()):
+        raise ValueError(f"balance={balance!r}: no class has a weight above 0.")
+    return weights
+
+
+class _Records:
+    """The serialized examples at places of a split: a function of int64[n], for many threads."""
+
+    def __init__(self, job: Any, index: _Array) -> None:
+        self._paths = [path for path, _ in job.shards]
+        self._starts = np.cumsum([0, *(num for _, num in job.shards)])
+        self._index, self._unchecked = index, np.ones(len(index), bool)
+        self._localize: Callable[[str], str] = getattr(job, "localize", str)
+        self._is_gzip = job.reader.COMPRESSION == "gzip"
+        self._read: dict[int, Callable[[int, int], bytes]] = {}
+        self._locks = [threading.Lock() for _ in self._paths]
+        room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if self._is_gzip and (size := int(index[:, 1].sum())) > room:
+            text = (
+                f"balance: {job.split!r} is stored as GZIP and takes {size:,} bytes of memory, "
+                f'and there are {room:,}. Build it with compression="none".'
+            )
+            warnings.warn(text, ResourceWarning, stacklevel=4)
+
+    def __call__(self, numbers: _Array) -> _Array:
+        """object[n]: of bytes.
+
+        Raises:
+            ValueError: if a record is not as it was written.
+        """
+        places = numbers % len(self._index)
+        shards = np.searchsorted(self._starts, places, side="right") - 1
+        found = np.empty(len(places), object)
+        lines = zip(
+            places.tolist(),
+            shards.tolist(),
+            self._index[places].tolist(),
+            self._unchecked[places].tolist(),
+            strict=True,
+        )
+        for i, (place, shard, (offset, length), check) in enumerate(lines):
+            read = self._read.get(shard) or self._open(shard)
+            if check:
+                frame = read(offset, length)
+                fault = fault_of(frame, length, check=True)
+                found[i], self._unchecked[place] = frame[12:-4], False
+            else:
+                found[i] = content = read(offset + 12, length - 16)
+                fault = "" if len(content) == length - 16 else "is cut off"
+            if fault:
+                number = place - int(self._starts[shard])
+                raise ValueError(
+                    f"{self._paths[shard]}, record {number:,} at byte {offset:,}, {fault}. "
+                    "Copy or build it again."
+                )
+        return found
+
+    def _open(self, shard: int) -> Callable[[int, int], bytes]:
+        with self._locks[shard]:
+            if shard in self._read:
+                return self._read[shard]
+            try:
+                read = self._opened(shard)
+            except (OSError, tf.errors.OpError) as error:
+                text = f"{self._paths[shard]} cannot be read: {error}. Copy or build it again."
+                raise ValueError(text) from None
+            self._read[shard] = read
+            if not self._is_gzip:
+                for old in [*self._read][:-_OPEN_SHARDS]:
+                    self._read.pop(old, None)  # a file is closed when nothing refers to it
+            return read
+
+    def _opened(self, shard: int) -> Callable[[int, int], bytes]:
+        path = self._localize(self._paths[shard])
+        remote = tf.io.gfile.GFile(path, "rb") if "://" in path else None
+        if self._is_gzip:
+            mine = slice(self._starts[shard], self._starts[shard + 1])
+            content = Inflated(path, remote).read(0, int(self._index[mine][-1].sum()))
+            return lambda offset, size: content[offset : offset + size]
+        if remote is None:
+            return LocalFile(path).read
+        lock = threading.Lock()
+
+        def read(offset: int, size: int) -> bytes:
+            with lock:
+                remote.seek(offset)
+                return bytes(remote.read(size))
+
+        return read

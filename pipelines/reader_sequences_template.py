@@ -1,0 +1,92 @@
+"""What ``reader.py`` beside it does with lists of varying length: batches of alike length, padding.
+
+It needs TensorFlow and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+_POOL = 32  # batches of which those of alike length are formed
+
+
+def bucketed(job: Any, batches: tf.data.Dataset, seed: Any) -> tf.data.Dataset:
+    """As many batches of the same records, those of alike length together.
+
+    The records of a pool of batches are sorted by length and cut into batches, whose order is
+    shuffled. So lengths differ little within a batch, and no batch is short but the last.
+    """
+    lengths, size = _lengths(job), job.batch_size
+
+    def sort(number: Any, pool: Any) -> Any:
+        order = tf.argsort(lengths(pool[0] if job.numbered else pool), stable=True)
+        whole = tf.size(order) // size
+        groups = tf.reshape(order[: whole * size], [whole, size])
+        if job.buffer:
+            numbers = tf.random.stateless_uniform([whole], [seed, number])
+            groups = tf.gather(groups, tf.argsort(numbers))
+        order = tf.concat([tf.reshape(groups, [-1]), order[whole * size :]], axis=0)
+        return tf.nest.map_structure(lambda column: tf.gather(column, order), pool)
+
+    pools = batches.rebatch(_POOL * size).enumerate()
+    pools = pools.map(sort, num_parallel_calls=tf.data.AUTOTUNE)
+    return pools.rebatch(size, drop_remainder=job.drop_remainder)
+
+
+def _lengths(job: Any) -> Callable[[Any], Any]:
+    """What tells the lengths of a batch of serialized examples."""
+    features = job.reader.FEATURES
+    varying = [name for name in features if features[name].get("shape", [])[:1] == [None]]
+    name = varying[0] if job.bucket is True and len(varying) == 1 else job.bucket
+    if name not in varying:
+        raise ValueError(f"bucket={job.bucket!r} must be one of {', '.join(varying)}.")
+    parse = job.reader._parser(columns=[name])
+
+    def lengths(serialized: Any) -> Any:
+        return dict(_named(parse(serialized)))[name].row_lengths()
+
+    return lengths
+
+
+def _named(values: Any, name: str = "") -> list[tuple[str, Any]]:
+    """The tensors in nested dicts by the names of their features."""
+    if not isinstance(values, dict):
+        return [(name, values)]
+    dot = f"{name}." if name else ""
+    return [leaf for key, value in values.items() for leaf in _named(value, f"{dot}{key}")]
+
+
+def padded(job: Any) -> Callable[[Any], Any]:
+    """Parses a batch and makes dense what is ragged."""
+    finish, names = job.finish, {*job.reader.FEATURES} if job.columns is None else {*job.columns}
+    alone = "".join([*names - {job.reader.LABEL}][:1])  # what features are where there is one
+    ends = vars(job.reader).get("LENGTHS", {}) if job.bucket else {}
+
+    def dense(value: Any, name: str) -> Any:
+        if isinstance(value, dict):
+            dot = f"{name}." if name else ""
+            return {key: dense(one, f"{dot}{key}") for key, one in value.items()}
+        if not isinstance(value, tf.RaggedTensor):
+            return value
+        if name not in ends:
+            return value.to_tensor()
+        longest = tf.reduce_max(value.row_lengths(), keepdims=True)
+        candidates = tf.concat([tf.constant(ends[name], tf.int64), longest], axis=0)
+        most = tf.reduce_min(tf.boolean_mask(candidates, candidates >= longest))
+        shape = [-1, most, *[-1] * (value.shape.rank - 2)]
+        return tf.ensure_shape(
+            value.to_tensor(shape=tf.stack([tf.cast(size, tf.int64) for size in shape])),
+            [None, None, *value.shape[2:]],
+        )
+
+    def parse(*batch: Any) -> Any:
+        found = finish(*batch)
+        if not job.as_supervised:
+            return dense(found, "")
+        features, label = found
+        return dense(features, "" if isinstance(features, dict) else alone), label
+
+    return parse
