@@ -71,11 +71,11 @@ def padded(job: Any) -> Callable[[Any], Any]:
             return {key: dense(one, f"{dot}{key}") for key, one in value.items()}
         if not isinstance(value, tf.RaggedTensor):
             return value
-        if name not in ends:
+        if not ends.get(name):
             return value.to_tensor()
-        longest = tf.reduce_max(value.row_lengths(), keepdims=True)
-        candidates = tf.concat([tf.constant(ends[name], tf.int64), longest], axis=0)
-        most = tf.reduce_min(tf.boolean_mask(candidates, candidates >= longest))
+        longest, end = tf.reduce_max(value.row_lengths()), tf.constant(ends[name], tf.int64)
+        next_end = tf.reduce_min(tf.where(end >= longest, end, end[-1]))
+        most = tf.maximum(longest, next_end)
         shape = [-1, most, *[-1] * (value.shape.rank - 2)]
         return tf.ensure_shape(
             value.to_tensor(shape=tf.stack([tf.cast(size, tf.int64) for size in shape])),

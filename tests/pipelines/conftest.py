@@ -51,8 +51,9 @@ def write_snapshot(
     rotated: frozenset[str] = frozenset(),
     fingerprint: str = FINGERPRINT,
     structs: tuple[str, ...] = (),
+    **told: Any,
 ) -> types.ModuleType:
-    """Writes shards, manifest and reader, and imports the reader."""
+    """Writes shards, manifest and reader, and imports the reader, which is told more."""
     folder.mkdir(parents=True, exist_ok=True)
     written: dict[str, list[ShardEntry]] = {}
     sizes = [1]
@@ -81,6 +82,7 @@ def write_snapshot(
         structs=structs,
         fingerprint=fingerprint,
         rotated=rotated,
+        **told,
     )
     for name, text in {"reader.py": emit_reader(facts), **emit_tools()}.items():
         (folder / name).write_text(text, encoding="utf-8")

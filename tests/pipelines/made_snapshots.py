@@ -28,6 +28,7 @@ def put_manifest(
     structs: tuple[str, ...] = (),
     fingerprint: str = FINGERPRINT,
     rotated: frozenset[str] = frozenset(),
+    **told: Any,
 ) -> ReaderFacts:
     """Writes the manifest of shards that lie in a folder, with examples of these sizes."""
     entries = {
@@ -64,4 +65,5 @@ def put_manifest(
         rotated_images=rotated,
         version="0.0.0",
         structs=structs,
+        **told,
     )

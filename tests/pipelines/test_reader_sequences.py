@@ -1,0 +1,206 @@
+"""Lists of varying length: batches of alike length, padding, and what both keep as it was."""
+
+import itertools
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from snapshard.schemas.features import ClassLabel, Features, Scalar, Sequence, Tensor, Text
+
+WriteSnapshot = Callable[..., types.ModuleType]
+
+FEATURES: Features = {
+    "id": Scalar(dtype="int64"),
+    "label": ClassLabel(names=("short", "long")),
+    "words": Sequence(Scalar(dtype="int64")),
+}
+SIZES = (70, 61, 75, 66, 68)
+TOTAL = sum(SIZES)
+BATCH = 8
+BOUNDARIES = [4, 9, 17, 40]
+
+
+def length_of(number: int) -> int:
+    return (number * number * 7) % 41
+
+
+def record(number: int) -> dict[str, Any]:
+    length = length_of(number)
+    return {
+        "id": number,
+        "label": int(length > 20),
+        "words": [number * 100 + i for i in range(length)],
+    }
+
+
+@pytest.fixture(scope="module")
+def reader(
+    tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot
+) -> types.ModuleType:
+    numbers = iter(range(TOTAL))
+    shards = [[record(next(numbers)) for _ in range(size)] for size in SIZES]
+    folder = tmp_path_factory.mktemp("sequences")
+    return write_snapshot(
+        folder,
+        FEATURES,
+        {"train": shards, "test": [[record(i) for i in range(20)]]},
+        lengths={"words": BOUNDARIES},
+    )
+
+
+def ids(dataset: Any) -> list[list[int]]:
+    return [batch["id"].numpy().tolist() for batch in dataset]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return list(itertools.chain.from_iterable(batches))
+
+
+def padding(batches: list[list[int]]) -> float:
+    """Zeros for each value, where each batch is padded to its longest."""
+    lengths = [[length_of(i) for i in batch] for batch in batches]
+    return sum(max(one) * len(one) for one in lengths) / sum(map(sum, lengths)) - 1
+
+
+class TestBucket:
+    def test_alike_lengths_come_together_and_every_record_once(
+        self, reader: types.ModuleType
+    ) -> None:
+        plain = ids(reader.dataset("train", BATCH, seed=1))
+        dataset = reader.dataset("train", BATCH, seed=1, bucket=True)
+        found, again = ids(dataset), ids(dataset)
+        assert sorted(flat(found)) == sorted(flat(again)) == list(range(TOTAL))
+        assert list(map(len, found)) == list(map(len, plain)), "one short batch, at the end"
+        assert int(dataset.cardinality()) == len(found) == -(-TOTAL // BATCH)
+        assert padding(found) < 0.2 * padding(plain)
+        assert {frozenset(batch) for batch in found} != {frozenset(batch) for batch in again}
+
+    def test_batches_do_not_come_by_length(self, reader: types.ModuleType) -> None:
+        longest = [max(map(length_of, b)) for b in ids(reader.dataset("train", BATCH, bucket=True))]
+        rises = sum(a <= b for a, b in itertools.pairwise(longest))
+        assert 0.2 < rises / len(longest) < 0.8
+
+    def test_one_order_for_a_seed(self, reader: types.ModuleType) -> None:
+        one, other = (ids(reader.dataset("train", BATCH, seed=5, bucket="words")) for _ in range(2))
+        assert one == other
+
+    def test_without_shuffling_the_order_is_fixed(self, reader: types.ModuleType) -> None:
+        one, other = (ids(reader.dataset("test", BATCH, bucket=True)) for _ in range(2))
+        assert one == other
+        assert sorted(flat(one)) == list(range(20))
+
+    @pytest.mark.parametrize("drop", [False, True])
+    def test_as_many_steps_for_each_worker(self, reader: types.ModuleType, drop: bool) -> None:
+        options = {"bucket": True, "equal_steps": True, "drop_remainder": drop, "seed": 1}
+        parts = [reader.dataset("train", BATCH, shard=(i, 3), **options) for i in range(3)]
+        found = [ids(part) for part in parts]
+        (num,) = {len(part) for part in found}
+        assert {int(part.cardinality()) for part in parts} == {num}
+        together = [i for part in found for batch in part for i in batch]
+        assert len(together) == len(set(together))
+        assert TOTAL - len(together) < BATCH * 3
+
+    @pytest.mark.parametrize("step", [1, 17, 43, 50])
+    def test_goes_on_after_a_step(self, reader: types.ModuleType, step: int) -> None:
+        options = {"seed": 3, "epochs": 2, "bucket": True}
+        whole = ids(reader.dataset("train", BATCH, **options))
+        rest = ids(reader.dataset("train", BATCH, start_step=step, **options))
+        read = [i for batch in whole[:step] for i in batch]
+        assert sorted(read + flat(rest)) == sorted(2 * list(range(TOTAL)))
+        per_epoch = -(-TOTAL // BATCH)
+        if step < per_epoch:
+            assert rest[-per_epoch:] == whole[-per_epoch:], "later epochs as if nothing happened"
+
+    def test_what_it_is_to_go_by_must_vary(self, reader: types.ModuleType) -> None:
+        with pytest.raises(ValueError, match="bucket='id' must be one of words"):
+            reader.dataset("train", BATCH, bucket="id")
+
+
+class TestPad:
+    def test_to_the_longest_of_a_batch(self, reader: types.ModuleType) -> None:
+        for batch in reader.dataset("train", BATCH, seed=1, pad=True):
+            lengths = [length_of(int(i)) for i in batch["id"]]
+            assert batch["words"].shape == (len(lengths), max(lengths))
+            for row, number, length in zip(batch["words"], batch["id"], lengths, strict=True):
+                assert row.numpy().tolist()[:length] == record(int(number))["words"]
+                assert not row.numpy()[length:].any()
+
+    def test_with_bucket_to_one_of_few_lengths(self, reader: types.ModuleType) -> None:
+        widths = set()
+        for batch in reader.dataset("train", BATCH, seed=1, pad=True, bucket=True):
+            longest = max(length_of(int(i)) for i in batch["id"])
+            widths.add(batch["words"].shape[1])
+            assert batch["words"].shape[1] == min(end for end in BOUNDARIES if end >= longest)
+        assert widths <= {*BOUNDARIES}
+
+    def test_what_is_longer_than_the_sample_is_kept_whole(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        records = [[record(i) for i in range(40)]]
+        reader = write_snapshot(tmp_path, FEATURES, {"train": records}, lengths={"words": [3]})
+        for batch in reader.dataset("train", BATCH, pad=True, bucket=True):
+            longest = max(length_of(int(i)) for i in batch["id"])
+            assert batch["words"].shape[1] == max(3, longest)
+
+    def test_supervised_for_keras(self, reader: types.ModuleType) -> None:
+        dataset = reader.dataset(
+            "train", BATCH, columns=["words"], as_supervised=True, pad=True, bucket=True
+        )
+        words, label = dataset.element_spec
+        assert words == tf.TensorSpec([None, None], tf.int64)
+        assert label == tf.TensorSpec([None], tf.int64)
+        assert {words.shape[1] for words, _ in dataset} <= {*BOUNDARIES}
+
+    def test_every_kind_of_list(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        features: Features = {
+            "id": Scalar(dtype="int64"),
+            "points": Tensor(dtype="float32", shape=(None, 2)),
+            "packed": Tensor(dtype="float64", shape=(None,)),
+            "texts": Sequence(Text()),
+        }
+        records = [
+            {
+                "id": i,
+                "points": [float(j) for j in range(2 * i)],
+                "packed": np.arange(i, dtype=np.float64),
+                "texts": [f"{i}.{j}".encode() for j in range(i)],
+            }
+            for i in range(5)
+        ]
+        reader = write_snapshot(tmp_path, features, {"train": [records]}, label=None)
+        (batch,) = reader.dataset("train", 5, shuffle=False, pad=True)
+        assert batch["points"].shape == (5, 4, 2)
+        assert batch["packed"].shape == batch["texts"].shape == (5, 4)
+        np.testing.assert_array_equal(batch["points"][3].numpy().ravel(), [*range(6), 0, 0])
+        np.testing.assert_array_equal(batch["packed"][2], [0, 1, 0, 0])
+        assert batch["texts"][1].numpy().tolist() == [b"1.0", b"", b"", b""]
+        with pytest.raises(ValueError, match="bucket=True must be one of packed, points, texts"):
+            reader.dataset("train", 5, bucket=True)
+        for name in ("points", "packed", "texts"):
+            found = ids(reader.dataset("train", 2, seed=1, bucket=name, pad=True))
+            assert sorted(flat(found)) == list(range(5))
+
+    def test_augmented_after_it(self, reader: types.ModuleType) -> None:
+        def cut(example: Any, seed: Any) -> Any:
+            return example["words"][:1] + tf.cast(seed[0] * 0, tf.int64)
+
+        dataset = reader.dataset("train", BATCH, seed=1, pad=True, bucket=True, augment=cut)
+        assert {batch.shape[1] for batch in dataset} == {1}
+
+
+def test_ragged_without_either(reader: types.ModuleType) -> None:
+    batch = next(iter(reader.dataset("train", BATCH)))
+    assert isinstance(batch["words"], tf.RaggedTensor)
+
+
+def test_snapshots_without_lists_know_neither(
+    tmp_path: Path, write_snapshot: WriteSnapshot
+) -> None:
+    reader = write_snapshot(tmp_path, {"id": Scalar("int64")}, {"train": [[{"id": 1}]]}, label=None)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'pad'"):
+        reader.dataset("train", 1, pad=True)
