@@ -14,6 +14,24 @@ from snapshard.pipelines import publish
 from snapshard.pipelines.emit import ReaderFacts
 from snapshard.transforms.lengths import length_boundaries
 
+PREPROCESSED = """
+import snapshard as ss
+
+def preprocessing_fn(inputs):
+    import tensorflow as tf
+
+    twice = tf.concat([inputs["a"], inputs["a"]], axis=1)
+    return {"twice": twice, "kept": inputs["a"], "y": inputs["y"]}
+
+types = {"a": ss.Tensor("int64", (None,)), "y": ss.ClassLabel(("yes", "no"))}
+recipe = ss.Recipe(
+    name="made",
+    source=ss.JsonLines("rows.jsonl", label="y", types=types),
+    preprocessing_fn=preprocessing_fn,
+    shards=ss.Shards(compression="gzip"),
+)
+"""
+
 
 def write_recipe(folder: Path, source: str, rest: str = "") -> Path:
     path = folder / "recipe.py"
@@ -90,6 +108,24 @@ class TestLengths:
         assert expected["b"][-1] == 6
         told = snapshot.reader().LENGTHS
         assert told == expected
+
+    @pytest.mark.slow  # loads tensorflow-transform, in worker processes too
+    def test_of_what_preprocessing_makes(self, lab: Any, tmp_path: Path) -> None:
+        rows = [{"a": list(range(i % 5)), "y": "no" if i % 4 else "yes"} for i in range(200)]
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        recipe = tmp_path / "recipe.py"
+        recipe.write_text(PREPROCESSED)
+        snapshot = lab.build(recipe, tmp_path / "out", workers=2)
+        told = snapshot.reader().LENGTHS
+        assert told == {"kept": [0, 1, 2, 3, 4], "twice": [0, 2, 4, 6, 8]}
+        held = lab.read_back(snapshot)
+        train = [split == "train" for split in held.splits]
+        counts = np.bincount(held.values["y"][train], minlength=2)
+        shares, _ = class_facts(snapshot)
+        assert shares == pytest.approx(counts / counts.sum(), rel=1e-5)
+        (index,) = (Path(snapshot.path) / "index").glob("train-*.tfrecord.gz.labels")
+        codes = np.frombuffer(index.read_bytes(), "<i4")
+        assert codes.tolist() == held.values["y"][train].tolist()
 
     def test_none_of_classes_and_pixels(self, sign_digits: ss.Snapshot) -> None:
         assert not hasattr(sign_digits.reader(), "LENGTHS")
