@@ -39,8 +39,6 @@ def change(job: Any) -> None:
     asked = vars(job)
     balance, bucket, pad = (asked.get(name) for name in ("balance", "bucket", "pad"))
     _refuse(asked)
-    if job.debug:
-        tf.data.experimental.enable_debug_mode()
     if job.input_context is not None:
         context = job.input_context
         job.shard = (context.input_pipeline_id, context.num_input_pipelines)
@@ -70,12 +68,16 @@ def change(job: Any) -> None:
             job.finish = job.reader._beside("reader_sequences").padded(job)
     else:
         job.epoch = _complete(job, job.epoch, job.num_batches)
+    if job.debug:
+        tf.data.experimental.enable_debug_mode()
+        job.epoch, job.read = _kept(job.epoch), _kept(job.read)
     if job.start_step:
         stages = job.start_step
         if isinstance(stages, int):
             stages = [(stages, job.batch_size, job.part[1])]
         number, epoch, num = job.resume(stages) if balance else _left(job, stages)
         rest = _complete(job, epoch, num)
+        rest = _kept(rest) if job.debug else rest
         job.passes, job.num_batches = (lambda: resumed(job, number, rest)), None
     job.last = _last(job, job.last)
 
@@ -397,6 +399,17 @@ def _tell(job: Any, ranges: list[_Range], gaps: list[int], done: bytearray) -> N
 
 
 # The end
+
+
+def _kept(make: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
+    """The same datasets, kept: in debug mode their functions are gone once Python forgets them."""
+    kept: list[tf.data.Dataset] = []
+
+    def made(*arguments: Any) -> tf.data.Dataset:
+        kept.append(make(*arguments))
+        return kept[-1]
+
+    return made
 
 
 def _last(job: Any, last: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:

@@ -151,7 +151,7 @@ def dataset(
             rolling window of so many. For any URL that fsspec knows.
         service: Address of a tf.data service that shares the work, or all arguments of
             ``tf.data.experimental.service.distribute``. Every record once ("distributed_epoch").
-        prefetch_to_device: Device, as "/GPU:0", to which batches are copied ahead.
+        prefetch_to_device: Device, as "/GPU:0", to copy batches to ahead; hides the cardinality.
         options: More ``tf.data.Options``; they win over the reader's own.
         debug: Run all functions eagerly, for breakpoints and prints; slow.
 

@@ -1,5 +1,7 @@
 """What the options of an emitted reader do: which records come, in which order, how often."""
 
+import subprocess
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -190,6 +192,19 @@ class TestAugment:
         parts = [self.augmented(reader, seed=4, shard=(i, 3)) for i in range(3)]
         assert parts[0] | parts[1] | parts[2] == whole
 
+    def test_a_batch_at_a_time_by_the_same_seeds(self, reader: types.ModuleType) -> None:
+        def augment_batch(batch: dict[str, Any], seeds: Any) -> dict[str, Any]:
+            def one(seed: Any) -> Any:
+                return tf.random.stateless_uniform([], seed, 0, 1 << 30, tf.int32)
+
+            return {"id": batch["id"], "noise": tf.map_fn(one, seeds, fn_output_signature=tf.int32)}
+
+        found = {}
+        for batch in reader.dataset("train", 16, augment_batch=augment_batch, seed=4):
+            found |= dict(zip(batch["id"].numpy().tolist(), batch["noise"].numpy(), strict=True))
+        expected = {i: noise for i, (noise,) in self.augmented(reader, seed=4).items()}
+        assert found == expected
+
     def test_pairs_for_keras(self, images: Any) -> None:
         reader, _ = images
 
@@ -298,6 +313,66 @@ class TestGoingOn:
     def test_it_needs_the_seed(self, reader: types.ModuleType) -> None:
         with pytest.raises(ValueError, match="give seed= as before"):
             reader.dataset("train", 8, start_step=3)
+
+
+class TestTheEnd:
+    def test_options_of_the_user_win(self, reader: types.ModuleType) -> None:
+        options = tf.data.Options()
+        options.deterministic = True
+        options.threading.private_threadpool_size = 1
+        dataset = reader.dataset("train", 16, options=options)
+        assert dataset.options().deterministic
+        assert dataset.options().threading.private_threadpool_size == 1
+        off = tf.data.experimental.AutoShardPolicy.OFF
+        assert dataset.options().experimental_distribute.auto_shard_policy == off
+        assert not reader.dataset("train", 16).options().deterministic
+        assert sorted(ids(dataset)) == list(range(TOTAL))
+
+    def test_batches_lie_on_a_device(self, reader: types.ModuleType) -> None:
+        dataset = reader.dataset("train", 16, prefetch_to_device="/CPU:0")
+        assert sorted(ids(dataset)) == list(range(TOTAL))
+        assert next(iter(dataset))["id"].device.endswith("CPU:0")
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"cache": "memory", "local_copy": "x"}, "cache= and local_copy= exclude each other"),
+            ({"cache": "memory", "balance": "uniform"}, "cache= and balance= exclude"),
+            ({"augment": id, "augment_batch": id}, "augment= and augment_batch= exclude"),
+            ({"shard": (0, 2), "input_context": True}, "shard= and input_context= exclude"),
+            ({"service": "grpc://x:1", "seed": 0}, "service= and seed= exclude .who is first"),
+            ({"service": "grpc://x:1", "shard": (0, 2)}, "service= and shard= exclude"),
+            ({"service": "grpc://x:1", "cache": "memory"}, "service= and cache= exclude"),
+            ({"service": "grpc://x:1", "start_step": 1}, "service= and start_step= exclude"),
+        ],
+    )
+    def test_what_makes_no_sense_together(
+        self, reader: types.ModuleType, options: dict[str, Any], words: str
+    ) -> None:
+        with pytest.raises(ValueError, match=words.replace(" .", " .*")):
+            reader.dataset("train", 16, **options)
+
+    @pytest.mark.slow  # debug mode cannot be left again: another process loads TensorFlow
+    def test_debug_runs_functions_eagerly(self, reader: types.ModuleType, folder: Path) -> None:
+        program = (
+            "import sys\n"
+            f"sys.path.insert(0, {str(folder)!r})\n"
+            "import reader\n"
+            "seen, found = [], []\n"
+            "def augment(example, seed):\n"
+            "    if hasattr(example['id'], 'numpy'):  # it is traced once, too\n"
+            "        seen.append(example['id'].numpy())\n"
+            "    return example\n"
+            "for _ in range(2):\n"
+            "    options = {'seed': 1, 'epochs': 2, 'augment': augment, 'debug': True}\n"
+            "    for batch in reader.dataset('train', 16, start_step=3, **options):\n"
+            "        found += [int(i) for i in batch['id']]\n"
+            "print(len(found), {*seen} == {*found}, len({*found}))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        )
+        assert done.stdout.split() == [str(2 * (2 * TOTAL - 48)), "True", str(TOTAL)]
 
 
 class TestAlone:
