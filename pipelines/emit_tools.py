@@ -45,6 +45,7 @@ import os
 import random
 import struct
 import threading
+import types
 import warnings
 import weakref
 import zlib

@@ -7,12 +7,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import os
 import random
 import threading
+import types
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -27,6 +30,7 @@ from .reader_frames_template import Inflated, LocalFile, fault_of
 # [end]
 
 _Array = npt.NDArray[Any]
+_Read = Callable[[int, int], bytes]  # (where, how many bytes) -> bytes
 
 _AT_ONCE = 4_096  # places that are drawn together, about
 _OPEN_SHARDS = 256  # files that are kept open, at most
@@ -56,33 +60,36 @@ def balanced(job: Any, balance: str | Mapping[str | int, float]) -> None:
         ValueError: if the snapshot has no classes, or weights are none, or name a class without
             records.
     """
-    codes, index = _stored(job)
-    classes, counts = np.unique(codes[codes >= 0], return_counts=True)
-    weights = _weights(job, balance, dict(zip(classes.tolist(), counts.tolist(), strict=True)))
-    draw = Draw.of(codes, weights)
-    records = _Records(job, index)
-    job.num_batches = num_batches(job, draw.num, job.batch_size, job.part)
+    facts = {name: getattr(job, name) for name in ("reader", "root", "split", "shards")}
+    make = functools.partial(_Records, types.SimpleNamespace(**facts), balance)
+    make = functools.partial(make, getattr(job, "localize", str))
+    records = make()
+    held, num = _Weakly(records, make), records.draw.num
+    job.num_batches = num_batches(job, num, job.batch_size, job.part)
 
     def epoch(epoch_seed: Any, first: int = 0) -> tf.data.Dataset:
         """The batches of a worker from a place in the epoch on."""
+        assert records, "TensorFlow keeps this function, and with it the records, with the dataset"
         size, (index, count) = job.batch_size, job.part
-        full, start, rest = share(job, draw.num - first, size, job.part)
-        num = max(1, _AT_ONCE // size)
+        full, start, rest = share(job, num - first, size, job.part)
+        more = max(1, _AT_ONCE // size)
 
         def batches(step: Any) -> Any:
-            starts = first + (tf.range(step, tf.minimum(step + num, full)) * count + index) * size
+            starts = first + (tf.range(step, tf.minimum(step + more, full)) * count + index) * size
             places = tf.reshape(starts[:, tf.newaxis] + tf.range(size, dtype=tf.int64), [-1])
             return tf.reshape(drawn(places), [-1, size])
 
         def drawn(places: Any) -> Any:
-            return tf.numpy_function(draw, [epoch_seed, places], tf.int64, stateful=False)
+            return tf.numpy_function(held.drawn, [epoch_seed, places], tf.int64, stateful=False)
 
         def read(numbers: Any) -> Any:
-            found = tf.numpy_function(records, [numbers], tf.string, stateful=False)
-            found = tf.ensure_shape(found, numbers.shape)
+            kinds = [tf.string, tf.string]
+            found, fault = tf.numpy_function(held.read, [numbers], kinds, stateful=False)
+            with tf.control_dependencies([tf.debugging.Assert(tf.equal(fault, b""), [fault])]):
+                found = tf.ensure_shape(tf.identity(found), numbers.shape)
             return (found, numbers) if job.numbered else found
 
-        found = tf.data.Dataset.range(0, full, num).map(batches).prefetch(1).unbatch()
+        found = tf.data.Dataset.range(0, full, more).map(batches).prefetch(1).unbatch()
         if not job.drop_remainder:
             last = tf.range(first + start, first + start + rest, dtype=tf.int64)
             short = tf.data.Dataset.from_tensors(last).take(int(rest > 0)).map(drawn)
@@ -96,8 +103,8 @@ def balanced(job: Any, balance: str | Mapping[str | int, float]) -> None:
 
     def resume(stages: Sequence[tuple[int, int, int]]) -> Any:
         """How many epochs are over; what is left of the next one; how many batches that has."""
-        over, first = went(job, draw.num, stages)
-        left = num_batches(job, draw.num - first, job.batch_size, job.part)
+        over, first = went(job, num, stages)
+        left = num_batches(job, num - first, job.batch_size, job.part)
         return over, lambda epoch_seed: epoch(epoch_seed, first), left
 
     job.epoch, job.resume = epoch, resume
@@ -235,16 +242,51 @@ def _weights(
     return weights
 
 
-class _Records:
-    """The serialized examples at places of a split: a function of int64[n], for many threads."""
+class _Weakly:
+    """Records for functions that TensorFlow calls, and never lets go of (``numpy_function``).
 
-    def __init__(self, job: Any, index: _Array) -> None:
+    So it refers to them weakly; what a dataset is made of keeps them, and lets go of their files.
+    Where only TensorFlow's part of a dataset is left and is read, they are found once more.
+    """
+
+    def __init__(self, records: _Records, make: Callable[[], _Records]) -> None:
+        self._records, self._make = weakref.ref(records), make
+        self._again: _Records | None = None
+
+    def drawn(self, epoch_seed: Any, places: _Array) -> _Array:
+        """Which records stand at places of an epoch."""
+        return self._found().draw(epoch_seed, places)
+
+    def read(self, numbers: _Array) -> tuple[_Array, bytes]:
+        """The records, and what is wrong."""
+        return self._found().read(numbers)
+
+    def _found(self) -> _Records:
+        records = self._records() or self._again
+        if records is None:
+            records = self._again = self._make()
+        return records
+
+
+class _Records:
+    """The serialized examples of a split, and which come when, for many threads."""
+
+    def __init__(
+        self,
+        job: Any,
+        balance: str | Mapping[str | int, float],
+        localize: Callable[[str], str],
+    ) -> None:
+        codes, index = _stored(job)
+        classes, counts = np.unique(codes[codes >= 0], return_counts=True)
+        weights = _weights(job, balance, dict(zip(classes.tolist(), counts.tolist(), strict=True)))
+        self.draw = Draw.of(codes, weights)
         self._paths = [path for path, _ in job.shards]
         self._starts = np.cumsum([0, *(num for _, num in job.shards)])
         self._index, self._unchecked = index, np.ones(len(index), bool)
-        self._localize: Callable[[str], str] = getattr(job, "localize", str)
+        self._localize = localize
         self._is_gzip = job.reader.COMPRESSION == "gzip"
-        self._read: dict[int, Callable[[int, int], bytes]] = {}
+        self._read: dict[int, _Read] = {}
         self._locks = [threading.Lock() for _ in self._paths]
         room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if self._is_gzip and (size := int(index[:, 1].sum())) > room:
@@ -252,57 +294,51 @@ class _Records:
                 f"balance: {job.split!r} is stored as GZIP and takes {size:,} bytes of memory, "
                 f'and there are {room:,}. Build it with compression="none".'
             )
-            warnings.warn(text, ResourceWarning, stacklevel=4)
+            warnings.warn(text, ResourceWarning, stacklevel=5)
 
-    def __call__(self, numbers: _Array) -> _Array:
-        """object[n]: of bytes.
+    def read(self, numbers: _Array) -> tuple[_Array, bytes]:
+        """object[n]: of bytes; and what is wrong, if anything.
 
-        Raises:
-            ValueError: if a record is not as it was written.
+        (Threads of TensorFlow that raise at the same time may crash Python 3.11, which parses the
+        lines of their tracebacks.)
         """
         places = numbers % len(self._index)
         shards = np.searchsorted(self._starts, places, side="right") - 1
-        found = np.empty(len(places), object)
-        lines = zip(
-            places.tolist(),
-            shards.tolist(),
-            self._index[places].tolist(),
-            self._unchecked[places].tolist(),
-            strict=True,
-        )
-        for i, (place, shard, (offset, length), check) in enumerate(lines):
-            read = self._read.get(shard) or self._open(shard)
-            if check:
-                frame = read(offset, length)
-                fault = fault_of(frame, length, check=True)
-                found[i], self._unchecked[place] = frame[12:-4], False
-            else:
-                found[i] = content = read(offset + 12, length - 16)
-                fault = "" if len(content) == length - 16 else "is cut off"
+        found = np.full(len(places), b"", object)
+        frames = zip(places.tolist(), shards.tolist(), self._index[places].tolist(), strict=True)
+        for i, (place, shard, (offset, length)) in enumerate(frames):
+            try:
+                read = self._read.get(shard) or self._open(shard)
+                found[i], fault = self._one(read, place, offset, length)
+            except (OSError, ValueError, tf.errors.OpError) as error:
+                fault = f"cannot be read: {error}"
             if fault:
-                number = place - int(self._starts[shard])
-                raise ValueError(
-                    f"{self._paths[shard]}, record {number:,} at byte {offset:,}, {fault}. "
-                    "Copy or build it again."
-                )
-        return found
+                text = f"{self._paths[shard]}, record {place - int(self._starts[shard]):,} at byte "
+                return found, f"{text}{offset:,}, {fault}. Copy or build it again.".encode()
+        return found, b""
 
-    def _open(self, shard: int) -> Callable[[int, int], bytes]:
+    def _one(self, read: _Read, place: int, offset: int, length: int) -> tuple[bytes, str]:
+        """One record, and what is wrong with it; its frame is checked the first time."""
+        if self._unchecked[place]:
+            frame = read(offset, length)
+            fault = fault_of(frame, length, check=True)
+            self._unchecked[place] = bool(fault)
+            return frame[12:-4], fault
+        content = read(offset + 12, length - 16)
+        return content, "" if len(content) == length - 16 else "is cut off"
+
+    def _open(self, shard: int) -> _Read:
         with self._locks[shard]:
             if shard in self._read:
                 return self._read[shard]
-            try:
-                read = self._opened(shard)
-            except (OSError, tf.errors.OpError) as error:
-                text = f"{self._paths[shard]} cannot be read: {error}. Copy or build it again."
-                raise ValueError(text) from None
+            read = self._opened(shard)
             self._read[shard] = read
             if not self._is_gzip:
                 for old in [*self._read][:-_OPEN_SHARDS]:
                     self._read.pop(old, None)  # a file is closed when nothing refers to it
             return read
 
-    def _opened(self, shard: int) -> Callable[[int, int], bytes]:
+    def _opened(self, shard: int) -> _Read:
         path = self._localize(self._paths[shard])
         remote = tf.io.gfile.GFile(path, "rb") if "://" in path else None
         if self._is_gzip:

@@ -1,0 +1,437 @@
+"""``balance=`` and ``mix`` of an emitted reader: which records come, how often, whence."""
+
+import collections
+import gc
+import hashlib
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Text
+from snapshard.transforms.index import index_bytes, labels_bytes
+
+WriteSnapshot = Callable[..., types.ModuleType]
+
+NAMES = ("common", "some", "rare", "none")
+TABLE: Features = {
+    "label": ClassLabel(names=NAMES, optional=True),
+    "id": Scalar(dtype="int64"),
+    "name": Text(),
+}
+CODES = np.array(([0] * 17 + [1] * 4 + [0, 1, 0, -1]) * 11 + [2] * 3 + [0] * 22)
+NUM = len(CODES)
+UNIFORM = {0: NUM // 3, 1: NUM // 3, 2: NUM // 3}
+
+
+def table(codes: Sequence[int], *, num_shards: int = 5) -> list[list[Any]]:
+    records = [
+        {"id": i, "label": None if code < 0 else int(code), "name": b"n" * (i % 40)}
+        for i, code in enumerate(codes)
+    ]
+    return [list(part) for part in np.array_split(np.array(records), num_shards)]
+
+
+def put_index(folder: Path, compression: str, codes: Sequence[int]) -> None:
+    """Writes the index files of the train shards as a build does."""
+    (folder / "index").mkdir(exist_ok=True)
+    first = 0
+    suffix = "GZIP" if compression == "gzip" else ""
+    for path in sorted(folder.glob("train-*.tfrecord*")):
+        sizes = [
+            len(one) + 16 for one in tf.data.TFRecordDataset(str(path), suffix).as_numpy_iterator()
+        ]
+        lengths = np.array(sizes, np.uint64)
+        offsets = np.cumsum(lengths) - lengths
+        mine = np.array(codes[first : first + len(sizes)], np.int32)
+        (folder / "index" / f"{path.name}.idx").write_bytes(index_bytes(offsets, lengths))
+        (folder / "index" / f"{path.name}.labels").write_bytes(labels_bytes([mine]))
+        first += len(sizes)
+
+
+@pytest.fixture(scope="module")
+def reader(
+    tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot
+) -> types.ModuleType:
+    folder = tmp_path_factory.mktemp("plain")
+    found = write_snapshot(folder, TABLE, {"train": table(CODES)})
+    put_index(folder, "none", CODES)
+    return found
+
+
+@pytest.fixture
+def own(tmp_path: Path, write_snapshot: WriteSnapshot) -> types.ModuleType:
+    """A snapshot that a test may damage."""
+    found = write_snapshot(tmp_path, TABLE, {"train": table(CODES)})
+    put_index(tmp_path, "none", CODES)
+    return found
+
+
+def ids(dataset: Any) -> list[int]:
+    return [int(i) for batch in dataset for i in batch["id"]]
+
+
+def mix_of(found: Sequence[int]) -> dict[int, int]:
+    return dict(sorted(collections.Counter(CODES[found].tolist()).items()))
+
+
+class TestBalance:
+    def test_classes_are_alike_and_records_take_turns(self, reader: types.ModuleType) -> None:
+        found = ids(reader.dataset("train", 16, balance="uniform", seed=1))
+        assert len(found) == NUM == 300
+        assert mix_of(found) == UNIFORM
+        times = collections.Counter(found)
+        for code in range(3):
+            each = [times[i] for i in np.flatnonzero(code == CODES).tolist()]
+            assert max(each) - min(each) <= 1
+            assert sum(each) == 100
+
+    def test_a_mix_by_names_and_codes(self, reader: types.ModuleType) -> None:
+        dataset = reader.dataset("train", 16, balance={"rare": 0.5, 1: 1.5, "none": 0}, seed=1)
+        assert mix_of(ids(dataset)) == {1: 225, 2: 75}
+
+    def test_values_are_those_of_the_record(self, reader: types.ModuleType) -> None:
+        for batch in reader.dataset("train", 16, balance="uniform", seed=1):
+            numbers = batch["id"].numpy()
+            np.testing.assert_array_equal(batch["label"], CODES[numbers])
+            assert [len(name) for name in batch["name"].numpy()] == (numbers % 40).tolist()
+
+    def test_of_gzip(
+        self, reader: types.ModuleType, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        gzip = write_snapshot(tmp_path, TABLE, {"train": table(CODES)}, compression="gzip")
+        put_index(tmp_path, "gzip", CODES)
+        options = {"balance": "uniform", "seed": 1, "epochs": 2}
+        assert ids(gzip.dataset("train", 16, **options)) == ids(
+            reader.dataset("train", 16, **options)
+        )
+
+    def test_an_order_for_each_epoch_and_pass(self, reader: types.ModuleType) -> None:
+        dataset = reader.dataset("train", 50, balance="uniform", seed=4, epochs=2)
+        first, second, third = *np.split(np.array(ids(dataset)), 2), np.array(ids(dataset))[:NUM]
+        for one, other in ((first, second), (second, third), (first, third)):
+            assert (one != other).mean() > 0.8
+        for one in (first, second, third):
+            assert mix_of(one.tolist()) == UNIFORM
+        again = reader.dataset("train", 50, balance="uniform", seed=4, epochs=2)
+        assert ids(again) == [*first, *second]
+        unseeded = reader.dataset("train", 50, balance="uniform")
+        assert ids(unseeded) != ids(unseeded)
+
+    def test_classes_are_spread_over_an_epoch(self, reader: types.ModuleType) -> None:
+        found = CODES[ids(reader.dataset("train", 50, balance="uniform", seed=4))]
+        for part in np.split(found, 3):
+            assert all(18 <= (part == code).sum() <= 50 for code in range(3))
+
+    @pytest.mark.parametrize("drop", [False, True])
+    def test_batches_are_counted(self, reader: types.ModuleType, drop: bool) -> None:
+        dataset = reader.dataset("train", 16, balance="uniform", epochs=3, drop_remainder=drop)
+        sizes = [len(batch["id"]) for batch in dataset]
+        assert sizes == 3 * ([16] * 18 if drop else [16] * 18 + [12])
+        assert dataset.cardinality() == len(sizes)
+        assert dataset.element_spec["id"].shape[0] == (16 if drop else None)
+        assert reader.steps("train", 16, balance="uniform", drop_remainder=drop) == len(sizes) // 3
+
+    def test_forever(self, reader: types.ModuleType) -> None:
+        dataset = reader.dataset("train", 150, balance="uniform", epochs=None, seed=1)
+        assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+        assert mix_of(ids(dataset.take(6))) == {code: 3 * num for code, num in UNIFORM.items()}
+
+    def test_images_of_a_fixed_layout(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        pixels = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), np.uint8)
+        codes = [0] * 25 + [1] * 5
+        features = {"image": Image(height=8, width=8), "label": ClassLabel(names=("a", "b"))}
+        records = [{"image": one.tobytes(), "label": codes[i]} for i, one in enumerate(pixels)]
+        reader = write_snapshot(tmp_path, features, {"train": [records[:11], records[11:]]})
+        put_index(tmp_path, "none", codes)
+        (batch,) = reader.dataset("train", 30, balance="uniform", seed=1)
+        for image, label in zip(batch["image"].numpy(), batch["label"].numpy(), strict=True):
+            assert codes[int((pixels == image).all((1, 2, 3)).argmax())] == label
+        assert batch["label"].numpy().sum() == 15
+
+    def test_each_turn_of_a_record_is_augmented_anew(self, reader: types.ModuleType) -> None:
+        def seeds(batch: Any, seeds: Any) -> Any:
+            return {"id": batch["id"], "seed": seeds[:, 1]}
+
+        dataset = reader.dataset("train", 64, balance="uniform", seed=1, augment_batch=seeds)
+        found = [
+            pair
+            for batch in dataset
+            for pair in zip(batch["id"].numpy(), batch["seed"].numpy(), strict=True)
+        ]
+        assert len(set(found)) == len(found) == NUM
+        assert all(place % NUM == number for number, place in found)
+
+    def test_another_process_gives_the_same(self, reader: types.ModuleType) -> None:
+        folder = os.path.dirname(str(reader.__file__))
+        code = (
+            "import reader; d = reader.dataset('train', 16, balance='uniform', seed=3);"
+            "print([int(i) for b in d for i in b['id']])"
+        )
+        result = subprocess.run(
+            [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+        )
+        found = ids(reader.dataset("train", 16, balance="uniform", seed=3))
+        assert result.stdout.strip() == str(found)
+
+
+class TestWorkers:
+    @pytest.mark.parametrize("count", [2, 3, 7])
+    def test_share_one_epoch(self, reader: types.ModuleType, count: int) -> None:
+        whole = ids(reader.dataset("train", 300, balance="uniform", seed=1))
+        parts = [
+            [
+                batch["id"].numpy().tolist()
+                for batch in reader.dataset("train", 8, shard=(i, count), balance="uniform", seed=1)
+            ]
+            for i in range(count)
+        ]
+        together: list[int] = []
+        for step in range(max(map(len, parts))):
+            together += [i for part in parts if step < len(part) for i in part[step]]
+        assert together == whole, "one order, whatever the number of workers"
+
+    @pytest.mark.parametrize("drop", [False, True])
+    def test_as_many_steps_for_each(self, reader: types.ModuleType, drop: bool) -> None:
+        options = {"equal_steps": True, "drop_remainder": drop, "balance": "uniform", "seed": 1}
+        parts = [reader.dataset("train", 8, shard=(i, 7), **options) for i in range(7)]
+        (num,) = {int(part.cardinality()) for part in parts}
+        found = [ids(part) for part in parts]
+        assert {len(list(part)) for part in parts} == {num}
+        assert NUM - 7 * 8 < sum(map(len, found)) <= NUM
+
+
+class TestGoingOn:
+    def test_in_the_same_order(self, reader: types.ModuleType) -> None:
+        options = {"balance": "uniform", "seed": 5, "epochs": 3}
+        whole = ids(reader.dataset("train", 16, **options))
+        for steps in (0, 1, 7, 19, 25, 40):
+            rest = ids(reader.dataset("train", 16, start_step=steps, **options))
+            epochs, more = divmod(steps, 19)
+            assert rest == whole[NUM * epochs + 16 * more :]
+
+    def test_with_other_workers(self, reader: types.ModuleType) -> None:
+        options = {"balance": "uniform", "seed": 5}
+        whole = ids(reader.dataset("train", 16, **options))
+        read = [
+            i
+            for worker in range(3)
+            for i in ids(reader.dataset("train", 10, shard=(worker, 3), **options).take(4))
+        ]
+        read += ids(reader.dataset("train", 16, start_step=[(4, 10, 3)], **options).take(2))
+        stages = [(4, 10, 3), (2, 16, 1)]
+        for worker in range(2):
+            read += ids(
+                reader.dataset("train", 25, shard=(worker, 2), start_step=stages, **options)
+            )
+        assert collections.Counter(read) == collections.Counter(whole)
+
+    def test_a_checkpoint(self, own: types.ModuleType, tmp_path: Path) -> None:
+        iterator = iter(own.dataset("train", 16, balance="uniform", seed=5))
+        for _ in range(5):
+            next(iterator)
+        path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "checkpoint"))
+        expected = [int(i) for batch in iterator for i in batch["id"]]
+        other = iter(own.dataset("train", 16, balance="uniform", seed=5))
+        tf.train.Checkpoint(iterator=other).read(path)
+        assert [int(i) for batch in other for i in batch["id"]] == expected
+
+
+class TestBytes:
+    def test_read_are_those_of_the_examples(
+        self, own: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read: list[int] = []
+        pread = os.pread
+
+        def counted(number: int, size: int, offset: int) -> bytes:
+            read.append(size)
+            return pread(number, size, offset)
+
+        monkeypatch.setattr(os, "pread", counted)
+        folder = Path(str(own.__file__)).parent
+        pairs = [
+            np.frombuffer(p.read_bytes(), "<u8") for p in sorted((folder / "index").glob("*.idx"))
+        ]
+        lengths = np.concatenate(pairs).reshape(-1, 2)[:, 1]
+        dataset = own.dataset("train", 16, balance="uniform", seed=1)
+        found = ids(dataset)
+        # A frame has 16 bytes about the record, which are read with it the first time.
+        assert len(read) == NUM
+        assert sum(read) == lengths[found].sum() - 16 * (NUM - len(set(found)))
+
+    def test_files_are_closed_with_the_dataset(self, own: types.ModuleType) -> None:
+        folder = str(Path(str(own.__file__)).parent)
+
+        def num_open() -> int:
+            links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+            return sum(
+                os.path.islink(link) and os.readlink(link).startswith(f"{folder}/train")
+                for link in links
+            )
+
+        dataset = own.dataset("train", 16, balance="uniform", epochs=None).unbatch().batch(9)
+        iterator = iter(dataset)
+        del dataset
+        gc.collect()
+        for _ in range(2 * NUM // 9):
+            next(iterator)
+        assert num_open() == 5
+        del iterator
+        gc.collect()
+        assert num_open() == 0
+
+    def test_are_found_once_more_where_only_tensorflow_is_left(self, own: types.ModuleType) -> None:
+        dataset = own.dataset("train", 16, balance="uniform", seed=1)
+        spec = dataset.element_spec
+        variant = tf.data.experimental.to_variant(dataset)
+        del dataset
+        gc.collect()
+        assert mix_of(ids(tf.data.experimental.from_variant(variant, spec))) == UNIFORM
+
+    def test_few_files_are_open_at_a_time(
+        self, own: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(own._beside("reader_balance"), "_OPEN_SHARDS", 2)
+        found = ids(own.dataset("train", 16, balance="uniform", seed=1))
+        monkeypatch.undo()
+        assert found == ids(own.dataset("train", 16, balance="uniform", seed=1))
+
+    def test_without_google_crc32c(
+        self, own: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        module = own._beside("reader_balance")
+        monkeypatch.setitem(sys.modules, "google_crc32c", None)
+        module._crc32c.cache_clear()
+        assert mix_of(ids(own.dataset("train", 16, balance="uniform", seed=1))) == UNIFORM
+        assert module._crc32c() is module._crc32c_by_tables
+        module._crc32c.cache_clear()
+
+    def test_at_a_url(self, reader: types.ModuleType) -> None:
+        folder = Path(str(reader.__file__)).parent
+        for path in [p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in str(p)]:
+            target = f"ram://{folder.name}/{path.relative_to(folder)}"
+            tf.io.gfile.makedirs(os.path.dirname(target))
+            tf.io.gfile.copy(str(path), target, overwrite=True)
+        options = {"balance": "uniform", "seed": 1}
+        found = ids(reader.dataset("train", 16, root=f"ram://{folder.name}", **options))
+        assert found == ids(reader.dataset("train", 16, **options))
+
+    def test_a_local_copy(self, own: types.ModuleType, tmp_path: Path) -> None:
+        options = {"balance": "uniform", "seed": 1}
+        expected = ids(own.dataset("train", 16, **options))
+        manifest = json.loads((tmp_path / "manifest.json").read_bytes())
+        for entry in manifest["splits"]["train"]["shards"]:
+            entry["sha256"] = hashlib.sha256((tmp_path / entry["file"]).read_bytes()).hexdigest()
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        fast = tmp_path / "fast"
+        assert ids(own.dataset("train", 16, local_copy=str(fast), **options)) == expected
+        assert len(list(fast.rglob("train-*"))) == 5
+
+
+class TestDamage:
+    def test_of_a_record(self, own: types.ModuleType) -> None:
+        folder = Path(str(own.__file__)).parent
+        path = folder / "train-00002-of-00005.tfrecord"
+        content = bytearray(path.read_bytes())
+        (size,) = struct.unpack_from("<Q", content)
+        content[size + 16 + 20] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=rf"{path}, record 1 at byte {size + 16}, fails its checksum",
+        ):
+            ids(own.dataset("train", 16, balance="uniform", epochs=20))
+
+    def test_of_a_shard_that_ends_early(self, own: types.ModuleType) -> None:
+        folder = Path(str(own.__file__)).parent
+        path = folder / "train-00001-of-00005.tfrecord"
+        os.truncate(path, path.stat().st_size - 5)
+        match = rf"{path}, record 59 .* ends after \d+ of"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=match):
+            ids(own.dataset("train", 16, balance="uniform", epochs=20))  # in some epoch, it comes
+
+    def test_of_a_shard_that_is_cut_off_later(self, own: types.ModuleType) -> None:
+        folder = Path(str(own.__file__)).parent
+        dataset = own.dataset("train", 16, balance="uniform", epochs=30)
+        iterator = iter(dataset)
+        next(iterator)
+        for path in folder.glob("train-*"):
+            os.truncate(path, 10)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"is cut off|ends after"):
+            list(iterator)
+
+    def test_of_a_shard_that_is_gone(self, own: types.ModuleType) -> None:
+        folder = Path(str(own.__file__)).parent
+        (folder / "train-00001-of-00005.tfrecord").unlink()
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"00001-of.* cannot be read"):
+            ids(own.dataset("train", 16, balance="uniform"))
+
+    def test_of_gzip(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        reader = write_snapshot(tmp_path, TABLE, {"train": table(CODES)}, compression="gzip")
+        put_index(tmp_path, "gzip", CODES)
+        path = tmp_path / "train-00003-of-00005.tfrecord.gz"
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=rf"{path}, record \d+ at byte .* ends after"
+        ):
+            ids(reader.dataset("train", 16, balance="uniform"))
+
+    def test_of_the_index(self, own: types.ModuleType) -> None:
+        folder = Path(str(own.__file__)).parent
+        path = folder / "index" / "train-00001-of-00005.tfrecord.labels"
+        path.write_bytes(path.read_bytes()[:-4])
+        with pytest.raises(ValueError, match=r"labels has 236 bytes, expected 240: copy it again"):
+            own.dataset("train", 16, balance="uniform")
+        shutil.rmtree(folder / "index")
+        with pytest.raises(ValueError, match=r"There is no .*\.labels, by which balance="):
+            own.dataset("train", 16, balance="uniform")
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("balance", "match"),
+        [
+            ({"rare": 1, "none": 1}, "'train' has no records of 'none': leave them out"),
+            ({"rar": 1}, "there is no class 'rar', only 'common', 'some', 'rare', 'none'"),
+            ({4: 1}, "there is no class 4"),
+            ({-1: 1}, "there is no class -1"),
+            ({"rare": 1, 2: 2}, "names class 2 \\('rare'\\) twice"),
+            ({"rare": -1}, "the weight of 'rare' is -1, expected 0 or more"),
+            ({"rare": float("nan")}, "the weight of 'rare' is nan"),
+            ({"rare": 0}, "no class has a weight above 0"),
+            ("even", 'must be "uniform" or {class: weight}'),
+        ],
+    )
+    def test_weights(self, reader: types.ModuleType, balance: Any, match: str) -> None:
+        with pytest.raises(ValueError, match=match):
+            reader.dataset("train", 16, balance=balance)
+
+    def test_a_split_without_classes(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        reader = write_snapshot(tmp_path, TABLE, {"train": table([-1] * 5)})
+        put_index(tmp_path, "none", [-1] * 5)
+        with pytest.raises(ValueError, match="no record of 'train' has a class"):
+            reader.dataset("train", 16, balance="uniform")
+
+    def test_gzip_that_memory_cannot_hold(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reader = write_snapshot(tmp_path, TABLE, {"train": table(CODES)}, compression="gzip")
+        put_index(tmp_path, "gzip", CODES)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            reader.dataset("train", 16, balance="uniform")
+        monkeypatch.setattr(os, "sysconf", lambda name: 64)
+        with pytest.warns(ResourceWarning, match="stored as GZIP and takes .* there are 4,096"):
+            reader.dataset("train", 16, balance="uniform")
