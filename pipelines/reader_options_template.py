@@ -68,6 +68,8 @@ def change(job: Any) -> None:
             job.finish = job.reader._beside("reader_sequences").padded(job)
     else:
         job.epoch = _complete(job, job.epoch, job.num_batches)
+    if asked.get("windows"):
+        job.reader._beside("reader_sequences").windowed(job, *asked["windows"])
     if job.debug:
         tf.data.experimental.enable_debug_mode()
         job.epoch, job.read = _kept(job.epoch), _kept(job.read)
@@ -95,9 +97,11 @@ def _refuse(asked: dict[str, Any]) -> None:
     }
     for name in ("shard", "input_context", "equal_steps"):
         together["service", name] = "the service divides the work"
+    for name in ("pad", "bucket", "start_step", "equal_steps", "augment"):
+        together["windows", name] = "windows are all of one length, and cut last of all"
     for name in ("seed", "start_step"):
         together["service", name] = "which worker reads what depends on who is first"
-    for name in ("cache", "local_copy", "balance", "bucket"):
+    for name in ("cache", "local_copy", "balance", "bucket", "windows"):
         together["service", name] = "that cannot travel to its workers"
     given = {name for name, value in asked.items() if value or (name == "seed" and value == 0)}
     for (one, other), why in together.items():
@@ -399,6 +403,11 @@ def _tell(job: Any, ranges: list[_Range], gaps: list[int], done: bytearray) -> N
 
 
 # The end
+
+
+def as_it_is(*batch: Any) -> Any:
+    """In place of what finishes batches, where they are finished already."""
+    return batch[0] if len(batch) == 1 else batch
 
 
 def _kept(make: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:

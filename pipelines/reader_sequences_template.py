@@ -90,3 +90,53 @@ def padded(job: Any) -> Callable[[Any], Any]:
         return dense(features, "" if isinstance(features, dict) else alone), label
 
     return parse
+
+
+def windowed(job: Any, length: int, step: int) -> None:
+    """Makes ``job.epoch`` give batches of windows, and the rest of a record with each of its own.
+
+    The windows of as many records as a batch holds are shuffled together. A record that is shorter
+    than a window has none.
+    """
+    if length < 1 or step < 1:
+        raise ValueError(f"windows=({length}, {step}): length and step must be 1 or more.")
+    epoch, finish = job.epoch, job.finish
+
+    def cut(number: Any, batch: Any, seed: Any) -> Any:
+        leaves = tf.nest.flatten(batch)
+        lists = [leaf for leaf in leaves if isinstance(leaf, tf.RaggedTensor)]
+        if not lists or any(leaf.ragged_rank > 1 for leaf in lists):
+            raise ValueError("windows= needs lists, each of whose values has one shape.")
+        num = lists[0].row_lengths()
+        same = [tf.debugging.assert_equal(leaf.row_lengths(), num) for leaf in lists[1:]]
+        with tf.control_dependencies([one for one in same if one is not None]):
+            counts = tf.maximum((num - length) // step + 1, 0)
+        records = tf.repeat(tf.range(tf.size(counts)), counts)
+        within = tf.range(tf.reduce_sum(counts)) - tf.repeat(
+            tf.cumsum(counts, exclusive=True), counts
+        )
+        order = tf.range(tf.size(records))
+        if job.buffer:
+            order = tf.argsort(tf.random.stateless_uniform([tf.size(records)], [seed, number]))
+        records, within = tf.gather(records, order), tf.gather(within, order)
+
+        def windows(leaf: Any) -> Any:
+            if not isinstance(leaf, tf.RaggedTensor):
+                return tf.gather(leaf, records)
+            begin = tf.gather(leaf.row_starts(), records) + within * step
+            return tf.gather(leaf.values, begin[:, None] + tf.range(length, dtype=tf.int64))
+
+        return tf.nest.pack_sequence_as(batch, [windows(leaf) for leaf in leaves])
+
+    def cut_epoch(seed: Any) -> tf.data.Dataset:
+        def finished(number: Any, serialized: Any) -> Any:
+            return cut(number, finish(serialized), seed)
+
+        batches = epoch(seed).enumerate().map(finished, num_parallel_calls=tf.data.AUTOTUNE)
+        return batches.rebatch(job.batch_size, drop_remainder=job.drop_remainder)
+
+    job.epoch, job.finish, job.num_batches = (
+        cut_epoch,
+        job.reader._beside("reader_options").as_it_is,
+        None,
+    )

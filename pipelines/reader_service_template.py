@@ -47,15 +47,11 @@ def served(job: Any) -> None:
         # With the number known, the end need not wait for the service to tell it, a second or two.
         return batches.take(-1 if job.num_batches is None else job.num_batches)
 
-    job.epoch, job.finish = epoch, _as_it_is
+    job.epoch, job.finish = epoch, job.reader._beside("reader_options").as_it_is
 
 
 def _distribute(**asked: Any) -> Any:
     return tf.data.experimental.service.distribute(**asked)
-
-
-def _as_it_is(*batch: Any) -> Any:
-    return batch[0] if len(batch) == 1 else batch
 
 
 def _work(job: Any, ranges: list[Any]) -> tf.data.Dataset:

@@ -87,6 +87,7 @@ def dataset(
     # [if lengths]
     pad: bool = False,
     bucket: bool | str = False,
+    windows: tuple[int, int] | None = None,
     # [end]
     augment: Callable[[Any, Any], Any] | None = None,
     augment_batch: Callable[[Any, Any], Any] | None = None,
@@ -140,6 +141,7 @@ def dataset(
         pad: Give lists padded with zeros to the batch's longest, not as ``tf.RaggedTensor``.
         bucket: Batches of alike length (of the feature named, if there are several), by sorting 32
             batches at a time; with ``pad``, they are padded to the next of ``LENGTHS``.
+        windows: (length, step): cut lists into windows, each an example; their number is unknown.
         # [end]
         augment: ``augment(example, seed)`` changes each example, after the cache, on all cores;
             ``seed`` is int64[2], another for each record and epoch, for ``tf.image.stateless_*``.

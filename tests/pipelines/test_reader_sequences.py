@@ -193,6 +193,90 @@ class TestPad:
         assert {batch.shape[1] for batch in dataset} == {1}
 
 
+SERIES: Features = {
+    "id": Scalar(dtype="int64"),
+    "label": ClassLabel(names=("a", "b")),
+    "time": Sequence(Scalar(dtype="int64")),
+    "values": Tensor(dtype="float32", shape=(None, 2)),
+}
+
+
+@pytest.fixture(scope="module")
+def series(
+    tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot
+) -> types.ModuleType:
+    records = [
+        {
+            "id": i,
+            "label": i % 2,
+            "time": list(range(1000 * i, 1000 * i + i)),
+            "values": [float(j) for j in range(2 * i)],
+        }
+        for i in range(30)
+    ]
+    folder = tmp_path_factory.mktemp("series")
+    return write_snapshot(folder, SERIES, {"train": [records[:15], records[15:]]})
+
+
+class TestWindows:
+    @pytest.mark.parametrize(("length", "step"), [(5, 1), (4, 3), (7, 7), (29, 1)])
+    def test_each_once_with_the_rest_of_its_record(
+        self, series: types.ModuleType, length: int, step: int
+    ) -> None:
+        expected = [(i, begin) for i in range(30) for begin in range(0, i - length + 1, step)]
+        dataset = series.dataset("train", 8, windows=(length, step), seed=1, epochs=2)
+        found = []
+        for batch in dataset:
+            assert batch["time"].shape[1] == batch["values"].shape[1] == length
+            for i, label, time, values in zip(
+                batch["id"].numpy(),
+                batch["label"].numpy(),
+                batch["time"].numpy(),
+                batch["values"].numpy(),
+                strict=True,
+            ):
+                begin = int(time[0]) - 1000 * int(i)
+                assert label == i % 2
+                assert time.tolist() == list(range(time[0], time[0] + length))
+                assert values.ravel().tolist() == list(range(2 * begin, 2 * (begin + length)))
+                found.append((int(i), begin))
+        num = len(expected)
+        assert sorted(found[:num]) == sorted(found[num:]) == expected
+        assert num == 1 or found[:num] != found[num:], "another order in each epoch"
+
+    def test_full_batches_but_for_the_last(self, series: types.ModuleType) -> None:
+        sizes = [len(b["id"]) for b in series.dataset("train", 8, windows=(5, 1), epochs=2)]
+        total = sum(i - 4 for i in range(5, 30))
+        assert sizes == 2 * [*[8] * (total // 8), total % 8]
+        (pair, *_) = series.dataset(
+            "train",
+            8,
+            windows=(5, 1),
+            columns=["values"],
+            as_supervised=True,
+            shuffle=False,
+            drop_remainder=True,
+        )
+        assert pair[0].shape == (8, 5, 2)
+        assert pair[1].shape == (8,)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            ({"windows": (0, 1)}, "must be 1 or more"),
+            ({"windows": (3, 0)}, "must be 1 or more"),
+            ({"windows": (3, 1), "columns": ["id"]}, "needs lists"),
+            ({"windows": (3, 1), "bucket": "time"}, "exclude each other"),
+            ({"windows": (3, 1), "start_step": 1, "seed": 1}, "exclude each other"),
+        ],
+    )
+    def test_what_cannot_be_cut(
+        self, series: types.ModuleType, options: dict[str, Any], words: str
+    ) -> None:
+        with pytest.raises(ValueError, match=words):
+            series.dataset("train", 8, **options)
+
+
 def test_ragged_without_either(reader: types.ModuleType) -> None:
     batch = next(iter(reader.dataset("train", BATCH)))
     assert isinstance(batch["words"], tf.RaggedTensor)
