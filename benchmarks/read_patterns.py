@@ -136,6 +136,12 @@ PATTERNS: dict[str, Callable[[Records], Any]] = {
     "parsed, kept in memory: second epoch": cached,
     "`TFRecordDataset(…).batch()`, no parsing": unparsed,
 }
+ALIKE = {
+    "one by one": ["… and prefetch", "… and a parallel map"],
+    "batched, then parsed": ["… and interleave"],
+    "parsed, kept in memory: second epoch": [],
+}
+"""Patterns -> those that differ from it in how they parse, not in what they shuffle."""
 BASE = "… and interleave"
 UNPARSED = "`TFRecordDataset(…).batch()`, no parsing"
 
