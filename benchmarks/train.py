@@ -1,12 +1,11 @@
 """How long an epoch of training takes from a snapshot, and from the image files themselves.
 
 A small model that waits for its input, on class folders of JPEGs: every contender gives it images
-of 64×64 in batches, shuffled. Keras runs 16 steps at a time (``steps_per_execution``), since its own
-work between two steps takes longer than the model's. Each contender trains a fresh model with
-``fit``, whose functions were traced beforehand; the first epoch, with the making of the dataset, and
-the later ones are told apart.
-Rounds are interleaved, so that the machine's moods fall on all alike; ratios are taken within a
-round. The files lie in the page cache.
+of 64×64 in batches, shuffled. Keras runs 16 steps at a time (``steps_per_execution``), since its
+own work between two steps takes longer than the model's. Each contender trains a fresh model with
+``fit``, whose functions were traced beforehand; the first epoch, with the making of the dataset,
+and the later ones are told apart. Rounds are interleaved, so that the machine's moods fall on
+all alike; ratios are taken within a round. The files lie in the page cache.
 
     python benchmarks/train.py --images DIR
 
