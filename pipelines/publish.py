@@ -6,6 +6,7 @@ A directory without a manifest is not a snapshot. ``latest.json`` points to the 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..schemas.blocks import ShardInfo, SplitPlan
@@ -175,7 +176,10 @@ def _class_counts(shards: Sequence[ShardInfo], settings: ShardSettings) -> list[
     label = settings.final[settings.label] if settings.label is not None else None
     if not isinstance(label, ClassLabel):
         return []
-    return [sum(shard.label_counts.get(name, 0) for shard in shards) for name in label.names]
+    counts: Counter[str] = Counter()
+    for shard in shards:
+        counts.update(shard.label_counts)
+    return [counts[name] for name in label.names]
 
 
 def _split_entry(written: Sequence[ShardInfo], publisher: Publisher) -> SplitEntry:

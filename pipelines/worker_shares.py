@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..schemas.errors import DamagedSnapshotError
 from ..schemas.manifest import ShardEntry, SplitEntry
-from ..schemas.naming import join
+from ..schemas.naming import ShardName, join
 from ..transforms import storage
 from .snapshot import Snapshot
 
@@ -191,7 +191,13 @@ def _bytes_of_ranges(snapshot: Snapshot, split: SplitEntry) -> Callable[[int, in
 
 
 def _offset(snapshot: Snapshot, shard: ShardEntry, record: int) -> int:
-    url = join(snapshot.path, f"index/{shard.file}.idx")
+    name = ShardName.parse(shard.file)
+    if name is None:
+        raise DamagedSnapshotError(
+            f"{snapshot.path}: {shard.file!r} is no name of a shard, expected one such as "
+            "'train-00000-of-00016.tfrecord'. Build again."
+        )
+    url = join(snapshot.path, name.index_files[0])
     start = record * _PAIR_BYTES
     content = storage.read_bytes(url, start, start + _OFFSET_BYTES)
     if len(content) < _OFFSET_BYTES:
