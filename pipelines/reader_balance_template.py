@@ -16,7 +16,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -133,7 +133,8 @@ def mix(
         seed: Fixes which dataset is next, whatever ``tf.random.set_seed`` says.
 
     Raises:
-        ValueError: if datasets differ in what they give, or a weight is none.
+        ValueError: if datasets differ in what they give, or are padded batch by batch, or a weight
+            is none.
     """
     if not datasets or len(datasets) != len(weights) or batch_size < 1:
         raise ValueError(
@@ -143,12 +144,12 @@ def mix(
     if not all(math.isfinite(weight) and weight > 0 for weight in weights):
         raise ValueError(f"weights={list(weights)} must be numbers above 0.")
     chunk = max(1, batch_size // 8)
-    chunks = [_rebatched(dataset, chunk) for dataset in datasets]
+    chunks = [_chunked(dataset, chunk) for dataset in datasets]
     for number, one in enumerate(chunks):
         if one.element_spec != chunks[0].element_spec:
             raise ValueError(
-                f"dataset {number} gives {datasets[number].element_spec}, but dataset 0 "
-                f"{datasets[0].element_spec}: choose columns=, image_size= and dtype= alike."
+                f"dataset {number} gives {one.element_spec}, but dataset 0 "
+                f"{chunks[0].element_spec}: choose columns=, image_size= and dtype= alike."
             )
     total = sum(map(Fraction, weights))
     ends = [int(sum(map(Fraction, weights[: i + 1])) / total * 2**64) for i in range(len(weights))]
@@ -164,7 +165,7 @@ def mix(
     endless = all(
         int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY for dataset in datasets
     )
-    found = _rebatched(found, batch_size, drop_remainder=endless)
+    found = found.rebatch(batch_size, drop_remainder=endless)
     if endless:
         found = found.repeat()  # never comes to it, and makes the cardinality infinite
     own = tf.data.Options()
@@ -172,10 +173,31 @@ def mix(
     return found.with_options(own).prefetch(tf.data.AUTOTUNE)
 
 
-def _rebatched(
-    dataset: tf.data.Dataset, size: int, *, drop_remainder: bool = False
-) -> tf.data.Dataset:
-    return dataset.rebatch(size, drop_remainder=drop_remainder)
+def _chunked(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
+    """The same examples in other batches.
+
+    Raises:
+        ValueError: if these cannot be put together.
+    """
+    for name, spec in _named(dataset.element_spec, "the value"):
+        if isinstance(spec, tf.TensorSpec) and not spec.shape[1:].is_fully_defined():
+            raise ValueError(
+                f"{name} has the shape {spec.shape}, another in each batch, so that no batches of "
+                "several can be mixed: leave out pad=, and pad what mix gives."
+            )
+    return dataset.rebatch(size)
+
+
+def _named(spec: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The parts of what a dataset gives, with their names in dicts."""
+    if isinstance(spec, Mapping):
+        for key, part in spec.items():
+            yield from _named(part, repr(key))
+    elif isinstance(spec, tuple):
+        for part in spec:
+            yield from _named(part, name)
+    else:
+        yield name, spec
 
 
 # What the snapshot holds

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Text
+from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor, Text
 from snapshard.transforms.index import index_bytes, labels_bytes
 
 WriteSnapshot = Callable[..., types.ModuleType]
@@ -435,3 +435,90 @@ class TestRefused:
         monkeypatch.setattr(os, "sysconf", lambda name: 64)
         with pytest.warns(ResourceWarning, match="stored as GZIP and takes .* there are 4,096"):
             reader.dataset("train", 16, balance="uniform")
+
+
+def counted(start: int, num: int, size: int, *, epochs: int | None = 1) -> Any:
+    """Batches of the numbers from start on."""
+    numbers = tf.data.Dataset.range(start, start + num).batch(size)
+    return numbers.repeat(-1 if epochs is None else epochs)
+
+
+@pytest.fixture(scope="module")
+def mix(reader: types.ModuleType) -> Callable[..., Any]:
+    found: Callable[..., Any] = reader._beside("reader_balance").mix
+    return found
+
+
+class TestMix:
+    def test_examples_come_in_the_ratio(self, mix: Callable[..., Any]) -> None:
+        parts = [counted(10_000 * i, 500, 7 + i, epochs=None) for i in range(3)]
+        weights = [0.5, 0.3, 0.2]
+        dataset = mix(parts, weights, 32, seed=1)
+        assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+        assert dataset.element_spec.shape == [32]
+        found = np.concatenate([batch.numpy() for batch in dataset.take(300)]) // 10_000
+        for stop in (320, 1_000, 5_000, len(found)):
+            for number, weight in enumerate(weights):
+                assert abs((found[:stop] == number).sum() - stop * weight) <= 3 * 4
+
+    def test_each_in_its_own_order_to_the_end_of_one(self, mix: Callable[..., Any]) -> None:
+        dataset = mix([counted(0, 1_000, 16), counted(5_000, 50, 16)], [1, 1], 16, seed=1)
+        batches = [batch.numpy() for batch in dataset]
+        assert dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
+        assert {len(batch) for batch in batches[:-1]} == {16}
+        found = np.concatenate(batches)
+        assert found[found >= 5_000].tolist() == list(range(5_000, 5_050))
+        rest = found[found < 5_000].tolist()
+        assert rest == list(range(len(rest)))
+        assert 44 <= len(rest) <= 56
+
+    def test_the_seed_alone_fixes_the_order(self, mix: Callable[..., Any]) -> None:
+        def run(seed: int | None, global_seed: int) -> list[int]:
+            tf.random.set_seed(global_seed)
+            dataset = mix([counted(0, 300, 10), counted(5_000, 300, 10)], [2, 1], 10, seed=seed)
+            return [int(i) for batch in dataset for i in batch]
+
+        assert run(7, 1) == run(7, 2)
+        assert run(7, 1) != run(8, 1)
+        assert len({tuple(run(None, 1)) for _ in range(4)}) > 1
+
+    def test_of_a_reader_with_lists(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        features = {"id": Scalar(dtype="int64"), "list": Tensor(dtype="int64", shape=(None,))}
+        records = [{"id": i, "list": list(range(i % 5))} for i in range(60)]
+        splits = {"train": [records[:40]], "test": [records[40:]]}
+        reader = write_snapshot(tmp_path, features, splits, label=None)
+        parts = [reader.dataset(split, 9, epochs=None) for split in splits]
+        found = reader._beside("reader_balance").mix(parts, [3, 1], 16, seed=1)
+        numbers = []
+        for batch in found.take(20):
+            assert (
+                batch["list"].row_lengths().numpy().tolist() == (batch["id"] % 5).numpy().tolist()
+            )
+            numbers += batch["id"].numpy().tolist()
+        assert abs(sum(number >= 40 for number in numbers) - 80) <= 4
+        padded = [reader.dataset("train", 9, pad=True)]
+        with pytest.raises(ValueError, match=r"'list' has the shape .* leave out pad="):
+            reader._beside("reader_balance").mix(padded, [1], 16)
+
+    def test_of_balanced_ones(self, reader: types.ModuleType, mix: Callable[..., Any]) -> None:
+        parts = [
+            reader.dataset("train", 16, balance={name: 1}, epochs=None, as_supervised=True)
+            for name in ("common", "rare")
+        ]
+        labels = [int(i) for _, batch in mix(parts, [1, 3], 8, seed=1).take(50) for i in batch]
+        assert collections.Counter(labels)[2] == pytest.approx(300, abs=3)
+
+    @pytest.mark.parametrize(
+        ("weights", "size", "match"),
+        [([1], 8, "2 datasets, 1 weights"), ([1, 0], 8, "above 0"), ([1, 1], 0, "batch_size=0")],
+    )
+    def test_what_makes_no_sense(
+        self, mix: Callable[..., Any], weights: list[float], size: int, match: str
+    ) -> None:
+        with pytest.raises(ValueError, match=match):
+            mix([counted(0, 9, 3), counted(0, 9, 3)], weights, size)
+
+    def test_different_types(self, mix: Callable[..., Any]) -> None:
+        other = counted(0, 9, 3).map(lambda numbers: {"id": numbers})
+        with pytest.raises(ValueError, match=r"dataset 1 gives .*id.* choose columns="):
+            mix([counted(0, 9, 3), other], [1, 1], 8)
