@@ -1,0 +1,264 @@
+"""Emitted readers on TensorFlow 2.16: they give what they give on the one that wrote them."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image as PillowImage
+
+import snapshard as ss
+from snapshard.schemas.features import flatten
+
+from ..pipelines.conftest import write_snapshot
+from ..pipelines.test_reader_every_type import DTYPES, EVERY, any_record, snapshot_of
+
+VERSION = "2.16"
+SCRIPT = Path(__file__).with_name("read_snapshots.py")
+Cases = dict[str, dict[str, Any]]
+
+# Installs a TensorFlow once, a process for each version reads every case: a minute.
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def old_python() -> Path:
+    """Python with the old TensorFlow, in a folder that later runs use again."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "snapshard-tests"
+    tag = f"tensorflow-{VERSION}-python{sys.version_info[0]}.{sys.version_info[1]}"
+    folder, done = cache / tag, cache / tag / "complete"
+    python = folder / "bin" / "python"
+    if shutil.which("uv"):
+        commands = [
+            ["uv", "venv", "--clear", "--python", sys.executable, str(folder)],
+            ["uv", "pip", "install", "--python", str(python), f"tensorflow=={VERSION}.*"],
+        ]
+    else:
+        commands = [
+            [sys.executable, "-m", "venv", "--clear", str(folder)],
+            [str(python), "-m", "pip", "install", f"tensorflow=={VERSION}.*"],
+        ]
+    if not done.exists():
+        for command in commands:
+            tried = subprocess.run(command, capture_output=True, text=True, check=False)
+            if tried.returncode:
+                said = " && ".join(" ".join(one) for one in commands)
+                reason = tried.stderr.strip().splitlines()[-1:]
+                pytest.skip(f"needs TensorFlow {VERSION}: {said} ({reason})")
+        done.touch()
+    return python
+
+
+def encoded(name: str, *, number: int = 0, mode: str = "RGB", **save: Any) -> bytes:
+    """An image file: a gradient with noise, as photographs have both."""
+    rng = np.random.default_rng(number)
+    rows, columns = np.mgrid[0 : 37 + number % 3, 0:53]
+    pixels = np.stack([rows * 6, columns * 4, rows + columns], axis=2)
+    pixels = np.clip(pixels + rng.integers(-20, 20, pixels.shape), 0, 255).astype(np.uint8)
+    file = io.BytesIO()
+    PillowImage.fromarray(pixels).convert(mode).save(file, name, **save)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Snapshots of every kind of feature: some built, the odd ones made by hand."""
+    root = tmp_path_factory.mktemp("old_tensorflow")
+    rng = np.random.default_rng(1)
+    for number in range(60):
+        upright = PillowImage.Exif()
+        upright[0x0112] = 6 if number % 10 == 0 else 1
+        form = "PNG" if number % 6 == 5 else "JPEG"
+        save = {} if form == "PNG" else {"quality": 90, "exif": upright}
+        path = (
+            root / "images" / ("rare" if number % 5 == 0 else "common") / f"{number}.{form.lower()}"
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(form, number=number, **save))
+    source = ss.ImageFolder(str(root / "images"))
+    recipes = {
+        "files": ss.Recipe(name="files", source=source, shards=ss.Shards(num_shards=3)),
+        "pixels": ss.Recipe(
+            name="pixels",
+            source=source,
+            prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8))],
+            shards=ss.Shards(num_shards=4, compression="gzip"),
+        ),
+    }
+    found = {name: str(ss.build(recipe, root / "out").path) for name, recipe in recipes.items()}
+
+    inner = ss.Struct({"n": ss.Scalar("int8")})
+    # Each dtype in some of the forms: to trace them all takes half a minute.
+    tensors = [name for name in EVERY if name.partition(" ")[0] in DTYPES]
+    declared = {
+        name: EVERY[name] for name in EVERY if name not in tensors or tensors.index(name) % 3 == 0
+    } | {"s": ss.Struct({"text": ss.Text(), "in": inner})}
+    features = flatten(declared)[0]
+    records = [any_record(features, rng) for _ in range(17)]
+    shards = [records[:9], records[9:]]
+    snapshot_of(root / "every", declared, shards, write_snapshot=write_snapshot, label="class")
+
+    features = {
+        "grey": ss.Image(storage="encoded", channels=1),
+        "alpha": ss.Image(storage="encoded", channels=4),
+        "any": ss.Image(storage="encoded"),
+        "scan": ss.Image(),
+        "id": ss.Scalar("int64"),
+    }
+    made = []
+    for number, form in enumerate(("JPEG", "PNG", "GIF", "BMP") * 2):
+        scan = rng.integers(0, 256, (5 + number, 7, 3), np.uint8)
+        made.append(
+            {
+                "grey": encoded("JPEG" if form == "JPEG" else "PNG", number=number, mode="L"),
+                "alpha": encoded("PNG", number=number, mode=("RGBA", "P")[number % 2]),
+                "any": encoded(form, number=number),
+                "scan": scan,
+                "scan/height": scan.shape[0],
+                "scan/width": scan.shape[1],
+                "id": number,
+            }
+            | {f"{name}/orientation": 1 for name in ("grey", "alpha", "any")}
+        )
+    formats = {
+        "grey": frozenset({"jpeg", "png"}),
+        "alpha": frozenset({"png"}),
+        "any": frozenset({"jpeg", "png", "gif", "bmp"}),
+    }
+    shards = [made[:5], made[5:]]
+    write_snapshot(root / "odd", features, {"train": shards}, label=None, image_formats=formats)
+    return found | {name: str(root / name) for name in ("every", "odd")}
+
+
+ORDERS: dict[str, dict[str, Any]] = {
+    "stored": {"shuffle": False},
+    "seeded": {"seed": 3, "epochs": 2},
+    "seeded buffer": {"seed": 3, "shuffle": 7, "deterministic": True},
+    "part 0": {"seed": 3, "shard": [0, 2]},
+    "part 1": {"seed": 3, "shard": [1, 2], "equal_steps": True, "drop_remainder": True},
+    "later": {"seed": 3, "start_step": 3, "epochs": 2},
+    "later in parts": {"seed": 3, "start_step": [[2, 8, 2]], "shard": [0, 3]},
+    "cached": {"seed": 3, "epochs": 2, "cache": "memory"},
+    "cached in files": {"seed": 3, "epochs": 2, "cache": "cached"},
+    "copied": {"seed": 3, "local_copy": "copied"},
+    "augmented": {"seed": 3, "augment": True},
+    "balanced": {"seed": 3, "balance": "uniform"},
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "supervised": {"as_supervised": True},
+    "columns": {"columns": ["image"]},
+    "smaller": {"image_size": [5, 6]},
+    "larger": {"image_size": [50, 60]},
+    "scaled": {"scale": 1 / 255},
+    "halves": {"scale": 1 / 255, "dtype": "float16"},
+}
+
+
+KINDS = ("pixels", "files", "odd", "every")
+UNSEEDED, SERVING = "pixels, unseeded", "pixels, serving"
+
+
+def cases_of(folders: dict[str, str]) -> Cases:
+    """What both read: names begin with the kind of snapshot."""
+    cases: Cases = {}
+
+    def add(kind: str, name: str, **case: Any) -> None:
+        cases[f"{kind}, {name}"] = {"folder": folders[kind], "options": {}} | case
+
+    for name, options in ORDERS.items():
+        add("pixels", name, options=options)
+    for name, options in FORMS.items():
+        add("pixels", name, options={"shuffle": False} | options, take=2)
+        add("files", name, options={"shuffle": False, "image_size": [38, 53]} | options, take=2)
+    add("pixels", "tools verify", tools=["verify"])
+    add("files", "tools show", tools=["show"])
+    add("files", "stored", options={"shuffle": False, "image_size": [37, 53]})
+    add("files", "balanced", options={"seed": 3, "image_size": [38, 53], "balance": "uniform"})
+    add("odd", "stored", options={"shuffle": False, "image_size": [37, 53]})
+    add("every", "stored", options={"shuffle": False})
+    some = ["texts", "vectors", "mono", "boxes", "given", "s.in.n", "class"]
+    add("every", "padded", options={"shuffle": False, "pad": True, "columns": some})
+    add("every", "alike", options={"seed": 3, "bucket": "texts", "columns": some})
+    return cases
+
+
+Came = dict[str, dict[str, np.ndarray[Any, Any]]]
+
+
+@pytest.fixture(scope="module")
+def came(
+    folders: dict[str, str], old_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Came, Came]:
+    """By case, what came with this TensorFlow and what came with the old one."""
+    folder = tmp_path_factory.mktemp("came")
+    image = folder / "raw.jpg"
+    image.write_bytes(encoded("JPEG", number=1000))
+    cases = cases_of(folders) | {
+        UNSEEDED: {"folder": folders["pixels"], "options": {}},
+        SERVING: {"folder": folders["pixels"], "options": {}, "file": str(image)},
+    }
+    (folder / "cases.json").write_text(json.dumps(cases))
+
+    def read(python: str | Path, version: str) -> Came:
+        work = folder / version
+        work.mkdir()  # each keeps caches and copies of its own
+        done = subprocess.run(
+            [python, SCRIPT, folder / "cases.json", work / "came.npz"],
+            cwd=work,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=500,
+        )
+        assert done.returncode == 0, done.stderr
+        print(done.stdout)
+        found: Came = {}
+        for key, value in np.load(work / "came.npz").items():
+            case, _, part = key.partition("|")
+            found.setdefault(case, {})[part] = value
+        assert str(found.pop("tensorflow")[""]).startswith(version)
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        new = pool.submit(read, sys.executable, "2.")
+        old = pool.submit(read, old_python, f"{VERSION}.")
+        return new.result(), old.result()
+
+
+@pytest.mark.parametrize("name", cases_of(dict.fromkeys(KINDS, "")))
+def test_the_same_to_the_bit(came: tuple[Came, Came], name: str) -> None:
+    """Values, dtypes, shapes; orders by a seed; decoded and resized images, too."""
+    new, old = (found[name] for found in came)
+    for found in (new, old):
+        assert "error" not in found, found["error"]
+    assert new.keys() == old.keys()
+    assert new.get("code", 0) == 0
+    assert new.get("num", 1) > 0
+    for part, value in new.items():
+        assert value.dtype == old[part].dtype, part
+        np.testing.assert_array_equal(value, old[part], err_msg=part)
+
+
+def test_an_epoch_without_a_seed(came: tuple[Came, Came]) -> None:
+    for found in came:
+        assert sorted(images_of(found[UNSEEDED])) == sorted(images_of(found["pixels, stored"]))
+
+
+def images_of(found: dict[str, np.ndarray[Any, Any]]) -> list[bytes]:
+    return [
+        image.tobytes() for part, batch in found.items() if ".image/" in part for image in batch
+    ]
+
+
+def test_the_model_of_the_preparation_needs_the_newer_one(came: tuple[Came, Came]) -> None:
+    """It holds the operations of the TensorFlow that built it: of images, one for WebP."""
+    new, old = (found[SERVING] for found in came)
+    assert new["0.image/uint8"].shape == (1, 8, 8, 3)
+    assert "Op type not registered 'DecodeWebP'" in str(old["error"])
