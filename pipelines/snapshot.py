@@ -16,7 +16,6 @@ from ..schemas.naming import (
     LATEST,
     MANIFEST,
     READER,
-    READER_OPTIONS,
     WORKSPACE,
     ShardName,
     join,
@@ -72,7 +71,7 @@ class Snapshot:
                     function = getattr(module, name)
                     here = functools.partial(function, root=self.path)
                     setattr(module, name, functools.wraps(function)(here))
-            module.__dict__["_options"] = functools.partial(self._module, READER_OPTIONS)
+            module.__dict__["_beside"] = functools.cache(lambda stem: self._module(f"{stem}.py"))
         return module
 
     def _module(self, name: str) -> types.ModuleType:
