@@ -89,23 +89,21 @@ def balanced(job: Any, balance: str | Mapping[str | int, float]) -> None:
                 found = tf.ensure_shape(tf.identity(found), numbers.shape)
             return (found, numbers) if job.numbered else found
 
+        def loose(numbers: Any) -> Any:
+            return tf.ensure_shape(numbers, [None])
+
         found = tf.data.Dataset.range(0, full, more).map(batches).prefetch(1).unbatch()
         if not job.drop_remainder:
             last = tf.range(first + start, first + start + rest, dtype=tf.int64)
             short = tf.data.Dataset.from_tensors(last).take(int(rest > 0)).map(drawn)
-            spec = tf.TensorSpec([None], tf.int64)
-            found, short = (
-                part.map(lambda numbers: tf.ensure_shape(numbers, spec.shape))
-                for part in (found, short)
-            )
-            found = found.concatenate(short)
+            found = found.map(loose).concatenate(short.map(loose))
         return found.map(read, num_parallel_calls=tf.data.AUTOTUNE)
 
     def resume(stages: Sequence[tuple[int, int, int]]) -> Any:
         """How many epochs are over; what is left of the next one; how many batches that has."""
         over, first = went(job, num, stages)
         left = num_batches(job, num - first, job.batch_size, job.part)
-        return over, lambda epoch_seed: epoch(epoch_seed, first), left
+        return over, functools.partial(epoch, first=first), left
 
     job.epoch, job.resume = epoch, resume
 
@@ -185,7 +183,9 @@ def _chunked(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
                 f"{name} has the shape {spec.shape}, another in each batch, so that no batches of "
                 "several can be mixed: leave out pad=, and pad what mix gives."
             )
-    return dataset.rebatch(size)
+    # Copied by one more batch: the parts of a batch are no tensors of their own, of which the next
+    # ``rebatch`` would complain on standard error.
+    return dataset.rebatch(size).batch(1).unbatch()
 
 
 def _named(spec: Any, name: str) -> Iterator[tuple[str, Any]]:

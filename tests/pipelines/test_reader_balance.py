@@ -500,6 +500,17 @@ class TestMix:
         with pytest.raises(ValueError, match=r"'list' has the shape .* leave out pad="):
             reader._beside("reader_balance").mix(padded, [1], 16)
 
+    def test_nothing_is_complained_of(
+        self, reader: types.ModuleType, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        options = {"balance": "uniform", "seed": 1, "epochs": None, "start_step": 3}
+        parts = [reader.dataset("train", 64, **options) for _ in range(2)]
+        dataset = reader._beside("reader_balance").mix(parts, [1, 1], 32)
+        assert len(ids(dataset.take(20))) == 640
+        said = capfd.readouterr().err
+        assert "SubBuffer" not in said
+        assert "AutoGraph" not in said
+
     def test_of_balanced_ones(self, reader: types.ModuleType, mix: Callable[..., Any]) -> None:
         parts = [
             reader.dataset("train", 16, balance={name: 1}, epochs=None, as_supervised=True)
