@@ -31,7 +31,8 @@ def served(job: Any) -> None:
         (path if "://" in path else os.path.abspath(path), *rest) for path, *rest in job.ranges
     ]
     orders = [ranges]
-    if job.buffer and len(ranges) > 1:
+    # A job by a name counts epochs for each dataset: another one would find the first over.
+    if job.buffer and len(ranges) > 1 and not asked.get("job_name"):
         orders = [random.sample(ranges, len(ranges)) for _ in range(_ORDERS)]
     # Registered now, as each costs 0.1 s and holds what it captures: a seed would be the same in
     # every epoch.
