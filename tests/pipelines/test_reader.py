@@ -281,6 +281,25 @@ class TestRoot:
         dataset = reader.dataset("train", 8, root=folder.as_uri())
         assert sorted(flat(dataset)) == list(range(TOTAL))
 
+    def test_an_object_store_up_to_the_names(
+        self, reader: types.ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """TensorFlow takes no stand-in's address for gs://, so nothing is read but the manifest."""
+        asked = []
+
+        def opened(url: str, mode: str) -> Any:
+            asked.append(url)
+            return open(str(url).replace("gs://bucket/made/0123", str(folder)), mode)
+
+        monkeypatch.setattr(tf.io.gfile, "GFile", opened)
+        dataset = reader.dataset("train", 8, root="gs://bucket/made/0123/", seed=1, shard=(0, 2))
+        assert asked == ["gs://bucket/made/0123/manifest.json"]
+        assert int(dataset.cardinality()) == reader.steps("train", 8, shard=(0, 2))
+        shards = reader._shards("train", "gs://bucket/made/0123")
+        assert [path for path, _ in shards] == [
+            f"gs://bucket/made/0123/{path.name}" for path in sorted(folder.glob("train-*"))
+        ]
+
     @pytest.mark.slow  # starts Python and TensorFlow anew, twice
     def test_alone_in_another_process(
         self, reader: types.ModuleType, folder: Path, tmp_path: Path
