@@ -37,7 +37,7 @@ _TRIES = 3  # to read on, in vain, before it is an error
 _BACKOFF_S = 0.5  # before the second try, twice that before the third
 _WAIT_S = 0.05  # between two looks at whether something has come
 _AWAITED_S = 1.0  # after so long, a stream that waited for a file that is there does so no more
-_OPENING_S = 30.0  # after so long, a stream that was given a file has opened it, or never will
+_LINK_S = 60.0  # after so long, a stream that was given a file has opened it, or never will
 
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "s3fs"),
@@ -94,23 +94,24 @@ def copied(job: Any, folder: str | os.PathLike[str], limit: int | None) -> None:
 
     def read_copy(path: Any, skip: Any, take: Any, first: Any) -> tf.data.Dataset:
         places = [tf.cast(place, tf.int64) for place in (skip, take, first)]
-        path = tf.convert_to_tensor(path)
-        once = tf.data.Dataset.from_tensors((path, *places))
-        tries = once.concatenate(_slowed(once.repeat(), _WAIT_S)).map(hand_out)
-        records = tries.filter(is_there).take(1).flat_map(read)
-        return records if limit is None else _with_second(records, copies.is_open, path)
+        once = tf.data.Dataset.from_tensors((tf.convert_to_tensor(path), *places))
+        tries = once.concatenate(_slowed(once.repeat(), _WAIT_S)).map(wait_for)
+        return tries.filter(is_there).take(1).flat_map(read_here)
 
-    def hand_out(path: Any, *places: Any) -> Any:
-        local, error = tf.numpy_function(copies.hand_out, [path], [tf.string, tf.string])
-        with tf.control_dependencies([tf.debugging.Assert(tf.equal(error, b""), [error])]):
-            return tf.ensure_shape(tf.identity(local), []), *places
+    def wait_for(path: Any, *places: Any) -> Any:
+        return _checked(_call(copies.wait_for, path, [tf.string, tf.string])), *places
 
     def is_there(path: Any, *places: Any) -> Any:
         del places
         return tf.strings.length(path) > 0
 
+    def read_here(path: Any, *places: Any) -> tf.data.Dataset:
+        local = _checked(_call(copies.hand_out, path, [tf.string, tf.string]))
+        records = read(local, *places)
+        return records if limit is None else _with_second(records, copies.is_open, local)
+
     def announce(path: Any, *places: Any) -> Any:
-        return tf.ensure_shape(tf.numpy_function(copies.announce, [path], tf.string), []), *places
+        return tf.ensure_shape(_call(copies.announce, path, tf.string), []), *places
 
     def announced(streams: tf.data.Dataset) -> tf.data.Dataset:
         return streams.map(announce).prefetch(ahead)
@@ -159,7 +160,6 @@ class _File:
         self.state = "absent"  # then "queued", "copying" and "there"
         self.is_awaited = False  # whether a stream waits for it, and not merely comes to it later
         self.is_wanted = False  # whether it was announced, and not handed out since
-        self.num_opening = 0  # streams that it was handed out to, and that have not opened it yet
         self.since = 0.0  # when it arrived, or was handed out last, by time.monotonic()
         self.error = ""  # why the last copy failed, if it did
 
@@ -177,6 +177,7 @@ class _Copies:
         self.folder, self.limit, self.log = folder, limit, log
         self.files: dict[str, _File] = {}
         self.queue: list[_File] = []
+        self.links: dict[str, float] = {}  # names that streams are to open, and since when
         self.changed = threading.Condition()
         self.num_threads = 0
         self.num_busy = 0
@@ -211,8 +212,8 @@ class _Copies:
             self._want(self._file(url))
         return url
 
-    def hand_out(self, url: bytes) -> tuple[bytes, bytes]:
-        """(the path of its copy, or nothing as long as it is not there; what failed, if it did)."""
+    def wait_for(self, url: bytes) -> tuple[bytes, bytes]:
+        """(this, or nothing as long as the copy is not there; what failed, if it did)."""
         with self.changed:
             file = self._file(url)
             if file.error:
@@ -220,36 +221,53 @@ class _Copies:
                 return b"", error.encode()
             if file.state == "there" and not _is_whole(file):
                 file.state = "absent"  # removed by someone
-            if file.state != "there":
-                file.is_awaited = True
-                self._want(file)
-                return b"", b""
-            file.is_wanted, file.is_awaited, file.since = False, False, time.monotonic()
-            file.num_opening += 1
-            return file.local.encode(), b""
+            if file.state == "there":
+                file.since = time.monotonic()
+                return url, b""
+            file.is_awaited = True
+            self._want(file)
+            return b"", b""
 
-    def is_open(self, url: bytes) -> bytes:
-        """Says that a stream to which this shard was handed out has it open."""
+    def hand_out(self, url: bytes) -> tuple[bytes, bytes]:
+        """(the path of the copy, once it is there; what failed, if it did)."""
         with self.changed:
+            while True:
+                found, error = self.wait_for(url)
+                if found or error:
+                    break
+                self.changed.wait(_WAIT_S)  # it went meanwhile, or an iterator was restored
+            if error:
+                return b"", error
             file = self._file(url)
-            file.num_opening = max(0, file.num_opening - 1)
-            self.changed.notify_all()
-        return url
+            file.is_wanted = file.is_awaited = False
+            return (file.local if self.limit is None else self._link(file)).encode(), b""
+
+    def _link(self, file: _File) -> str:
+        """A name of its own for one stream, which stays when the file makes room for another."""
+        link = f"{file.local}.{uuid.uuid4().hex}"
+        os.link(file.local, link)
+        self.links[link] = file.since
+        for old in [old for old, since in self.links.items() if file.since - since > _LINK_S]:
+            self.is_open(old.encode())  # whoever was to open it broke off
+        return link
+
+    def is_open(self, link: bytes) -> bytes:
+        """Says that a stream has opened what was handed out to it."""
+        with self.changed:
+            if self.links.pop(link.decode(), None) is not None:
+                os.unlink(link)
+        return b""
 
     def localize(self, url: str) -> str:
-        """The path of a shard's copy, once it is there; a window may drop it a second later.
+        """The path of a shard's copy, once it is there; to be opened at once where it is a window.
 
         Raises:
             ValueError: if it cannot be copied.
         """
-        while True:
-            local, error = self.hand_out(url.encode())
-            if error:
-                raise ValueError(error.decode())
-            if local:
-                return local.decode()
-            with self.changed:
-                self.changed.wait(_WAIT_S)
+        local, error = self.hand_out(url.encode())
+        if error:
+            raise ValueError(error.decode())
+        return local.decode()
 
     def _file(self, url: bytes) -> _File:
         return self.files[os.path.basename(url.decode())]
@@ -277,7 +295,7 @@ class _Copies:
             if not free:
                 return False
             oldest = min(free, key=lambda other: (other.is_wanted, other.since))
-            oldest.state, oldest.num_opening = "absent", 0
+            oldest.state = "absent"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(oldest.local)
         return True
@@ -356,6 +374,7 @@ def _window(stem: str) -> str:
     os.makedirs(new)
     lock = open(f"{new}/lock", "wb")  # noqa: SIM115 - held until the process ends
     fcntl.flock(lock, fcntl.LOCK_EX)
+    os.link(f"{new}/lock", f"{new}/link")  # or the file system has none, which _link needs
     os.rename(new, path)  # with its lock, or others would take it for a leftover
     pid = os.getpid()
 
@@ -469,8 +488,6 @@ def _write(target: Any, chunk: bytes) -> None:
 def _may_go(file: _File, *, is_awaited: bool) -> bool:
     """Whether a file may make room for one that a stream waits for, or will come to later."""
     age = time.monotonic() - file.since
-    if file.num_opening and age < _OPENING_S:
-        return False
     return not file.is_wanted or (is_awaited and (not file.is_awaited or age > _AWAITED_S))
 
 
@@ -515,16 +532,25 @@ def _slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
 
 
 def _with_second(records: tf.data.Dataset, function: Any, argument: Any) -> tf.data.Dataset:
-    """Records, and between the first, which opens their file, and the second a call."""
-
-    def call(argument: Any) -> Any:
-        with tf.control_dependencies([tf.numpy_function(function, [argument], tf.string)]):
-            return tf.constant("")
-
-    def never(record: Any) -> Any:
-        return tf.constant(False) & (record == "")
-
-    calls = tf.data.Dataset.from_tensors(argument).map(call).filter(never)
+    """Records; between the first, which opens their file, and the second a call that gives ""."""
+    calls = tf.data.Dataset.from_tensors(argument).map(
+        lambda argument: tf.ensure_shape(_call(function, argument, tf.string), [])
+    )
     turns = tf.data.Dataset.from_tensor_slices(tf.constant([0, 1], tf.int64))
     turns = turns.concatenate(tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat())
+    calls = calls.filter(lambda nothing: tf.strings.length(nothing) > 0)
     return tf.data.Dataset.choose_from_datasets([records, calls], turns, False)
+
+
+def _checked(found: tuple[Any, Any]) -> Any:
+    """The first of two strings, if the second is none that tells an error."""
+    with tf.control_dependencies([tf.debugging.Assert(tf.equal(found[1], b""), [found[1]])]):
+        return tf.ensure_shape(tf.identity(found[0]), [])
+
+
+def _call(function: Any, argument: Any, dtypes: Any) -> Any:
+    """Calls a Python function; as a stateless one, or iterators could not be checkpointed.
+
+    It is in functions of datasets alone, where TensorFlow neither folds calls nor parallelizes.
+    """
+    return tf.numpy_function(function, [argument], dtypes, stateful=False)
