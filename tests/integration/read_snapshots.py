@@ -68,6 +68,13 @@ def read(case: dict[str, Any]) -> dict[str, Any]:
     options = dict(case["options"])
     if "augment" in options:
         options["augment"] = augment
+    servers: list[Any] = []
+    if "service" in options:
+        service = tf.data.experimental.service
+        dispatcher = service.DispatchServer()
+        address = options["service"] = dispatcher.target
+        config = service.WorkerConfig(dispatcher_address=address.partition("://")[2])
+        servers += [dispatcher, service.WorkerServer(config)]  # they end when nothing holds them
     if "tools" in case:
         tools = load(case["folder"], "reader_tools.py")
         return {"code": np.array(tools.main(case["tools"], here=case["folder"]))}
@@ -78,6 +85,7 @@ def read(case: dict[str, Any]) -> dict[str, Any]:
     else:
         dataset = reader.dataset("train", 8, **options)
         batches = list(dataset.take(case.get("take", -1)))
+        servers.clear()
     found: dict[str, Any] = {"num": np.array(len(batches))}
     for number, batch in enumerate(batches):
         for name, tensor in leaves(batch):

@@ -162,7 +162,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 KINDS = ("pixels", "files", "odd", "every")
-UNSEEDED, SERVING = "pixels, unseeded", "pixels, serving"
+UNSEEDED, SERVED, SERVING = "pixels, unseeded", "pixels, served", "pixels, serving"
 
 
 def cases_of(folders: dict[str, str]) -> Cases:
@@ -202,6 +202,7 @@ def came(
     image.write_bytes(encoded("JPEG", number=1000))
     cases = cases_of(folders) | {
         UNSEEDED: {"folder": folders["pixels"], "options": {}},
+        SERVED: {"folder": folders["pixels"], "options": {"service": True}},
         SERVING: {"folder": folders["pixels"], "options": {}, "file": str(image)},
     }
     (folder / "cases.json").write_text(json.dumps(cases))
@@ -246,9 +247,11 @@ def test_the_same_to_the_bit(came: tuple[Came, Came], name: str) -> None:
         np.testing.assert_array_equal(value, old[part], err_msg=part)
 
 
-def test_an_epoch_without_a_seed(came: tuple[Came, Came]) -> None:
+@pytest.mark.parametrize("name", [UNSEEDED, SERVED])
+def test_every_record_once_in_no_fixed_order(came: tuple[Came, Came], name: str) -> None:
     for found in came:
-        assert sorted(images_of(found[UNSEEDED])) == sorted(images_of(found["pixels, stored"]))
+        assert "error" not in found[name], found[name]["error"]
+        assert sorted(images_of(found[name])) == sorted(images_of(found["pixels, stored"]))
 
 
 def images_of(found: dict[str, np.ndarray[Any, Any]]) -> list[bytes]:
