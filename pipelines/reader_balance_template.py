@@ -48,9 +48,11 @@ def balanced(job: Any, balance: str | Mapping[str | int, float]) -> None:
     those of classes that a dict leaves out, never come.
 
     Each record is read by its place in its shard: exactly its bytes for each example, checked by
-    CRC32C when it is first read. That suits local disks; behind a URL each is a request of its
-    own (give ``local_copy=``), and a GZIP shard is inflated into memory when it is first touched.
-    21 bytes of memory for each record of the split hold where it lies.
+    CRC32C when it is first read. From local files in the page cache that costs what plain reading
+    costs: 13 µs of a core for 12 kB, of which drawing takes 2. Behind a URL each record is a
+    request of half a megabyte (give ``local_copy=``, of the whole split), and a GZIP shard is
+    inflated into memory when it is first touched. 21 bytes of memory for each record of the split
+    hold where it lies; it takes 0.2 s for each million of records to find that.
 
     Args:
         job: What ``dataset`` is about to read. Sets ``epoch``, ``num_batches`` and ``resume``.
@@ -58,13 +60,20 @@ def balanced(job: Any, balance: str | Mapping[str | int, float]) -> None:
 
     Raises:
         ValueError: if the snapshot has no classes, or weights are none, or name a class without
-            records.
+            records; or if the window of a ``local_copy`` is too small for the split.
     """
     facts = {name: getattr(job, name) for name in ("reader", "root", "split", "shards")}
     make = functools.partial(_Records, types.SimpleNamespace(**facts), balance)
     make = functools.partial(make, getattr(job, "localize", str))
     records = make()
     held, num = _Weakly(records, make), records.draw.num
+    window = getattr(job, "local_copy", None)
+    again = job.reader.COMPRESSION != "gzip"  # whether a shard is read more than once
+    if again and isinstance(window, tuple) and window[1] < records.num_bytes:
+        raise ValueError(
+            f"local_copy={window}: balance= reads from all shards at any time, and {job.split!r} "
+            f"has {records.num_bytes:,} bytes: give the folder alone, or a window of so many."
+        )
     job.num_batches = num_batches(job, num, job.batch_size, job.part)
 
     def epoch(epoch_seed: Any, first: int = 0) -> tf.data.Dataset:
@@ -311,9 +320,10 @@ class _Records:
         self._read: dict[int, _Read] = {}
         self._locks = [threading.Lock() for _ in self._paths]
         room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if self._is_gzip and (size := int(index[:, 1].sum())) > room:
+        self.num_bytes = int(index[:, 1].sum())
+        if self._is_gzip and self.num_bytes > room:
             text = (
-                f"balance: {job.split!r} is stored as GZIP and takes {size:,} bytes of memory, "
+                f"balance: {job.split!r} is stored as GZIP and takes {self.num_bytes:,} bytes, "
                 f'and there are {room:,}. Build it with compression="none".'
             )
             warnings.warn(text, ResourceWarning, stacklevel=5)

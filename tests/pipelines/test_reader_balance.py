@@ -338,6 +338,8 @@ class TestBytes:
         fast = tmp_path / "fast"
         assert ids(own.dataset("train", 16, local_copy=str(fast), **options)) == expected
         assert len(list(fast.rglob("train-*"))) == 5
+        with pytest.raises(ValueError, match=r"from all shards at any time, and 'train' has"):
+            own.dataset("train", 16, local_copy=(str(fast), 15_000), **options)
 
 
 class TestDamage:
@@ -433,7 +435,7 @@ class TestRefused:
             warnings.simplefilter("error")
             reader.dataset("train", 16, balance="uniform")
         monkeypatch.setattr(os, "sysconf", lambda name: 64)
-        with pytest.warns(ResourceWarning, match="stored as GZIP and takes .* there are 4,096"):
+        with pytest.warns(ResourceWarning, match=r"stored as GZIP and takes .* there are 4,096"):
             reader.dataset("train", 16, balance="uniform")
 
 
