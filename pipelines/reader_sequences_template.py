@@ -71,12 +71,12 @@ def padded(job: Any) -> Callable[[Any], Any]:
             return {key: dense(one, f"{dot}{key}") for key, one in value.items()}
         if not isinstance(value, tf.RaggedTensor):
             return value
-        if not ends.get(name):
-            return value.to_tensor()
+        if not ends.get(name):  # with its shape, as what is empty has none
+            return value.to_tensor(shape=value.shape)
         longest, end = tf.reduce_max(value.row_lengths()), tf.constant(ends[name], tf.int64)
         next_end = tf.reduce_min(tf.where(end >= longest, end, end[-1]))
         most = tf.maximum(longest, next_end)
-        shape = [-1, most, *[-1] * (value.shape.rank - 2)]
+        shape = [-1, most, *(dim or -1 for dim in value.shape[2:])]
         return tf.ensure_shape(
             value.to_tensor(shape=tf.stack([tf.cast(size, tf.int64) for size in shape])),
             [None, None, *value.shape[2:]],

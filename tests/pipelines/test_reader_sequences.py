@@ -185,6 +185,19 @@ class TestPad:
             found = ids(reader.dataset("train", 2, seed=1, bucket=name, pad=True))
             assert sorted(flat(found)) == list(range(5))
 
+    @pytest.mark.parametrize("bucket", [False, "x"])
+    def test_what_is_empty_keeps_its_dimensions(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot, bucket: bool | str
+    ) -> None:
+        features: Features = {"x": Tensor(dtype="float32", shape=(None, 2, None))}
+        records = [{"x": [], "x/shape": [0, 2, 0]}, {"x": [1.0, 2.0], "x/shape": [1, 2, 1]}]
+        reader = write_snapshot(
+            tmp_path, features, {"train": [records]}, label=None, lengths={"x": [3]}
+        )
+        dataset = reader.dataset("train", 1, shuffle=False, pad=True, bucket=bucket)
+        shapes = sorted(batch["x"].shape.as_list() for batch in dataset)
+        assert shapes == ([[1, 3, 2, 0], [1, 3, 2, 1]] if bucket else [[1, 0, 2, 0], [1, 1, 2, 1]])
+
     def test_augmented_after_it(self, reader: types.ModuleType) -> None:
         def cut(example: Any, seed: Any) -> Any:
             return example["words"][:1] + tf.cast(seed[0] * 0, tf.int64)
