@@ -84,6 +84,10 @@ def read(case: dict[str, Any]) -> dict[str, Any]:
         batches: list[Any] = [reader.preprocess()(image=raw)]
     else:
         dataset = reader.dataset("train", 8, **options)
+        if "weights" in case:
+            mix = load(case["folder"], "reader_balance.py").mix
+            other = reader.dataset("train", 8, **options | {"seed": 4})
+            dataset = mix([dataset, other], case["weights"], 8, seed=options["seed"])
         batches = list(dataset.take(case.get("take", -1)))
         servers.clear()
     found: dict[str, Any] = {"num": np.array(len(batches))}

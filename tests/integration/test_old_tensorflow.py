@@ -177,6 +177,7 @@ def cases_of(folders: dict[str, str]) -> Cases:
     for name, options in FORMS.items():
         add("pixels", name, options={"shuffle": False} | options, take=2)
         add("files", name, options={"shuffle": False, "image_size": [38, 53]} | options, take=2)
+    add("pixels", "mixed", options={"seed": 3}, weights=[0.7, 0.3])
     add("pixels", "tools verify", tools=["verify"])
     add("files", "tools show", tools=["show"])
     add("files", "stored", options={"shuffle": False, "image_size": [37, 53]})
@@ -185,6 +186,8 @@ def cases_of(folders: dict[str, str]) -> Cases:
     add("every", "stored", options={"shuffle": False})
     some = ["texts", "vectors", "mono", "boxes", "given", "s.in.n", "class"]
     add("every", "padded", options={"shuffle": False, "pad": True, "columns": some})
+    windows = {"seed": 3, "windows": [2, 1], "columns": ["mono"]}
+    add("every", "windows", options=windows)
     add("every", "alike", options={"seed": 3, "bucket": "texts", "columns": some})
     return cases
 
