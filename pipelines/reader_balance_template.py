@@ -48,11 +48,11 @@ def balanced(job: Any, balance: str | Mapping[str | int, float]) -> None:
     those of classes that a dict leaves out, never come.
 
     Each record is read by its place in its shard: exactly its bytes for each example, checked by
-    CRC32C when it is first read. From local files in the page cache that costs what plain reading
-    costs: 13 µs of a core for 12 kB, of which drawing takes 2. Behind a URL each record is a
-    request of half a megabyte (give ``local_copy=``, of the whole split), and a GZIP shard is
-    inflated into memory when it is first touched. 21 bytes of memory for each record of the split
-    hold where it lies; it takes 0.2 s for each million of records to find that.
+    CRC32C when it is first read. From local files in the page cache that costs little more than
+    plain reading: 13 to 22 µs of a core for 12 kB, of which drawing takes 2 or 3. Behind a URL
+    each record is a request of half a megabyte (give ``local_copy=``, of the whole split), and a
+    GZIP shard is inflated into memory when it is first touched. 21 bytes of memory for each record
+    of the split hold where it lies; to find that takes about 0.2 s for each million of records.
 
     Args:
         job: What ``dataset`` is about to read. Sets ``epoch``, ``num_batches`` and ``resume``.
