@@ -109,11 +109,12 @@ class Tfds:
     """The process that reads with TensorFlow Datasets, in an environment of its own."""
 
     def __init__(self, python: str) -> None:
+        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - close() closes it
         self.process = subprocess.Popen(
             [python, str(HERE / "peers" / "tfds_read.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.said,
             text=True,
             env={**os.environ, "PYTHONPATH": str(HERE)},
         )
@@ -130,7 +131,8 @@ class Tfds:
         print(json.dumps(facts | wish), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"{self.process.args} ended: run it by hand with this line:\n{facts | wish}")
+            self.said.seek(0)
+            sys.exit(f"{self.process.args} failed:\n{self.said.read()[-4000:]}")
         first, second = json.loads(line)
         return first, second
 
@@ -139,6 +141,7 @@ class Tfds:
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
+        self.said.close()
 
 
 def described(snapshot: Path, batch_size: int) -> Records:
@@ -316,10 +319,9 @@ def main() -> None:
                     measured.setdefault(name, []).append(measures[name]())
             form = kind.removesuffix(" gzip")  # GZIP changes no order
             if form not in mixed:
-                mixed[form] = mixings(
-                    snapshot, scratch / "numbered", tfds, batch_size=window.batch_size
-                )
-                shutil.rmtree(scratch / "numbered")
+                copy = scratch / f"numbered-{form}"
+                mixed[form] = mixings(snapshot, copy, tfds, batch_size=window.batch_size)
+                shutil.rmtree(copy)
             num = load_reader(snapshot).NUM_EXAMPLES["train"]
             size = sum(path.stat().st_size for path in snapshot.glob("train-*"))
             print(f"\n### {num:,} {KINDS[kind]}: {size / 1e6:.0f} MB\n")

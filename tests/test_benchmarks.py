@@ -1,0 +1,77 @@
+"""The benchmarks of reading run, and what they say of mixing is right."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+def load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def batches(places: Any, size: int) -> list[Any]:
+    return [places[start : start + size] for start in range(0, len(places), size)]
+
+
+class TestMixing:
+    def test_stored_order_repeats_its_batches(self) -> None:
+        stored = batches(np.arange(100), 10)
+        shards, together = load("read_window").mixing([stored, stored], [25, 50, 75, 100])
+        # Two of ten batches lie across the ends of shards; nine partners of 99 are in the batch.
+        assert shards == 1.2
+        assert together == pytest.approx(99 / 9)
+
+    def test_a_full_shuffle_is_chance(self) -> None:
+        rng = np.random.default_rng(0)
+        epochs = [batches(rng.permutation(10_000), 100) for _ in range(2)]
+        shards, together = load("read_window").mixing(epochs, [2500, 5000, 7500, 10_000])
+        assert shards == 4
+        assert together == pytest.approx(1, abs=0.05)
+
+    def test_an_epoch_that_lacks_a_record_is_told(self) -> None:
+        whole, broken = batches(np.arange(20), 5), batches(np.arange(20) // 2, 5)
+        with pytest.raises(SystemExit, match="each of 20 records once"):
+            load("read_window").mixing([whole, broken], [20])
+
+
+# Each builds snapshots and imports TensorFlow in two processes.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "rows"),
+    [
+        ("read.py", ["**`reader.dataset`, shuffled**", "batched, then parsed", "no parsing"]),
+        ("train.py", ["**the snapshot, `reader.dataset`**", "`image_dataset_from_directory("]),
+    ],
+)
+def test_a_benchmark_prints_its_tables(
+    examples: Path, tmp_path: Path, script: str, rows: list[str]
+) -> None:
+    images = examples / "data" / "sign_digits"
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / script), "--images", str(images), "--smoke"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    tables = [part for part in done.stdout.split("\n\n") if part.startswith("| |")]
+    assert len(tables) == done.stdout.count("###") or len(tables) == 1
+    for table in tables:
+        head, line, *found = (row.strip("|").split(" | ") for row in table.strip().splitlines())
+        assert {len(head)} == {len(line), *map(len, found)}
+        for row in rows:
+            assert sum(row in cells[0] for cells in found) == 1, table
+    assert [*tmp_path.iterdir()] == []
