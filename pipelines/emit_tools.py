@@ -39,6 +39,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
+import itertools
 import math
 import operator
 import os

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 import os
@@ -158,14 +159,14 @@ def mix(
                 f"dataset {number} gives {one.element_spec}, but dataset 0 "
                 f"{chunks[0].element_spec}: choose columns=, image_size= and dtype= alike."
             )
-    total = sum(map(Fraction, weights))
-    ends = [int(sum(map(Fraction, weights[: i + 1])) / total * 2**64) for i in range(len(weights))]
+    shares = list(itertools.accumulate(Fraction(float(weight)) for weight in weights))
+    ends = [int(share / shares[-1] * 2**64) for share in shares[:-1]]
     offset = random.getrandbits(64) if seed is None else mixed(np.uint64(seed & _MASK))
 
     def chosen(step: Any) -> Any:
         place = tf.cast(step, tf.uint64) * tf.constant(GOLDEN, tf.uint64)
         place += tf.constant(int(offset), tf.uint64)
-        return tf.math.count_nonzero(place >= tf.constant(ends[:-1], tf.uint64))
+        return tf.math.count_nonzero(place >= tf.constant(ends, tf.uint64))
 
     choices = tf.data.Dataset.range(tf.int64.max).map(chosen)
     found = tf.data.Dataset.choose_from_datasets(chunks, choices, stop_on_empty_dataset=True)

@@ -93,7 +93,9 @@ class Draw(NamedTuple):
 
         The largest remainders of the shares are rounded up.
         """
-        shares = {code: Fraction(weight) for code, weight in sorted(weights.items()) if weight > 0}
+        shares = {
+            code: Fraction(float(weight)) for code, weight in sorted(weights.items()) if weight > 0
+        }
         total, num = sum(shares.values()), len(codes)
         parts = {code: share / total * num for code, share in shares.items()}
         examples = {code: math.floor(part) for code, part in parts.items()}

@@ -98,7 +98,9 @@ class TestBalance:
             assert sum(each) == 100
 
     def test_a_mix_by_names_and_codes(self, reader: types.ModuleType) -> None:
-        dataset = reader.dataset("train", 16, balance={"rare": 0.5, 1: 1.5, "none": 0}, seed=1)
+        dataset = reader.dataset(
+            "train", 16, balance={"rare": 0.5, 1: np.float32(1.5), "none": 0}, seed=1
+        )
         assert mix_of(ids(dataset)) == {1: 225, 2: 75}
 
     def test_values_are_those_of_the_record(self, reader: types.ModuleType) -> None:
@@ -454,7 +456,7 @@ def mix(reader: types.ModuleType) -> Callable[..., Any]:
 class TestMix:
     def test_examples_come_in_the_ratio(self, mix: Callable[..., Any]) -> None:
         parts = [counted(10_000 * i, 500, 7 + i, epochs=None) for i in range(3)]
-        weights = [0.5, 0.3, 0.2]
+        weights = np.array([0.5, 0.3, 0.2])
         dataset = mix(parts, weights, 32, seed=1)
         assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
         assert dataset.element_spec.shape == [32]
