@@ -59,7 +59,8 @@ def copied(job: Any, folder: str | os.PathLike[str], limit: int | None) -> None:
     Without a limit, runs and processes share the copies in ``<folder>/<name>-<fingerprint>``. With
     one, the copies are this process's and removed at its end; its datasets with the same folder
     and limit share them. What is open stays readable when it is removed, and takes room until it
-    is read: ``job.num_open`` is lowered to what the limit holds, which changes a seeded order.
+    is read (or for a minute, where an iterator was dropped as it opened it). Where the limit is
+    less than the split, ``job.num_open`` is lowered to what it holds: another seeded order.
 
     Raises:
         ValueError: if the folder cannot be written, or is too small, or the limit is.
@@ -510,8 +511,11 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while _is_running() and (chunk := file.read(_CHUNK_BYTES)):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _line(error: Exception) -> str:

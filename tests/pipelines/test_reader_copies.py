@@ -266,8 +266,6 @@ class TestWindow:
         next(iterator)
         time.sleep(1)
         assert 2 <= len(slow.opened) <= 8
-        names = [name for _, name in slow.opened]
-        assert names == sorted(names)
 
     def test_a_window_too_small_says_the_least_that_works(
         self, reader: types.ModuleType, tmp_path: Path
@@ -309,15 +307,12 @@ class TestCopying:
     def test_it_overlaps_reading(
         self, reader: types.ModuleType, copies: Any, slow: Throttled, tmp_path: Path
     ) -> None:
-        slow.seconds = 0.1
-        begin, arrived = time.monotonic(), []
+        slow.seconds, begun = 0.1, []
         for _ in reader.dataset("train", NUM_EACH, shuffle=False, local_copy=tmp_path):
-            arrived.append(time.monotonic() - begin)
-            time.sleep(0.1)
-        one_by_one = NUM_SHARDS * 2 * 0.1  # each is read in two pieces, the second empty
-        assert arrived[0] < one_by_one / 2
-        assert arrived[-1] < one_by_one
-        assert [name for _, name in slow.opened] == sorted(name for _, name in slow.opened)
+            begun.append(len(slow.opened))
+            time.sleep(0.2)
+        assert begun[0] < NUM_SHARDS  # reading begins before all are there …
+        assert all(num >= i + 2 for i, num in enumerate(begun[:-1]))  # … and they are, in time
 
     def test_in_the_order_in_which_a_seed_reads_them(
         self, reader: types.ModuleType, copies: Any, slow: Throttled, tmp_path: Path
@@ -556,7 +551,7 @@ class TestEnds:
         time.sleep(0.2)
         begin = time.monotonic()
         del iterator
-        assert time.monotonic() - begin < 0.5
+        assert time.monotonic() - begin < 1
 
     def test_the_program_may_end_while_files_are_copied(
         self, reader: types.ModuleType, tmp_path: Path
