@@ -190,7 +190,9 @@ def dataset(
         _beside("reader_options").change(job)
     if epochs is None and job.num_batches == 0:
         raise ValueError(f"epochs=None waits forever: {split} gives no batch of {batch_size}.")
-    batches = job.passes().map(job.finish, num_parallel_calls=tf.data.AUTOTUNE)
+    batches = job.passes().map(  # in order, so that no batch overtakes an epoch's last one
+        job.finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
     if epochs is None:
         batches = batches.repeat()  # never comes to it, and makes the cardinality infinite
     elif job.num_batches is not None:
