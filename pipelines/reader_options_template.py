@@ -56,7 +56,7 @@ def change(job: Any) -> None:
         cached(job)
     if job.numbered:
         job.read, job.read_uncached = _numbered(job.read), _numbered(job.read_uncached)
-    if balance:
+    if balance is not None:
         job.reader._beside("reader_balance").balanced(job, balance)
     if pad and not job.service:
         job.finish = job.reader._beside("reader_sequences").padded(job)
@@ -77,7 +77,7 @@ def change(job: Any) -> None:
         stages = job.start_step
         if isinstance(stages, int):
             stages = [(stages, job.batch_size, job.part[1])]
-        number, epoch, num = job.resume(stages) if balance else _left(job, stages)
+        number, epoch, num = job.resume(stages) if balance is not None else _left(job, stages)
         rest = _complete(job, epoch, num)
         rest = _kept(rest) if job.debug else rest
         job.passes, job.num_batches = (lambda: resumed(job, number, rest)), None

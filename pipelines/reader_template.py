@@ -186,7 +186,8 @@ def dataset(
     job.last = functools.partial(tf.data.Dataset.prefetch, buffer_size=tf.data.AUTOTUNE)
     job.num_batches = (NUM_EXAMPLES[split] + (not drop_remainder) * (batch_size - 1)) // batch_size
     job.passes = lambda: _epoch_seeds(seed).take(epochs or -1).flat_map(job.epoch)
-    if any(list(asked.values())[list(asked).index("shard") :]):
+    rare = list(asked.values())[list(asked).index("shard") :]
+    if any(value not in (None, False, 0) for value in rare):
         _beside("reader_options").change(job)
     if epochs is None and job.num_batches == 0:
         raise ValueError(f"epochs=None waits forever: {split} gives no batch of {batch_size}.")
