@@ -134,7 +134,7 @@ def read_bytes(url: str) -> bytes:
     except _FailedError as error:
         raise ValueError(str(error)) from None
     except Exception as error:
-        raise ValueError(f"{url} cannot be read: {_line(error)}.") from None
+        raise ValueError(f"{url} cannot be read: {_line(error)}.") from error
 
 
 def _open(url: str) -> Any:
@@ -320,23 +320,27 @@ class _Copies:
     def _work(self) -> None:
         """What one thread does, as long as there is something to do."""
         while (file := self._next()) is not None:
-            num_bytes, error = 0, ""
+            num_bytes, error = 0, f"The copy of {file.url} broke off."
             try:
-                num_bytes = _bring(file)
-            except Exception as failed:
+                num_bytes, error = _bring(file), ""
+            except (_FailedError, OSError) as failed:
                 error = str(failed) if isinstance(failed, _FailedError) else _line(failed)
-            with self.changed:
-                file.state, file.error = "absent" if error else "there", error
-                file.since = time.monotonic()
-                if not error:
-                    self.told["copied" if num_bytes else "there"] += 1
-                    self.told["bytes"] += num_bytes
-                self.num_busy -= 1
-                if not self.num_busy:
-                    self.told["seconds"] += file.since - self.busy_since
-                if not self.num_busy and not self.queue:
-                    self._tell()
-                self.changed.notify_all()
+            finally:  # or streams would wait forever
+                self._finish(file, num_bytes, error)
+
+    def _finish(self, file: _File, num_bytes: int, error: str) -> None:
+        with self.changed:
+            file.state, file.error = "absent" if error else "there", error
+            file.since = time.monotonic()
+            if not error:
+                self.told["copied" if num_bytes else "there"] += 1
+                self.told["bytes"] += num_bytes
+            self.num_busy -= 1
+            if not self.num_busy:
+                self.told["seconds"] += file.since - self.busy_since
+            if not self.num_busy and not self.queue:
+                self._tell()
+            self.changed.notify_all()
 
     def _tell(self) -> None:
         """Logs what was copied since the last time."""
@@ -470,7 +474,7 @@ def _stream(file: _File, target: Any) -> tuple[int, str]:
                 raise _FailedError(
                     f"{file.url} cannot be read, {_TRIES} times: {_line(error)}. Go on when the "
                     "store can be reached; what was copied is kept."
-                ) from None
+                ) from error
             time.sleep(_BACKOFF_S * 2 ** (num_failed - 1))
 
 
