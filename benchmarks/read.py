@@ -2,9 +2,9 @@
 
 Snapshots of four kinds, and two of them with GZIP: raw images of 64×64; the photographs themselves,
 JPEGs of 100×100; rows of 22 features; lines of text with a label. All contenders of a table give
-the same records, shuffled, but for stored order, no parsing, and decoding alone. Rounds are interleaved, so that the
-machine's moods fall on all alike; ratios are taken within a round. The files lie in the page cache:
-this measures the pipelines, not the disk.
+the same records, shuffled, but for stored order, no parsing, and decoding alone. Rounds are
+interleaved, so that the machine's moods fall on all alike; ratios are taken within a round. The
+files lie in the page cache: this measures the pipelines, not the disk.
 
 Each is read in a window of time, after a warm-up; so starting an epoch counts by its share, and
 starting the pipeline does not.
