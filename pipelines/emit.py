@@ -117,8 +117,7 @@ def _sections(facts: ReaderFacts) -> dict[str, bool]:
         image_formats=facts.image_formats,
         structs=facts.structs,
     )
-    label = None if facts.label is None else facts.features[facts.label]
-    return found | {"serving": facts.serving, "classes": isinstance(label, ClassLabel)}
+    return found | {"serving": facts.serving}
 
 
 def _constants(facts: ReaderFacts) -> Iterator[str]:
