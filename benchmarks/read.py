@@ -56,6 +56,7 @@ READERS: dict[str, dict[str, Any]] = {
     "**`reader.dataset`, shuffled**": {},
     "`reader.dataset`, shuffled with a seed": {"seed": 1},
     '`reader.dataset`, `cache="memory"`': {"cache": "memory"},
+    '`reader.dataset`, `cache="decoded"`': {"cache": "decoded"},
     "`reader.dataset`, stored order": {"shuffle": False},
 }
 READER = next(iter(READERS))

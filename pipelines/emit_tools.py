@@ -6,6 +6,7 @@ import pathlib
 
 from ..schemas.naming import (
     READER_BALANCE,
+    READER_CACHES,
     READER_COPIES,
     READER_OPTIONS,
     READER_SEQUENCES,
@@ -16,6 +17,7 @@ from ..schemas.naming import (
 from .emit import fill
 
 _TEMPLATES = {
+    READER_CACHES: "reader_caches_template.py",
     READER_COPIES: "reader_copies_template.py",
     READER_OPTIONS: "reader_options_template.py",
     READER_SEQUENCES: "reader_sequences_template.py",

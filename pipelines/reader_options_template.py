@@ -9,10 +9,7 @@ import functools
 import itertools
 import logging
 import os
-import shutil
 import types
-import uuid
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +50,7 @@ def change(job: Any) -> None:
         job.reader._beside("reader_copies").copied(job, os.fspath(folder), limit)
     job.read_uncached = job.read
     if job.cache:
-        cached(job)
+        job.reader._beside("reader_caches").cached(job)
     if job.numbered:
         job.read, job.read_uncached = _numbered(job.read), _numbered(job.read_uncached)
     if balance is not None:
@@ -97,6 +94,9 @@ def _refuse(asked: dict[str, Any]) -> None:
     }
     for name in ("shard", "input_context", "equal_steps"):
         together["service", name] = "the service divides the work"
+    if asked["cache"] == "decoded":
+        for name in ("bucket", "windows", "start_step"):
+            together["cache", name] = "decoded examples are shuffled all together"
     for name in ("pad", "bucket", "start_step", "equal_steps", "augment"):
         together["windows", name] = "windows are all of one length, and cut last of all"
     for name in ("seed", "start_step"):
@@ -169,44 +169,6 @@ def num_batches(job: Any, part: tuple[int, int], size: int, done: bytearray) -> 
 
 
 # Records
-
-
-def cached(job: Any) -> None:
-    """Keeps the records of each range, in memory or in a folder.
-
-    A file that this process writes has a name of its own, and others take it for complete once
-    its index is there: no two processes meet in one, and what breaks off leaves the rest as it is.
-    """
-    where = os.fspath(job.cache)
-    num_bytes = job.reader.RECORD_BYTES * sum(take for _, _, take, _ in job.ranges)
-    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if where != "memory":
-        os.makedirs(where, exist_ok=True)
-        room = shutil.disk_usage(where).free
-    kept: Any = []
-    missing = 0
-    for path, skip, take, first in job.ranges:
-        file = ""
-        if where != "memory":
-            name = f"{job.reader.FINGERPRINT}-{os.path.basename(path)}-{skip}-{take}"
-            done = sorted(tf.io.gfile.glob(f"{where}/{name}.*.index"))
-            file = done[0].removesuffix(".index") if done else f"{where}/{name}.{uuid.uuid4().hex}"
-            missing += not done
-        kept.append(job.read(path, skip, take, first).cache(file))
-    if num_bytes > room and (missing or where == "memory"):
-        text = f"cache={where!r}: the records take {num_bytes:,} bytes, and there are {room:,}."
-        warnings.warn(text, ResourceWarning, stacklevel=4)
-    if not kept:
-        return
-    spec = kept[0].element_spec
-    variants = tf.stack([tf.data.experimental.to_variant(records) for records in kept])
-    firsts = tf.constant([first for _, _, _, first in job.ranges], tf.int64)
-
-    def open_(variant: Any, first: Any) -> tf.data.Dataset:
-        del first
-        return tf.data.experimental.from_variant(variant, spec)
-
-    job.streams, job.read = tf.data.Dataset.from_tensor_slices((variants, firsts)), open_
 
 
 def _numbered(read: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:

@@ -147,8 +147,8 @@ def dataset(
             ``seed`` is int64[2], another for each record and epoch, for ``tf.image.stateless_*``.
             One by one is slow: reckon with 25 µs of a core and more for each example.
         augment_batch: The same for a batch, with ``seeds`` int64[batch, 2], at next to no cost.
-        cache: "memory", or a local folder: keeps the serialized records of the first epoch,
-            before they are shuffled. Pays where reading or inflating is slow.
+        cache: "memory", or a local folder: keeps serialized records, before they are shuffled;
+            "decoded": keeps the examples in memory. Every epoch is their permutation: 3 to 6 µs.
         local_copy: A fast local folder to copy shards to, ahead of reading; (folder, bytes): a
             rolling window of so many. For any URL that fsspec knows.
         service: Address of a tf.data service that shares the work, or all arguments of

@@ -160,8 +160,59 @@ class TestCache:
         self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(reader, "RECORD_BYTES", 1 << 50)
-        with pytest.warns(ResourceWarning, match="the records take"):
+        with pytest.warns(ResourceWarning, match="it takes"):
             reader.dataset("test", 3, cache="memory", shuffle=False)
+
+
+class TestDecoded:
+    def test_every_epoch_is_a_permutation(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        reader = write_snapshot(tmp_path, NUMBERED, {"train": numbered(LENGTHS)})
+        dataset = reader.dataset("train", 16, seed=3, cache="decoded", epochs=2)
+        assert int(dataset.cardinality()) == 2 * -(-TOTAL // 16)
+        first = ids(dataset)
+        for shard in tmp_path.glob("*.tfrecord"):
+            shard.unlink()
+        second = ids(dataset)
+        epochs = [first[:TOTAL], first[TOTAL:], second[:TOTAL], second[TOTAL:]]
+        assert all(sorted(epoch) == list(range(TOTAL)) for epoch in epochs)
+        assert len({tuple(epoch) for epoch in epochs}) == 4
+        far = np.abs(np.array(epochs[0]) - np.arange(TOTAL)).mean()
+        assert far > 0.25 * TOTAL, "as far as in a full shuffle (a third)"
+
+    def test_one_order_for_a_seed_and_none(self, reader: types.ModuleType) -> None:
+        one, other = (ids(reader.dataset("train", 16, seed=3, cache="decoded")) for _ in range(2))
+        assert one == other
+        stored = ids(reader.dataset("train", 16, shuffle=False, cache="decoded"))
+        assert stored == list(range(TOTAL))
+
+    @pytest.mark.parametrize("options", [{}, {"drop_remainder": True}, {"as_supervised": True}])
+    def test_values_as_without_it(self, images: Any, options: dict[str, Any]) -> None:
+        reader, _ = images
+        options = {"shuffle": False, "scale": 0.5, **options}
+        plain = reader.dataset("train", 8, **options)
+        found = reader.dataset("train", 8, cache="decoded", **options)
+        assert found.element_spec == plain.element_spec
+        for one, other in zip(found, plain, strict=True):
+            tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+
+    def test_workers_and_augmentation(self, reader: types.ModuleType) -> None:
+        augmented = TestAugment().augmented
+        whole = augmented(reader, seed=4)
+        parts = [augmented(reader, seed=4, shard=(i, 3), cache="decoded") for i in range(3)]
+        assert parts[0] | parts[1] | parts[2] == whole
+        options = {"equal_steps": True, "cache": "decoded", "seed": 1}
+        sizes = {len(list(reader.dataset("train", 8, shard=(i, 4), **options))) for i in range(4)}
+        assert len(sizes) == 1
+
+    def test_an_empty_split(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        reader = write_snapshot(tmp_path, NUMBERED, {"train": []})
+        assert ids(reader.dataset("train", 8, cache="decoded")) == []
+
+    def test_what_makes_no_sense_with_it(self, reader: types.ModuleType) -> None:
+        with pytest.raises(ValueError, match="cache= and start_step= exclude"):
+            reader.dataset("train", 8, cache="decoded", start_step=1, seed=1)
 
 
 class TestAugment:

@@ -198,6 +198,16 @@ class TestPad:
         shapes = sorted(batch["x"].shape.as_list() for batch in dataset)
         assert shapes == ([[1, 3, 2, 0], [1, 3, 2, 1]] if bucket else [[1, 0, 2, 0], [1, 1, 2, 1]])
 
+    def test_from_decoded_examples(self, reader: types.ModuleType) -> None:
+        seen = []
+        for batch in reader.dataset("train", BATCH, seed=1, pad=True, cache="decoded"):
+            lengths = [length_of(int(i)) for i in batch["id"]]
+            assert batch["words"].shape == (len(lengths), max(lengths))
+            for row, number, length in zip(batch["words"], batch["id"], lengths, strict=True):
+                assert row.numpy().tolist()[:length] == record(int(number))["words"]
+            seen += batch["id"].numpy().tolist()
+        assert sorted(seen) == list(range(TOTAL))
+
     def test_augmented_after_it(self, reader: types.ModuleType) -> None:
         def cut(example: Any, seed: Any) -> Any:
             return example["words"][:1] + tf.cast(seed[0] * 0, tf.int64)
