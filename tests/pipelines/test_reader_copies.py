@@ -705,28 +705,3 @@ class TestUrls:
             match=r"TensorFlow knows no s3://.*Error: .*To install: pip install fsspec s3fs$",
         ):
             copies.read_bytes("s3://bucket/key")
-
-
-class TestText:
-    COMMANDS = (
-        ("ruff", "check", "--isolated"),
-        ("ruff", "format", "--check", "--line-length=100", "--isolated"),
-        ("mypy", "--strict", "--config-file=", "--cache-dir=.cache"),
-    )
-
-    # mypy starts with an empty cache: about 10 s
-    @pytest.mark.parametrize(
-        "command", [*COMMANDS[:2], pytest.param(COMMANDS[2], marks=pytest.mark.slow)]
-    )
-    def test_tools_find_nothing(self, command: tuple[str, ...], tmp_path: Path) -> None:
-        pytest.importorskip(command[0], reason=f"needs {command[0]}: pip install {command[0]}")
-        text = emit_tools()["reader_copies.py"]
-        (tmp_path / "reader_copies.py").write_text(text, encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, "-m", *command, "reader_copies.py"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
