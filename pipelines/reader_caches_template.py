@@ -25,7 +25,12 @@ def cached(job: Any) -> None:
         _decoded(job)
         return
     if where != "memory":
-        os.makedirs(where, exist_ok=True)
+        if "://" in where:
+            raise ValueError(f"cache={where!r} must be a folder on a local disk.")
+        try:
+            os.makedirs(where, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"cache={where!r} cannot be written ({error}).") from None
     kept: Any = []
     missing = 0
     for path, skip, take, first in job.ranges:

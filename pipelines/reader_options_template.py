@@ -35,7 +35,13 @@ def change(job: Any) -> None:
     """
     asked = vars(job)
     balance, bucket, pad = (asked.get(name) for name in ("balance", "bucket", "pad"))
+    _check(asked)
     _refuse(asked)
+    job.drop_windows = job.drop_remainder
+    if asked.get("windows"):
+        job.drop_remainder = False  # of what is cut into windows nothing is left out
+    if bucket:
+        job.reader._beside("reader_sequences")._lengths(job)
     if job.input_context is not None:
         context = job.input_context
         job.shard = (context.input_pipeline_id, context.num_input_pipelines)
@@ -72,13 +78,54 @@ def change(job: Any) -> None:
         job.epoch, job.read = _kept(job.epoch), _kept(job.read)
     if job.start_step:
         stages = job.start_step
-        if isinstance(stages, int):
+        if hasattr(stages, "__index__"):
             stages = [(stages, job.batch_size, job.part[1])]
         number, epoch, num = job.resume(stages) if balance is not None else _left(job, stages)
         rest = _complete(job, epoch, num)
         rest = _kept(rest) if job.debug else rest
-        job.passes, job.num_batches = (lambda: resumed(job, number, rest)), None
+        job.passes = lambda: resumed(job, number, rest)
+        job.num_batches = None if job.num_batches or job.epochs else 0
     job.last = _last(job, job.last)
+
+
+def _check(asked: dict[str, Any]) -> None:
+    """Raises where an option is none that can be, which would be told late or never."""
+    for name, form in {"shard": "(index, count)", "windows": "(length, step)"}.items():
+        if asked.get(name) is not None and not _are_whole(asked[name], 2):
+            raise ValueError(f"{name}={asked[name]!r} must be {form}.")
+    stages = asked["start_step"]
+    if hasattr(stages, "__index__"):
+        is_right = stages >= 0
+    else:
+        is_right = isinstance(stages, list | tuple) and all(
+            _are_whole(one, 3) and one[0] >= 0 and min(one[1:]) >= 1 for one in stages
+        )
+    if not is_right:
+        raise ValueError(
+            f"start_step={stages!r} must be a number of steps, or a list of (steps, batch size, "
+            "workers)."
+        )
+    for name in ("augment", "augment_batch"):
+        if asked[name] is not None and not callable(asked[name]):
+            raise ValueError(f"{name}={asked[name]!r} must be a function.")
+    cache, copy = asked["cache"], asked["local_copy"]
+    folder = copy[0] if isinstance(copy, list | tuple) and len(copy) == 2 else copy
+    for name, value, kept in (("cache", cache, cache), ("local_copy", copy, folder)):
+        if kept is not None and not (isinstance(kept, str | os.PathLike) and os.fspath(kept)):
+            raise ValueError(f"{name}={value!r} must be the name of a folder.")
+    if folder is not copy and not (copy[1] is None or hasattr(copy[1], "__index__")):
+        raise ValueError(f"local_copy={copy!r} must be (folder, bytes).")
+    if asked["options"] is not None and not isinstance(asked["options"], tf.data.Options):
+        raise ValueError(f"options={asked['options']!r} must be tf.data.Options().")
+
+
+def _are_whole(value: Any, num: int) -> bool:
+    """Whether it is so many whole numbers."""
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == num
+        and all(hasattr(one, "__index__") and abs(one) < 2**31 for one in value)
+    )
 
 
 def _refuse(asked: dict[str, Any]) -> None:
@@ -97,7 +144,7 @@ def _refuse(asked: dict[str, Any]) -> None:
     if asked["cache"] == "decoded":
         for name in ("bucket", "windows", "start_step"):
             together["cache", name] = "decoded examples are shuffled all together"
-    for name in ("pad", "bucket", "start_step", "equal_steps", "augment"):
+    for name in ("pad", "bucket", "start_step", "equal_steps", "augment", "augment_batch"):
         together["windows", name] = "windows are all of one length, and cut last of all"
     for name in ("seed", "start_step"):
         together["service", name] = "which worker reads what depends on who is first"
@@ -220,7 +267,8 @@ def augmented(
             assert augment_batch is not None
             return augment_batch(batch, seeds)
         like = augment(tf.nest.map_structure(lambda value: value[0], batch), seeds[0])
-        spec = tf.nest.map_structure(tf.type_spec_from_value, like)
+        is_ragged = any(isinstance(one, tf.RaggedTensor) for one in tf.nest.flatten(batch))
+        spec = tf.nest.map_structure(functools.partial(_spec, is_ragged), like)
 
         def one(pair: Any) -> Any:
             return augment(*pair)
@@ -228,6 +276,16 @@ def augmented(
         return tf.map_fn(one, (batch, seeds), fn_output_signature=spec)
 
     return finish
+
+
+def _spec(is_ragged: bool, value: Any) -> Any:
+    """What examples as this one make a batch of: ragged again, where lists came so."""
+    spec = tf.type_spec_from_value(value)
+    if not is_ragged or not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
+        return spec
+    if spec.shape[0] is not None or not spec.shape[1:].is_fully_defined():
+        return spec
+    return tf.RaggedTensorSpec(spec.shape, spec.dtype, 0, tf.int64)
 
 
 # Going on

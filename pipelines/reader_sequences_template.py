@@ -133,10 +133,39 @@ def windowed(job: Any, length: int, step: int) -> None:
             return cut(number, finish(serialized), seed)
 
         batches = epoch(seed).enumerate().map(finished, num_parallel_calls=tf.data.AUTOTUNE)
-        return batches.rebatch(job.batch_size, drop_remainder=job.drop_remainder)
+        batches = batches.rebatch(job.batch_size, drop_remainder=job.drop_windows)
+        return _some(batches, f"windows={job.windows}") if job.epochs is None else batches
 
-    job.epoch, job.finish, job.num_batches = (
-        cut_epoch,
-        job.reader._beside("reader_options").as_it_is,
-        None,
-    )
+    job.epoch, job.finish = cut_epoch, job.reader._beside("reader_options").as_it_is
+    job.num_batches = None if job.num_batches else 0
+
+
+def _some(batches: tf.data.Dataset, option: str) -> tf.data.Dataset:
+    """The same batches of an epoch, and an error where there are none.
+
+    A dataset of epochs without end would look for the first batch forever.
+    """
+    spec = batches.element_spec
+
+    def empty(one: Any) -> Any:
+        return tf.zeros([0, *(dim or 0 for dim in one.shape[1:])], one.dtype)
+
+    def count(num: Any, batch: Any) -> Any:
+        is_batch = tf.shape(tf.nest.flatten(batch)[0])[0] > 0
+        text = f"epochs=None waits forever: {option} gives no batch."
+        with tf.control_dependencies([tf.debugging.Assert(is_batch | (num > 0), [text])]):
+            return num + 1, (tf.identity(is_batch), batch)
+
+    def is_kept(is_batch: Any, batch: Any) -> Any:
+        del batch
+        return is_batch
+
+    def kept(is_batch: Any, batch: Any) -> Any:
+        del is_batch
+        return tf.nest.map_structure(
+            lambda value, one: tf.ensure_shape(value, one.shape), batch, spec
+        )
+
+    end = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, spec))
+    zero = tf.constant(0, tf.int64)
+    return batches.concatenate(end).scan(zero, count).filter(is_kept).map(kept)

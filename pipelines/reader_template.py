@@ -117,17 +117,14 @@ def dataset(
         drop_remainder: Leave out the short batch at each epoch's end, so that shapes are static.
         deterministic: A fixed order; None: where there is a seed, or no shuffling.
         columns: Give these features only, and parse no others.
-        as_supervised: Give (features, label), as Keras takes them; features is the dict of all
-            but the label, or the tensor itself where there is only one.
+        as_supervised: Give (features, label) for Keras: a dict, or a tensor if it is only one.
         # [if image]
-        image_size: (height, width) to resize images to: bilinear, antialiased, rounded. Must be
-            given where the images differ in size.
+        image_size: (height, width) to resize images to, antialiased; a must where they differ.
         dtype: Of the images, cast after batching: uint8, or with ``scale`` float32.
         scale: A factor for the images' values.
         # [end]
         root: Folder or URL (``gs://…``) of the snapshot; None is the folder of this file.
-        shard: (index, count): one of ``count`` parts that together hold every record once, for as
-            many workers: whole shards where these are even within 5 %, else ranges of records.
+        shard: (index, count): one of ``count`` parts of all records, for as many workers.
         input_context: What ``tf.distribute`` gives a ``dataset_fn``, instead of ``shard``.
         equal_steps: As many batches for every worker, at the cost of less than a batch of each.
         start_step: Go on after so many steps with this seed, batch size and number of workers;
@@ -145,12 +142,10 @@ def dataset(
         # [end]
         augment: ``augment(example, seed)`` changes each example, after the cache, on all cores;
             ``seed`` is int64[2], another for each record and epoch, for ``tf.image.stateless_*``.
-            One by one is slow: reckon with 25 µs of a core and more for each example.
         augment_batch: The same for a batch, with ``seeds`` int64[batch, 2], at next to no cost.
         cache: "memory", or a local folder: keeps serialized records, before they are shuffled;
             "decoded": keeps the examples in memory. Every epoch is their permutation: 3 to 6 µs.
-        local_copy: A fast local folder to copy shards to, ahead of reading; (folder, bytes): a
-            rolling window of so many. For any URL that fsspec knows.
+        local_copy: A fast local folder to copy shards to, ahead; (folder, bytes): a window of it.
         service: Address of a tf.data service that shares the work, or all arguments of
             ``tf.data.experimental.service.distribute``. Every record once ("distributed_epoch").
         prefetch_to_device: Device, as "/GPU:0", to copy batches to ahead; hides the cardinality.
@@ -172,8 +167,11 @@ def dataset(
         ValueError: if an argument, or the snapshot under ``root``, is none that can be read.
     """
     asked = dict(locals())
-    if batch_size < 1 or (epochs is not None and epochs < 1):
-        raise ValueError(f"batch_size={batch_size} and epochs={epochs} must be 1 or more.")
+    for name, value in (("batch_size", batch_size), ("epochs", epochs), ("seed", seed)):
+        least, end = (-(2**63), 2**63) if name == "seed" else (1, 2**31)
+        is_whole = hasattr(value, "__index__") and least <= value < end
+        if not is_whole and (value is not None or name == "batch_size"):
+            raise ValueError(f"{name}={value!r} must be a whole number, {least} to {end - 1}.")
     job = types.SimpleNamespace(**asked, reader=types.SimpleNamespace(**globals()))
     parsed = ("columns", "as_supervised", "image_size", "dtype", "scale")
     job.finish = _parser(**{name: asked[name] for name in parsed if name in asked})
@@ -187,7 +185,7 @@ def dataset(
     job.num_batches = (NUM_EXAMPLES[split] + (not drop_remainder) * (batch_size - 1)) // batch_size
     job.passes = lambda: _epoch_seeds(seed).take(epochs or -1).flat_map(job.epoch)
     rare = list(asked.values())[list(asked).index("shard") :]
-    if any(value not in (None, False, 0) for value in rare):
+    if shard is not None or any(value not in (None, False, 0) for value in rare):
         _beside("reader_options").change(job)
     if epochs is None and job.num_batches == 0:
         raise ValueError(f"epochs=None waits forever: {split} gives no batch of {batch_size}.")
@@ -285,9 +283,9 @@ def _buffer(split: str, shuffle: bool | int | None, batch_size: int) -> int:
     buffer = split == "train" if shuffle is None else shuffle
     if buffer is True:
         buffer = min(_BUFFER_RECORDS, max(_BUFFER_BYTES // RECORD_BYTES, 4 * batch_size))
-    if buffer < 0:
-        raise ValueError(f"shuffle={shuffle} must be True, False or a number of records.")
-    return int(buffer)
+    if not (hasattr(buffer, "__index__") and buffer >= 0):
+        raise ValueError(f"shuffle={shuffle!r} must be True, False or a number of records.")
+    return min(int(buffer), 2 * (NUM_EXAMPLES[split] + _WINDOWS))  # TensorFlow allocates it all
 
 
 def _streams(ranges: list[_Range]) -> tf.data.Dataset:
@@ -362,8 +360,8 @@ def _parser(
         raise ValueError(f"as_supervised=True needs a label, and {NAME} has none: take the dict.")
     # [end]
     wanted = {*(FEATURES if columns is None else columns), *([LABEL] if as_supervised else [])}
-    if not wanted <= {*FEATURES}:
-        raise ValueError(f"columns={columns}, but {NAME} has {', '.join(FEATURES)}.")
+    if isinstance(columns, str) or not wanted or not wanted <= {*FEATURES}:
+        raise ValueError(f"columns={columns!r} must be a list of some of {', '.join(FEATURES)}.")
     features = {name: feature for name, feature in FEATURES.items() if name in wanted}
     # [if image]
     sizes = {
@@ -376,7 +374,9 @@ def _parser(
         if None in size:
             raise ValueError(f"The images of {name!r} differ in size: give image_size=(h, w).")
     # [end]
-    kind = dtype or ("uint8" if scale is None else "float32")
+    kind = tf.as_dtype(dtype or ("uint8" if scale is None else "float32"))
+    if scale is not None and not kind.is_floating:
+        raise ValueError(f"scale={scale} needs a floating dtype, not {kind.name}.")
     # [end]
 
     def parse(serialized: Any) -> Any:

@@ -75,7 +75,7 @@ class TestColumns:
         assert sum(labels) == 15
 
     def test_an_unknown_one(self, reader: types.ModuleType) -> None:
-        with pytest.raises(ValueError, match=r"columns=\['nme'\], but made has id, label, name"):
+        with pytest.raises(ValueError, match=r"columns=\['nme'\] must be a list of some of id"):
             reader.dataset("test", 9, columns=["nme"])
 
 
