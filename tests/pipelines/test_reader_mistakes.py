@@ -1,0 +1,183 @@
+"""What an emitted reader says of options that cannot be: at once, by name, without a hang."""
+
+import itertools
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
+
+WriteSnapshot = Callable[..., types.ModuleType]
+
+LISTS: Features = {
+    "label": ClassLabel(names=("even", "odd")),
+    "id": Scalar(dtype="int64"),
+    "tokens": Tensor(dtype="int64", shape=(None,)),
+}
+NUM = 30
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot) -> Any:
+    records = [{"id": i, "label": i % 2, "tokens": [i + 1] * (i % 7)} for i in range(NUM)]
+    shards = [records[:9], records[9:17], records[17:]]
+    folder = tmp_path_factory.mktemp("lists")
+    return write_snapshot(folder, LISTS, {"train": shards, "none": []})
+
+
+def ids(dataset: Any) -> list[int]:
+    return [int(i) for batch in dataset for i in batch["id"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 2.5}, "batch_size=2.5 must be a whole number, 1 to"),
+        ({"batch_size": "8"}, "batch_size='8' must be a whole"),
+        ({"batch_size": None}, "batch_size=None must be a whole"),
+        ({"batch_size": 2**63}, "must be a whole number, 1 to 2147483647"),
+        ({"epochs": 1.5}, "epochs=1.5 must be a whole"),
+        ({"epochs": 0}, "epochs=0 must be a whole"),
+        ({"seed": 2**63}, "seed=9223372036854775808 must be a whole"),
+        ({"seed": np.uint64(2**63)}, "must be a whole number"),
+        ({"seed": "a"}, "seed='a' must be a whole"),
+        ({"shuffle": "yes"}, "shuffle='yes' must be True, False or a number"),
+        ({"shuffle": float("inf")}, "shuffle=inf must be"),
+        ({"shuffle": -1}, "shuffle=-1 must be"),
+        ({"columns": []}, r"columns=\[\] must be a list of some of id, label, tokens"),
+        ({"columns": "id"}, "columns='id' must be a list"),
+        ({"shard": 0}, r"shard=0 must be \(index, count\)"),
+        ({"shard": (0,)}, r"shard=\(0,\) must be"),
+        ({"shard": (0.0, 2)}, "must be .index, count"),
+        ({"shard": "01"}, "must be .index, count"),
+        ({"windows": 3}, r"windows=3 must be \(length, step\)"),
+        ({"windows": (2.5, 1)}, "must be .length, step"),
+        ({"windows": (2**70, 1)}, "must be .length, step"),
+        ({"windows": (3, 1), "augment_batch": id}, "windows= and augment_batch= exclude"),
+        ({"start_step": -1, "seed": 1}, "start_step=-1 must be a number of steps"),
+        ({"start_step": (3, 8, 1), "seed": 1}, "must be a number of steps, or a list of"),
+        ({"start_step": [(3, 0, 1)], "seed": 1}, "must be a number of steps, or a list of"),
+        ({"start_step": [(3, 8, 0)], "seed": 1}, "must be a number of steps, or a list of"),
+        ({"start_step": 1.5, "seed": 1}, "must be a number of steps"),
+        ({"bucket": "nope"}, "bucket='nope' must be one of tokens"),
+        ({"augment": "flip"}, "augment='flip' must be a function"),
+        ({"augment_batch": True}, "augment_batch=True must be a function"),
+        ({"cache": 1}, "cache=1 must be the name of a folder"),
+        ({"cache": ""}, "cache='' must be the name of a folder"),
+        ({"cache": "gs://bucket/x"}, "cache='gs://bucket/x' must be a folder on a local disk"),
+        ({"cache": "/proc/nope"}, "cache='/proc/nope' cannot be written"),
+        ({"local_copy": True}, "local_copy=True must be the name of a folder"),
+        ({"local_copy": ("x", "10MB")}, "must be .folder, bytes"),
+        ({"local_copy": ("x",)}, "must be the name of a folder"),
+        ({"options": {}}, r"options=\{\} must be tf.data.Options"),
+    ],
+)
+def test_what_cannot_be(reader: types.ModuleType, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        reader.dataset("train", **{"batch_size": 8, **options})
+
+
+def test_a_file_is_no_folder(reader: types.ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for option in ("cache", "local_copy"):
+        with pytest.raises(ValueError, match=f"{option}=.*file' cannot be written"):
+            reader.dataset("train", 8, **{option: str(tmp_path / "file")})
+
+
+def test_numpys_numbers_are_numbers(reader: types.ModuleType) -> None:
+    one = np.int64(1)
+    plain = ids(reader.dataset("train", 8, seed=1, start_step=1))
+    assert ids(reader.dataset(*("train", 8 * one), seed=one, start_step=one)) == plain
+    stages = [(one, 8 * one, one)]
+    assert ids(reader.dataset("train", 8, seed=1, start_step=stages, shard=(0, one))) == plain
+
+
+@pytest.mark.parametrize("num", [10**9, 2**63])
+def test_a_buffer_of_more_than_there_is(reader: types.ModuleType, num: int) -> None:
+    found = ids(reader.dataset("train", 4, shuffle=num, seed=1))
+    assert sorted(found) == list(range(NUM))
+    assert ids(reader.dataset("train", 4, shuffle=5000, seed=1)) == found
+
+
+class TestForever:
+    """Datasets without end that would look for their first batch forever."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"drop_remainder": True, "start_step": 1, "seed": 1},
+            {"shard": (0, 99)},
+            {"shard": (0, 99), "windows": (2, 1), "columns": ["tokens"]},
+        ],
+    )
+    def test_is_refused(self, reader: types.ModuleType, options: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=r"epochs=None waits forever: train gives no batch"):
+            reader.dataset("train", 999, epochs=None, **options)
+
+    @pytest.mark.parametrize("split", ["none"])
+    @pytest.mark.parametrize("options", [{"windows": (2, 1)}, {"start_step": 3, "seed": 1}])
+    def test_of_no_record(
+        self, reader: types.ModuleType, split: str, options: dict[str, Any]
+    ) -> None:
+        with pytest.raises(ValueError, match="epochs=None waits forever"):
+            reader.dataset(split, 8, epochs=None, **options)
+
+    @pytest.mark.parametrize("options", [{"windows": (9, 1)}, {"windows": (2, 1)}])
+    def test_windows_that_make_no_batch(self, reader: types.ModuleType, options: Any) -> None:
+        dataset = reader.dataset("train", 999, epochs=None, drop_remainder=True, **options)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"waits forever: windows=\("):
+            next(iter(dataset))
+
+    def test_windows_that_make_some(self, reader: types.ModuleType) -> None:
+        options = {"windows": (4, 1), "seed": 1, "drop_remainder": True}
+        endless = reader.dataset("train", 4, epochs=None, **options)
+        assert endless.element_spec["tokens"].shape == [4, 4]
+        found = [batch["id"].numpy().tolist() for batch in endless.take(12)]
+        twice = reader.dataset("train", 4, epochs=2, **options)
+        assert found == [batch["id"].numpy().tolist() for batch in twice][:12]
+
+
+def test_dropping_the_remainder_drops_no_windows_but_the_last(reader: types.ModuleType) -> None:
+    num = sum(max(0, i % 7 - 2) for i in range(NUM))
+    batches = [*reader.dataset("train", 8, windows=(3, 1), drop_remainder=True)]
+    assert len(batches) == num // 8
+    assert {len(batch["id"]) for batch in batches} == {8}
+
+
+class TestAugmentedLists:
+    @pytest.mark.parametrize("cut", [None, 2])
+    def test_stay_lists(self, reader: types.ModuleType, cut: int | None) -> None:
+        def augment(example: Any, seed: Any) -> Any:
+            return {**example, "tokens": example["tokens"][:cut]}
+
+        found = {}
+        for batch in reader.dataset("train", 8, augment=augment):
+            assert isinstance(batch["tokens"], tf.RaggedTensor)
+            found.update(zip(batch["id"].numpy().tolist(), batch["tokens"].to_list(), strict=True))
+        assert found == {i: ([i + 1] * (i % 7))[:cut] for i in range(NUM)}
+
+    def test_for_keras_as_they_are(self, reader: types.ModuleType) -> None:
+        def augment(pair: Any, seed: Any) -> Any:
+            return pair
+
+        for (features, label), (plain, other) in itertools.zip_longest(
+            reader.dataset("train", 8, augment=augment, as_supervised=True, shuffle=False),
+            reader.dataset("train", 8, as_supervised=True, shuffle=False),
+        ):
+            assert features["tokens"].to_list() == plain["tokens"].to_list()
+            assert label.numpy().tolist() == other.numpy().tolist()
+
+
+def test_a_scale_of_whole_numbers(tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+    features = {"image": Image(height=2, width=2)}
+    records = [{"image": bytes(range(12))}]
+    reader = write_snapshot(tmp_path, features, {"train": [records]}, label=None)
+    with pytest.raises(ValueError, match=r"scale=0.5 needs a floating dtype, not uint8"):
+        reader.dataset("train", 1, scale=0.5, dtype="uint8")
+    with pytest.raises(TypeError, match="flot32"):
+        reader.dataset("train", 1, dtype="flot32")
