@@ -167,7 +167,7 @@ def dataset(
         ValueError: if an argument, or the snapshot under ``root``, is none that can be read.
     """
     asked = dict(locals())
-    for name, value in (("batch_size", batch_size), ("epochs", epochs), ("seed", seed)):
+    for name, value in [(name, asked[name]) for name in ("batch_size", "epochs", "seed")]:
         least, end = (-(2**63), 2**63) if name == "seed" else (1, 2**31)
         is_whole = hasattr(value, "__index__") and least <= value < end
         if not is_whole and (value is not None or name == "batch_size"):
