@@ -158,7 +158,7 @@ def kind(request: pytest.FixtureRequest, kinds: dict[str, Kind]) -> Kind:
     return kinds[request.param]
 
 
-@pytest.fixture(params=list(LISTS))
+@pytest.fixture(params=["sequences", pytest.param("sounds", marks=SLOW)])
 def lists(request: pytest.FixtureRequest, kinds: dict[str, Kind]) -> Kind:
     return kinds[request.param]
 
@@ -200,7 +200,7 @@ class TestOrder:
 
 
 class TestWorkers:
-    @pytest.mark.parametrize("count", [2, 7])
+    @pytest.mark.parametrize("count", [2, pytest.param(7, marks=SLOW)])
     def test_each_record_has_one_worker(self, kind: Kind, count: int) -> None:
         found = []
         for index in range(count):
