@@ -59,6 +59,8 @@ def change(job: Any) -> None:
         job.reader._beside("reader_caches").cached(job)
     if job.numbered:
         job.read, job.read_uncached = _numbered(job.read), _numbered(job.read_uncached)
+    if balance is not None and job.seed is None and job.part[1] > 1:
+        raise ValueError("balance= of several workers needs a seed=, or each draws its own epoch.")
     if balance is not None:
         job.reader._beside("reader_balance").balanced(job, balance)
     if pad and not job.service:

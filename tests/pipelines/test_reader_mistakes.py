@@ -37,6 +37,7 @@ def ids(dataset: Any) -> list[int]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"balance": "uniform", "shard": (0, 2)}, "balance= of several workers needs a seed="),
         ({"batch_size": 2.5}, "batch_size=2.5 must be a whole number, 1 to"),
         ({"batch_size": "8"}, "batch_size='8' must be a whole"),
         ({"batch_size": None}, "batch_size=None must be a whole"),
