@@ -445,6 +445,7 @@ class TestEmitted:
 
     @pytest.mark.slow  # two processes load TensorFlow, one after the other
     def test_works_alone_and_makes_no_noise(self, numbers: Path) -> None:
+        shutil.rmtree(numbers / "__pycache__", ignore_errors=True)  # of this process
         started = child(numbers, "verify", "--json")
         printed, errors = started.communicate(timeout=120)
         assert started.returncode == 0, errors
