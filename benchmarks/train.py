@@ -15,7 +15,7 @@ most have are left out (three of sign_digits would take as long to decode as all
 The contenders:
 
 - the snapshot, decoded and resized when it was built: ``reader.dataset``, one long pass;
-- the same with ``cache="memory"``;
+- the same with ``cache="decoded"``;
 - ``keras.utils.image_dataset_from_directory`` and ``prefetch``;
 - the same with ``cache().shuffle(1000).prefetch()``, as its tutorial has it: that keeps batches, as
   float32, so the same images are together in every later epoch;
@@ -94,7 +94,7 @@ def contenders(snapshot: Path, images: Path, batch_size: int) -> dict[str, Input
     first = next(iter(reader.dataset("train", batch_size, as_supervised=True)))
     return {
         SNAPSHOT: read,
-        'the snapshot, `cache="memory"`': lambda: read(cache="memory"),
+        'the snapshot, `cache="decoded"`': lambda: read(cache="decoded"),
         FILES: lambda: (files().prefetch(tf.data.AUTOTUNE), None),
         "files, `….cache().shuffle(1000).prefetch()`": lambda: (
             files().cache().shuffle(1000).prefetch(tf.data.AUTOTUNE),
