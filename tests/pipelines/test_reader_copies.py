@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from snapshard.pipelines.emit_tools import emit_tools
 from snapshard.schemas.features import Features, Scalar, Text
 
 WriteSnapshot = Callable[..., types.ModuleType]
@@ -32,9 +31,7 @@ TOTAL = NUM_SHARDS * NUM_EACH
 
 
 def complete(folder: Path) -> None:
-    """Adds what stands beside the reader, and the shards' sha256 to the manifest, as a build."""
-    for name, text in emit_tools().items():
-        (folder / name).write_text(text, encoding="utf-8")
+    """Adds the shards' sha256 to the manifest, as a build does."""
     manifest = json.loads((folder / "manifest.json").read_text())
     for split in manifest["splits"].values():
         for shard in split["shards"]:

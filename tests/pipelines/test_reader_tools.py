@@ -33,9 +33,7 @@ Run = Callable[..., tuple[int, Any, str]]
 
 
 def complete(folder: Path) -> None:
-    """Adds the tools, and to the manifest its files, as a build does."""
-    for name, text in emit_tools().items():
-        (folder / name).write_text(text, encoding="utf-8")
+    """Adds to the manifest its files, as a build does."""
     manifest = json.loads((folder / "manifest.json").read_text())
     contents = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     manifest["files"] = {
