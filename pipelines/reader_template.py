@@ -142,9 +142,9 @@ def dataset(
         # [end]
         augment: ``augment(example, seed)`` changes each example, after the cache, on all cores;
             ``seed`` is int64[2], another for each record and epoch, for ``tf.image.stateless_*``.
-        augment_batch: The same for a batch, with ``seeds`` int64[batch, 2], at next to no cost.
+        augment_batch: The same for a batch, with ``seeds`` int64[batch, 2], in one call.
         cache: "memory", or a local folder: keeps serialized records, before they are shuffled;
-            "decoded": keeps the examples in memory. Every epoch is their permutation: 3 to 6 µs.
+            "decoded": keeps the examples in memory. Every epoch is their permutation: 2 to 6 µs.
         local_copy: A fast local folder to copy shards to, ahead; (folder, bytes): a window of it.
         service: Address of a tf.data service that shares the work, or all arguments of
             ``tf.data.experimental.service.distribute``. Every record once ("distributed_epoch").
