@@ -41,7 +41,7 @@ def change(job: Any) -> None:
     if asked.get("windows"):
         job.drop_remainder = False  # of what is cut into windows nothing is left out
     if bucket:
-        job.reader._beside("reader_sequences")._lengths(job)
+        job.lengths = job.reader._beside("reader_sequences").lengths_of(job)
     if job.input_context is not None:
         context = job.input_context
         job.shard = (context.input_pipeline_id, context.num_input_pipelines)

@@ -19,7 +19,7 @@ def bucketed(job: Any, batches: tf.data.Dataset, seed: Any) -> tf.data.Dataset:
     The records of a pool of batches are sorted by length and cut into batches, whose order is
     shuffled. So lengths differ little within a batch, and no batch is short but the last.
     """
-    lengths, size = _lengths(job), job.batch_size
+    lengths, size = job.lengths, job.batch_size
 
     def sort(number: Any, pool: Any) -> Any:
         order = tf.argsort(lengths(pool[0] if job.numbered else pool), stable=True)
@@ -36,8 +36,12 @@ def bucketed(job: Any, batches: tf.data.Dataset, seed: Any) -> tf.data.Dataset:
     return pools.rebatch(size, drop_remainder=job.drop_remainder)
 
 
-def _lengths(job: Any) -> Callable[[Any], Any]:
-    """What tells the lengths of a batch of serialized examples."""
+def lengths_of(job: Any) -> Callable[[Any], Any]:
+    """What tells the lengths of a batch of serialized examples.
+
+    Raises:
+        ValueError: if there is no such list, or several to choose from.
+    """
     features = job.reader.FEATURES
     varying = [name for name in features if features[name].get("shape", [])[:1] == [None]]
     name = varying[0] if job.bucket is True and len(varying) == 1 else job.bucket
