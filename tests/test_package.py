@@ -45,6 +45,9 @@ LONGER = {
     "pipelines/reader_timing_template.py": 760,
     "pipelines/reader_copies_template.py": 580,
     "pipelines/reader_options_template.py": 470,
+    # One function a command, and one a table: thin, but many.
+    "cli.py": 600,
+    "terminal.py": 500,
     # One walk whose methods call each other in turn.
     "transforms/code_digest.py": 430,
 }
