@@ -7,6 +7,7 @@ import functools
 import json
 import linecache
 import os
+import re
 import types
 
 from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
@@ -21,6 +22,8 @@ from ..schemas.naming import (
     join,
 )
 from ..transforms import storage
+
+_FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +52,7 @@ class Snapshot:
             RecipeError: if there is none at this place, or several names.
             DamagedSnapshotError: if its manifest is missing or cannot be read.
         """
-        if not os.fspath(path):
-            raise RecipeError("The path of the snapshot is empty.")
-        folder = _find(storage.absolute(os.fspath(path)))
+        folder = locate(path)
         where = join(folder, MANIFEST)
         return cls(folder, Manifest.from_bytes(storage.read_bytes(where), where=where))
 
@@ -101,11 +102,23 @@ def read_latest(url: str) -> str:
     """
     try:
         fingerprint = json.loads(storage.read_bytes(url))["fingerprint"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         fingerprint = None
-    if not isinstance(fingerprint, str) or not fingerprint.isalnum():
+    if not isinstance(fingerprint, str) or not _FINGERPRINT.fullmatch(fingerprint):
         raise DamagedSnapshotError(f"{url} names no fingerprint. Build again to replace it.")
     return fingerprint
+
+
+def locate(path: str | os.PathLike[str]) -> str:
+    """The folder of the snapshot that a path means: see :meth:`Snapshot.open`.
+
+    Raises:
+        RecipeError: if there is none at this place, or several names.
+        DamagedSnapshotError: if there is one without a manifest.
+    """
+    if not os.fspath(path):
+        raise RecipeError("The path of the snapshot is empty.")
+    return _find(storage.absolute(os.fspath(path)))
 
 
 def _find(path: str) -> str:

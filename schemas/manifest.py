@@ -2,18 +2,23 @@
 
 It holds nothing that varies between two builds of the same inputs (times, hosts, rates lie in
 ``build.json``), so it is itself byte-identical. It reads without TensorFlow or Beam.
+
+Its ``checksum`` is that of everything else in it, so that an edit shows. It is no signature: who
+edits the file can reckon it anew, and then the files must still have the hashes that it tells.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
 
-from .errors import DamagedSnapshotError
+from .errors import DamagedSnapshotError, SnapshardError
 from .features import Feature
+from .naming import stays_inside
 
 FORMAT_VERSION = 1
 MAX_LABELS = 1000
@@ -22,6 +27,30 @@ MAX_LABELS = 1000
 _STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 _Count = Annotated[int, pydantic.Field(ge=0)]
+
+
+def _inside(name: str) -> str:
+    if not stays_inside(name):
+        raise ValueError(f"{name!r} is not the name of a file inside the snapshot")
+    return name
+
+
+_Name = Annotated[str, pydantic.AfterValidator(_inside)]
+"""Of a file, relative to the snapshot's folder. None leads out of it."""
+
+
+def json_checksum(value: Mapping[str, object]) -> str:
+    """The sha256, in hex, of a JSON object but for its ``checksum``: what ``checksum`` must be.
+
+    Keys sorted, no spaces, everything beyond ASCII as escapes, so that it depends on the values
+    alone and not on how they are laid out.
+
+    >>> json_checksum({"b": 1, "a": "é"}) == json_checksum({"checksum": "", "a": "é", "b": 1})
+    True
+    """
+    rest = {key: item for key, item in value.items() if key != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class FileEntry(pydantic.BaseModel):
@@ -43,7 +72,7 @@ class ShardEntry(pydantic.BaseModel):
 
     model_config = _STRICT
 
-    file: str
+    file: _Name
     num_examples: _Count
     num_bytes: _Count
     """Length of the file (compressed, if it is)."""
@@ -101,8 +130,14 @@ class Manifest(pydantic.BaseModel):
     versions: dict[str, str]
     """Of snapshard, Python and the libraries that shape the bytes."""
     splits: dict[str, SplitEntry]
-    files: dict[str, FileEntry]
+    files: dict[_Name, FileEntry]
     """Every file but this one, ``build.json`` and the report; by name relative to the folder."""
+
+    @pydantic.computed_field(repr=False)  # type: ignore[prop-decorator]
+    @property
+    def checksum(self) -> str:
+        """The sha256 of the rest as JSON with keys sorted, no spaces, and only ASCII."""
+        return json_checksum(self.model_dump(mode="json", exclude={"checksum"}))
 
     def to_bytes(self) -> bytes:
         """The file's content: JSON, keys sorted, UTF-8, a newline at the end."""
@@ -112,28 +147,66 @@ class Manifest(pydantic.BaseModel):
 
     @classmethod
     def from_bytes(cls, content: bytes, *, where: str) -> Manifest:
-        """Reads a manifest.
+        """Reads a manifest; one from before there were checksums too.
 
         Raises:
-            DamagedSnapshotError: if it is not one; ``where`` names it in the message.
+            DamagedSnapshotError: if it is not one, or was edited; ``where`` names it in the
+                message.
         """
-        try:
-            value: Any = json.loads(content)
-        except ValueError as error:
-            raise DamagedSnapshotError(f"{where} is not JSON: {error}. Build again.") from None
-        if isinstance(value, dict) and value.get("format_version") != FORMAT_VERSION:
+        manifest, checksum = read_manifest(content, where=where)
+        if checksum == "wrong":
             raise DamagedSnapshotError(
-                f"{where} has format_version {value.get('format_version')!r}, expected "
-                f"{FORMAT_VERSION}. Read it with the snapshard version that wrote it."
+                f"{where} was edited or is damaged: its checksum is not that of its content. "
+                "`snapshard verify` says what of the snapshot is as it was."
             )
-        try:
-            return cls.model_validate(value)
-        except pydantic.ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise DamagedSnapshotError(
-                f"{where} is not a manifest: {place}: {first['msg']}. Build again."
-            ) from None
+        return manifest
+
+
+def read_manifest(
+    content: bytes, *, where: str
+) -> tuple[Manifest, Literal["right", "wrong", "missing"]]:
+    """Reads a manifest, and tells whether its own checksum is right.
+
+    Raises:
+        DamagedSnapshotError: if it is not one; ``where`` names it in the message.
+    """
+    try:
+        value: Any = json.loads(content.decode(), object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as error:
+        raise DamagedSnapshotError(f"{where} is not JSON: {error}. Build again.") from None
+    if not isinstance(value, dict):
+        raise DamagedSnapshotError(
+            f"{where} is not a manifest: it holds no JSON object. Build again."
+        )
+    if value.get("format_version") != FORMAT_VERSION:
+        raise DamagedSnapshotError(
+            f"{where} has format_version {value.get('format_version')!r}, expected "
+            f"{FORMAT_VERSION}. Read it with the snapshard version that wrote it."
+        )
+    state: Literal["right", "wrong", "missing"] = "missing"
+    if "checksum" in value:
+        state = "right" if value["checksum"] == json_checksum(value) else "wrong"
+    try:
+        rest = {key: item for key, item in value.items() if key != "checksum"}
+        return Manifest.model_validate(rest), state
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        trouble = f"{place}: {first['msg']}"
+    except SnapshardError as error:
+        # What the features' own checks say.
+        trouble = str(error)
+    raise DamagedSnapshotError(f"{where} is not a manifest: {trouble}. Build again.")
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of two values with one name, readers would take either."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{double!r} stands twice in one object")
+    return value
 
 
 def manifest_schema() -> str:

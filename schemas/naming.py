@@ -47,6 +47,16 @@ def join(*parts: str) -> str:
     return "/".join([head.rstrip("/") if head != "/" else "", *rest])
 
 
+def stays_inside(name: str) -> bool:
+    """Whether a relative name, joined to a folder, names a file in it, wherever that folder lies.
+
+    >>> [stays_inside(name) for name in ("index/a.idx", "../a", "/a", "a//b", "")]
+    [True, False, False, False, False]
+    """
+    parts = name.split("/")
+    return "\0" not in name and "\\" not in name and not {"", ".", ".."}.intersection(parts)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardName:
     """The name of one shard's file: ``train-00000-of-00016.tfrecord``.

@@ -17,7 +17,13 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.verify import verify
 from snapshard.schemas.errors import DamagedSnapshotError
-from snapshard.schemas.manifest import FileEntry, Manifest, ShardEntry, SplitEntry
+from snapshard.schemas.manifest import (
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    SplitEntry,
+    json_checksum,
+)
 from snapshard.schemas.progress import Silent
 
 TRAIN = tuple(f"train-{i:05d}-of-00002.tfrecord" for i in range(2))
@@ -116,6 +122,7 @@ def _swap(first: Path, second: Path) -> None:
 def _edit_manifest(folder: Path, edit: Callable[[Any], None]) -> None:
     value = json.loads((folder / "manifest.json").read_text())
     edit(value)
+    value["checksum"] = json_checksum(value)
     (folder / "manifest.json").write_text(json.dumps(value))
 
 
