@@ -45,8 +45,31 @@ class StorageError(SnapshardError):
     """A file or store could not be read or written. Exit code 1; starting again goes on."""
 
 
+class DamagedWorkError(StorageError):
+    """A file of the workspace is not what was written. The build that meets it redoes it."""
+
+
 class RunnerError(SnapshardError):
     """An engine or one of its workers ended. Exit code 1; starting again goes on."""
+
+
+RECORD_ERROR = "RecordError"
+"""Stands in a reject for the class of an exception where a check told of it, which raises none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PayloadPlace:
+    """Where a payload lies that a reject does not hold: it is too long, or a whole file."""
+
+    sha256: str
+    """Of the payload, hex."""
+    num_bytes: int | None = None
+    """Its length; None for a file that was not read to its end."""
+    start: int | None = None
+    """The payload is bytes [start, stop) of the source file; None where it is a record's values,
+    which lie at the reject's position."""
+    stop: int | None = None
+    """None for the end of the file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +79,7 @@ class Reject:
     record_id: str
     """``relative/path`` or ``relative/path#position``, as the record's id would be."""
     stage: str
-    """Where it failed: ``inventory``, ``read``, ``validate`` or ``prepare``."""
+    """Where it failed: one of ``schemas.reject_budgets.STAGES``."""
     reason: str
     """A short, stable class of failure (``not an image``), to group by."""
     message: str
@@ -65,5 +88,11 @@ class Reject:
     """Relative path of the source file."""
     position: int | None = None
     """Byte offset or row inside the source file; None where the file is the record."""
+    exception: str = RECORD_ERROR
+    """Name of the class of the exception that told of it."""
     payload: bytes | None = None
-    """The raw bytes, where they are small enough to keep."""
+    """What the record held, where it is short enough to keep."""
+    payload_kind: str = "bytes"
+    """What the payload is: ``bytes`` as they stand in the source, or ``values``, as JSON."""
+    place: PayloadPlace | None = None
+    """Where the payload lies, if it is not kept."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from .blocks import Block, RawBatch, Selection, SourceFile
 from .errors import RecipeError
 from .features import Feature, Features, Struct, flatten, wire_columns
+from .reject_budgets import Budget, allowed_rejects, check_budget
 from .shards import Shards
 from .splits import Splits
 
@@ -249,8 +250,10 @@ class Recipe:
         shards: Sizes, numbers, compression.
         features: The prepared records' features. None infers them; declared ones are enforced.
         seed: Enters every record's key: another seed is another order and other splits.
-        max_rejects: How many records may be rejected: a fraction (below 1) or a count. None
-            means 0 for tables and 1 % for media.
+        max_rejects: How many records may be rejected: a fraction of all (below 1) or a count. None
+            means 0 for tables and 1 % for media. By stage: ``{"read": 0.01, "validate": 0,
+            "total": 100}``. A stage that is not named shares what ``total`` allows; without a
+            ``total``, None's meaning holds for each stage that is not named.
     """
 
     name: str
@@ -263,7 +266,7 @@ class Recipe:
     shards: Shards = dataclasses.field(default_factory=Shards)
     features: Mapping[str, Feature | Struct] | None = None
     seed: int = 0
-    max_rejects: float | int | None = None
+    max_rejects: Budget = None
     folder: str = dataclasses.field(init=False, compare=False, repr=False, default="")
     """Folder of the file that the recipe was made in; relative sources count from it."""
     structs: tuple[str, ...] = dataclasses.field(init=False, compare=False, repr=False, default=())
@@ -320,12 +323,7 @@ class Recipe:
             self._flatten_features(self.features)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise RecipeError(f"Recipe: seed={self.seed!r} is not an integer.")
-        allowed = self.max_rejects
-        number = isinstance(allowed, int | float) and not isinstance(allowed, bool)
-        if allowed is not None and not (number and allowed >= 0):
-            raise RecipeError(
-                f"Recipe: max_rejects={allowed!r}, expected a fraction below 1 or a count."
-            )
+        object.__setattr__(self, "max_rejects", check_budget(self.max_rejects))
         object.__setattr__(self, "folder", _calling_folder())
 
     def _flatten_features(self, features: object) -> None:
@@ -358,11 +356,13 @@ class Recipe:
         return self.source
 
     def reject_budget(self, num_records: int) -> int:
-        """How many of so many records may be rejected."""
-        allowed = self.max_rejects
-        if allowed is None:
-            allowed = 0.01 if self.source.media else 0
-        return int(allowed * num_records) if 0 < allowed < 1 else int(allowed)
+        """How many of so many records may be rejected in all."""
+        return self.reject_budgets(num_records).get("total", num_records)
+
+    def reject_budgets(self, num_records: int) -> dict[str, int]:
+        """How many of so many records may be rejected, by stage and in ``total``."""
+        default = 0.01 if self.source.media else 0
+        return allowed_rejects(self.max_rejects, num_records, default=default)
 
 
 def _calling_folder() -> str:

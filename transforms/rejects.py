@@ -1,32 +1,62 @@
-"""Rejects: records that could not be used, kept with their reason, never lost."""
+"""Rejects: records that could not be used, kept with their reason, never lost.
+
+They are held, written and read in bounded memory, however many they are: what a unit of work
+rejects is spilled in sorted parts and merged, and files are read in row groups of about 4 MiB.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import heapq
 import io
-from collections.abc import Iterable, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..schemas.errors import Reject
+from ..schemas.errors import PayloadPlace, Reject
+from .payloads import MAX_PAYLOAD_BYTES as MAX_PAYLOAD_BYTES
+from .payloads import with_row
 
-MAX_PAYLOAD_BYTES = 64 << 10
-"""A reject keeps what it was made of up to this length."""
-
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [
         pa.field("id", pa.large_string(), nullable=False),
         pa.field("stage", pa.large_string(), nullable=False),
         pa.field("reason", pa.large_string(), nullable=False),
+        pa.field("exception", pa.large_string(), nullable=False),
         pa.field("message", pa.large_string(), nullable=False),
         pa.field("source", pa.large_string(), nullable=False),
         pa.field("position", pa.int64()),
         pa.field("payload", pa.large_binary()),
+        pa.field("payload_kind", pa.large_string()),
+        pa.field("payload_bytes", pa.int64()),
+        pa.field("payload_sha256", pa.large_string()),
+        pa.field("payload_start", pa.int64()),
+        pa.field("payload_stop", pa.int64()),
     ]
 )
+"""The columns of ``rejects.parquet``; docs/rejects.md says what each holds."""
+
+HELD_BYTES = 16 << 20
+"""So many bytes of rejects are held in memory by a unit of work; more is spilled."""
+
+GROUP_BYTES = 4 << 20
+"""About the size of a row group."""
+
+_ROW_BYTES = 700
+_BATCH_ROWS = 256
+
+
+def payload_of(content: bytes) -> bytes | None:
+    """What a reject keeps of the content that it was made of: all, or nothing."""
+    return content if len(content) <= MAX_PAYLOAD_BYTES else None
 
 
 @dataclasses.dataclass
@@ -34,12 +64,42 @@ class Dropped:
     """Records of a unit of work that come into no run, as they are found."""
 
     rejects: list[Reject] = dataclasses.field(default_factory=list)
+    """Those that are held in memory: all of them where :attr:`folder` is None."""
     num_filtered: int = 0
+    folder: str | None = None
+    """Where more of them than memory should hold are spilled to."""
+    num_rejects: Counter[str] = dataclasses.field(default_factory=Counter)
+    """All of them, by stage."""
+    _parts: list[str] = dataclasses.field(default_factory=list)
+    _held_bytes: int = 0
+
+    def add(self, rejects: Iterable[Reject]) -> None:
+        """Takes some more rejects."""
+        for reject in rejects:
+            self.rejects.append(reject)
+            self.num_rejects[reject.stage] += 1
+            self._held_bytes += _num_bytes(reject)
+        if self.folder is not None and self._held_bytes > HELD_BYTES:
+            path = os.path.join(self.folder, f"rejects-{len(self._parts)}.parquet")
+            write_rejects(sorted(self.rejects, key=_order), path)
+            self._parts.append(path)
+            self.rejects.clear()
+            self._held_bytes = 0
+
+    def write(self, path: str) -> None:
+        """Writes all of them to a local file, sorted by source file and position."""
+        parts = [iterate_rejects(part) for part in self._parts]
+        write_rejects(heapq.merge(*parts, sorted(self.rejects, key=_order), key=_order), path)
 
 
-def payload_of(content: bytes) -> bytes | None:
-    """What a reject keeps of the content that it was made of: all, or nothing."""
-    return content if len(content) <= MAX_PAYLOAD_BYTES else None
+def _num_bytes(reject: Reject) -> int:
+    return _ROW_BYTES + len(reject.message) + len(reject.payload or b"")
+
+
+def _order(reject: Reject) -> tuple[str, int, str, str, str]:
+    position = -1 if reject.position is None else reject.position
+    source, record_id = printable(reject.source), printable(reject.record_id)
+    return source, position, record_id, reject.stage, reject.reason
 
 
 def printable(text: str) -> str:
@@ -51,47 +111,210 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def rejects_to_bytes(rejects: Iterable[Reject]) -> bytes:
-    """Rejects as a Parquet file, sorted by id: the same rejects give the same bytes.
+def write_rejects(rejects: Iterable[Reject], path: str | io.BytesIO) -> None:
+    """Writes rejects as a Parquet file in their order: the same give the same bytes."""
+    with RejectWriter(path) as writer:
+        held: list[Reject] = []
+        size = 0
+        for reject in rejects:
+            held.append(reject)
+            size += _num_bytes(reject)
+            if size >= GROUP_BYTES:
+                writer.write(_table(held))
+                held, size = [], 0
+        if held:
+            writer.write(_table(held))
 
-    Columns: id, stage, reason, message, source (strings), position (int64), payload (bytes).
-    """
-    ordered = sorted(rejects, key=lambda reject: (printable(reject.record_id), reject.stage))
-    rows = [
-        {
-            "id": printable(reject.record_id),
-            "stage": reject.stage,
-            "reason": reject.reason,
-            "message": printable(reject.message),
-            "source": printable(reject.source),
-            "position": reject.position,
-            "payload": reject.payload,
-        }
-        for reject in ordered
-    ]
+
+class RejectWriter:
+    """Writes tables of rejects to a local Parquet file, in row groups of bounded size."""
+
+    def __init__(self, path: str | io.BytesIO) -> None:
+        """Opens the file."""
+        self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd")
+        self._held: list[pa.Table] = []
+        self._num_bytes = 0
+
+    def __enter__(self) -> RejectWriter:
+        """Is closed in the end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Writes what is held, and the footer."""
+        self._flush()
+        self._writer.close()
+
+    def write(self, table: pa.Table) -> None:
+        """Adds rows; where row groups end depends on the rows alone."""
+        self._held.append(table)
+        self._num_bytes += table.nbytes
+        if self._num_bytes >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._held:
+            self._writer.write_table(pa.concat_tables(self._held).combine_chunks())
+        self._held, self._num_bytes = [], 0
+
+
+def rejects_to_bytes(rejects: Iterable[Reject]) -> bytes:
+    """A few rejects as the content of a Parquet file, sorted by source file and position."""
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), sink, compression="zstd")
+    write_rejects(sorted(rejects, key=_order), sink)
     return sink.getvalue()
 
 
 def rejects_from_bytes(content: bytes) -> list[Reject]:
     """Reads what :func:`rejects_to_bytes` wrote."""
-    rows = pq.read_table(io.BytesIO(content)).to_pylist()
-    return [Reject(record_id=row.pop("id"), **row) for row in rows]
+    return list(iterate_rejects(io.BytesIO(content)))
 
 
-def describe_rejects(rejects: Sequence[Reject]) -> str:
-    """Counts per reason, most frequent first, with the first three records of each."""
-    by_reason: dict[str, list[Reject]] = {}
+def _table(rejects: Sequence[Reject]) -> pa.Table:
+    return pa.Table.from_pylist([_row(reject) for reject in rejects], schema=SCHEMA)
+
+
+def _row(reject: Reject) -> dict[str, Any]:
+    payload, place = reject.payload, reject.place
+    if payload is not None:
+        place = PayloadPlace(sha256=hashlib.sha256(payload).hexdigest(), num_bytes=len(payload))
+    return {
+        "id": printable(reject.record_id),
+        "stage": reject.stage,
+        "reason": printable(reject.reason),
+        "exception": printable(reject.exception),
+        "message": printable(reject.message),
+        "source": printable(reject.source),
+        "position": reject.position,
+        "payload": payload,
+        "payload_kind": None if place is None else reject.payload_kind,
+        "payload_bytes": None if place is None else place.num_bytes,
+        "payload_sha256": None if place is None else place.sha256,
+        "payload_start": None if place is None else place.start,
+        "payload_stop": None if place is None else place.stop,
+    }
+
+
+def iterate_rows(
+    file: Any, columns: Sequence[str] | None = None, *, first: int = 0
+) -> Iterator[dict[str, Any]]:
+    """The rows of a file of rejects, a bounded number in memory.
+
+    Args:
+        file: A local path, a file object, or a ``pq.ParquetFile``.
+        columns: Those to read; None for all.
+        first: How many rows to leave out; their row groups are not read.
+
+    Raises:
+        pa.ArrowException: if the file is damaged.
+        OSError: if it cannot be read.
+    """
+    opened = file if isinstance(file, pq.ParquetFile) else pq.ParquetFile(file)
+    groups: list[int] = []
+    for group in range(opened.num_row_groups):
+        num_rows = opened.metadata.row_group(group).num_rows
+        if first < num_rows or groups:
+            groups.append(group)
+        else:
+            first -= num_rows
+    batches = opened.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns)
+    rows = (row for batch in batches for row in batch.to_pylist())
+    yield from islice(rows, first, None)
+
+
+def iterate_rejects(file: Any) -> Iterator[Reject]:
+    """The rejects of a file, as :func:`iterate_rows` reads them."""
+    for row in iterate_rows(file):
+        kept = row["payload"] is not None
+        place = None
+        if row["payload_sha256"] is not None and not kept:
+            place = PayloadPlace(
+                sha256=row["payload_sha256"],
+                num_bytes=row["payload_bytes"],
+                start=row["payload_start"],
+                stop=row["payload_stop"],
+            )
+        yield Reject(
+            record_id=row["id"],
+            stage=row["stage"],
+            reason=row["reason"],
+            exception=row["exception"],
+            message=row["message"],
+            source=row["source"],
+            position=row["position"],
+            payload=row["payload"],
+            payload_kind=row["payload_kind"] or "bytes",
+            place=place,
+        )
+
+
+@dataclasses.dataclass
+class RejectGroup:
+    """The rejects of one stage and reason: how many, and the first three."""
+
+    num_rejects: int = 0
+    first: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    """(record id, message)."""
+
+
+class RejectTally:
+    """Counts rejects by stage and reason."""
+
+    def __init__(self) -> None:
+        """Begins with none."""
+        self._groups: dict[tuple[str, str], RejectGroup] = {}
+
+    def add(self, *, stage: str, reason: str, record_id: str, message: str) -> None:
+        """Counts one."""
+        group = self._groups.setdefault((stage, reason), RejectGroup())
+        group.num_rejects += 1
+        if len(group.first) < 3:
+            group.first.append((record_id, message))
+
+    def groups(self) -> list[tuple[str, str, RejectGroup]]:
+        """(stage, reason, group), most frequent first."""
+        found = [(stage, reason, group) for (stage, reason), group in self._groups.items()]
+        return sorted(found, key=lambda item: (-item[2].num_rejects, item[0], item[1]))
+
+    def describe(self, *, max_groups: int = 20) -> str:
+        """Counts per stage and reason, most frequent first, with the first three of each."""
+        lines = []
+        groups = self.groups()
+        for stage, reason, group in groups[:max_groups]:
+            lines.append(f"  {group.num_rejects:,} × {stage}: {reason}")
+            lines += [f"      {record_id}: {message}" for record_id, message in group.first]
+            if group.num_rejects > len(group.first):
+                lines.append(f"      … and {group.num_rejects - len(group.first):,} more")
+        if len(groups) > max_groups:
+            lines.append(f"  … and {len(groups) - max_groups:,} more reasons")
+        return "\n".join(lines)
+
+
+def tally(rejects: Iterable[Reject]) -> RejectTally:
+    """Counts some rejects."""
+    counted = RejectTally()
     for reject in rejects:
-        by_reason.setdefault(f"{reject.stage}: {reject.reason}", []).append(reject)
-    lines = []
-    for reason, found in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
-        lines.append(f"  {len(found):,} × {reason}")
-        lines.extend(f"      {printable(r.record_id)}: {printable(r.message)}" for r in found[:3])
-        if len(found) > 3:
-            lines.append(f"      … and {len(found) - 3:,} more")
-    return "\n".join(lines)
+        counted.add(
+            stage=reject.stage,
+            reason=reject.reason,
+            record_id=printable(reject.record_id),
+            message=printable(reject.message),
+        )
+    return counted
+
+
+def tally_file(file: Any) -> RejectTally:
+    """Counts the rejects of a file, as :func:`iterate_rows` reads them, without their payloads."""
+    counted = RejectTally()
+    for row in iterate_rows(file, ["id", "stage", "reason", "message"]):
+        counted.add(
+            stage=row["stage"], reason=row["reason"], record_id=row["id"], message=row["message"]
+        )
+    return counted
+
+
+def describe_rejects(rejects: Iterable[Reject]) -> str:
+    """Counts per reason, most frequent first, with the first three records of each."""
+    return tally(rejects).describe()
 
 
 def reject_rows(
@@ -101,19 +324,30 @@ def reject_rows(
     reason: str,
     message: str,
     numbered: bool,
+    stage: str = "validate",
+    columns: pa.RecordBatch | None = None,
 ) -> list[Reject]:
-    """Rejects of some rows of a batch, all for one reason."""
+    """Rejects of some rows of a batch, all for one reason.
+
+    Args:
+        ids: Of all rows.
+        rows: Indices of the rejected ones.
+        reason: To group by.
+        message: What was expected and found.
+        numbered: Whether ids are ``path#position``.
+        stage: Where they failed.
+        columns: What the rows hold, to keep; None leaves that to the caller.
+    """
     rejects = []
     for row in rows:
         path, _, position = ids[row].rpartition("#") if numbered else (ids[row], "", "")
-        rejects.append(
-            Reject(
-                record_id=ids[row],
-                stage="validate",
-                reason=reason,
-                message=message,
-                source=path,
-                position=int(position) if position else None,
-            )
+        reject = Reject(
+            record_id=ids[row],
+            stage=stage,
+            reason=reason,
+            message=message,
+            source=path,
+            position=int(position) if position else None,
         )
+        rejects.append(reject if columns is None else with_row(reject, columns, int(row)))
     return rejects

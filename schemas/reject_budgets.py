@@ -1,0 +1,105 @@
+"""How many records may be rejected: in total, and at each stage of preparing them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from .errors import RecipeError
+
+STAGES = ("inventory", "read", "validate", "prepare", "across", "split")
+"""Where a record can fail, in order: its file cannot be opened; it cannot be read; it does not
+have its features; a step on single records, or one across records, fails at it; no split is its."""
+
+TOTAL = "total"
+
+Budget = float | int | Mapping[str, float | int] | None
+"""A fraction of all records (below 1) or a count; for all stages together, or by stage."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exceeded:
+    """A budget that does not do."""
+
+    stage: str
+    """One of :data:`STAGES`, or ``total``."""
+    num_rejects: int
+    allowed: int
+
+
+def check_budget(budget: object) -> Budget:
+    """A recipe's ``max_rejects``, checked.
+
+    Raises:
+        RecipeError: saying what is expected.
+    """
+    if isinstance(budget, Mapping):
+        for stage, allowed in budget.items():
+            if stage != TOTAL and stage not in STAGES:
+                raise RecipeError(
+                    f"Recipe: max_rejects names {stage!r}, expected stages among "
+                    f"{', '.join(STAGES)}, and {TOTAL}."
+                )
+            _check_number(allowed, f"max_rejects[{stage!r}]")
+        if not budget:
+            raise RecipeError(
+                'Recipe: max_rejects={} says nothing. Name stages, such as {"read": 0.01}, or '
+                "leave it out."
+            )
+        return dict(budget)
+    if budget is None:
+        return None
+    return _check_number(budget, "max_rejects")
+
+
+def _check_number(allowed: object, argument: str) -> float | int:
+    number = isinstance(allowed, int | float) and not isinstance(allowed, bool)
+    if not number or not 0 <= allowed < float("inf"):  # type: ignore[operator]
+        raise RecipeError(
+            f"Recipe: {argument}={allowed!r}, expected a fraction below 1 or a count."
+        )
+    return allowed  # type: ignore[return-value]
+
+
+def allowed_rejects(budget: Budget, num_records: int, *, default: float) -> dict[str, int]:
+    """How many rejects each budget allows, by stage and ``total``; what is not named has no limit.
+
+    Args:
+        budget: A recipe's ``max_rejects``.
+        num_records: All records that were found, rejected and filtered ones too.
+        default: What holds where the recipe says nothing: for the total, or, where it names stages
+            and no total, for each stage that it does not name.
+
+    >>> allowed_rejects({"read": 0.01, "total": 5}, 1000, default=0)
+    {'read': 10, 'total': 5}
+    >>> allowed_rejects({"read": 0.01}, 1000, default=0)["validate"]
+    0
+    """
+    if not isinstance(budget, Mapping):
+        budget = {TOTAL: default if budget is None else budget}
+    elif TOTAL not in budget:
+        budget = dict.fromkeys(STAGES, default) | dict(budget)
+    return {
+        stage: int(allowed * num_records) if 0 < allowed < 1 else int(allowed)
+        for stage, allowed in budget.items()
+    }
+
+
+def exceeded_budgets(
+    num_rejects: Mapping[str, int], allowed: Mapping[str, int]
+) -> tuple[Exceeded, ...]:
+    """The budgets that these rejects are too many for, stages in order and the total last.
+
+    Args:
+        num_rejects: By stage.
+        allowed: As :func:`allowed_rejects` gives it.
+
+    >>> exceeded_budgets({"read": 3, "validate": 1}, {"read": 2, "total": 4})
+    (Exceeded(stage='read', num_rejects=3, allowed=2),)
+    """
+    found = {**num_rejects, TOTAL: sum(num_rejects.values())}
+    return tuple(
+        Exceeded(stage, found.get(stage, 0), allowed[stage])
+        for stage in (*STAGES, TOTAL)
+        if stage in allowed and found.get(stage, 0) > allowed[stage]
+    )
