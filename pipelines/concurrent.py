@@ -14,6 +14,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from ..transforms import dofn_specs  # noqa: F401 - replaces a look-up of Beam
+from ..transforms.storage_failures import telling_os_errors
 
 
 class ConcurrentDoFn(beam.DoFn):
@@ -37,7 +38,12 @@ class ConcurrentDoFn(beam.DoFn):
 
     def process(self, element: Any) -> None:
         """Takes one element up; it waits in the pool's queue while all threads work."""
-        self._under_way.append(self._pool.submit(self.work, element))
+        self._under_way.append(self._pool.submit(self._work, element))
+
+    def _work(self, element: Any) -> Any:
+        # The engine passes on what an error says, not its number: told here, or never.
+        with telling_os_errors("use", "a file of the worker"):
+            return self.work(element)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Gives the outputs, once all elements are done or the first one fails."""

@@ -31,10 +31,10 @@ from ..schemas.naming import (
     join,
 )
 from ..transforms import storage
-from ..transforms.graph import TransformGraph
+from ..transforms.graph import TransformGraph, read_graph_file
 from ..transforms.lengths import length_boundaries, varying_lists
 from ..transforms.metadata import schema_text
-from ..transforms.rejects import rejects_from_bytes, rejects_to_bytes
+from ..transforms.rejects import rejects_to_bytes
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
 from ..transforms.strata import most_frequent
 from ..transforms.summary import RunEntry
@@ -42,6 +42,7 @@ from .emit import ReaderFacts
 from .emit_tools import emit_tools
 from .preparing import Prepared
 from .readers import emit_readers
+from .run_files import read_run_rejects
 from .snapshot import Snapshot, read_latest
 from .survey import Survey
 
@@ -85,8 +86,9 @@ def publish(
     splits = {name: _split_entry(shards, publisher) for name, shards in written.items()}
     if settings.graph is not None:
         # Laid out so that `tft.TFTransformOutput` reads the snapshot's folder.
-        for name in TransformGraph(settings.graph).info.files:
-            publisher.put(name, storage.read_bytes(join(settings.graph, name)))
+        graph = TransformGraph(settings.graph).info
+        for name in graph.files:
+            publisher.put(name, read_graph_file(settings.graph, graph, name))
     publisher.files |= serving_files
     rejects = read_rejects(prepared.entries, settings.workspace)
     publisher.put(REJECTS, rejects_to_bytes(rejects))
@@ -148,8 +150,27 @@ def publish(
     )
     facts = json.dumps(build_facts, indent=1, sort_keys=True)
     storage.put_bytes(join(settings.snapshot, BUILD), facts.encode())
+    _check_files(settings.snapshot, manifest)
+    storage.sync_folders(settings.snapshot)
     storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
     return Snapshot(settings.snapshot, manifest)
+
+
+def _check_files(folder: str, manifest: Manifest) -> None:
+    """Looks once more whether all is there, since what is published is not written again.
+
+    Raises:
+        StorageError: if a file is missing, or has another length.
+    """
+    found = storage.sizes(folder)
+    for name, entry in manifest.files.items():
+        if found.get(name) != entry.bytes:
+            there = f"{found[name]:,} bytes" if name in found else "nothing"
+            raise StorageError(
+                f"{storage.redact(join(folder, name))} was written with {entry.bytes:,} bytes, and "
+                f"there is {there} now. Nothing was published. Find out what else writes there, "
+                "and build again: it goes on from what is done."
+            )
 
 
 def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]:
@@ -208,9 +229,7 @@ def read_rejects(entries: Iterable[RunEntry], workspace: Workspace) -> list[Reje
     """The rejects of some runs."""
     found: list[Reject] = []
     for entry in entries:
-        if entry.run.num_rejects:
-            content = storage.read_bytes(workspace.run_rejects(entry.run.run_id))
-            found.extend(rejects_from_bytes(content))
+        found.extend(read_run_rejects(workspace, entry.run))
     return found
 
 

@@ -7,12 +7,10 @@ a StorageError (``storage_failures``).
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import shutil
 import tempfile
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,13 +20,15 @@ from fsspec.registry import known_implementations
 from ..schemas.errors import RecipeError
 from .storage_failures import failing_as_storage_error as failing_as_storage_error
 from .storage_failures import redact as redact
-from .zip_members import read_part
+from .storage_failures import telling_os_errors
+from .storage_local import TEMPORARY as TEMPORARY
+from .storage_local import put_bytes_locally, put_file_locally, sync_tree
+from .storage_remote import open_remote as open_remote
+from .storage_remote import put_bytes_remotely, put_file_remotely
+from .storage_remote import read_remote as read_remote
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL_SCHEME = re.compile(r"(?:file|local)://")
-
-TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
-"""Names of files on their way to being put: what a killed process may leave behind."""
 
 SCRATCH = "snapshard-"
 """How the names of scratch folders begin."""
@@ -141,29 +141,6 @@ def read_expected(path: str, num_bytes: int) -> bytes | None:
     return content if len(content) == num_bytes else None
 
 
-def read_remote(found: Any, path: str, start: int = 0, stop: int | None = None) -> bytes:
-    """Reads bytes [start, stop) of a file of an fsspec filesystem, in one request."""
-    if start == 0 and stop is None:
-        return bytes(found.cat_file(path))
-    if stop is None:
-        stop = int(found.info(path)["size"])
-    if stop <= start:
-        return b""
-    if found.protocol == "zip":
-        return read_part(found, path, start, stop)
-    content = bytes(found.cat_file(path, start=start, end=stop))
-    # Web servers that know no ranges send the whole file instead.
-    return content if len(content) <= stop - start else content[start:stop]
-
-
-def open_remote(found: Any, path: str, *, chunk_bytes: int) -> Any:
-    """Opens a file of an fsspec filesystem to read it once, from start to end, in chunks."""
-    if "http" in found.protocol:
-        # As one stream: servers need not know ranges.
-        return found.open(path, "rb", block_size=0)
-    return found.open(path, "rb", block_size=chunk_bytes, cache_type="none")
-
-
 def exists(url: str) -> bool:
     """Whether a file or folder lies there.
 
@@ -244,19 +221,40 @@ def walk(url: str) -> list[str]:
             return []
 
 
+def sizes(url: str) -> dict[str, int]:
+    """Lengths of all files below a folder, by name relative to it; {} where there is none.
+
+    Raises:
+        StorageError: if it cannot be listed.
+    """
+    if is_local(url):
+        return {name: num_bytes(os.path.join(local_path(url), name)) for name in walk(url)}
+    with failing_as_storage_error("list", url):
+        found, path = filesystem(url)
+        listed: dict[str, Any] = found.find(path, detail=True)
+    inside = path.rstrip("/") + "/"
+    return {name.removeprefix(inside): int(info["size"] or 0) for name, info in listed.items()}
+
+
 @contextlib.contextmanager
 def scratch_folder(near: str) -> Iterator[str]:
     """A local folder for work in progress, removed in the end.
 
     Inside ``near`` where that is local, so that a finished file is renamed and not copied, and
     so that a large one does not fill a memory-backed temporary folder.
+
+    Raises:
+        StorageError: if it cannot be made, or an OSError comes of what is done in it.
     """
     parent = None
     if is_local(near):
         parent = os.path.join(local_path(near), "scratch")
         with failing_as_storage_error("write", near):
             os.makedirs(parent, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent) as folder:
+    with failing_as_storage_error("write", parent or tempfile.gettempdir()):
+        # What cannot be removed, garbage collection removes: the first error is the one to tell.
+        made = tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent, ignore_cleanup_errors=True)
+    with made as folder, telling_os_errors("write", folder):
         yield folder
 
 
@@ -267,18 +265,10 @@ def put_bytes(url: str, content: bytes) -> None:
         StorageError: if it cannot be written; then what lay there is untouched.
     """
     with failing_as_storage_error("write", url):
-        if not is_local(url):
-            found, path = filesystem(url)
-            found.pipe_file(path, content)
-            return
-        path = local_path(url)
-        with _temporary_beside(path) as temporary:
-            with open(temporary, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        fsync_folder(os.path.dirname(path))
+        if is_local(url):
+            put_bytes_locally(local_path(url), content)
+        else:
+            put_bytes_remotely(*filesystem(url), content)
 
 
 def put_file(local: str, url: str) -> None:
@@ -290,25 +280,24 @@ def put_file(local: str, url: str) -> None:
         StorageError: if it cannot be written; then what lay there is untouched.
     """
     with failing_as_storage_error("write", url):
-        if not is_local(url):
-            found, path = filesystem(url)
-            found.put_file(local, path)
+        if is_local(url):
+            put_file_locally(local, local_path(url))
+        else:
+            put_file_remotely(local, *filesystem(url))
             os.unlink(local)
-            return
-        path = local_path(url)
-        _make_folders(os.path.dirname(path))
-        _fsync_file(local)
-        try:
-            os.replace(local, path)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            with _temporary_beside(path) as temporary:
-                shutil.copyfile(local, temporary)
-                _fsync_file(temporary)
-                os.replace(temporary, path)
-            os.unlink(local)
-        fsync_folder(os.path.dirname(path))
+
+
+def sync_folders(url: str) -> None:
+    """Makes all names below a local folder durable, whoever put them there; stores need none.
+
+    A build that was killed may have named files without having made their names durable.
+
+    Raises:
+        StorageError: if that fails: then what lies there must not be relied on.
+    """
+    if is_local(url):
+        with failing_as_storage_error("write", url):
+            sync_tree(local_path(url))
 
 
 def remove_tree(url: str) -> None:
@@ -327,52 +316,3 @@ def remove_tree(url: str) -> None:
             shutil.rmtree(path)
         else:
             os.unlink(path)
-
-
-def fsync_folder(folder: str) -> None:
-    """Makes the names in a local folder durable: without it a rename may not survive a crash."""
-    descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network filesystems cannot sync a folder.
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _temporary_beside(path: str) -> Iterator[str]:
-    """A free name in the folder of ``path``, which is made; nothing is left on failure."""
-    folder = os.path.dirname(path)
-    _make_folders(folder)
-    temporary = os.path.join(folder, f".{uuid.uuid4().hex}.tmp")
-    try:
-        yield temporary
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _make_folders(folder: str) -> None:
-    """Makes a folder and its parents, durably."""
-    if not folder or os.path.isdir(folder):
-        return
-    parent = os.path.dirname(folder)
-    _make_folders(parent)
-    try:
-        os.mkdir(folder)
-    except FileExistsError:
-        if not os.path.isdir(folder):
-            raise
-    fsync_folder(parent)
-
-
-def _fsync_file(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

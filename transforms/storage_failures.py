@@ -5,8 +5,10 @@ Credentials that a URL carries never appear in a message.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
+from collections.abc import Iterator
 
 from ..schemas.errors import SnapshardError, StorageError
 
@@ -50,10 +52,26 @@ class failing_as_storage_error:
         """Raises the StorageError; what is ours, a defect or an interrupt goes on as it is."""
         if not isinstance(error, Exception) or isinstance(error, (SnapshardError, *_DEFECTS)):
             return
-        what, fix = _explain(error)
-        raise StorageError(
-            f"Cannot {self._action} {redact(self._url)}: {what}. {fix}".rstrip()
-        ) from None
+        raise _told(error, action=self._action, url=self._url) from None
+
+
+@contextlib.contextmanager
+def telling_os_errors(action: str, url: str) -> Iterator[None]:
+    """Turns an OSError, and nothing else, into a StorageError: around what should raise none.
+
+    Args:
+        action: What is tried: read, write, use …
+        url: The place, where the error names none.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _told(error, action=action, url=str(error.filename or url)) from None
+
+
+def _told(error: Exception, *, action: str, url: str) -> StorageError:
+    what, fix = _explain(error)
+    return StorageError(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip())
 
 
 def _explain(error: Exception) -> tuple[str, str]:
@@ -81,5 +99,17 @@ def _explain(error: Exception) -> tuple[str, str]:
         return "it is a folder, expected a file", ""
     if isinstance(error, FileNotFoundError):
         return "it does not exist", "It was removed or the path is mistyped."
+    if number == errno.EIO:
+        return (
+            "the disk or its driver failed (input/output error)",
+            "See what the system's log says of the disk; starting again goes on from what is done.",
+        )
+    if number == errno.ESTALE:
+        return (
+            "the file or folder behind it is gone (stale file handle)",
+            "The network filesystem may have been mounted anew; starting again goes on from what "
+            "is done.",
+        )
     detail = redact((isinstance(error, OSError) and error.strerror) or str(error))
-    return f"{detail} ({type(error).__name__})" if detail else type(error).__name__, ""
+    what = f"{detail} ({type(error).__name__})" if detail else type(error).__name__
+    return what, "Once that is mended, starting again goes on from what is done."

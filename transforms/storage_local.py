@@ -1,0 +1,134 @@
+"""Local files, put so that nobody sees half of one, and so that they survive a loss of power.
+
+A file is synced, then named, then the folder is synced that holds the name. What could not be
+synced must not pass for done: it is not there when the put has failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+
+TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
+"""Names of files on their way to being put: what a killed process may leave behind."""
+
+
+def temporary_name() -> str:
+    """A name that nothing has yet, as :data:`TEMPORARY` knows them."""
+    return f".{uuid.uuid4().hex}.tmp"
+
+
+def put_bytes_locally(path: str, content: bytes) -> None:
+    """Puts a file in place, and makes its folder where there is none.
+
+    Raises:
+        OSError: if it cannot be written; then what lay there is untouched.
+    """
+    with _temporary_beside(path) as temporary:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        _name(temporary, path)
+
+
+def put_file_locally(local: str, path: str) -> None:
+    """Renames a finished file to its place; from another filesystem it is copied, then removed.
+
+    Raises:
+        OSError: if it cannot be written; then what lay there is untouched.
+    """
+    make_folders(os.path.dirname(path))
+    _fsync_file(local)
+    try:
+        _name(local, path)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    else:
+        return
+    with _temporary_beside(path) as temporary:
+        shutil.copyfile(local, temporary)
+        _fsync_file(temporary)
+        _name(temporary, path)
+    os.unlink(local)
+
+
+def _name(synced: str, path: str) -> None:
+    """Gives a synced file its name, durably."""
+    is_new = not os.path.lexists(path)
+    os.replace(synced, path)
+    try:
+        fsync_folder(os.path.dirname(path))
+    except OSError:
+        # A second sync would not tell: the kernel reports a failure once. What replaces another
+        # file stays, since that one is gone; both are whole.
+        if is_new:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        raise
+
+
+def fsync_folder(folder: str) -> None:
+    """Makes the names in a local folder durable: without it a rename may not survive a crash."""
+    descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network filesystems cannot sync a folder.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: str) -> None:
+    """Makes the names durable in a folder, in those below it, and its own and its parent's."""
+    for parent, _, _ in os.walk(folder, topdown=False):
+        fsync_folder(parent)
+    above = os.path.dirname(os.path.abspath(folder))
+    for parent in (above, os.path.dirname(above)):
+        # An output root may be one that its user may enter and not list.
+        with contextlib.suppress(PermissionError):
+            fsync_folder(parent)
+
+
+def make_folders(folder: str) -> None:
+    """Makes a folder and its parents, durably."""
+    if not folder or os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    make_folders(parent)
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+    fsync_folder(parent)
+
+
+@contextlib.contextmanager
+def _temporary_beside(path: str) -> Iterator[str]:
+    """A free name in the folder of ``path``, which is made; nothing is left on failure."""
+    folder = os.path.dirname(path)
+    make_folders(folder)
+    temporary = os.path.join(folder, temporary_name())
+    try:
+        yield temporary
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _fsync_file(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
