@@ -173,13 +173,13 @@ def scan_tfrecord(
         DamagedSnapshotError: at the first record that is damaged; says which, at which byte.
         StorageError: if the file cannot be read.
     """
-    stored = _chunks(url) if hasher is None else _hashed(_chunks(url), hasher)
-    frames = _frames(_inflated(stored) if compression == "gzip" else stored)
+    stored = stored_chunks(url) if hasher is None else _hashed(stored_chunks(url), hasher)
+    frames = _frames(inflated(stored) if compression == "gzip" else stored)
     offset = 0
     for number in itertools.count():
         try:
             length = next(frames, None)
-        except (_BrokenFrameError, zlib.error) as error:
+        except (BrokenFrameError, zlib.error) as error:
             where = f"record {number:,}, byte {offset:,}"
             if compression == "gzip":
                 # A broken stream may show before the records that it still gave are taken.
@@ -194,7 +194,26 @@ def scan_tfrecord(
         offset += length
 
 
-class _BrokenFrameError(Exception):
+def uncompressed_chunks(url: str, compression: Compression) -> Iterator[bytes]:
+    """The bytes of a TFRecord file, uncompressed, in chunks of bounded size; no checksum is held.
+
+    Raises:
+        DamagedSnapshotError: if its compression is broken.
+        StorageError: if the file cannot be read.
+    """
+    stored = stored_chunks(url)
+    if compression == "none":
+        yield from stored
+        return
+    try:
+        yield from inflated(stored)
+    except (BrokenFrameError, zlib.error) as error:
+        raise DamagedSnapshotError(
+            f"{storage.redact(url)} is damaged: {error}. Restore the file, or build again."
+        ) from None
+
+
+class BrokenFrameError(Exception):
     """What is wrong with a frame; the scan adds where it is."""
 
 
@@ -222,10 +241,10 @@ def _frames(chunks: Iterator[bytes]) -> Iterator[int]:
         if not held:
             return
         if len(held) < _HEAD.size:
-            raise _BrokenFrameError(f"the file ends {len(held)} bytes into a frame's head")
+            raise BrokenFrameError(f"the file ends {len(held)} bytes into a frame's head")
         if len(held) < num_bytes:
             missing = num_bytes - len(held)
-            raise _BrokenFrameError(f"the file ends {missing:,} bytes before the frame does")
+            raise BrokenFrameError(f"the file ends {missing:,} bytes before the frame does")
 
 
 def _checked(held: bytes, edges: list[int]) -> Iterator[int]:
@@ -246,7 +265,7 @@ def _checked(held: bytes, edges: list[int]) -> Iterator[int]:
 
 def _compare(stored: int, expected: int, what: str) -> None:
     if stored != expected:
-        raise _BrokenFrameError(
+        raise BrokenFrameError(
             f"the checksum of {what} is {stored:#010x}, expected {expected:#010x} for what is there"
         )
 
@@ -261,7 +280,8 @@ def _filled(held: bytes, num_bytes: int, chunks: Iterator[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def _chunks(url: str) -> Iterator[bytes]:
+def stored_chunks(url: str) -> Iterator[bytes]:
+    """The bytes of a file as it lies there, compressed or not, in chunks of bounded size."""
     num_bytes = storage.num_bytes(url)
     for start in range(0, num_bytes, _READ_BYTES):
         yield storage.read_bytes(url, start, min(num_bytes, start + _READ_BYTES))
@@ -273,8 +293,13 @@ def _hashed(chunks: Iterator[bytes], hasher: "hashlib._Hash") -> Iterator[bytes]
         yield chunk
 
 
-def _inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The content of one GZIP member."""
+def inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The content of one GZIP member, in chunks of bounded size.
+
+    Raises:
+        BrokenFrameError: if it breaks off, or more follows it.
+        zlib.error: if it is damaged.
+    """
     stream = zlib.decompressobj(wbits=31)
     for chunk in chunks:
         rest = chunk
@@ -288,6 +313,6 @@ def _inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
         else:
             rest = stream.unused_data or rest
             if rest:
-                raise _BrokenFrameError("bytes follow after the end of the GZIP stream")
+                raise BrokenFrameError("bytes follow after the end of the GZIP stream")
     if not stream.eof:
-        raise _BrokenFrameError("the GZIP stream breaks off")
+        raise BrokenFrameError("the GZIP stream breaks off")
