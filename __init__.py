@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Timestamp,
     )
     from .schemas.recipe import Recipe
+    from .schemas.runner import Direct, Flink, Prism
     from .schemas.shards import Shards
     from .schemas.splits import Splits
     from .transforms.prepare import audio, images, records, series, tables, text
@@ -57,13 +58,16 @@ __all__ = [
     "BoundingBoxes",
     "ClassLabel",
     "Csv",
+    "Direct",
     "Files",
+    "Flink",
     "HuggingFace",
     "Image",
     "ImageFolder",
     "JsonLines",
     "Numpy",
     "Parquet",
+    "Prism",
     "Recipe",
     "Scalar",
     "Sequence",
@@ -106,11 +110,14 @@ _EXPORTS: dict[str, str] = {
     "BoundingBoxes": ".schemas.features",
     "ClassLabel": ".schemas.features",
     "Csv": ".transforms.sources.csv",
+    "Direct": ".schemas.runner",
+    "Flink": ".schemas.runner",
     "Image": ".schemas.features",
     "ImageFolder": ".transforms.sources.image_folder",
     "JsonLines": ".transforms.sources.json_lines",
     "Numpy": ".transforms.sources.numpy_files",
     "Parquet": ".transforms.sources.parquet",
+    "Prism": ".schemas.runner",
     "Recipe": ".schemas.recipe",
     "Scalar": ".schemas.features",
     "Sequence": ".schemas.features",

@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import logging
 import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
 from ..schemas.errors import RecipeError, SnapshardError
+from .quiet import quiet
 from .worker_pool import WorkerPool
 
-_NOISY = ("apache_beam", "grpc")
 _SAMPLE_MS = 5
 
 
@@ -61,6 +60,9 @@ class DirectRunner:
         """Whether there is but one worker: this process."""
         return self.num_workers == 1
 
+    def check(self) -> None:
+        """Needs nothing that snapshard did not bring."""
+
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
@@ -69,7 +71,7 @@ class DirectRunner:
         Raises:
             RunnerError: if a worker process ended before the job did.
         """
-        with _quiet():
+        with quiet():
             if self.num_workers == 1:
                 self._run_here(construct, job_name=job_name)
             else:
@@ -142,22 +144,6 @@ def without_step(error: BaseException) -> BaseException:
     while getattr(error, "_tagged_with_step", False) and error.__context__ is not None:
         error = error.__context__
     return error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps the engine's logs off the terminal, unless somebody has set their level."""
-    silenced = []
-    for name in _NOISY:
-        logger = logging.getLogger(name)
-        if logger.level == logging.NOTSET:
-            logger.setLevel(logging.CRITICAL + 1)
-            silenced.append(logger)
-    try:
-        yield
-    finally:
-        for logger in silenced:
-            logger.setLevel(logging.NOTSET)
 
 
 @contextlib.contextmanager

@@ -1,13 +1,77 @@
-"""The protocol of an engine: how ``pipelines.build`` runs a Beam job, whichever it is."""
+"""Engines: what a user says of one, and the protocol by which ``pipelines.build`` runs a job.
+
+A config says where jobs run and nothing of what comes out: every engine gives the same bytes, so
+none of it is part of a fingerprint.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Protocol
+
+import pydantic
+
+from .config import config_class
+
+
+@config_class
+class Direct:
+    """Beam's embedded engine, on this machine.
+
+    Args:
+        workers: Worker processes; 1 is this process itself.
+    """
+
+    workers: int = pydantic.Field(default=1, ge=1, strict=True)
+
+
+@config_class
+class Prism:
+    """Prism, Beam's own local engine: a Go program beside this process.
+
+    Args:
+        workers: Elements that are worked on at once.
+        binary: The program; by default ``prism`` on the PATH or in ``~/go/bin``.
+        beam_options: Further options of Beam, each as ``--name=value``.
+    """
+
+    workers: int = pydantic.Field(default=1, ge=1, strict=True)
+    binary: str = ""
+    beam_options: tuple[str, ...] = ()
+
+
+@config_class
+class Flink:
+    """Apache Flink: embedded on this machine, or a cluster.
+
+    Embedded, its worker is this process. The workers of a cluster run Python as the options
+    say: ``--environment_type=DOCKER`` with the image of the Dockerfile, or ``EXTERNAL`` with the
+    address of Beam's worker pools.
+
+    Args:
+        workers: Flink's parallelism: elements that are worked on at once.
+        master: ``host:port`` of a cluster's web address; "[local]" for the embedded engine.
+        jar: Beam's job server for Flink; by default the file that the environment variable
+            ``SNAPSHARD_FLINK_JAR`` names.
+        beam_options: Further options of Beam, each as ``--name=value``.
+    """
+
+    workers: int = pydantic.Field(default=1, ge=1, strict=True)
+    master: str = "[local]"
+    jar: str = ""
+    beam_options: tuple[str, ...] = ()
+
+
+RunnerConfig = Direct | Prism | Flink
+"""What ``ss.build(…, runner=)`` takes."""
 
 
 class JobRunner(Protocol):
-    """Runs Beam jobs to their end. Implementations live in ``runners/``."""
+    """Runs Beam jobs to their end; a context manager around those of one build.
+
+    Implementations live in ``runners/``.
+    """
 
     @property
     def name(self) -> str:
@@ -21,9 +85,27 @@ class JobRunner(Protocol):
     def shares_memory(self) -> bool:
         """Whether jobs run in this very process, so that they see what is in its memory."""
 
+    def check(self) -> None:
+        """Looks for what the engine needs.
+
+        Raises:
+            RecipeError: if something is missing: what, and how to get it.
+        """
+
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
         Raises:
             RunnerError: if the engine or a worker ended before the job did.
         """
+
+    def __enter__(self) -> JobRunner:
+        """Begins the jobs of a build."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ends what was started for them."""

@@ -1,0 +1,55 @@
+"""What a build refuses before it begins: places that cannot hold its output or its source."""
+
+from __future__ import annotations
+
+import os
+
+from ..schemas.blocks import SourceFile
+from ..schemas.errors import RecipeError
+from ..schemas.naming import MANIFEST, OutputPaths
+from ..schemas.recipe import Recipe, Source
+from ..schemas.runner import JobRunner
+from ..transforms import storage
+from ..transforms.opened_source import open_source
+
+
+def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRunner) -> None:
+    """Refuses ``memory://`` where other processes would look for it in vain.
+
+    Raises:
+        RecipeError: if the source or the output lies there.
+    """
+    if runner.shares_memory:
+        return
+    source = recipe.source
+    urls = [source.url, *source.side_urls] if isinstance(source, Source) else []
+    for url in (*urls, out.out):
+        if storage.is_in_memory(url):
+            raise RecipeError(
+                f"{storage.redact(url)} lies in the memory of this process, where no worker "
+                "process can read or write it. Build with workers=1, or put it into files."
+            )
+
+
+def refuse_output_among_data(recipe: Recipe, out: OutputPaths) -> None:
+    """Refuses an output that the next build would take for records.
+
+    Raises:
+        RecipeError: if the output's folder lies in the source's, and the source would read it.
+    """
+    source = recipe.source
+    if not isinstance(source, Source):
+        return
+    opened = open_source(source.url, recipe.folder)
+    if not opened.local or opened.single or opened.pattern:
+        return
+    if not storage.is_local(out.folder):
+        return
+    root = os.path.realpath(storage.local_path(opened.root))
+    inside = os.path.relpath(os.path.realpath(storage.local_path(out.folder)), root)
+    written = SourceFile(path=f"{inside}/{MANIFEST}", num_bytes=1, stamp="")
+    if inside.split(os.sep)[0] != os.pardir and source.select([written]).files:
+        raise RecipeError(
+            f"The output {out.folder} lies inside the source {opened.shown}: the next build would "
+            "take it for data. Choose a folder beside the source."
+        )

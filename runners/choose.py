@@ -1,0 +1,20 @@
+"""From what a user says of an engine to the engine."""
+
+from __future__ import annotations
+
+from ..schemas.runner import Direct, JobRunner, Prism, RunnerConfig
+
+
+def make_runner(config: RunnerConfig) -> JobRunner:
+    """The engine that a config describes; nothing is started or checked yet."""
+    if isinstance(config, Direct):
+        from .direct import DirectRunner
+
+        return DirectRunner(num_workers=config.workers)
+    if isinstance(config, Prism):
+        from .prism import PrismRunner
+
+        return PrismRunner(config)
+    from .flink import FlinkRunner
+
+    return FlinkRunner(config)

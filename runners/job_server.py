@@ -1,0 +1,102 @@
+"""The process of an engine's job server: started, waited for, ended by us, its output in a file.
+
+Beam starts such processes too, but logs all that they say, sets signal handlers of its own and
+ends them when Python does; a build wants one for its few jobs, and its last words when it dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+
+from ..schemas.errors import RunnerError
+
+START_SECONDS = 120.0
+_LAST_WORDS = 2000
+
+
+class JobServer:
+    """One job server on this machine."""
+
+    def __init__(self, command: Callable[[int, str], Sequence[str]], *, engine: str) -> None:
+        """Starts it, and waits until it listens.
+
+        Args:
+            command: Given the port to listen on and a folder of its own, the command line.
+            engine: What the user calls the engine.
+
+        Raises:
+            RunnerError: if it ends, or does not listen in time.
+        """
+        self._engine = engine
+        self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-engine-")
+        self._log_path = os.path.join(self._scratch.name, "log.txt")
+        port = _free_port()
+        self.endpoint = f"localhost:{port}"
+        with open(self._log_path, "wb") as log:
+            self._process = subprocess.Popen(
+                list(command(port, self._scratch.name)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C on the terminal is ours to answer.
+                start_new_session=True,
+            )
+        try:
+            self._wait(port)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def stop(self) -> None:
+        """Ends it and all that it started."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        self._scratch.cleanup()
+
+    def last_words(self) -> str:
+        """The end of what it wrote."""
+        with open(self._log_path, errors="replace") as log:
+            return log.read()[-_LAST_WORDS:].strip()
+
+    def _wait(self, port: int) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            if self._process.poll() is not None:
+                raise RunnerError(
+                    f"The job server of {self._engine} ended with code {self._process.returncode} "
+                    f"before it could take a job. Its last words:\n{self.last_words()}"
+                )
+            try:
+                socket.create_connection(("localhost", port), timeout=1).close()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise RunnerError(
+                        f"The job server of {self._engine} did not listen within "
+                        f"{START_SECONDS:.0f} s. Its last words:\n{self.last_words()}"
+                    ) from None
+                time.sleep(0.05)
+            else:
+                return
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port: int = found.getsockname()[1]
+        return port

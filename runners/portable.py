@@ -1,0 +1,167 @@
+"""Engines that Beam reaches through a job server: what Prism, Flink and Spark have in common.
+
+The job server is started with the first job and kept for those that follow. Where the engine
+runs on this machine, its worker is this process (Beam's LOOPBACK environment).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from ..schemas import errors
+from ..schemas.errors import RecipeError, RunnerError, SnapshardError
+from .job_server import JobServer
+from .quiet import quiet, quiet_threads
+
+_RAISED = re.compile(
+    r"snapshard\.schemas\.errors\.(\w+): (.*?)(?: \[while running '|\Z)", re.DOTALL
+)
+_LAST_WORDS = 2000
+
+
+class PortableRunner:
+    """Runs jobs on an engine behind a job server; a context manager around a build's jobs.
+
+    It fulfils :class:`snapshard.schemas.runner.JobRunner`. A subclass says how its job server
+    starts and what the engine needs.
+    """
+
+    name = "portable"
+
+    def __init__(self, *, num_workers: int, beam_options: Sequence[str]) -> None:
+        """Takes what every such engine is told; starts nothing."""
+        self._num_workers = num_workers
+        self._beam_options = tuple(beam_options)
+        self._server: JobServer | None = None
+
+    @property
+    def threads_per_worker(self) -> int:
+        """One: the engine itself gives a worker several elements at once."""
+        return 1
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the worker is this process."""
+        return self._environment_type() == "LOOPBACK"
+
+    def check(self) -> None:
+        """Looks for what the engine needs.
+
+        Raises:
+            RecipeError: if something is missing: what, and how to get it.
+        """
+        raise NotImplementedError
+
+    def engine_options(self) -> list[str]:
+        """What Beam has to be told for this engine."""
+        raise NotImplementedError
+
+    def server_command(self, port: int, folder: str) -> list[str]:
+        """The command line of the engine's job server.
+
+        Args:
+            port: Where it is to listen.
+            folder: A local folder of its own, for what it has to store.
+        """
+        raise NotImplementedError
+
+    def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
+        """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
+
+        A :class:`SnapshardError` raised by a DoFn comes out as itself, with its own message.
+
+        Raises:
+            RunnerError: if the engine could not run the job, or ended before it was done.
+        """
+        import apache_beam as beam
+
+        with quiet(), quiet_threads():
+            if self._server is None:
+                self._server = JobServer(self.server_command, engine=self.name)
+            options = self._options(job_name, f"--job_endpoint={self._server.endpoint}")
+            pipeline = beam.Pipeline(options=options)
+            construct(pipeline)
+            try:
+                result = pipeline.run()
+                result.wait_until_finish()
+            except SnapshardError:
+                raise
+            except Exception as error:
+                raise self._explained(str(error), job_name=job_name) from None
+
+    def __enter__(self) -> PortableRunner:
+        """Does nothing: the job server starts with the first job."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ends the job server."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+
+    def _environment_type(self) -> str:
+        """Where Python runs: as the user's options say, else in this process."""
+        given = [
+            option.partition("=")[2]
+            for option in self._beam_options
+            if option.startswith("--environment_type=")
+        ]
+        return given[-1] if given else "LOOPBACK"
+
+    def _options(self, job_name: str, *further: str) -> Any:
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        flags = [
+            *self.engine_options(),
+            f"--environment_type={self._environment_type()}",
+            # Else Beam lists the installed packages with pip, which need not be there.
+            "--experiments=disable_logging_submission_environment",
+            *self._beam_options,
+            *further,
+        ]
+        try:
+            return PipelineOptions(flags, job_name=job_name, pickle_library="cloudpickle")
+        except SystemExit:
+            # Beam's parser has said on standard error which option it does not take.
+            raise RecipeError(
+                f"Beam does not take the options {' '.join(self._beam_options)}. Give each as "
+                "--name=value."
+            ) from None
+
+    def _explained(self, text: str, *, job_name: str) -> SnapshardError:
+        own = own_error(text)
+        if own is not None:
+            return own
+        if self._server is not None and self._server.exit_code is not None:
+            return RunnerError(
+                f"The job server of {self.name} ended with code {self._server.exit_code} in the "
+                f"job {job_name!r}. Start the same build again: it goes on from what is finished. "
+                f"Its last words:\n{self._server.last_words()}"
+            )
+        return RunnerError(
+            f"The job {job_name!r} failed on {self.name}. Start the same build again: it goes on "
+            f"from what is finished. What the engine said:\n{text.strip()[-_LAST_WORDS:]}"
+        )
+
+
+def own_error(text: str) -> SnapshardError | None:
+    r"""The error of ours that a worker raised, out of what an engine tells of it.
+
+    Engines pass on a traceback as text.
+
+    >>> own_error("…\nsnapshard.schemas.errors.DataError: t.csv: bad [while running 'Prepare']\n…")
+    DataError('t.csv: bad')
+    """
+    for match in _RAISED.finditer(text):
+        kind = getattr(errors, match[1], None)
+        if isinstance(kind, type) and issubclass(kind, SnapshardError):
+            return kind(match[2].strip())
+    return None

@@ -1,0 +1,55 @@
+"""Keeps what engines log off the terminal: what matters of it comes out as an error."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+_NOISY = ("apache_beam", "grpc")
+
+
+@contextlib.contextmanager
+def quiet(*further: str) -> Iterator[None]:
+    """Keeps the logs of Beam, and of what else is named, off the terminal.
+
+    Loggers whose level somebody has set are left as they are.
+    """
+    silenced = []
+    for name in (*_NOISY, *further):
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.CRITICAL + 1)
+            silenced.append(logger)
+    try:
+        yield
+    finally:
+        for logger in silenced:
+            logger.setLevel(logging.NOTSET)
+
+
+@contextlib.contextmanager
+def quiet_threads() -> Iterator[None]:
+    """Keeps what Beam's threads raise when an engine hangs up off the terminal.
+
+    Workers in this process lose their connection at the end of every job; a job that failed is
+    told by its result.
+    """
+    shown: Callable[[threading.ExceptHookArgs], object] = threading.excepthook
+
+    def hook(raised: threading.ExceptHookArgs) -> None:
+        if not _is_hanging_up(raised.exc_value):
+            shown(raised)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = shown
+
+
+def _is_hanging_up(error: BaseException | None) -> bool:
+    import grpc  # type: ignore[import-untyped]
+
+    return isinstance(error, grpc.RpcError)
