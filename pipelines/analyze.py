@@ -27,7 +27,7 @@ from ..schemas.errors import RecipeError, RunnerError, SnapshardError
 from ..schemas.features import Features
 from ..schemas.recipe import Recipe
 from ..transforms import storage
-from ..transforms.graph import GraphInfo, GraphOutputs, put_graph, read_graph_info
+from ..transforms.graph import GraphInfo, GraphOutputs, checked_graph, put_graph
 from .staging import StagedRecipe
 from .train_records import read_handed_over
 
@@ -95,7 +95,7 @@ def analyze(
         StorageError: if the graph cannot be written.
         RunnerError: if the child process died.
     """
-    done = read_graph_info(url)
+    done = checked_graph(url)
     if done is not None:
         return done
     if process is None:

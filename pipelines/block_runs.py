@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from ..schemas.blocks import Block, RawBatch, WorkUnit
+from ..schemas.errors import DamagedWorkError
 from ..schemas.features import Features
 from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe, Source
@@ -17,7 +19,7 @@ from ..transforms.keys import record_keys
 from ..transforms.opened_source import open_source
 from ..transforms.prepare.compile import StepRunner
 from ..transforms.rejects import Dropped
-from ..transforms.summary import RunEntry, Summary
+from ..transforms.summary import Summary
 from ..transforms.validate import Validator
 from .extraction import reading
 from .keying import RecordKeys
@@ -94,24 +96,19 @@ class RunMaker:
         self._in_order = (
             config.stage == 0 and last and not recipe.files.numbered and not splits.partitioned
         )
-        self._files = RunFiles(
-            config.workspace,
-            config.features.outputs,
-            label=label_of(recipe, config.features.outputs),
-            stratify_by=splits.stratify_by if last else None,
-            suffix=keys_suffix(splits) if last else "plain",
-        )
+        self._files = run_files(config, recipe)
 
     def make(self, unit: WorkUnit) -> Summary:
-        """Makes sure that the unit's run and its key file are in the workspace."""
+        """Makes sure that the unit's run and its key file are in the workspace, and whole."""
         run_id = self._config.run_id(unit)
         info = run_in_place(self._config.workspace, run_id)
-        if info is None:
-            dropped = Dropped()
-            records = self.records(unit, dropped)
-            info = self._files.write(run_id, records, dropped=dropped, in_order=self._in_order)
-        entry: RunEntry = self._files.entry(info)
-        return self._files.summary(entry)
+        if info is not None:
+            with contextlib.suppress(DamagedWorkError):
+                return self._files.summarize(info)
+        dropped = Dropped()
+        records = self.records(unit, dropped)
+        info = self._files.write(run_id, records, dropped=dropped, in_order=self._in_order)
+        return self._files.summarize(info)
 
     def records(self, unit: WorkUnit, dropped: Dropped) -> Iterator[pa.RecordBatch]:
         """The unit's prepared records with their keys, batch by batch."""
@@ -121,6 +118,18 @@ class RunMaker:
                 yield self._keys.add(prepared, rejects=dropped.rejects)
             dropped.rejects.extend(prepared.rejects)
             dropped.num_filtered += prepared.num_filtered
+
+
+def run_files(config: PrepareConfig, recipe: Recipe) -> RunFiles:
+    """The files of a stage's runs."""
+    last = config.stage + 1 == len(stages_of(recipe))
+    return RunFiles(
+        config.workspace,
+        config.features.outputs,
+        label=label_of(recipe, config.features.outputs),
+        stratify_by=recipe.splits.stratify_by if last else None,
+        suffix=keys_suffix(recipe.splits) if last else "plain",
+    )
 
 
 class SourceReader:

@@ -25,11 +25,12 @@ from ..schemas.progress import Progress, Silent
 from ..schemas.recipe import Recipe, Source
 from ..schemas.runner import JobRunner
 from ..transforms import storage
-from ..transforms.graph import read_graph_info
+from ..transforms.graph import checked_graph, read_graph_info
 from ..transforms.opened_source import open_source
 from ..transforms.rejects import describe_rejects
-from ..transforms.shards import ShardSettings, read_shard_info, shard_name
+from ..transforms.shards import ShardSettings, missing_shards, shard_name
 from ..transforms.summary import Summary
+from .damage import redoing_damage
 from .layout import Layout, lay_out, plan_with, train_split
 from .leaks import find_leaks
 from .occupancy import building
@@ -147,7 +148,10 @@ class Build:
                 return dataclasses.replace(Snapshot.open(folder), cached=True)
             if process is None and found.inventory.num_hashed:
                 process = self._start_analysis(stack)
-            return self._build(found, process, started=started)
+            return redoing_damage(
+                # A process for the analysis serves once.
+                lambda met: self._build(found, None if met else process, met, started=started)
+            )
 
     def _start_analysis(self, stack: contextlib.ExitStack) -> AnalysisProcess | None:
         """Lets the process of the analysis load its libraries ahead."""
@@ -158,7 +162,14 @@ class Build:
         scratch = stack.enter_context(storage.scratch_folder(self._workspace.root))
         return stack.enter_context(start_process(scratch))
 
-    def _build(self, found: Survey, process: AnalysisProcess | None, *, started: float) -> Snapshot:
+    def _build(
+        self,
+        found: Survey,
+        process: AnalysisProcess | None,
+        met: Sequence[str],
+        *,
+        started: float,
+    ) -> Snapshot:
         staged = stage(found.recipe, self._workspace)
         if process is not None:
             from .analyze import AnalysisTask
@@ -166,7 +177,12 @@ class Build:
             process.begin(AnalysisTask(staged=staged, prepared=found.features.prepared))
         with self._timed("prepare"):
             prepared = prepare_records(
-                found, staged, self._workspace, runner=self._runner, progress=self._progress
+                found,
+                staged,
+                self._workspace,
+                runner=self._runner,
+                progress=self._progress,
+                thorough=bool(met),
             )
         self._check_rejects(prepared)
         with self._timed("analyze"):
@@ -187,6 +203,7 @@ class Build:
             num_written = self._write(found, prepared.digest, layout, settings)
         facts = {
             "blocks": {"total": prepared.num_units, "prepared": prepared.num_made},
+            "damage_met": list(met),
             "fingerprint_parts": found.parts.to_json(),
             "host": platform.node(),
             # Not in the manifest: what is skipped is no input, and may vary under one fingerprint.
@@ -309,7 +326,7 @@ class Build:
         url = self._workspace.graph(
             digest([name, parts.analysis, parts.preprocessing, parts.splits, dict(parts.versions)])
         )
-        reused = read_graph_info(url) is not None
+        reused = checked_graph(url) is not None
         with storage.scratch_folder(self._workspace.root) as scratch:
             analyze(spec, url, scratch=scratch, process=process)
         self._progress.finish("analyze", reused=reused)
@@ -347,7 +364,7 @@ class Build:
         """Makes sure that all shards are in place; gives how many were written."""
         names = [shard_name(shard, settings) for plan in layout.splits for shard in plan.shards]
         outputs = [self._workspace.shard_info(found.fingerprint, str(name)) for name in names]
-        missing = [name for name in names if read_shard_info(settings, name) is None]
+        missing = missing_shards(settings, names)
         if missing:
             with watched(self._progress, "write", outputs=outputs, unit="shards"):
                 from .write import WriteShards

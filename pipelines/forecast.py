@@ -201,7 +201,7 @@ def _next_stage(
     )
     run_id = f"{config.stage:032x}"
     info = files.write(run_id, batches, dropped=Dropped(), in_order=False)
-    summary = files.summary(files.entry(info))
+    summary = files.summarize(info)
     write_summary(summary, workspace, run_id)
     ends = config.ends
     if ends is None and needs_time_ends(found.recipe) and info.num_records:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 from ..schemas.blocks import Block, SourceFile, WorkUnit
-from ..schemas.errors import DataError, StorageError
+from ..schemas.errors import DamagedWorkError, DataError, StorageError
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
 from ..schemas.recipe import CountsRows, Source
@@ -26,6 +26,7 @@ from ..transforms import storage
 from ..transforms.blocks import BLOCK_BYTES, group_blocks
 from ..transforms.local_files import NO_PERMISSION
 from ..transforms.opened_source import OpenedSource
+from ..transforms.sealed import put_named
 from .limits import lowest_files
 from .memo import Known, read_memo
 
@@ -155,7 +156,7 @@ def count_unused_rows(inventory: Inventory, source: Source, opened: OpenedSource
 
 
 def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[str]:
-    """Writes blocks to descriptor files, unless they lie there: JSON Lines, named by content.
+    """Writes blocks to descriptor files, unless they lie there whole: JSON Lines, named by content.
 
     Returns:
         The files' URLs, in the order of the blocks: about 1,000 blocks each.
@@ -166,9 +167,8 @@ def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[
     urls = []
     for group in _descriptor_groups(blocks):
         content = b"".join(block.to_line() + b"\n" for block in group)
-        url = workspace.blocks(hashlib.sha256(content).hexdigest()[:32])
-        if not storage.exists(url):
-            storage.put_bytes(url, content)
+        url = workspace.blocks(_descriptors_digest(content))
+        put_named(url, content)
         urls.append(url)
     return urls
 
@@ -180,9 +180,17 @@ def read_descriptors(url: str) -> list[bytes]:
     ten thousand objects to pickle.
 
     Raises:
+        DamagedWorkError: if it is not what was written.
         StorageError: if it cannot be read.
     """
-    return storage.read_bytes(url).splitlines()
+    content = storage.read_bytes(url)
+    if _descriptors_digest(content) not in url:
+        raise DamagedWorkError(f"{storage.redact(url)} is damaged. Start the build again.")
+    return content.splitlines()
+
+
+def _descriptors_digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _descriptor_groups(blocks: Sequence[WorkUnit]) -> Iterator[list[WorkUnit]]:

@@ -5,13 +5,12 @@ They save work, nothing else: a missing or damaged one holds nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from ..schemas.errors import StorageError
-from ..transforms import storage
+from ..transforms.sealed import put_sealed, read_sealed
 
 _NUM_SOURCES = 4
 
@@ -19,10 +18,10 @@ _NUM_SOURCES = 4
 def read_sources(url: str, *, what: str) -> dict[str, Any]:
     """What a file keeps, by source; ``what`` says of what kind and version it is."""
     try:
-        head, _, body = storage.read_bytes(url).partition(b"\n")
+        body = read_sealed(url, what=what)
     except StorageError:
         return {}
-    content: dict[str, Any] = json.loads(body) if head + b"\n" == _head(what, body) else {}
+    content: dict[str, Any] = {} if body is None else json.loads(body)
     return content
 
 
@@ -37,9 +36,4 @@ def write_source(
     others = [item for item in sources.items() if item[0] != source]
     content = dict([*others[1 - _NUM_SOURCES :], (source, kept)])
     body = json.dumps(content, separators=(",", ":")).encode("ascii")
-    storage.put_bytes(url, _head(what, body) + body)
-
-
-def _head(what: str, body: bytes) -> bytes:
-    """The first line: a flipped bit must not pass for something known."""
-    return f"snapshard {what} {hashlib.sha256(body).hexdigest()}\n".encode("ascii")
+    put_sealed(url, body, what=what)

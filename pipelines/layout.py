@@ -13,7 +13,7 @@ from ..schemas.blocks import SplitPlan
 from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe
 from ..schemas.shards import Compression
-from ..transforms import storage
+from ..transforms.sealed import put_sealed, read_sealed
 from ..transforms.shards import load_graph, run_readers
 from ..transforms.sizing import measure_sample
 from ..transforms.summary import Summary
@@ -59,9 +59,10 @@ def lay_out(
     found: Survey, summary: Summary, *, workspace: Workspace, graph: str | None
 ) -> tuple[Layout, bool]:
     """The layout of a snapshot, and whether the workspace had it already."""
-    url = workspace.plan(found.fingerprint)
-    if storage.exists(url):
-        value = json.loads(storage.read_bytes(url))
+    url, what = workspace.plan(found.fingerprint), f"plan-2 {found.fingerprint}"
+    content = read_sealed(url, what=what)
+    if content is not None:
+        value = json.loads(content)
         return Layout(plan_from_json(value["splits"]), value["compression"]), True
     recipe = found.recipe
     sizes = measure_sample(
@@ -81,7 +82,7 @@ def lay_out(
     )
     layout = Layout(plans, compression)
     value = {"compression": compression, "splits": plan_to_json(plans)}
-    storage.put_bytes(url, json.dumps(value, sort_keys=True).encode())
+    put_sealed(url, json.dumps(value, sort_keys=True).encode(), what=what)
     return layout, False
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from ..schemas.blocks import WorkUnit
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
+from ..schemas.recipe import Recipe
 from ..schemas.runner import JobRunner
-from ..transforms import storage
 from ..transforms.partitions import time_ends
-from ..transforms.summary import RunEntry, Summary, read_summary
-from .block_runs import PrepareConfig, summary_digest
+from ..transforms.summary import RunEntry, Summary, find_summary, read_summary
+from .block_runs import PrepareConfig, run_files, summary_digest
 from .inventory import write_descriptors
 from .merging import plan_spans
 from .run_files import run_in_place
@@ -97,8 +97,21 @@ def prepare_records(
     *,
     runner: JobRunner,
     progress: Progress,
+    thorough: bool = False,
 ) -> Prepared:
-    """Makes sure that every unit of every stage has its run."""
+    """Makes sure that every unit of every stage has its run.
+
+    Args:
+        found: The survey.
+        staged: Its recipe.
+        workspace: Where runs lie.
+        runner: What runs the jobs.
+        progress: Told how far they are.
+        thorough: Reads every run that there is already, all of it, and makes damaged ones anew.
+
+    Raises:
+        DamagedWorkError: if a run of an earlier stage turns out to be damaged.
+    """
     config = first_config(found, staged, workspace)
     units: Sequence[WorkUnit] = found.inventory.blocks
     entries: list[RunEntry] = []
@@ -107,8 +120,14 @@ def prepare_records(
     while True:
         digest = summary_digest(config, units, found.recipe.splits)
         label = f"{STEP} {config.stage + 1}" if len(found.stages) > 1 else STEP
-        made = _run_stage(config, units, digest, label=label, runner=runner, progress=progress)
-        summary = read_summary(workspace, digest)
+        missing = _missing_runs(config, units, found.recipe, thorough=thorough)
+        made = len(missing)
+        summary = None if missing else find_summary(workspace, digest)
+        if summary is None:
+            _run_stage(config, units, digest, label=label, runner=runner, progress=progress)
+            summary = read_summary(workspace, digest)
+        else:
+            progress.start(label, total=len(units), unit="blocks")
         progress.finish(label, reused=not made, note=f"{summary.num_records:,} records")
         entries += summary.entries
         digests.append(digest)
@@ -135,6 +154,20 @@ def prepare_records(
     )
 
 
+def _missing_runs(
+    config: PrepareConfig, units: Sequence[WorkUnit], recipe: Recipe, *, thorough: bool
+) -> list[str]:
+    """The units' runs that have to be made, in part or in whole."""
+    files = run_files(config, recipe)
+    missing = []
+    for unit in units:
+        run_id = config.run_id(unit)
+        info = run_in_place(config.workspace, run_id)
+        if info is None or (thorough and files.drop_damage(info)):
+            missing.append(run_id)
+    return missing
+
+
 def _run_stage(
     config: PrepareConfig,
     units: Sequence[WorkUnit],
@@ -143,20 +176,13 @@ def _run_stage(
     label: str,
     runner: JobRunner,
     progress: Progress,
-) -> int:
-    """Makes sure that each unit has its run; gives how many had none."""
-    workspace = config.workspace
-    run_ids = [config.run_id(unit) for unit in units]
-    outputs = [workspace.run_info(run_id) for run_id in run_ids]
-    missing = [run_id for run_id in run_ids if run_in_place(workspace, run_id) is None]
-    if missing or not storage.exists(workspace.summary(digest)):
-        descriptors = write_descriptors(units, workspace)
-        with watched(progress, label, outputs=outputs, unit="blocks"):
-            # Takes seconds: in the step's time, so that its bar shows.
-            from .prepare import PrepareRuns
+) -> None:
+    """Makes sure that each unit has its run, and sums them up."""
+    descriptors = write_descriptors(units, config.workspace)
+    outputs = [config.workspace.run_info(config.run_id(unit)) for unit in units]
+    with watched(progress, label, outputs=outputs, unit="blocks"):
+        # Takes seconds: in the step's time, so that its bar shows.
+        from .prepare import PrepareRuns
 
-            job = PrepareRuns(config, descriptors, digest, runner.threads_per_worker)
-            runner.run(lambda pipeline: pipeline | job, job_name=STEP)
-    else:
-        progress.start(label, total=len(outputs), unit="blocks")
-    return len(missing)
+        job = PrepareRuns(config, descriptors, digest, runner.threads_per_worker)
+        runner.run(lambda pipeline: pipeline | job, job_name=STEP)

@@ -2,11 +2,13 @@
 
 A run is named by the hash of its inputs, of the prepare code and its settings and of the
 libraries' versions: a run that exists is reported, not computed again, which is resume, the
-cache and the incremental build in one rule.
+cache and the incremental build in one rule. What is reported is checked: facts are sealed, records
+and keys have a checksum for each batch, which is checked when it is read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -17,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..schemas.blocks import ImageFacts, RunInfo
+from ..schemas.errors import DamagedWorkError, Reject, StorageError
 from ..schemas.features import Features, Image
 from ..schemas.naming import Workspace
 from ..schemas.splits import Splits
@@ -24,7 +27,7 @@ from ..transforms import storage
 from ..transforms.contents import content_hashes
 from ..transforms.image_formats import found_formats
 from ..transforms.key_histogram import KeyHistogram
-from ..transforms.rejects import Dropped, rejects_to_bytes
+from ..transforms.rejects import Dropped, rejects_from_bytes, rejects_to_bytes
 from ..transforms.runs import (
     KEY,
     MERGE_BYTES,
@@ -40,6 +43,7 @@ from ..transforms.runs import (
     sort_records,
     wire_schema,
 )
+from ..transforms.sealed import is_lost, put_sealed, read_sealed
 from ..transforms.strata import label_texts
 from ..transforms.summary import RunEntry, Summary, batches_from_json
 
@@ -107,22 +111,23 @@ class RunFiles:
                 noted = self._noting(batches, facts)
                 for batch in noted if in_order else _sorted(noted, self.schema, scratch):
                     writer.write(sort_records(batch))
+            rejects = rejects_to_bytes(dropped.rejects) if dropped.rejects else b""
             info = RunInfo(
                 run_id=run_id,
                 num_records=writer.num_records,
                 num_bytes=writer.num_bytes,
                 num_rejects=len(dropped.rejects),
                 num_filtered=dropped.num_filtered,
-                sha256=writer.sha256(),
+                rejects_sha256=hashlib.sha256(rejects).hexdigest() if rejects else "",
                 batches=tuple(writer.batches),
                 image_facts=facts,
             )
             storage.put_file(path, workspace.run(run_id))
-        if dropped.rejects:
-            content = rejects_to_bytes(dropped.rejects)
-            storage.put_bytes(workspace.run_rejects(run_id), content)
+        if rejects:
+            storage.put_bytes(workspace.run_rejects(run_id), rejects)
         # The run exists from here on.
-        storage.put_bytes(workspace.run_info(run_id), _json_bytes(info.to_json()))
+        content = _json_bytes(info.to_json())
+        put_sealed(workspace.run_info(run_id), content, what=_what_info(run_id))
         return info
 
     def _noting(
@@ -132,21 +137,68 @@ class RunFiles:
             merge_image_facts(facts, batch, self._features)
             yield batch
 
-    def entry(self, info: RunInfo) -> RunEntry:
-        """A run in place with its key file, which is written if it is not there."""
+    def summarize(self, info: RunInfo) -> Summary:
+        """The summary of a run in place, from its key file, which is made if it is not whole.
+
+        Raises:
+            DamagedWorkError: if the run itself is needed for that, and damaged.
+        """
+        entry = self._entry_in_place(info)
+        if entry is not None:
+            with contextlib.suppress(DamagedWorkError):
+                return self._summary(entry)
+        return self._summary(self._entry_anew(info))
+
+    def drop_damage(self, info: RunInfo) -> bool:
+        """Reads a run in place with all that belongs to it, and forgets what is damaged of it.
+
+        Returns:
+            Whether something was forgotten, so that it has to be made.
+        """
+        try:
+            read_run_rejects(self._workspace, info)
+            for _ in self._reader(info).scan():
+                pass
+        except DamagedWorkError:
+            storage.remove_tree(self._workspace.run_info(info.run_id))
+            return True
+        entry = self._entry_in_place(info)
+        try:
+            if entry is not None:
+                self._summary(entry)
+        except DamagedWorkError:
+            storage.remove_tree(self._keys_info(info))
+            return True
+        return entry is None
+
+    def _reader(self, info: RunInfo) -> RunReader:
+        return RunReader(self._workspace.run(info.run_id), info.batches, self.schema)
+
+    def _keys_info(self, info: RunInfo) -> str:
+        return self._workspace.run_keys(info.run_id, self._suffix) + ".json"
+
+    def _entry_in_place(self, info: RunInfo) -> RunEntry | None:
+        """A run with its key file; None where there is none."""
+        content = read_sealed(self._keys_info(info), what=self._what_keys(info))
+        if content is None:
+            return None
+        return RunEntry(info, batches_from_json(json.loads(content)))
+
+    def _entry_anew(self, info: RunInfo) -> RunEntry:
+        """A run with its key file, which is written."""
         url = self._workspace.run_keys(info.run_id, self._suffix)
-        if storage.exists(url + ".json"):
-            return RunEntry(info, batches_from_json(json.loads(storage.read_bytes(url + ".json"))))
-        reader = RunReader(self._workspace.run(info.run_id), info.batches, self.schema)
         with storage.scratch_folder(self._workspace.root) as scratch:
             path = os.path.join(scratch, "keys.arrow")
             with RunWriter(path, keys_schema()) as writer:
-                for batch in reader.scan():
+                for batch in self._reader(info).scan():
                     writer.write(self._key_columns(batch))
             storage.put_file(path, url)
         value = [list(dataclasses.astuple(batch)) for batch in writer.batches]
-        storage.put_bytes(url + ".json", _json_bytes(value))
+        put_sealed(self._keys_info(info), _json_bytes(value), what=self._what_keys(info))
         return RunEntry(info, tuple(writer.batches))
+
+    def _what_keys(self, info: RunInfo) -> str:
+        return f"keys-2 {info.run_id} {self._suffix}"
 
     def _key_columns(self, records: pa.RecordBatch) -> pa.RecordBatch:
         name = self._stratify_by
@@ -157,7 +209,7 @@ class RunFiles:
         contents = pa.array(content_hashes(records.select(self._compared)))
         return pa.RecordBatch.from_arrays([*columns, strata, contents], schema=keys_schema())
 
-    def summary(self, entry: RunEntry) -> Summary:
+    def _summary(self, entry: RunEntry) -> Summary:
         """The facts of one run, from its key file."""
         url = self._workspace.run_keys(entry.run.run_id, self._suffix)
         parts = (
@@ -174,15 +226,42 @@ class RunFiles:
 
 def run_in_place(workspace: Workspace, run_id: str) -> RunInfo | None:
     """What is known of a run; None where it or a part of it is missing."""
-    if not storage.exists(workspace.run_info(run_id)):
+    content = read_sealed(workspace.run_info(run_id), what=_what_info(run_id))
+    if content is None:
         return None
-    info = RunInfo.from_json(json.loads(storage.read_bytes(workspace.run_info(run_id))))
+    info = RunInfo.from_json(json.loads(content))
     url = workspace.run(run_id)
     if not storage.exists(url) or storage.num_bytes(url) != info.num_bytes:
         return None
     if info.num_rejects and not storage.exists(workspace.run_rejects(run_id)):
         return None
     return info
+
+
+def read_run_rejects(workspace: Workspace, info: RunInfo) -> list[Reject]:
+    """The rejects of a run in place.
+
+    Raises:
+        DamagedWorkError: if their file is missing or damaged.
+    """
+    if not info.num_rejects:
+        return []
+    url = workspace.run_rejects(info.run_id)
+    try:
+        content = storage.read_bytes(url)
+    except StorageError as error:
+        if not is_lost(error):
+            raise
+        content = b""
+    if hashlib.sha256(content).hexdigest() != info.rejects_sha256:
+        raise DamagedWorkError(
+            f"{storage.redact(url)} is missing or damaged. Start the build again: it makes it anew."
+        )
+    return rejects_from_bytes(content)
+
+
+def _what_info(run_id: str) -> str:
+    return f"run-2 {run_id}"
 
 
 def _json_bytes(value: object) -> bytes:

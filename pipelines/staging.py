@@ -20,12 +20,13 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol
 
-from ..schemas.errors import RecipeError, StorageError
+from ..schemas.errors import DamagedWorkError, RecipeError
 from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe
 from ..transforms import storage
 from ..transforms.code_digest import code_digest, step_digest
 from ..transforms.prepare.step_files import give_files
+from ..transforms.sealed import put_named
 from ..transforms.source_settings import functions_of
 from ..transforms.user_code import user_modules
 from .recipe_modules import ArchiveTree, FolderTree, RecipeModules
@@ -135,11 +136,10 @@ def refuse_written_secrets(recipe: Recipe) -> None:
 
 
 def _put(archive: bytes, workspace: Workspace) -> tuple[str, str]:
-    """Puts an archive, named by its content, unless it lies there: its place and its hash."""
+    """Puts an archive, named by its content, unless it lies there whole: its place and its hash."""
     digest = hashlib.sha256(archive).hexdigest()
     url = workspace.staged(digest)
-    if not storage.exists(url):
-        storage.put_bytes(url, archive)
+    put_named(url, archive)
     return url, digest
 
 
@@ -182,7 +182,7 @@ def unpack(content: bytes) -> dict[str, bytes]:
 def _get(url: str, digest: str) -> bytes:
     content = storage.read_bytes(url)
     if hashlib.sha256(content).hexdigest() != digest:
-        raise StorageError(f"{url} is damaged. Delete it and start the build again.")
+        raise DamagedWorkError(f"{storage.redact(url)} is damaged. Start the build again.")
     return content
 
 

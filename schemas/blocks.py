@@ -145,6 +145,8 @@ class BatchInfo:
     """Partition of the first record."""
     key: int
     """Key of the first record."""
+    checksum: int
+    """CRC32C of the message: checked whenever the batch is read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,8 +182,8 @@ class RunInfo:
     num_bytes: int
     """Length of the run's file."""
     num_rejects: int
-    sha256: str
-    """Of the run's file."""
+    rejects_sha256: str
+    """Of the file of its rejects; empty where there are none."""
     batches: tuple[BatchInfo, ...]
     image_facts: Mapping[str, ImageFacts] = dataclasses.field(default_factory=dict)
     """What the records' images have in common, by feature."""

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..schemas.errors import StorageError
+from ..schemas.errors import DamagedWorkError, StorageError
 from ..schemas.features import (
     Feature,
     Features,
@@ -35,8 +35,10 @@ from . import storage
 from .computed import ARROW_VALUES, as_lists
 from .metadata import tensor_adapter_config
 from .runs import wire_schema
+from .sealed import is_lost, put_sealed, read_sealed
 
 DESCRIPTION = "graph.json"
+_WHAT = "graph-2"
 
 _NUMPY = {"int64": np.int64, "float32": np.float32, "bytes": np.object_}
 
@@ -112,14 +114,47 @@ def put_graph(local: str, url: str, *, inputs: Features, outputs: GraphOutputs) 
     info = GraphInfo(inputs=inputs, outputs=outputs.features, kept=outputs.kept, files=files)
     for name in files:
         storage.put_file(os.path.join(local, name), join(url, name))
-    storage.put_bytes(join(url, DESCRIPTION), info.to_bytes())
+    put_sealed(join(url, DESCRIPTION), info.to_bytes(), what=_WHAT)
     return info
 
 
 def read_graph_info(url: str) -> GraphInfo | None:
-    """What is known of a graph in place; None where there is none."""
-    where = join(url, DESCRIPTION)
-    return GraphInfo.from_bytes(storage.read_bytes(where)) if storage.exists(where) else None
+    """What is known of a graph in place; None where there is none, or that is damaged."""
+    content = read_sealed(join(url, DESCRIPTION), what=_WHAT)
+    return None if content is None else GraphInfo.from_bytes(content)
+
+
+def checked_graph(url: str) -> GraphInfo | None:
+    """What is known of a graph in place, of which each file was read; None if it is not whole."""
+    info = read_graph_info(url)
+    if info is None:
+        return None
+    try:
+        for name in info.files:
+            read_graph_file(url, info, name)
+    except DamagedWorkError:
+        return None
+    return info
+
+
+def read_graph_file(url: str, info: GraphInfo, name: str) -> bytes:
+    """The content of a graph's file.
+
+    Raises:
+        DamagedWorkError: if it is missing or damaged.
+    """
+    try:
+        content = storage.read_bytes(join(url, name))
+    except StorageError as error:
+        if not is_lost(error):
+            raise
+        content = b""
+    if hashlib.sha256(content).hexdigest() != info.files[name]:
+        raise DamagedWorkError(
+            f"{storage.redact(join(url, name))} is missing or damaged. Start the build again: it "
+            "makes it anew."
+        )
+    return content
 
 
 class TransformGraph:
@@ -241,7 +276,7 @@ def _fetch(url: str, info: GraphInfo, folder: str) -> None:
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
-            file.write(storage.read_bytes(join(url, name)))
+            file.write(read_graph_file(url, info, name))
 
 
 def _to_arrow(tensor: Any, column: WireColumn, *, num_rows: int) -> pa.Array:

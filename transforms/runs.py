@@ -1,26 +1,29 @@
 """Runs: sorted Arrow IPC files of prepared records, written once and read by key range.
 
 A run holds the records of one block, sorted by (partition, key, id), in record batches of about
-1 MiB. Where each batch lies and its first key stand in the run's :class:`RunInfo`, so one
-ranged request fetches any slice. Merging the slices of all runs gives the records of a key
-range in their final order: an external merge sort whose shuffle is range reads.
+1 MiB. Where each batch lies, its first key and its checksum stand in the run's :class:`RunInfo`:
+one ranged request fetches any slice, and what comes is checked. Merging the slices of all runs
+gives the records of a key range in their final order: an external merge sort whose shuffle is
+range reads.
 """
 
 from __future__ import annotations
 
 import bisect
 import dataclasses
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..schemas.blocks import BatchInfo
+from ..schemas.errors import DamagedWorkError, StorageError
 from ..schemas.features import RESERVED_PREFIX, Features, WireColumn, wire_columns
 from . import storage
+from .sealed import is_lost
 
 PARTITION = RESERVED_PREFIX + "partition"
 KEY = RESERVED_PREFIX + "key"
@@ -35,6 +38,7 @@ MERGE_BYTES = 24 << 20
 """About so many bytes of all runs together are merged at once."""
 
 _MAGIC_BYTES = 8
+_REDONE = "Start the build again: it makes anew what is damaged."
 _META = (
     pa.field(PARTITION, pa.int16(), nullable=False),
     pa.field(KEY, pa.uint64(), nullable=False),
@@ -106,6 +110,7 @@ class RunWriter:
         """Starts a new file at ``path``."""
         self._path = path
         self._sink = pa.OSFile(path, "wb")
+        self._fd = os.open(path, os.O_RDONLY)
         self._writer = pa.ipc.new_file(self._sink, schema)
         # Arrow writes the head, magic bytes and schema, together with the first batch.
         self._end = _MAGIC_BYTES + schema.serialize().size
@@ -142,6 +147,8 @@ class RunWriter:
                 num_records=batch.num_rows,
                 partition=first[0],
                 key=first[1],
+                # As it lies there: Arrow writes a batch in many small parts.
+                checksum=google_crc32c.value(os.pread(self._fd, self._end - offset, offset)),
             )
         )
         self.num_records += batch.num_rows
@@ -150,6 +157,7 @@ class RunWriter:
         """Ends the file."""
         self._writer.close()
         self._sink.close()
+        os.close(self._fd)
 
     def __enter__(self) -> RunWriter:
         return self
@@ -162,14 +170,13 @@ class RunWriter:
         """Length of the closed file."""
         return os.path.getsize(self._path)
 
-    def sha256(self) -> str:
-        """Hash of the closed file's content, hex."""
-        with open(self._path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
 
 class RunReader:
-    """Reads slices of one run, local or remote, with one ranged read each."""
+    """Reads slices of one run, local or remote, with one ranged read each.
+
+    What is read is held against the checksums: a run that is missing, truncated or altered
+    raises a DamagedWorkError, and nothing of such a batch is given.
+    """
 
     def __init__(self, url: str, batches: Sequence[BatchInfo], schema: pa.Schema) -> None:
         """Takes what is known of the run; opens nothing."""
@@ -195,11 +202,7 @@ class RunReader:
         """All records, or those of a range, batch by batch, in order."""
         wanted = self._batches if keys is None else self._batches[slice(*self._overlap(keys))]
         for info in wanted:
-            content = storage.read_bytes(
-                self._url, start=info.offset, stop=info.offset + info.num_bytes
-            )
-            message = pa.ipc.read_message(pa.py_buffer(content))
-            batch = pa.ipc.read_record_batch(message, self._schema)
+            (batch,) = self._fetch([info])
             yield batch if keys is None else _within(batch, keys)
 
     def read(self, keys: KeyRange) -> list[pa.RecordBatch]:
@@ -207,19 +210,27 @@ class RunReader:
         first, stop = self._overlap(keys)
         if first >= stop:
             return []
-        wanted = self._batches[first:stop]
-        origin = wanted[0].offset
-        content = storage.read_bytes(
-            self._url, start=origin, stop=wanted[-1].offset + wanted[-1].num_bytes
-        )
-        buffer = pa.py_buffer(content)
-        found = []
+        inside = (_within(batch, keys) for batch in self._fetch(self._batches[first:stop]))
+        return [batch for batch in inside if batch.num_rows]
+
+    def _fetch(self, wanted: Sequence[BatchInfo]) -> Iterator[pa.RecordBatch]:
+        """Neighbouring batches, in one request, each checked."""
+        origin, stop = wanted[0].offset, wanted[-1].offset + wanted[-1].num_bytes
+        try:
+            content = storage.read_bytes(self._url, start=origin, stop=stop)
+        except StorageError as error:
+            if not is_lost(error):
+                raise
+            raise DamagedWorkError(f"{error} {_REDONE}") from None
         for info in wanted:
-            message = pa.ipc.read_message(buffer.slice(info.offset - origin, info.num_bytes))
-            batch = _within(pa.ipc.read_record_batch(message, self._schema), keys)
-            if batch.num_rows:
-                found.append(batch)
-        return found
+            start = info.offset - origin
+            message = content[start : start + info.num_bytes]
+            if len(message) != info.num_bytes or google_crc32c.value(message) != info.checksum:
+                raise DamagedWorkError(
+                    f"{storage.redact(self._url)} is damaged: its {info.num_bytes:,} bytes from "
+                    f"{info.offset:,} on are not those that were written. {_REDONE}"
+                )
+            yield pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(message)), self._schema)
 
 
 def _within(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:

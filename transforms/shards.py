@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..schemas.blocks import ShardInfo, ShardPlan, SplitPlan
-from ..schemas.errors import StorageError
+from ..schemas.errors import DamagedWorkError, StorageError
 from ..schemas.features import ClassLabel, Features
 from ..schemas.naming import ShardName, Workspace, join
 from ..schemas.shards import Compression
@@ -35,12 +37,15 @@ from .runs import (
     run_schema,
     wire_schema,
 )
+from .sealed import is_lost, put_sealed, read_sealed
 from .strata import bytes_texts, count_labels, is_countable, label_texts, most_frequent
 from .summary import RunEntry
 from .tfrecord import scan_tfrecord, write_tfrecord
 
 if TYPE_CHECKING:
     from .graph import TransformGraph
+
+_CHUNK_BYTES = 16 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,7 +191,7 @@ class ShardWriter:
         hasher = hashlib.sha256()
         num_read = sum(1 for _ in scan_tfrecord(path, settings.compression, hasher=hasher))
         if not num_read == written.num_examples == shard.num_examples:
-            raise StorageError(
+            raise DamagedWorkError(
                 f"{name}: planned {shard.num_examples:,} examples, wrote "
                 f"{written.num_examples:,}, read back {num_read:,}. The workspace "
                 f"{settings.workspace.root} may be damaged: remove it and build again."
@@ -226,7 +231,8 @@ class ShardWriter:
         storage.put_file(path, join(settings.snapshot, str(name)))
         # The shard exists from here on.
         url = settings.workspace.shard_info(settings.fingerprint, str(name))
-        storage.put_bytes(url, json.dumps(info.to_json(), sort_keys=True).encode())
+        content = json.dumps(info.to_json(), sort_keys=True).encode()
+        put_sealed(url, content, what=_what(settings, name))
         return info
 
     def _examples(
@@ -270,15 +276,60 @@ def shard_name(shard: ShardPlan, settings: ShardSettings) -> ShardName:
 def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
     """What is known of a shard in place; None if it has yet to be written."""
     url = settings.workspace.shard_info(settings.fingerprint, str(name))
-    if not storage.exists(url):
+    content = read_sealed(url, what=_what(settings, name))
+    if content is None:
         return None
-    info = ShardInfo.from_json(json.loads(storage.read_bytes(url)))
+    info = ShardInfo.from_json(json.loads(content))
     sizes = {info.file: info.num_bytes} | {k: v[0] for k, v in info.index_files.items()}
     for file, num_bytes in sizes.items():
         target = join(settings.snapshot, file)
         if not storage.exists(target) or storage.num_bytes(target) != num_bytes:
             return None
     return info
+
+
+def checked_shard(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
+    """What is known of a shard that an earlier build left, each byte of it held against its hash.
+
+    None if it has yet to be written; where it or its index is damaged, it is forgotten.
+    """
+    info = read_shard_info(settings, name)
+    if info is None:
+        return None
+    hashes = {info.file: info.sha256} | {k: v[1] for k, v in info.index_files.items()}
+    for file, sha256 in hashes.items():
+        if _sha256_of(join(settings.snapshot, file)) != sha256:
+            storage.remove_tree(settings.workspace.shard_info(settings.fingerprint, str(name)))
+            return None
+    return info
+
+
+def missing_shards(settings: ShardSettings, names: Sequence[ShardName]) -> list[ShardName]:
+    """The shards that have yet to be written; those that earlier builds left are read and checked.
+
+    A thread per core, since hashing leaves Python's lock to others.
+    """
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(functools.partial(checked_shard, settings), names))
+    return [name for name, info in zip(names, found, strict=True) if info is None]
+
+
+def _what(settings: ShardSettings, name: ShardName) -> str:
+    return f"shard-2 {settings.fingerprint} {name}"
+
+
+def _sha256_of(url: str) -> str | None:
+    """Hash of a file in place, hex; None where it is gone, or cannot be read any more."""
+    hasher = hashlib.sha256()
+    try:
+        num_bytes = storage.num_bytes(url)
+        for start in range(0, num_bytes, _CHUNK_BYTES):
+            hasher.update(storage.read_bytes(url, start, min(num_bytes, start + _CHUNK_BYTES)))
+    except StorageError as error:
+        if is_lost(error):
+            return None
+        raise
+    return hasher.hexdigest()
 
 
 def _sha256(path: str) -> str:

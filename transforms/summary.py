@@ -12,9 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..schemas.blocks import BatchInfo, ImageFacts, RunInfo
+from ..schemas.errors import DamagedWorkError
 from ..schemas.naming import Workspace
 from . import storage
 from .key_histogram import KeyHistogram
+from .sealed import put_sealed, read_sealed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +84,32 @@ class Summary:
 def write_summary(summary: Summary, workspace: Workspace, digest: str) -> None:
     """Puts a summary into the workspace; the histogram is last and commits it."""
     lines = "".join(entry.to_line() + "\n" for entry in summary.entries)
-    storage.put_bytes(workspace.summary_runs(digest), lines.encode())
-    storage.put_bytes(workspace.summary(digest), summary.histogram.to_bytes())
+    url = workspace.summary_runs(digest)
+    put_sealed(url, lines.encode(), what=f"summary-runs-2 {digest}")
+    url = workspace.summary(digest)
+    put_sealed(url, summary.histogram.to_bytes(), what=f"summary-2 {digest}")
+
+
+def find_summary(workspace: Workspace, digest: str) -> Summary | None:
+    """Reads a summary from the workspace; None where it is missing or damaged."""
+    content = read_sealed(workspace.summary(digest), what=f"summary-2 {digest}")
+    lines = read_sealed(workspace.summary_runs(digest), what=f"summary-runs-2 {digest}")
+    if content is None or lines is None:
+        return None
+    entries = tuple(RunEntry.from_line(line) for line in lines.splitlines())
+    return Summary(KeyHistogram.from_bytes(content), entries)
 
 
 def read_summary(workspace: Workspace, digest: str) -> Summary:
-    """Reads a summary from the workspace."""
-    content = storage.read_bytes(workspace.summary_runs(digest))
-    entries = tuple(RunEntry.from_line(line) for line in content.splitlines())
-    return Summary(KeyHistogram.from_bytes(storage.read_bytes(workspace.summary(digest))), entries)
+    """Reads a summary from the workspace.
+
+    Raises:
+        DamagedWorkError: if it is missing or damaged.
+    """
+    found = find_summary(workspace, digest)
+    if found is None:
+        raise DamagedWorkError(
+            f"{storage.redact(workspace.summary(digest))}, or the .jsonl beside it, is missing or "
+            "damaged. Start the build again: it makes it anew."
+        )
+    return found

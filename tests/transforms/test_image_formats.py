@@ -73,7 +73,7 @@ def test_facts_add_up_and_come_back() -> None:
         num_records=1,
         num_bytes=2,
         num_rejects=0,
-        sha256="",
+        rejects_sha256="",
         batches=(),
         image_facts={"image": both},
     )

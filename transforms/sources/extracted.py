@@ -43,6 +43,7 @@ BATCH_BYTES = 4 << 20
 
 _BATCH_ROWS = 1 << 16
 _LOOKED_AT = 1024
+_COMPARED = 16 << 20
 
 
 @config_class
@@ -313,9 +314,24 @@ def _put(path: str, folder: str) -> str:
     with open(path, "rb") as file:
         name = f"{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}.arrow"
     url = join(folder, name)
-    if not storage.exists(url):
+    if not _same(path, url):
         storage.put_file(path, url)
     return name
+
+
+def _same(path: str, url: str) -> bool:
+    """Whether a file lies there already, with the content of a local one.
+
+    Names alone would not tell of damage: the memo knows an extracted file by its time.
+    """
+    size = os.path.getsize(path)
+    if not storage.exists(url) or storage.num_bytes(url) != size:
+        return False
+    with open(path, "rb") as file:
+        return all(
+            storage.read_bytes(url, start, min(size, start + _COMPARED)) == file.read(_COMPARED)
+            for start in range(0, size, _COMPARED)
+        )
 
 
 def _opened(opened: OpenSource, path: str) -> Any:
