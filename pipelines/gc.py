@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
+import stat
 import time
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
@@ -21,16 +21,10 @@ from typing import Any
 from ..schemas.errors import RecipeError, StorageError
 from ..schemas.naming import BUILD, LATEST, MANIFEST, WORKSPACE, Workspace, join
 from ..transforms import storage
-from ..transforms.opened_source import modified_ns
-from .occupancy import alone
+from ..transforms.stamps import modified_ns
+from .garbage import FINGERPRINT, ROOMS, WORK, References, StoredFile, choose_garbage
+from .occupancy import SAFE_AGE_S, alone
 
-SAFE_AGE_S = 24 * 3600
-"""Where no lock tells whether a build is at work (on object stores), what is younger stays."""
-
-_ID = re.compile(r"[0-9a-f]{16,64}")
-_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-_BY_WORK = {"runs": "runs", "summaries": "summary", "graphs": "graph", "blocks": "blocks"}
-_BY_SNAPSHOT = ("plans", "shards")
 _COMMITS = {("runs", "json"), ("summaries", "arrow"), ("graphs", "json")}
 
 
@@ -39,45 +33,27 @@ class GcReport:
     """What was cleared, or would be.
 
     Attributes:
-        num_files: How many files.
+        paths: The files, each with its folder.
         num_bytes: Of all of them.
         unpublished: Folders of snapshots that were never published, all cleared.
         busy: Folders of names that were left alone, since a build is at work there.
+        links: Symbolic links in the place of snapshots and workspaces; none is followed.
     """
 
-    num_files: int
-    num_bytes: int
-    unpublished: tuple[str, ...]
-    busy: tuple[str, ...]
+    paths: tuple[str, ...] = ()
+    num_bytes: int = 0
+    unpublished: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
 
+    @property
+    def num_files(self) -> int:
+        """How many files."""
+        return len(self.paths)
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StoredFile:
-    """A file below the folder of a name.
-
-    Attributes:
-        path: Relative to that folder.
-        num_bytes: Its length.
-        modified_ns: When it was last written, in ns since 1970; None where the store is silent.
-    """
-
-    path: str
-    num_bytes: int
-    modified_ns: int | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class References:
-    """What published snapshots refer to.
-
-    Attributes:
-        published: Fingerprints of the published snapshots.
-        work: Folder of the workspace -> ids of what is kept in it; None keeps all, where a
-            snapshot does not tell what it was made of.
-    """
-
-    published: frozenset[str]
-    work: dict[str, frozenset[str]] | None
+    def to_json(self) -> dict[str, object]:
+        """The same as JSON values."""
+        return {"num_files": self.num_files, **dataclasses.asdict(self)}
 
 
 def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
@@ -99,55 +75,24 @@ def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
         )
     reports = [_collect(name, dry_run=dry_run) for name in names]
     return GcReport(
-        num_files=sum(report.num_files for report in reports),
+        paths=tuple(path for report in reports for path in report.paths),
         num_bytes=sum(report.num_bytes for report in reports),
         unpublished=tuple(path for report in reports for path in report.unpublished),
         busy=tuple(path for report in reports for path in report.busy),
+        links=tuple(path for report in reports for path in report.links),
     )
 
 
-def choose_garbage(files: Sequence[StoredFile], references: References) -> list[StoredFile]:
-    """The files that nothing refers to. Pure.
-
-    Args:
-        files: All files below the folder of a name.
-        references: What published snapshots refer to.
-    """
-    return [file for file in files if _is_garbage(file.path.split("/"), references)]
-
-
-def _is_garbage(parts: list[str], references: References) -> bool:
-    if storage.TEMPORARY.fullmatch(parts[-1]):
-        return len(parts) == 1 or parts[0] == WORKSPACE or bool(_FINGERPRINT.fullmatch(parts[0]))
-    if parts[0] != WORKSPACE:
-        unpublished = _FINGERPRINT.fullmatch(parts[0]) and parts[0] not in references.published
-        return len(parts) > 1 and bool(unpublished)
-    if len(parts) < 3:
-        return False
-    room, rest = parts[1], parts[2:]
-    # runs/<two digits>/<run id>.…; elsewhere the id comes first.
-    name = rest[1] if room == "runs" and len(rest) > 1 else rest[0]
-    name = name.split(".")[0]
-    if room == "scratch":
-        return name.startswith(storage.SCRATCH)
-    if not _ID.fullmatch(name):
-        return False
-    if room in _BY_SNAPSHOT:
-        return name not in references.published
-    if room in _BY_WORK:
-        return references.work is not None and name not in references.work[room]
-    # A build extracts anew, and puts in place what is missing.
-    return room in ("staged", "extracted")
-
-
 def _collect(folder: str, *, dry_run: bool) -> GcReport:
-    with alone(Workspace(join(folder, WORKSPACE)), write=not dry_run) as held:
+    workspace = Workspace(join(folder, WORKSPACE))
+    with alone(workspace, write=not dry_run) as held:
         if held is False:
-            return GcReport(num_files=0, num_bytes=0, unpublished=(), busy=(folder,))
+            return GcReport(busy=(folder,))
         files = list(_stored_files(folder))
-        found = {name for name in storage.list_names(folder) if _FINGERPRINT.fullmatch(name)}
+        found = {name for name in storage.list_names(folder) if FINGERPRINT.fullmatch(name)}
+        links = [name for name in sorted({*found, WORKSPACE}) if _is_link(join(folder, name))]
         references = _references(folder, found)
-        unpublished = found - references.published
+        unpublished = found - references.published - set(links)
         garbage = choose_garbage(files, references)
         if not held:
             limit = time.time_ns() - SAFE_AGE_S * 10**9
@@ -159,28 +104,52 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
                 for file in garbage
                 if file not in young and file.path.split("/")[0] not in spared
             ]
+        going = set(garbage)
+        # What holds anything else is no leftover of a build alone: its folder stays.
+        unpublished -= {file.path.split("/")[0] for file in files if file not in going}
         if not dry_run:
-            _remove(folder, garbage, unpublished)
+            _remove(folder, garbage, unpublished, alone=bool(held))
         return GcReport(
-            num_files=len(garbage),
+            paths=tuple(join(folder, file.path) for file in garbage),
             num_bytes=sum(file.num_bytes for file in garbage),
             unpublished=tuple(join(folder, name) for name in sorted(unpublished)),
-            busy=(),
+            links=tuple(join(folder, name) for name in links),
         )
 
 
-def _remove(folder: str, garbage: Sequence[StoredFile], unpublished: Set[str]) -> None:
+def _remove(
+    folder: str, garbage: Sequence[StoredFile], unpublished: Set[str], *, alone: bool
+) -> None:
     # Commits go first: killed in between, nothing half removed passes for done.
+    published: dict[str, bool] = {}
     for file in sorted(garbage, key=lambda file: (not _is_commit(file.path), file.path)):
+        top = file.path.split("/")[0]
+        if not alone and top in unpublished:
+            # A build that went on from here may have published it meanwhile.
+            if top not in published:
+                published[top] = storage.exists(join(folder, top, MANIFEST))
+            if published[top]:
+                continue
         storage.remove_tree(join(folder, file.path))
-    for name in unpublished:
-        storage.remove_tree(join(folder, name))
-    workspace = join(folder, WORKSPACE)
-    if storage.is_local(workspace):
-        for parent, _, _ in os.walk(storage.local_path(workspace), topdown=False):
-            # It holds what is kept, or a build has just begun to use it.
-            with contextlib.suppress(OSError):
-                os.rmdir(parent)
+    if not storage.is_local(folder):
+        return
+    rooms = [join(folder, WORKSPACE, room) for room in sorted(ROOMS)]
+    for top in (*rooms, *(join(folder, name) for name in sorted(unpublished))):
+        _remove_empty(storage.local_path(top))
+
+
+def _remove_empty(top: str) -> None:
+    """Removes a local folder and those in it where they hold nothing; follows no link."""
+    if any(os.path.islink(path) for path in (top, os.path.dirname(top))):
+        return
+    for parent, _, _ in os.walk(top, topdown=False):
+        # It holds what is kept, or a build has just begun to use it.
+        with contextlib.suppress(OSError):
+            os.rmdir(parent)
+
+
+def _is_link(path: str) -> bool:
+    return storage.is_local(path) and os.path.islink(storage.local_path(path))
 
 
 def _is_commit(path: str) -> bool:
@@ -192,11 +161,11 @@ def _is_commit(path: str) -> bool:
 def _references(folder: str, found: Set[str]) -> References:
     """Reads what the published snapshots among these were made of."""
     published = {name for name in found if storage.exists(join(folder, name, MANIFEST))}
-    work: dict[str, set[str]] = {room: set() for room in _BY_WORK}
+    work: dict[str, set[str]] = {room: set() for room in WORK}
     for name in published:
         try:
             told = json.loads(storage.read_bytes(join(folder, name, BUILD)))["work"]
-            for room, key in _BY_WORK.items():
+            for room, key in WORK.items():
                 value = told.get(key) or []
                 ids = [value] if isinstance(value, str) else value
                 # A graph is told by its folder.
@@ -214,7 +183,7 @@ def _name_folders(folder: str) -> list[str]:
     if _is_name_folder(folder):
         return [folder]
     inside = [join(folder, name) for name in storage.list_names(folder) if name != WORKSPACE]
-    return [path for path in inside if _is_name_folder(path)]
+    return [path for path in inside if not _is_link(path) and _is_name_folder(path)]
 
 
 def _is_name_folder(folder: str) -> bool:
@@ -241,6 +210,7 @@ def _stored_files(folder: str) -> Iterator[StoredFile]:
                     path=os.path.relpath(path, root),
                     num_bytes=found.st_size,
                     modified_ns=found.st_mtime_ns,
+                    is_link=not stat.S_ISREG(found.st_mode),
                 )
         return
     with storage.failing_as_storage_error("list", folder):

@@ -1,6 +1,8 @@
 """Who is at work in a workspace: builds share it, garbage collection wants it alone.
 
-Locks are advisory and the kernel's: a killed process holds none. Object stores have none.
+Locks are advisory and the kernel's: a killed process holds none. Where there are none, on object
+stores and some network filesystems, a build leaves a marker and renews it: it counts while it is
+young, so that one of a killed build stops nothing for long, and never another build.
 """
 
 from __future__ import annotations
@@ -9,35 +11,95 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
+import time
+import uuid
 from collections.abc import Iterator
 
+from ..schemas.errors import StorageError
 from ..schemas.naming import Workspace, join
 from ..transforms import storage
+from ..transforms.opened_source import modified_ns
 
 LOCK = "lock"
 """The file in the workspace that locks are held on; it stays empty, and is never removed."""
+
+MARKERS = "building"
+"""The folder in the workspace where builds that hold no lock leave their markers."""
+
+SAFE_AGE_S = 24 * 3600
+"""Where no lock tells whether a build is at work, what is younger stays, and markers count."""
+
+_RENEWAL_S = 3600.0
 
 
 @contextlib.contextmanager
 def building(workspace: Workspace) -> Iterator[None]:
     """Keeps garbage collection out while a build runs; waits where one is at work.
 
-    Builds do not keep each other out. Where no lock can be held, on object stores, on
-    filesystems without locks and where nothing may be written, this does nothing.
+    Builds do not keep each other out. Where no lock can be held, on object stores and on
+    filesystems without locks, a marker says so; where nothing may be written, nothing does.
 
     Raises:
         StorageError: if the workspace cannot be made.
     """
-    if not storage.is_local(workspace.root):
-        yield
-        return
     with contextlib.ExitStack() as closing:
-        descriptor = _open(workspace)
-        if descriptor is not None:
+        if not storage.is_local(workspace.root):
+            closing.enter_context(_marking(workspace))
+        elif (descriptor := _open(workspace)) is not None:
             closing.callback(os.close, descriptor)
-            with contextlib.suppress(OSError):
+            try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
+            except OSError:
+                closing.enter_context(_marking(workspace))
         yield
+
+
+@contextlib.contextmanager
+def _marking(workspace: Workspace) -> Iterator[None]:
+    """Leaves a marker, renewed while the body runs, and removes it in the end."""
+    marker = join(workspace.root, MARKERS, uuid.uuid4().hex)
+    ended = threading.Event()
+
+    def mark() -> None:
+        # Who may not write here builds nothing, and one marker that is late is no harm.
+        with contextlib.suppress(StorageError):
+            storage.put_bytes(marker, b"")
+
+    def renew() -> None:
+        while not ended.wait(_RENEWAL_S):
+            mark()
+
+    mark()
+    thread = threading.Thread(target=renew, name="mark_building", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with contextlib.suppress(StorageError):
+            storage.remove_tree(marker)
+
+
+def _is_marked(workspace: Workspace) -> bool:
+    """Whether a build has left a marker of late."""
+    folder = join(workspace.root, MARKERS)
+    limit = time.time_ns() - SAFE_AGE_S * 10**9
+    times = [_modified_ns(join(folder, name)) for name in storage.list_names(folder)]
+    return any(modified is None or modified > limit for modified in times)
+
+
+def _modified_ns(url: str) -> int | None:
+    """When a file was last written; 0 where it is gone, None where the store does not tell."""
+    with storage.failing_as_storage_error("read", url):
+        try:
+            if storage.is_local(url):
+                return os.lstat(storage.local_path(url)).st_mtime_ns
+            found, path = storage.filesystem(url)
+            return modified_ns(found.info(path))
+        except FileNotFoundError:
+            return 0
 
 
 @contextlib.contextmanager
@@ -56,7 +118,7 @@ def alone(workspace: Workspace, *, write: bool = True) -> Iterator[bool | None]:
         StorageError: if the workspace cannot be made.
     """
     if not storage.is_local(workspace.root):
-        yield None
+        yield False if _is_marked(workspace) else None
         return
     if not write and not storage.exists(join(workspace.root, LOCK)):
         yield True
@@ -71,7 +133,7 @@ def alone(workspace: Workspace, *, write: bool = True) -> Iterator[bool | None]:
                 held = True
             except OSError as error:
                 held = False if error.errno == errno.EWOULDBLOCK else None
-        yield held
+        yield False if held is None and _is_marked(workspace) else held
 
 
 def _open(workspace: Workspace) -> int | None:

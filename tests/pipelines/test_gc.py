@@ -11,7 +11,8 @@ import threading
 
 import pytest
 
-from snapshard.pipelines.gc import References, StoredFile, choose_garbage, collect_garbage
+from snapshard.pipelines.garbage import References, StoredFile, choose_garbage
+from snapshard.pipelines.gc import collect_garbage
 from snapshard.pipelines.occupancy import alone, building
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.naming import Workspace
