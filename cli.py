@@ -250,6 +250,11 @@ def gc(
     from .pipelines.gc import collect_garbage
 
     report = collect_garbage(folder, dry_run=dry_run)
+    for path in report.links:
+        terminal.show_warning(f"{path} is a symbolic link: what lies behind it is left alone.")
+    if as_json:
+        print(json.dumps(report.to_json()))
+        return
     for path in report.unpublished:
         terminal.say(f"{'would remove' if dry_run else 'removed'} {path}, which is not published")
     for path in report.busy:
