@@ -244,6 +244,9 @@ def gc(
         str, typer.Argument(help="An output root, or the folder of one name.", metavar="DIR")
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, each file in it.")
+    ] = False,
 ) -> None:
     """Clear work that no snapshot refers to, and unpublished directories."""
     from . import terminal
