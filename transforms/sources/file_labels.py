@@ -124,6 +124,11 @@ class FileLabels:
             DataError: if no file has labels, or the table cannot be read as one.
         """
         paths = [file.path for file in files]
+        if files and all(file.problem for file in files):
+            raise DataError(
+                f"{self.source}: none of the {len(files):,} files can be read. The first one, "
+                f"{files[0].path}: {files[0].problem}."
+            )
         if self.table is not None:
             features = self._table(opened).infer(list(map(self._names, paths)))
             if self.content in features:
@@ -181,7 +186,8 @@ class FileLabels:
         }
         if not names:
             raise DataError(
-                f"{self.source}: none of the {len(paths):,} files lies in a class folder. Expected "
+                f"{self.source}: none of the {len(paths):,} files lies in a class folder (first: "
+                f"{paths[0] if paths else None!r}). Expected "
                 f"<root>/{'<split>/' if self.split_folders else ''}<class>/<file>: put the files "
                 "into one folder for each class, or say where labels come from: pattern="
                 '"{label}_{n}.*" for file names, table="labels.csv" for a table.'

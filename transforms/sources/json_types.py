@@ -181,6 +181,11 @@ class JsonTypes:
                     f"{self.path} byte {int(lines.positions[line])}: {keys[0]!r} is nested more "
                     f"than {MAX_DEPTH} deep. Store it flat, or remove the line."
                 )
+            if not keys[-1] or keys[-1].endswith("."):
+                raise SchemaError(
+                    f"{self.path} byte {int(lines.positions[line])}: the key {'.'.join(keys)!r} is "
+                    "empty or ends with a dot. Rename it, or remove the line."
+                )
             known = one.seen.get(keys)
             one.seen[keys] = seen if known is None else _join(known, seen)
         self.merge(one)

@@ -48,6 +48,7 @@ class NpyArray:
         head = opened.read(path, 0, HEAD_BYTES)
         dtype, shape, fortran, offset = read_head(head, path)
         num_bytes = max(len(head), _length(opened, path))
+        check_length(dtype, shape, num_bytes - offset)
 
         def read(start: int, stop: int) -> bytes:
             return opened.read(path, start, stop)
@@ -107,6 +108,20 @@ def read_head(head: bytes, path: str) -> tuple[np.dtype[Any], tuple[int, ...], b
     if not shape:
         raise SchemaError(f"{path} holds one value, expected an array whose first axis is records.")
     return dtype, shape, bool(fortran), start + length
+
+
+def check_length(dtype: np.dtype[Any], shape: tuple[int, ...], num_bytes: int) -> None:
+    """Refuses what follows an array: rows that its head does not tell of, or another array.
+
+    Raises:
+        ValueError: if there are more bytes than the shape takes.
+    """
+    told = math.prod(shape) * dtype.itemsize
+    if num_bytes > told:
+        raise ValueError(
+            f"its head states the shape {shape!r}, which takes {told:,} bytes, and {num_bytes:,} "
+            "follow"
+        )
 
 
 def arrow_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], path: str) -> pa.Field:

@@ -24,7 +24,7 @@ from ...schemas.errors import SchemaError
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
 from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit, offset_between
-from .npy_arrays import HEAD_BYTES, NpyArray, arrow_field, read_head, to_batch
+from .npy_arrays import HEAD_BYTES, NpyArray, arrow_field, check_length, read_head, to_batch
 from .ranged_file import open_for_arrow
 from .table_files import check_types, select_files, types_to_json
 
@@ -181,6 +181,7 @@ class _Npz:
             dtype, shape, fortran, offset = read_head(
                 _read_exactly(self._member(entry), HEAD_BYTES), path
             )
+            check_length(dtype, shape, self._archive.getinfo(entry).file_size - offset)
             if fortran and len(shape) > 1:
                 raise SchemaError(
                     f"{path}: {entry} lies column by column (Fortran order). Save it with "

@@ -18,6 +18,8 @@ MAX_PART_BYTES = 1 << 30
 """A larger part is not read: its sample is rejected."""
 
 _BLOCK_BYTES = 512
+_EMPTY_BYTES = 20 * _BLOCK_BYTES
+"""An empty tar has so many zeros at most; more are what a broken copy leaves."""
 _PIECE_BYTES = 1 << 20
 _CUT_BYTES = 32 << 20
 
@@ -133,7 +135,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 def _behind(stream: _Forward, offset: int, opened: OpenSource, path: str) -> str:
     """What is wrong behind the last member: a tar ends with zeros, and a part of one anywhere."""
     if stream.is_zero(offset):
-        return ""
+        return stream.behind_end(offset)
     if stream.holds(offset):
         return "no valid header"
     more = not stream.compression and opened.read(path, stream.stop, stream.stop + 1)
@@ -147,6 +149,7 @@ class _Forward:
         self.stop = stop
         self.damage = ""
         self.compression = compression_of(opened.read(path, 0, MAGIC_BYTES)) if not start else ""
+        self._starts_within = start > 0
         self._position = 0
         self._held_from, self._held = 0, b""
         if self.compression:
@@ -179,6 +182,23 @@ class _Forward:
         """Whether a whole block of zeros stands there."""
         self._fill(offset + _BLOCK_BYTES)
         return self._block(offset) == bytes(_BLOCK_BYTES)
+
+    def behind_end(self, offset: int) -> str:
+        """What is wrong behind the zeros that mark the end: another tar, for example."""
+        num_bytes = 0
+        while block := self._skipped(offset + num_bytes):
+            if block.strip(b"\0"):
+                return f"its end is marked at byte {offset:,}, and more follows"
+            num_bytes += len(block)
+        if self.damage or offset or self._starts_within:
+            return self.damage
+        if num_bytes % _BLOCK_BYTES or num_bytes > _EMPTY_BYTES:
+            return f"it holds {num_bytes:,} zeros and nothing else"
+        return ""
+
+    def _skipped(self, position: int) -> bytes:
+        self._position = position
+        return self.read(_PIECE_BYTES)
 
     def holds(self, offset: int) -> bool:
         """Whether any byte stands there."""
