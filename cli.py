@@ -16,6 +16,7 @@ import typer
 if TYPE_CHECKING:
     from .pipelines.snapshot import Snapshot
     from .schemas.recipe import Recipe
+    from .schemas.runner import RunnerConfig
 
 _INTERRUPTED = 130
 """The shell's code for a program that SIGINT ended."""
@@ -46,6 +47,32 @@ _Limit = Annotated[
         show_default=False,
     ),
 ]
+_Runner = Annotated[
+    str,
+    typer.Option(
+        help="Where the jobs run: direct, prism, flink, or a TOML file that names one with its "
+        "settings. Changes no byte.",
+        metavar="ENGINE",
+    ),
+]
+_FlinkMaster = Annotated[
+    str | None,
+    typer.Option(
+        help="A Flink cluster's web address, host:port; without it Flink runs on this machine.",
+        metavar="HOST:PORT",
+        show_default=False,
+    ),
+]
+_FlinkJar = Annotated[
+    str | None,
+    typer.Option(
+        help="Beam's job server for Flink; by default what SNAPSHARD_FLINK_JAR names.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+_BEAM_OPTIONS = {"allow_extra_args": True}
+"""What follows ``--`` goes to Beam."""
 _SnapshotPath = Annotated[
     str,
     typer.Argument(
@@ -72,11 +99,20 @@ def options(
     """Turns raw files into a training-ready snapshot, once: TFRecord shards and their reader."""
 
 
-@app.command()
+@app.command(context_settings=_BEAM_OPTIONS)
 def build(
+    context: typer.Context,
     source: _Source,
     out: Annotated[str, typer.Option(help="Output root: a folder or URL.", metavar="DIR")],
-    workers: Annotated[int, typer.Option(min=1, help="Worker processes.", metavar="N")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Worker processes; of other engines than direct, elements at once. [default: 1]",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
     limit: _Limit = None,
     readers: Annotated[
         str,
@@ -85,22 +121,30 @@ def build(
             metavar="NAMES",
         ),
     ] = "tf",
+    runner: _Runner = "direct",
+    flink_master: _FlinkMaster = None,
+    flink_jar: _FlinkJar = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line.")
     ] = False,
 ) -> None:
-    """Build the snapshot of a recipe or of raw data; a build that was cut short goes on."""
+    """Build the snapshot of a recipe or of raw data; a build that was cut short goes on.
+
+    What follows -- goes to Beam: snapshard build recipe.py --out DIR --runner flink
+    --flink-master host:8081 -- --environment_type=DOCKER --environment_config=IMAGE
+    """
     from . import terminal
     from .pipelines.build import build as run_build
     from .pipelines.readers import check_readers
 
     _check_root(out)
+    engine = _engine(
+        runner, context.args, workers=workers, flink_master=flink_master, flink_jar=flink_jar
+    )
     wanted = check_readers(name.strip() for name in readers.split(","))
     recipe = _recipe_of(source)
     with terminal.Bars() as bars:
-        snapshot = run_build(
-            recipe, out, workers=workers, limit=limit, readers=wanted, progress=bars
-        )
+        snapshot = run_build(recipe, out, limit=limit, readers=wanted, runner=engine, progress=bars)
     if as_json:
         print(json.dumps(_json_facts(snapshot)))
         return
@@ -265,6 +309,32 @@ def gc(
     terminal.say(
         f"{'would free' if dry_run else 'freed'} {terminal.human_bytes(report.num_bytes)} in "
         f"{terminal.human_count(report.num_files, 'files')}"
+    )
+
+
+def _engine(
+    name: str,
+    beam_options: list[str],
+    *,
+    workers: int | None = None,
+    flink_master: str | None = None,
+    flink_jar: str | None = None,
+) -> RunnerConfig:
+    """What the arguments say of the engine."""
+    from .pipelines.engines import runner_config
+
+    for option in beam_options:
+        if not option.startswith("--"):
+            raise typer.BadParameter(
+                f"Got unexpected extra argument ({option}). Options of Beam follow --, each as "
+                "--name=value."
+            )
+    return runner_config(
+        name,
+        workers=workers,
+        master=flink_master,
+        jar=flink_jar,
+        beam_options=tuple(beam_options) or None,
     )
 
 

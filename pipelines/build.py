@@ -16,27 +16,27 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..runners.direct import DirectRunner
-from ..schemas.blocks import SourceFile
+from ..runners.choose import make_runner
 from ..schemas.errors import DataError, RecipeError, RejectsError
 from ..schemas.fingerprint import digest
 from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
 from ..schemas.progress import Progress, Silent
-from ..schemas.recipe import Recipe, Source
-from ..schemas.runner import JobRunner
+from ..schemas.recipe import Recipe
+from ..schemas.runner import JobRunner, RunnerConfig
 from ..transforms import storage
 from ..transforms.graph import checked_graph, read_graph_info
-from ..transforms.opened_source import open_source
 from ..transforms.rejects import describe_rejects
 from ..transforms.shards import ShardSettings, missing_shards, shard_name
 from ..transforms.summary import Summary
 from .damage import redoing_damage
+from .engines import runner_config
 from .layout import Layout, lay_out, plan_with, train_split
 from .leaks import find_leaks
 from .occupancy import building
 from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish, read_rejects
 from .readers import READERS, check_readers
+from .refusals import refuse_memory_of_one_process, refuse_output_among_data
 from .resolve import with_image_facts
 from .run_files import keys_suffix
 from .serving import put_serving
@@ -55,9 +55,10 @@ def build(
     recipe: Recipe,
     out: str | os.PathLike[str],
     *,
-    workers: int = 1,
+    workers: int | None = None,
     limit: int | None = None,
     readers: Sequence[str] = READERS[:1],
+    runner: str | RunnerConfig = "direct",
     progress: Progress | None = None,
 ) -> Snapshot:
     """Builds the snapshot of a recipe, or finds it built.
@@ -66,13 +67,17 @@ def build(
         recipe: What to build.
         out: The output root, a folder or URL: the snapshot lies in
             ``<out>/<recipe.name>/<fingerprint>``.
-        workers: Worker processes of the embedded engine.
+        workers: Worker processes of the embedded engine, one by default; of another engine,
+            how many elements it works on at once.
         limit: Takes so many records, those with the lowest keys: a uniform sample, the same each
             time, into a snapshot of its own. Of images and other files that are a record each
             no others are read; of tables all rows are prepared, once. Filtered and rejected
             files count, rows do not. The splits divide the sample in their fractions.
         readers: What the snapshot is to be read by: "tf" (``reader.py``, always), and "numpy"
             (``reader_numpy.py``, for PyTorch, Grain and JAX) where TensorFlow is not wanted.
+        runner: Where the jobs run, which changes no byte: "direct" (Beam's embedded engine),
+            "prism", "flink", an engine with its settings, as ``ss.Flink(master="host:8081")``,
+            or the path of a TOML file that holds them.
         progress: Told how far each step is.
 
     Returns:
@@ -88,11 +93,15 @@ def build(
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise RecipeError(f"ss.build: limit={limit!r}, expected a number of records, 1 or more.")
     readers = check_readers(readers)
-    with DirectRunner(num_workers=workers) as runner:
+    config = runner_config(runner, workers=workers) if isinstance(runner, str) else runner
+    if not isinstance(runner, str) and workers is not None:
+        config = dataclasses.replace(config, workers=workers)
+    with make_runner(config) as engine:
+        engine.check()
         return Build(
             recipe,
             os.fspath(out),
-            runner=runner,
+            runner=engine,
             progress=progress or Silent(),
             limit=limit,
             readers=readers,
@@ -124,8 +133,8 @@ class Build:
 
     def run(self) -> Snapshot:
         """Runs what is not done yet."""
-        self._refuse_memory_of_one_process()
-        self._refuse_output_among_data()
+        refuse_memory_of_one_process(self._recipe, self._out, self._runner)
+        refuse_output_among_data(self._recipe, self._out)
         with building(self._workspace):
             return self._run()
 
@@ -236,38 +245,6 @@ class Build:
         )
         point_latest(self._out, found.fingerprint)
         return snapshot
-
-    def _refuse_memory_of_one_process(self) -> None:
-        """Refuses ``memory://`` where other processes would look for it in vain."""
-        if self._runner.shares_memory:
-            return
-        source = self._recipe.source
-        urls = [source.url, *source.side_urls] if isinstance(source, Source) else []
-        for url in (*urls, self._out.out):
-            if storage.is_in_memory(url):
-                raise RecipeError(
-                    f"{storage.redact(url)} lies in the memory of this process, where no worker "
-                    "process can read or write it. Build with workers=1, or put it into files."
-                )
-
-    def _refuse_output_among_data(self) -> None:
-        """Refuses an output that the next build would take for records."""
-        source = self._recipe.source
-        if not isinstance(source, Source):
-            return
-        opened = open_source(source.url, self._recipe.folder)
-        if not opened.local or opened.single or opened.pattern:
-            return
-        if not storage.is_local(self._out.folder):
-            return
-        root = os.path.realpath(storage.local_path(opened.root))
-        inside = os.path.relpath(os.path.realpath(storage.local_path(self._out.folder)), root)
-        written = SourceFile(path=f"{inside}/{MANIFEST}", num_bytes=1, stamp="")
-        if inside.split(os.sep)[0] != os.pardir and source.select([written]).files:
-            raise RecipeError(
-                f"The output {self._out.folder} lies inside the source {opened.shown}: the next "
-                "build would take it for data. Choose a folder beside the source."
-            )
 
     def _check_rejects(self, prepared: Prepared) -> None:
         summary, num_rejects = prepared.summary, prepared.num_rejects
