@@ -23,7 +23,7 @@ from ..schemas.errors import PayloadPlace, Reject
 MAX_PAYLOAD_BYTES = 64 << 10
 """A reject keeps what it was made of up to this length."""
 
-_MAX_CELL_BYTES = 32 << 10
+_MAX_CELL_BYTES = 48 << 10
 _MAX_DEPTH = 32
 
 
@@ -62,11 +62,9 @@ def with_row(reject: Reject, columns: pa.RecordBatch, row: int) -> Reject:
 
 def _with_json(reject: Reject, cells: dict[str, Any]) -> Reject:
     texts = {name: json.dumps(value, allow_nan=False) for name, value in cells.items()}
-    total = sum(map(len, texts.values()))
+    total = sum(len(json.dumps(name)) + len(text) + 4 for name, text in texts.items())
     for name in sorted(texts, key=lambda one: (-len(texts[one]), one)):
-        if total <= MAX_PAYLOAD_BYTES // 2:
-            break
-        if len(texts[name]) <= 200:
+        if total <= MAX_PAYLOAD_BYTES or len(texts[name]) <= 200:
             break
         total -= len(texts[name])
         texts[name] = json.dumps(_cut(texts[name].encode()))
@@ -87,13 +85,13 @@ def _cut(content: bytes) -> dict[str, Any]:
 def _cell(array: pa.Array) -> Any:
     """The one value of an array, or its length and hash where it is long."""
     if array.nbytes <= _MAX_CELL_BYTES:
-        return _plain(array[0].as_py(), 0)
+        return _scalar(array[0])
     digest, num_bytes = hashlib.sha256(), 0
     for piece in _leaves(array):
         digest.update(piece)
         num_bytes += len(piece)
     if num_bytes <= _MAX_CELL_BYTES:
-        return _plain(array[0].as_py(), 0)
+        return _scalar(array[0])
     return {"cut": num_bytes, "sha256": digest.hexdigest()}
 
 
@@ -106,8 +104,29 @@ def _leaves(array: pa.Array) -> list[bytes]:
     kind = array.type
     if pa.types.is_primitive(kind) and not pa.types.is_boolean(kind) and not array.null_count:
         return [np.ascontiguousarray(array.to_numpy(zero_copy_only=False)).tobytes()]
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        array = array.cast(pa.large_binary())
     values = array.to_pylist()
     return [one if isinstance(one, bytes) else str(one).encode(errors="replace") for one in values]
+
+
+def _scalar(scalar: Any) -> Any:
+    """An Arrow value as plain JSON, also where it is none that Python can hold."""
+    if not scalar.is_valid:
+        return None
+    try:
+        return _plain(scalar.as_py(), 0)
+    except (ValueError, OverflowError):
+        # Text that is not UTF-8, a time beyond Python's; perhaps inside of a list.
+        pass
+    if isinstance(scalar, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
+        return [_scalar(one) for one in scalar.values]
+    if isinstance(scalar, pa.StructScalar):
+        return {name: _scalar(one) for name, one in scalar.items()}
+    if hasattr(scalar, "as_buffer"):
+        return _plain_bytes(scalar.as_buffer().to_pybytes())
+    number = getattr(scalar, "value", None)
+    return number if isinstance(number, int) else {"arrow": str(scalar.type)}
 
 
 def _plain(value: Any, depth: int) -> Any:
