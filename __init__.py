@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Text,
         Timestamp,
     )
+    from .schemas.limits import Limits
     from .schemas.recipe import Recipe
     from .schemas.runner import Direct, Flink, Prism
     from .schemas.shards import Shards
@@ -65,6 +66,7 @@ __all__ = [
     "Image",
     "ImageFolder",
     "JsonLines",
+    "Limits",
     "Numpy",
     "Parquet",
     "Prism",
@@ -116,6 +118,7 @@ _EXPORTS: dict[str, str] = {
     "ImageFolder": ".transforms.sources.image_folder",
     "JsonLines": ".transforms.sources.json_lines",
     "Numpy": ".transforms.sources.numpy_files",
+    "Limits": ".schemas.limits",
     "Parquet": ".transforms.sources.parquet",
     "Prism": ".schemas.runner",
     "Recipe": ".schemas.recipe",

@@ -139,7 +139,9 @@ class SourceReader:
         """Opens the source."""
         self._recipe = recipe
         self._raw = config.features.inputs
-        self._opened = open_source(recipe.files.url, config.folder).expecting(config.sides)
+        self._opened = open_source(recipe.files.url, config.folder, recipe.limits).expecting(
+            config.sides
+        )
 
     def read(self, block: WorkUnit) -> Iterator[RawBatch]:
         """The block's records.

@@ -96,7 +96,7 @@ def take_inventory(
     selection = source.select(listed)
     if not selection.files:
         raise DataError(_say_none(source, opened, listed, num_skipped=selection.num_skipped))
-    memo = read_memo(workspace.memo, source=opened.url, cuts_by=_cuts_by(source))
+    memo = read_memo(workspace.memo, source=opened.url, cuts_by=_cuts_by(source, opened))
     wanted, stop_key = selection.files, None
     if limit is not None:
         wanted, stop_key = lowest_files(selection.files, limit=limit, seed=seed)
@@ -301,9 +301,12 @@ def _complete(file: SourceFile, found: Known | str | None) -> SourceFile:
     return dataclasses.replace(file, num_bytes=0, problem=problem)
 
 
-def _cuts_by(source: Source) -> str:
+def _cuts_by(source: Source, opened: OpenedSource) -> str:
     """Names what decides where files are cut."""
-    described = json.dumps([type(source).__qualname__, source.settings()], sort_keys=True)
+    parts: list[object] = [type(source).__qualname__, source.settings()]
+    if changed := opened.limits.changed():
+        parts.append(changed)
+    described = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(described.encode()).hexdigest()[:32]
 
 

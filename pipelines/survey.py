@@ -71,7 +71,7 @@ def survey(
     read_step_files(recipe)
     given, recipe = recipe, extract(recipe, workspace, progress=progress)
     source = recipe.files
-    opened = open_source(source.url, recipe.folder)
+    opened = open_source(source.url, recipe.folder, recipe.limits)
     opened = opened.expecting({url: opened.side_digest(url) for url in source.side_urls})
     inventory = take_inventory(
         source,
@@ -83,6 +83,8 @@ def survey(
         seed=recipe.seed,
     )
     described = source_settings(source, folder=recipe.folder)
+    if changed := recipe.limits.changed():
+        described = {**described, "limits": changed}
     findings = Findings(workspace.findings, described)
     remembering = findings.opened(opened)
     features = resolve_features(recipe, files=inventory.selected, opened=remembering)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from .blocks import Block, RawBatch, Selection, SourceFile
 from .errors import RecipeError
 from .features import Feature, Features, Struct, flatten, wire_columns
+from .limits import Limits
 from .reject_budgets import Budget, allowed_rejects, check_budget
 from .shards import Shards
 from .splits import Splits
@@ -29,6 +30,10 @@ class OpenSource(Protocol):
     @property
     def filesystem(self) -> AbstractFileSystem:
         """The fsspec filesystem that the source's root lies on."""
+
+    @property
+    def limits(self) -> Limits:
+        """What its files may ask for."""
 
     def full_path(self, path: str) -> str:
         """The filesystem's own path of a file relative to the root."""
@@ -254,6 +259,7 @@ class Recipe:
             means 0 for tables and 1 % for media. By stage: ``{"read": 0.01, "validate": 0,
             "total": 100}``. A stage that is not named shares what ``total`` allows; without a
             ``total``, None's meaning holds for each stage that is not named.
+        limits: How much a single file, row or value may ask for.
     """
 
     name: str
@@ -267,6 +273,7 @@ class Recipe:
     features: Mapping[str, Feature | Struct] | None = None
     seed: int = 0
     max_rejects: Budget = None
+    limits: Limits = dataclasses.field(default_factory=Limits)
     folder: str = dataclasses.field(init=False, compare=False, repr=False, default="")
     """Folder of the file that the recipe was made in; relative sources count from it."""
     structs: tuple[str, ...] = dataclasses.field(init=False, compare=False, repr=False, default=())
@@ -304,7 +311,8 @@ class Recipe:
                     f"Recipe: prepare holds {step!r}, expected a step such as "
                     'ss.images.decode("image"), or a function of a record.'
                 )
-        for argument, kind in (("splits", Splits), ("shards", Shards)):
+        kinds = (("splits", Splits), ("shards", Shards), ("limits", Limits))
+        for argument, kind in kinds:
             if not isinstance(getattr(self, argument), kind):
                 raise RecipeError(
                     f"Recipe: {argument}={getattr(self, argument)!r} is no ss.{kind.__name__}(…)."

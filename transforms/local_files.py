@@ -12,6 +12,10 @@ _EFFECTIVE_IDS = os.access in os.supports_effective_ids
 _ALL_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 NO_PERMISSION = "no permission to read"
 LINK_LOOP = "symbolic link loop"
+LINK_OUT = (
+    "symbolic link that leads out of the source's folder; limits=ss.Limits(follow_links=True) in "
+    "the recipe allows it"
+)
 _SPECIAL = (
     (stat.S_ISFIFO, "named pipe"),
     (stat.S_ISSOCK, "socket"),
@@ -24,6 +28,12 @@ _SPECIAL = (
 def unreadable(path: str, problem: str) -> SourceFile:
     """A file as it is listed that will become a reject."""
     return SourceFile(path=path, num_bytes=0, stamp="", problem=problem)
+
+
+def leads_out(full: str, real_root: str) -> bool:
+    """Whether a path of this machine, its links followed, lies outside a folder."""
+    found = os.path.realpath(full)
+    return os.path.commonpath([found, real_root]) != real_root
 
 
 def inspect_file(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | None]:

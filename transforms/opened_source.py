@@ -1,15 +1,13 @@
 """A source's root, opened: lists its files and reads them, on this machine or any store.
 
-A local tree is walked in one pass that follows links; what cannot be a readable file (a dangling
-link, a link loop, a named pipe, an empty folder named like a file …) is listed with its problem,
-so that it becomes a reject and does not vanish.
+A local tree is walked in one pass that follows links which stay in it; what cannot be a file to
+read (a dangling link, a link loop, a named pipe, an empty folder named like a file …) is listed
+with its problem, so that it becomes a reject and does not vanish.
 """
 
 from __future__ import annotations
 
-import calendar
 import dataclasses
-import datetime
 import functools
 import hashlib
 import os
@@ -24,17 +22,19 @@ from fsspec.archive import AbstractArchiveFileSystem
 
 from ..schemas.blocks import SourceFile
 from ..schemas.errors import DataError, RecipeError, StorageError
+from ..schemas.limits import Limits
 from . import storage
 from .globs import matches, may_hold, split_glob
-from .local_files import LINK_LOOP, inspect_file, unreadable
+from .local_files import LINK_LOOP, LINK_OUT, inspect_file, leads_out, unreadable
+from .stamps import stamp_of
 from .tar_archive import LEADS_OUT, TarArchive, archive_scheme
+from .zip_members import expansion_problem
 
-_TARS: weakref.WeakValueDictionary[tuple[str, int, str], TarArchive] = weakref.WeakValueDictionary()
+_TARS: weakref.WeakValueDictionary[tuple[str, int, str, int], TarArchive]
+_TARS = weakref.WeakValueDictionary()
 """Tars that this process has open: to find their members, or to decompress them, takes long."""
+_DEFAULT_LIMITS = Limits()
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
-
-_TAGS = ("md5Hash", "content_md5", "ETag", "etag", "generation", "crc32c", "CRC", "md5", "checksum")
-_TIMES = ("mtime", "LastModified", "last_modified", "updated", "date_time", "created")
 
 
 def path_bytes(path: str) -> bytes:
@@ -55,6 +55,7 @@ class OpenedSource:
         archived: Whether the files lie in an archive, such as ``zip://*::photos.zip``.
         folder: What the relative URL of a file beside the source counts from.
         sides: The sha256 that a file beside it should have, by URL.
+        limits: What its files may ask for.
     """
 
     url: str = dataclasses.field(repr=False)
@@ -65,6 +66,7 @@ class OpenedSource:
     archived: bool = False
     folder: str = dataclasses.field(default=".", repr=False)
     sides: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    limits: Limits = _DEFAULT_LIMITS
 
     @property
     def shown(self) -> str:
@@ -85,7 +87,7 @@ class OpenedSource:
         # process must open its own: a shared one would share the position in the file.
         process, filesystem = self.__dict__.get("_archive", (0, None))
         if process != os.getpid():
-            filesystem = _filesystem(self.url)[0]
+            filesystem = _filesystem(self.url, self.limits)[0]
             self.__dict__["_archive"] = (os.getpid(), filesystem)
         return filesystem
 
@@ -157,7 +159,7 @@ class OpenedSource:
             RecipeError: if there is no such file.
             StorageError: if it cannot be looked at.
         """
-        side = open_source(url, self.folder)
+        side = open_source(url, self.folder, self.limits)
         if not side.single:
             raise RecipeError(f"{storage.redact(url)} is a folder or a glob, expected one file.")
         return side, side.single
@@ -194,7 +196,7 @@ class OpenedSource:
             return
         # (folder's parts, and the identities of the folders that hold it and its own)
         pending: list[tuple[tuple[str, ...], frozenset[tuple[int, int]]]]
-        root = os.stat(self.root)
+        root, real_root = os.stat(self.root), os.path.realpath(self.root)
         pending = [((), frozenset({(root.st_dev, root.st_ino)}))]
         while pending:
             parts, held_by = pending.pop()
@@ -216,6 +218,12 @@ class OpenedSource:
                 if self.pattern and not may_hold(below, self.pattern):
                     continue
                 file, identity = inspect_file(entry.path, prefix + entry.name)
+                if (
+                    not (file.problem or self.limits.follow_links)
+                    and entry.is_symlink()
+                    and leads_out(entry.path, real_root)
+                ):
+                    file, identity = unreadable(file.path, LINK_OUT), None
                 if identity is not None and identity not in held_by:
                     pending.append((below, held_by | {identity}))
                 elif self._wanted(below):
@@ -243,14 +251,15 @@ class OpenedSource:
             problem = info.get("problem", "")
             if self.archived and ".." in path.split("/"):
                 problem = LEADS_OUT
+            problem = problem or expansion_problem(info, self.limits.max_expansion)
             if problem:
                 yield unreadable(path, problem)
             else:
                 size = int(info.get("size") or 0)
-                yield SourceFile(path=path, num_bytes=size, stamp=_stamp(info))
+                yield SourceFile(path=path, num_bytes=size, stamp=stamp_of(info))
 
 
-def open_source(url: str, folder: str) -> OpenedSource:
+def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> OpenedSource:
     """Opens a source: finds its root, and that it exists.
 
     The root of a glob is the last folder before its first wildcard; a pattern that matches a
@@ -261,6 +270,7 @@ def open_source(url: str, folder: str) -> OpenedSource:
     Args:
         url: A path, a glob, or any fsspec URL.
         folder: What a relative local path counts from.
+        limits: What its files may ask for.
 
     Raises:
         RecipeError: if there is no such source.
@@ -269,10 +279,10 @@ def open_source(url: str, folder: str) -> OpenedSource:
     """
     absolute = _absolute(url, folder)
     with storage.failing_as_storage_error("open", absolute):
-        opened = _open(absolute)
+        opened = _open(absolute, limits)
         scheme = archive_scheme(opened.single) if opened is not None else None
         if scheme is not None:
-            opened = _open(f"{scheme}://::{absolute}")
+            opened = _open(f"{scheme}://::{absolute}", limits)
     if opened is not None:
         return _replace(opened, folder=folder)
     looked_for = "" if absolute == url else f" (looked for {storage.redact(absolute)})"
@@ -282,19 +292,22 @@ def open_source(url: str, folder: str) -> OpenedSource:
     )
 
 
-def _open(url: str) -> OpenedSource | None:
+def _open(url: str, limits: Limits) -> OpenedSource | None:
     """Opens an absolute URL; None where nothing lies there."""
     filesystem, path = None, ""
     if storage.is_local(url):
         path = os.path.normpath(storage.local_path(url))
     else:
         try:
-            filesystem, path = _filesystem(url)
+            filesystem, path = _filesystem(url, limits)
         except FileNotFoundError:
             return None
         path = path.rstrip("/")
     opened = OpenedSource(
-        url=url, root=path, archived=isinstance(filesystem, AbstractArchiveFileSystem)
+        url=url,
+        root=path,
+        archived=isinstance(filesystem, AbstractArchiveFileSystem),
+        limits=limits,
     )
     if opened.archived:
         opened.__dict__["_archive"] = (os.getpid(), filesystem)
@@ -321,7 +334,7 @@ def _replace(opened: OpenedSource, **changes: Any) -> OpenedSource:
     return changed
 
 
-def _filesystem(url: str) -> tuple[Any, str]:
+def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
     """As ``storage.filesystem`` does; tar archives are read by position.
 
     Raises:
@@ -338,11 +351,11 @@ def _filesystem(url: str) -> tuple[Any, str]:
                 f"{storage.redact(outer or url)} is no zip archive, or was cut off ({error}). Copy "
                 "it anew, or correct the source."
             ) from None
-    holder = _open(outer)
+    holder = _open(outer, limits)
     if holder is None or not holder.single:
         raise FileNotFoundError(outer)
     (file,) = holder.list()
-    key = (outer, file.num_bytes, file.stamp)
+    key = (outer, file.num_bytes, file.stamp, limits.max_expansion)
     archive = _TARS.get(key) if file.stamp else None
     if archive is None:
         archive = _TARS[key] = TarArchive(
@@ -350,6 +363,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
             num_bytes=file.num_bytes,
             stamp=file.stamp,
             name=file.path,
+            max_expansion=limits.max_expansion,
         )
     return archive, inner.strip("/")
 
@@ -372,27 +386,3 @@ def _kind(filesystem: Any, path: str) -> str:
         return "folder" if filesystem.info(path)["type"] == "directory" else "file"
     except (FileNotFoundError, NotADirectoryError):
         return "absent"
-
-
-def _stamp(info: Mapping[str, Any]) -> str:
-    """What a store says that changes with a file's content; empty where it says nothing."""
-    tags = [f"{name}:{info[name]}" for name in _TAGS if info.get(name)]
-    if tags:
-        return " ".join(tags)
-    modified = modified_ns(info)
-    return "" if modified is None else f"time:{modified}"
-
-
-def modified_ns(info: Mapping[str, Any]) -> int | None:
-    """When a file was last written, in ns since 1970, as fsspec's ``info`` of it tells."""
-    found = next((info[name] for name in _TIMES if info.get(name)), None)
-    if isinstance(found, str):
-        try:
-            found = datetime.datetime.fromisoformat(found)
-        except ValueError:
-            return None
-    if isinstance(found, tuple):
-        found = calendar.timegm((*found[:6], 0, 0, 0))
-    if isinstance(found, datetime.datetime):
-        found = found.timestamp()
-    return int(found * 1e9) if isinstance(found, int | float) else None

@@ -23,7 +23,13 @@ from fsspec.archive import AbstractArchiveFileSystem
 
 from ..schemas.errors import DataError
 from .ranges import Ranges, Read
-from .sources.decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
+from .sources.decompress import (
+    MAGIC_BYTES,
+    MAX_EXPANSION,
+    DamagedError,
+    compression_of,
+    decompressed,
+)
 
 LEADS_OUT = "path that leads out of its archive"
 
@@ -60,7 +66,15 @@ class TarArchive(AbstractArchiveFileSystem):
     cachable = False
     root_marker = ""
 
-    def __init__(self, read: Read, *, num_bytes: int, stamp: str, name: str) -> None:
+    def __init__(
+        self,
+        read: Read,
+        *,
+        num_bytes: int,
+        stamp: str,
+        name: str,
+        max_expansion: int = MAX_EXPANSION,
+    ) -> None:
         """Finds the members: reads all of their headers.
 
         Args:
@@ -68,6 +82,7 @@ class TarArchive(AbstractArchiveFileSystem):
             num_bytes: Its length.
             stamp: What changes with its content.
             name: What it is called, in messages.
+            max_expansion: How many times its length a compressed one may grow to.
 
         Raises:
             DataError: if it is no tar archive.
@@ -77,17 +92,17 @@ class TarArchive(AbstractArchiveFileSystem):
         self._damage = ""
         compression = compression_of(read(0, MAGIC_BYTES))
         if compression:
-            read, num_bytes = self._stage(read, compression)
+            read, num_bytes = self._stage(read, compression, max_expansion)
         self._read, self._num_bytes = read, num_bytes
         self._members = self._find_members()
         self._folders = {
             folder for path in self._members for folder in _folders_above(path) if folder
         }
 
-    def _stage(self, read: Read, compression: str) -> tuple[Read, int]:
+    def _stage(self, read: Read, compression: str, max_expansion: int) -> tuple[Read, int]:
         staged = _Staged()
         try:
-            for piece in decompressed(read, compression):
+            for piece in decompressed(read, compression, max_expansion=max_expansion):
                 staged.append(piece)
         except DamagedError as error:
             self._damage = str(error)

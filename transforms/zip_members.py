@@ -9,7 +9,10 @@ from __future__ import annotations
 import collections
 import os
 import threading
+from collections.abc import Mapping
 from typing import Any
+
+from ..schemas.limits import FREE_BYTES
 
 _MAX_HELD = 4
 
@@ -27,6 +30,18 @@ class _Held(threading.local):
 
 
 _HELD = _Held()
+
+
+def expansion_problem(info: Mapping[str, Any], max_expansion: int) -> str:
+    """Why a listed member is not decompressed; empty where it may be, or is none of a zip.
+
+    >>> expansion_problem({"file_size": 10**12, "compress_size": 10**6}, 250)
+    'it would decompress to 1,000,000,000,000 bytes, over 250 times its own size'
+    """
+    size, packed = int(info.get("file_size") or 0), int(info.get("compress_size") or 0)
+    if size <= FREE_BYTES or size <= packed * max_expansion:
+        return ""
+    return f"it would decompress to {size:,} bytes, over {max_expansion} times its own size"
 
 
 def read_part(archive: Any, path: str, start: int, stop: int) -> bytes:

@@ -109,9 +109,9 @@ def test_a_compressed_tar_is_decompressed_once(
     calls = []
     decompressed = tar_archive.decompressed
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **more: Any) -> Any:
         calls.append(args)
-        return decompressed(*args)
+        return decompressed(*args, **more)
 
     monkeypatch.setattr(tar_archive, "decompressed", counted)
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar_of(CONTENTS)))

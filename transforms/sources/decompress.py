@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...schemas.limits import FREE_BYTES, Limits
 from ..ranges import Read
 
 SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
@@ -20,10 +21,14 @@ SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 MAGIC_BYTES = 10
 """So many bytes of a file tell how it is compressed."""
 
+MAX_EXPANSION = Limits().max_expansion
+
 _READ_BYTES = 1 << 20
 # What a decoder makes of one piece is held at once: at the worst ratios (bzip2, Zstandard) 4 KiB
 # become some 100 MB.
 _PIECE_BYTES = 4 << 10
+# A file may ask for a dictionary of 4 GiB; xz -9 needs 65 MiB.
+_XZ_BYTES = 256 << 20
 
 
 class DamagedError(Exception):
@@ -82,16 +87,42 @@ def compressed_offset(read: Read, compression: str, offset: int) -> int:
     return num_read
 
 
-def decompressed(read: Read, compression: str) -> Iterator[bytes]:
+def decompressed(
+    read: Read, compression: str, *, max_expansion: int = MAX_EXPANSION
+) -> Iterator[bytes]:
     """The content of a compressed file, piece by piece.
 
     Args:
         read: Reads the compressed file.
         compression: As :func:`compression_of` says.
+        max_expansion: How many times the bytes that were read those that are given may be, beyond
+            256 MiB: a bomb counts as damaged from there on.
 
     Raises:
         DamagedError: after all that comes before the damage has been given.
     """
+    num_read = num_given = 0
+
+    def counted(start: int, stop: int) -> bytes:
+        nonlocal num_read
+        content = read(start, stop)
+        num_read = max(num_read, start + len(content))
+        return content
+
+    for piece in _whole_pieces(counted, compression):
+        num_given += len(piece)
+        if num_given > FREE_BYTES and num_given > num_read * max_expansion:
+            raise DamagedError(
+                compression,
+                offset=num_read,
+                detail=f"grows to over {max_expansion} times its size (limits=ss.Limits"
+                "(max_expansion=…) in the recipe allows more)",
+            )
+        yield piece
+
+
+def _whole_pieces(read: Read, compression: str) -> Iterator[bytes]:
+    """All that can be decompressed; DamagedError after all that comes before the damage."""
     num_given = 0
     try:
         for piece in _pieces(read, compression, single_from=None):
@@ -149,7 +180,7 @@ def _decoders(compression: str) -> tuple[Callable[[], Any], type[Exception]]:
     if compression == "bzip2":
         return bz2.BZ2Decompressor, OSError
     if compression == "xz":
-        return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), lzma.LZMAError
+        return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_BYTES), lzma.LZMAError
     import zstandard
 
     return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
