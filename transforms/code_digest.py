@@ -72,7 +72,7 @@ def code_digest(function: Any, *, folder: str) -> str:
         RecipeError: if it refers to something whose content cannot be told (an open file, a
             model): a change of that would go unnoticed.
     """
-    return _Walk(folder).digest(function)
+    return CodeWalk(folder).digest(function)
 
 
 def step_digest(step: Any, *, folder: str) -> str:
@@ -91,7 +91,7 @@ def step_digest(step: Any, *, folder: str) -> str:
     return code_digest(step, folder=folder)
 
 
-class _Walk:
+class CodeWalk:
     """One walk over everything that a function refers to.
 
     Functions, classes, instances and modules are records, numbered in the order in which they

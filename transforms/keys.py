@@ -35,10 +35,11 @@ def record_keys(ids: Sequence[str], seed: int) -> Keys:
     >>> record_keys(["3/IMG_4509.JPG", "3/IMG_4216.JPG"], seed=0).tolist()
     [15271932593567521315, 3151852264818896348]
     """
-    return _hash_texts((text.encode("utf-8", "surrogateescape") for text in ids), seed)
+    return text_keys((text.encode("utf-8", "surrogateescape") for text in ids), seed)
 
 
-def _hash_texts(texts: Iterable[bytes], seed: int) -> Keys:
+def text_keys(texts: Iterable[bytes], seed: int) -> Keys:
+    """The keys of ids that are bytes already: uint64[n]."""
     # The seed as text, hashed, so that integers of any size and sign fill the 16 bytes of salt.
     salt = blake2b(str(seed).encode("ascii"), digest_size=16).digest()
     # Copying a hasher costs a quarter less than making one: its parameters are parsed once.
@@ -102,7 +103,7 @@ def assign_partitions(values: pa.Array, splits: Splits, *, seed: int) -> npt.NDA
         that is not known could span two splits, so the caller rejects the record.
     """
     texts = value_texts(values)
-    of_group = split_of_keys(_hash_texts(texts.dictionary.to_pylist(), seed), splits)
+    of_group = split_of_keys(text_keys(texts.dictionary.to_pylist(), seed), splits)
     # The last entry serves the index -1, which stands for null.
     of_group = np.append(of_group, np.int16(NO_PARTITION))
     found: npt.NDArray[np.int16] = of_group[texts.indices.fill_null(-1).to_numpy()]

@@ -1,0 +1,157 @@
+"""Files whose records changed their ids because something was inserted before them.
+
+Records of a text or a table are named by their place in the file. A line put in or taken out
+shifts all that follow: they are removed under their old ids and added under new ones, although
+nobody touched them. That is told from their contents: those that went and those that came are the
+same. Of each file's contents only the lowest hashes are kept, a uniform sample of distinct ones
+(Broder, "On the resemblance and containment of documents", 1997), so memory is bounded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .diff_records import ComparedRecords
+
+_MAX_FILES = 10_000
+"""Of more files no shifts are told."""
+_SAMPLE = 64
+_FEW = 3
+_ID = r"(?s)^(?P<source>.*)#(?P<position>[0-9]{1,18})$"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShiftedFile:
+    """A file in which records of the same content lie at other places than before."""
+
+    source: str
+    after: int | None
+    """Place (byte or row) of the last record that is as it was; None where none is."""
+    num_removed: int
+    num_added: int
+    num_changed: int
+
+
+@dataclasses.dataclass
+class _Seen:
+    """What has been seen of one file."""
+
+    removed: int = 0
+    added: int = 0
+    changed: int = 0
+    first: int | None = None
+    last_kept: int | None = None
+    gone: npt.NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.empty(0, np.uint64))
+    come: npt.NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.empty(0, np.uint64))
+
+    @property
+    def shifted(self) -> bool:
+        """Whether contents are the same at other places."""
+        if self.removed + self.added + self.changed < _FEW:
+            return False
+        both = _lowest(np.concatenate([self.gone, self.come]))
+        shared = np.isin(both, self.gone) & np.isin(both, self.come)
+        if len(both) and 2 * int(shared.sum()) >= len(both):
+            return True
+        # A new mean changes every content, and ids alone are left to tell.
+        kept_before = self.first is None or self.last_kept is None or self.last_kept < self.first
+        return min(self.removed, self.added) >= _FEW and kept_before
+
+
+class Shifts:
+    """Looks for shifted files among compared records."""
+
+    def __init__(self, *, contents: bool) -> None:
+        """Nothing seen yet; ``contents`` says whether it is known what the records hold."""
+        self._contents = contents
+        self._files: dict[str, _Seen] = {}
+
+    def see(self, compared: ComparedRecords, changed: npt.NDArray[np.bool_]) -> None:
+        """Takes in a range of compared records; ``changed`` says of each pair whether it is."""
+        old, new = compared.old, compared.new
+        kept = compared.pairs[~changed, 0]
+        changed_old, changed_new = compared.pairs[changed, 0], compared.pairs[changed, 1]
+        for records, rows, kind in (
+            (old, compared.removed, "removed"),
+            (new, compared.added, "added"),
+            (old, changed_old, "changed"),
+            (new, changed_new, "rewritten"),
+            (old, kept, "kept"),
+        ):
+            if len(rows):
+                ids = records.ids.take(pa.array(rows))
+                self._note(ids, records.contents[rows, 0], kind)
+
+    def _note(self, ids: pa.Array, contents: npt.NDArray[np.uint64], kind: str) -> None:
+        parts = pc.extract_regex(ids, _ID)
+        numbered = parts.is_valid()
+        parts = parts.drop_null()
+        if not len(parts):
+            return
+        sources, positions = parts.flatten()
+        table = pa.table({"source": sources, "position": positions.cast(pa.string()).cast("int64")})
+        grouped = table.group_by("source").aggregate(
+            [("position", "min"), ("position", "max"), ("position", "count")]
+        )
+        for row in grouped.to_pylist():
+            seen = self._of(row["source"])
+            if seen is None:
+                continue
+            if kind == "kept":
+                seen.last_kept = max(row["position_max"], seen.last_kept or 0)
+                continue
+            if kind != "rewritten":
+                setattr(seen, kind, getattr(seen, kind) + row["position_count"])
+            first = row["position_min"]
+            seen.first = first if seen.first is None else min(first, seen.first)
+        if kind != "kept" and self._contents:
+            held = contents[numbered.to_numpy(zero_copy_only=False)]
+            self._sample(sources, held, kind)
+
+    def _sample(self, sources: pa.Array, contents: npt.NDArray[np.uint64], kind: str) -> None:
+        encoded = sources.dictionary_encode()
+        codes = encoded.indices.to_numpy()
+        order = np.lexsort((contents, codes))
+        codes, contents = codes[order], contents[order]
+        for code, source in enumerate(encoded.dictionary.to_pylist()):
+            seen = self._files.get(_text(source))
+            if seen is None:
+                continue
+            start, stop = np.searchsorted(codes, [code, code + 1])
+            name = "come" if kind in ("added", "rewritten") else "gone"
+            held = [getattr(seen, name), contents[start:stop]]
+            setattr(seen, name, _lowest(np.concatenate(held)))
+
+    def _of(self, source: bytes) -> _Seen | None:
+        name = _text(source)
+        if name not in self._files and len(self._files) >= _MAX_FILES:
+            return None
+        return self._files.setdefault(name, _Seen())
+
+    def found(self) -> list[ShiftedFile]:
+        """The shifted files, by path."""
+        return [
+            ShiftedFile(
+                source=source,
+                after=seen.last_kept,
+                num_removed=seen.removed,
+                num_added=seen.added,
+                num_changed=seen.changed,
+            )
+            for source, seen in sorted(self._files.items())
+            if seen.shifted
+        ]
+
+
+def _lowest(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    found: npt.NDArray[np.uint64] = np.unique(hashes)[:_SAMPLE]
+    return found
+
+
+def _text(source: bytes) -> str:
+    return source.decode("utf-8", "backslashreplace")

@@ -1,0 +1,119 @@
+"""What the parts of a fingerprint consist of: kept in ``build.json`` to explain a miss later.
+
+A fingerprint's parts hold a step or all inputs as one digest. Here are the digests of the
+functions and constants of each step, of the files that steps and sources need, and the names of
+the lists of input files, which lie in the workspace. Nothing of it enters the fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..schemas.blocks import Block, SourceFile
+from ..schemas.errors import SnapshardError
+from ..schemas.fingerprint import canonical_json
+from ..schemas.naming import Workspace
+from ..schemas.recipe import CrossStep, PrepareStep, Recipe
+from ..schemas.step_traits import StepTraits
+from ..transforms.code_digest import step_digest
+from ..transforms.code_names import is_users_class, library_name
+from ..transforms.code_parts import code_parts
+from ..transforms.source_settings import functions_of
+from ..transforms.storage import redact
+from .inventory import read_descriptors, write_descriptors
+from .survey import Survey
+
+_SHOWN = 100
+"""Of longer settings, in characters of JSON, only a digest is kept."""
+
+InputFile = tuple[str, str, str]
+"""Path, sha256 and problem of one file of the source."""
+
+
+def fingerprint_details(found: Survey) -> dict[str, Any]:
+    """The details of a surveyed recipe's fingerprint, as plain JSON.
+
+    Raises:
+        RecipeError: if a function refers to what cannot be told.
+    """
+    recipe, folder = found.recipe, found.recipe.folder
+    source = [_function(function, folder) for function in functions_of(recipe.source)]
+    inventory = found.inventory
+    details: dict[str, Any] = {
+        "inputs": {"files": len(inventory.files), "bytes": inventory.num_bytes},
+        "sides": {redact(url): sha256 for url, sha256 in found.opened.sides.items()},
+        "source": source,
+        "steps": [_step(step, recipe) for step in recipe.prepare],
+    }
+    if recipe.preprocessing_fn is not None:
+        details["preprocessing"] = _function(recipe.preprocessing_fn, folder)
+    return details
+
+
+def _function(function: Any, folder: str) -> dict[str, Any]:
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return {"name": str(name), "code": code_parts(function, folder=folder)}
+
+
+def _step(step: Any, recipe: Recipe) -> dict[str, Any]:
+    traits = StepTraits.of(step)
+    files = {redact(url): hashlib.sha256(recipe.contents[url]).hexdigest() for url in traits.files}
+    digest = step_digest(step, folder=recipe.folder)
+    if isinstance(step, PrepareStep | CrossStep) and not is_users_class(type(step)):
+        settings = {name: _short(value) for name, value in step.settings().items()}
+        functions = [_function(function, recipe.folder) for function in traits.functions]
+        name = library_name(type(step)).rpartition(":")[2]
+        found = {"name": name, "settings": settings, "functions": functions}
+    else:
+        found = _function(step, recipe.folder)
+    return {**found, "digest": digest[:16], "files": files}
+
+
+def _short(value: object) -> object:
+    content = canonical_json(value)
+    if len(content) <= _SHOWN:
+        return value
+    return f"sha256 {hashlib.sha256(content).hexdigest()[:16]}, {len(content):,} bytes of JSON"
+
+
+def list_inputs(found: Survey, workspace: Workspace) -> list[str]:
+    """Makes sure that the workspace lists the input files; names the lists.
+
+    Raises:
+        StorageError: if one cannot be written.
+    """
+    urls = write_descriptors(found.inventory.blocks, workspace)
+    return [url.rpartition("/")[2].partition(".")[0] for url in urls]
+
+
+def listed_inputs(workspace: Workspace, lists: Sequence[str]) -> Iterator[InputFile] | None:
+    """The input files of a build, in the order of their paths; None where a list is gone.
+
+    Args:
+        workspace: Of the build.
+        lists: Names of the descriptor files of its blocks, in order.
+    """
+    try:
+        contents = [read_descriptors(workspace.blocks(name)) for name in lists]
+    except SnapshardError:
+        return None
+    return _files(contents)
+
+
+def _files(contents: Sequence[Sequence[bytes]]) -> Iterator[InputFile]:
+    last = None
+    for lines in contents:
+        for line in lines:
+            for part in Block.from_line(line).ranges:
+                # A large file is several blocks, one after the other.
+                if part.path != last:
+                    last = part.path
+                    yield part.path, part.sha256, part.problem
+
+
+def surveyed_inputs(files: Sequence[SourceFile]) -> Iterator[InputFile]:
+    """The input files of a survey, in the order of their paths."""
+    for file in files:
+        yield file.path, file.sha256, file.problem
