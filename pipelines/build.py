@@ -30,6 +30,7 @@ from ..transforms.shards import ShardSettings, missing_shards, shard_name
 from ..transforms.summary import Summary
 from .damage import redoing_damage
 from .engines import runner_config
+from .fingerprint_details import fingerprint_details, list_inputs
 from .layout import Layout, lay_out, plan_with, train_split
 from .leaks import find_leaks
 from .occupancy import building
@@ -213,6 +214,7 @@ class Build:
         facts = {
             "blocks": {"total": prepared.num_units, "prepared": prepared.num_made},
             "damage_met": list(met),
+            "fingerprint_details": fingerprint_details(found),
             "fingerprint_parts": found.parts.to_json(),
             "host": platform.node(),
             # Not in the manifest: what is skipped is no input, and may vary under one fingerprint.
@@ -229,6 +231,7 @@ class Build:
             },
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
             "work": {
+                "blocks": list_inputs(found, self._workspace),
                 "graph": graph,
                 "runs": [entry.run.run_id for entry in prepared.entries],
                 "summary": list(prepared.summaries),
