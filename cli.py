@@ -269,6 +269,78 @@ def verify(snapshot: _SnapshotPath) -> None:
     )
 
 
+@app.command()
+def diff(
+    old: Annotated[str, typer.Argument(help="A snapshot's folder.", metavar="OLD")],
+    new: Annotated[str, typer.Argument(help="Another snapshot's.", metavar="NEW")],
+    ids: Annotated[
+        int, typer.Option(min=0, help="Name so many records of each kind.", metavar="N")
+    ] = 10,
+    only_ids: Annotated[
+        bool, typer.Option("--only-ids", help="Read indexes alone: find no changed contents.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what changed from one snapshot to another: records, features, settings."""
+    from . import terminal
+    from .pipelines.diff import diff as run_diff
+    from .pipelines.snapshot import Snapshot
+
+    first, second = Snapshot.open(old), Snapshot.open(new)
+    with terminal.Bars() as bars:
+        found = run_diff(first, second, progress=bars, num_shown=ids, contents=not only_ids)
+    if as_json:
+        print(json.dumps(found.to_json()))
+    else:
+        terminal.show_diff(found)
+
+
+@app.command()
+def why(
+    old: Annotated[
+        str,
+        typer.Argument(help="A snapshot's folder; or a recipe file or raw data.", metavar="A"),
+    ],
+    new: Annotated[
+        str,
+        typer.Argument(
+            help="Another snapshot's folder; with a recipe, the --out of its builds.", metavar="B"
+        ),
+    ],
+    limit: _Limit = None,
+    readers: Annotated[
+        str, typer.Option(help="With a recipe: as its build has it.", metavar="NAMES")
+    ] = "tf",
+    files: Annotated[
+        int, typer.Option(min=0, help="Name so many input files of each kind.", metavar="N")
+    ] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Explain a miss: what differs in the fingerprints of A and B.
+
+    A and B are snapshots; or A is what a build would take (a recipe, raw data) and B where it
+    would put it: then, why that build would not find the latest snapshot there. Builds nothing.
+    """
+    from . import terminal
+    from .pipelines.snapshot import Snapshot, lies_at
+    from .pipelines.why import why as explain
+    from .pipelines.why import why_not_found
+
+    if lies_at(old):
+        found = explain(Snapshot.open(old), Snapshot.open(new), num_shown=files)
+    else:
+        recipe = _recipe_of(old)
+        wanted = [name.strip() for name in readers.split(",")]
+        with terminal.Bars() as bars:
+            found = why_not_found(
+                recipe, new, progress=bars, limit=limit, readers=wanted, num_shown=files
+            )
+    if as_json:
+        print(json.dumps(found.to_json()))
+    else:
+        terminal.show_explanation(found)
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(context: typer.Context, snapshot: _SnapshotPath) -> None:
     """Measure how fast a snapshot reads here; what follows it goes to its own reader_tools.py.
