@@ -81,6 +81,7 @@ class RecordKeys:
         rejects += reject_rows(
             batch.ids,
             np.flatnonzero(homeless),
+            stage="split",
             reason="no group" if grouped else "no split",
             message=why,
             numbered=self._recipe.files.numbered,

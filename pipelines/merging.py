@@ -106,9 +106,11 @@ class RangeReader:
                 rejects += reject_rows(
                     ids,
                     np.flatnonzero(homeless),
+                    stage="split",
                     reason="no split",
                     message=why,
                     numbered=self._recipe.files.numbered,
+                    columns=columns,
                 )
                 kept = np.flatnonzero(~homeless)
                 ids, splits = [ids[row] for row in kept], splits[kept]

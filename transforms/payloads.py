@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,8 +24,10 @@ from ..schemas.errors import PayloadPlace, Reject
 MAX_PAYLOAD_BYTES = 64 << 10
 """A reject keeps what it was made of up to this length."""
 
-_MAX_CELL_BYTES = 48 << 10
+_MAX_CELL_BYTES = 63 << 10
+_MAX_BASE64_BYTES = 47 << 10
 _MAX_DEPTH = 32
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def with_bytes(reject: Reject, content: bytes, *, start: int | None = None) -> Reject:
@@ -67,7 +70,7 @@ def _with_json(reject: Reject, cells: dict[str, Any]) -> Reject:
         if total <= MAX_PAYLOAD_BYTES or len(texts[name]) <= 200:
             break
         total -= len(texts[name])
-        texts[name] = json.dumps(_cut(texts[name].encode()))
+        texts[name] = json.dumps({**_cut(texts[name].encode()), "of": "json"})
         total += len(texts[name])
     inside = ", ".join(f"{json.dumps(name)}: {text}" for name, text in texts.items())
     content = f"{{{inside}}}".encode()
@@ -151,7 +154,9 @@ def _plain(value: Any, depth: int) -> Any:
         return _plain(value.tolist(), depth + 1)
     if isinstance(value, Mapping):
         return {str(key): _plain(one, depth + 1) for key, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(one, depth + 1) for one in value), key=json.dumps)
+    if isinstance(value, list | tuple):
         return [_plain(one, depth + 1) for one in value]
     return {"python": type(value).__name__, "text": _shown(value)}
 
@@ -162,13 +167,16 @@ def _plain_bytes(content: bytes) -> Any:
     try:
         return content.decode()
     except UnicodeDecodeError:
+        if len(content) > _MAX_BASE64_BYTES:
+            return _cut(content)
         return {"base64": base64.b64encode(content).decode()}
 
 
 def _shown(value: object) -> str:
     """What an object of the user's says of itself."""
     try:
-        return str(value)[:1000].encode(errors="replace").decode()
+        # An address in memory differs from run to run.
+        return _ADDRESS.sub("", str(value)[:1000]).encode(errors="replace").decode()
     except Exception as error:
         # Whatever its own code does.
         return f"its text cannot be told: {type(error).__name__}"

@@ -8,7 +8,6 @@ on no other.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import threading
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ import pyarrow as pa
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
 from ...schemas.features import Feature, Features, is_encoded, is_optional
-from ..rejects import payload_of
+from ..payloads import MAX_PAYLOAD_BYTES, with_bytes, with_row
 from ..runs import wire_schema
 from .audio import Decode as DecodeSound
 from .chain import Step, closing_steps, describe, output_features
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["StepRunner", "output_features"]
 
 _STEP = re.compile(r"\{\{node (?:[^}]*?/)?step(\d+)(?:_\d+)?/")
+_RAISED = re.compile(r"([A-Za-z_]\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration)): ")
 _NODE = re.compile(r"\s*\[\[\{\{node ")
 
 
@@ -176,15 +176,16 @@ class StepRunner:
         elif step is None:
             stage, reason = "validate", "another shape than declared"
         path, _, position = record_id.rpartition("#") if self._numbered else (record_id, "", "")
-        return Reject(
+        reject = Reject(
             record_id=record_id,
             stage=stage,
             reason=reason,
+            exception=_exception(text, error),
             message=f"{describe(step)}: {text}" if step is not None else text,
             source=path,
             position=int(position) if position else None,
-            payload=_payload(single, self._features),
         )
+        return with_record(reject, single, 0, features=self._features, numbered=self._numbered)
 
 
 def _with_gaps(prepared: Features, found: Features) -> dict[str, Feature]:
@@ -206,12 +207,27 @@ def _unescaped(text: str) -> str:
     return content.encode("latin-1", "backslashreplace").decode("utf-8", "replace")
 
 
-def _payload(single: pa.RecordBatch, features: Features) -> bytes | None:
-    """The raw bytes of a record: of its encoded image, else of its columns as JSON."""
+def with_record(
+    reject: Reject, columns: pa.RecordBatch, row: int, *, features: Features, numbered: bool
+) -> Reject:
+    """The reject with what a record held: its encoded image or sound, else its values as JSON.
+
+    Args:
+        reject: One without a payload.
+        columns: Raw records, in wire form.
+        row: Index of the rejected one.
+        features: Of the columns.
+        numbered: Whether there are several records in a file.
+    """
     encoded = sorted(name for name, feature in features.items() if is_encoded(feature))
     if encoded:
-        content: bytes = single.column(encoded[0])[0].as_py()
-    else:
-        row = single.to_pylist()[0]
-        content = json.dumps(row, default=lambda value: value.decode("utf-8", "replace")).encode()
-    return payload_of(content)
+        content = columns.column(encoded[0])[row].as_py()
+        if content is not None and (len(content) <= MAX_PAYLOAD_BYTES or not numbered):
+            return with_bytes(reject, content, start=None if numbered else 0)
+    return with_row(reject, columns, row)
+
+
+def _exception(text: str, error: Exception) -> str:
+    """The class of what was raised: in a function of the user's, as its message begins."""
+    found = _RAISED.match(text)
+    return found[1] if found else type(error).__name__

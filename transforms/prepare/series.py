@@ -206,9 +206,11 @@ class Windows:
         rejects += reject_rows(
             part.ids,
             np.flatnonzero(missing),
+            stage="across",
             reason="no time",
             message=f"feature {self.time!r} is missing; windows need it",
             numbered=part.numbered,
+            columns=part.columns,
         )
         used = set(self.names) | ({self.target} if self.target else set())
         whole = np.ones(len(part.ids), bool)
@@ -243,10 +245,12 @@ class Windows:
         rejects += reject_rows(
             rows.ids,
             again,
+            stage="across",
             reason="second row of one time",
             message=f"another row of its group has the same {self.time!r}; a series has one row at "
             "a time. Name the feature that tells them apart as group=.",
             numbered=numbered,
+            columns=rows.columns,
         )
         kept = np.ones(len(rows.ids), bool)
         kept[again] = False

@@ -300,6 +300,7 @@ class ArrowTables:
             message=f"{part.path} cannot be read: {_first_line(str(error))}; expected "
             f"{self.format.name}. Copy or make it anew, or remove it from the source.",
             source=part.path,
+            exception=type(error).__name__,
         )
 
     def _damaged(self, part: FileRange, index: int, row: int, unit: Unit, found: str) -> Reject:

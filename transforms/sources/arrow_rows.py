@@ -33,6 +33,7 @@ from ...schemas.features import (
 )
 from ...schemas.wire import ITEM_BYTES, WireColumn
 from ..dtypes import packed_bytes, widened
+from ..payloads import with_bytes, with_row
 from ..runs import wire_schema
 from .arrow_leaves import Cells, Leaf, extract, leaves_of, nulls
 from .arrow_media import MediaCells
@@ -42,8 +43,8 @@ _SHOWN_CHARS = 60
 
 _Bools = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int64]
-Payload = Callable[[int], bytes | None]
-"""The raw bytes of a row of a batch, or None where they are not worth keeping."""
+Payload = Callable[[int], bytes]
+"""The raw bytes of a row of a batch."""
 
 
 class RowReader:
@@ -79,7 +80,8 @@ class RowReader:
         Args:
             batch: Of the schema given before; all of it is held a few times over.
             positions: int64[n], the position of each row: part of its id.
-            payload: Gives what to keep of a rejected row.
+            payload: Gives the bytes that a rejected row is in the source; None where it has none,
+                and its values are kept.
         """
         at = np.asarray(positions, np.int64)
         found = [column.look_at(batch) for column in self._columns]
@@ -90,8 +92,12 @@ class RowReader:
         if bad.any():
             for row in np.flatnonzero(bad).tolist():
                 reason, message = next(c for c in found if c.bad[row]).describe(row)
-                kept = payload(row) if payload is not None else None
-                rejects.append(self._reject(int(at[row]), reason, message, payload=kept))
+                reject = self._reject(int(at[row]), reason, message)
+                rejects.append(
+                    with_row(reject, batch, row)
+                    if payload is None
+                    else with_bytes(reject, payload(row))
+                )
             at = at[~bad]
             for column in found:
                 column.drop(bad)
@@ -105,7 +111,7 @@ class RowReader:
             rejects=tuple(rejects),
         )
 
-    def _reject(self, position: int, reason: str, message: str, *, payload: bytes | None) -> Reject:
+    def _reject(self, position: int, reason: str, message: str) -> Reject:
         return Reject(
             record_id=f"{self._path}#{position}",
             stage="validate",
@@ -114,7 +120,6 @@ class RowReader:
             "quarantine such rows.",
             source=self._path,
             position=position,
-            payload=payload,
         )
 
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...schemas.blocks import RawBatch
-from ...schemas.errors import Reject
+from ...schemas.errors import RECORD_ERROR, Reject
 from ...schemas.features import Features, Timestamp
-from ..rejects import MAX_PAYLOAD_BYTES
+from ..payloads import with_bytes
 from ..runs import wire_schema
 from .arrow_values import culprits
 from .csv_rows import TOO_LONG, Offsets, Rows
@@ -131,16 +131,16 @@ class CellReader:
 
     def _reject(self, rows: Rows, row: int, stage: str, reason: str, message: str) -> Reject:
         position = rows.offset + int(rows.starts[row])
-        short = rows.stops[row] - rows.starts[row] <= MAX_PAYLOAD_BYTES
-        return Reject(
+        reject = Reject(
             record_id=f"{self._table.path}#{position}",
             stage=stage,
             reason=reason,
             message=f"{self._table.place(position)}: {message}",
             source=self._table.path,
             position=position,
-            payload=rows.text(row) if short else None,
+            exception=RECORD_ERROR if stage == "validate" else "ArrowInvalid",
         )
+        return with_bytes(reject, rows.text(row))
 
     def _row_problem(self, rows: Rows) -> str:
         if rows.problem == TOO_LONG:

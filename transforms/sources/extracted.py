@@ -23,6 +23,7 @@ from ...schemas.features import Features
 from ...schemas.naming import join
 from ...schemas.recipe import OpenSource
 from .. import storage
+from ..payloads import with_row
 from .arrow_files import DAMAGE
 from .arrow_ipc import Arrow
 from .arrow_leaves import leaves_of
@@ -155,11 +156,13 @@ class ExtractedTable:
             problems = batch.column(PROBLEM)
             found = batch.filter(problems.is_valid())
             rejects = [
-                self._reject(position, problem)
-                for position, problem in zip(
-                    found.column(POSITION).to_pylist(),
-                    found.column(PROBLEM).cast(pa.large_binary()).to_pylist(),
-                    strict=True,
+                with_row(self._reject(position, problem), found, row)
+                for row, (position, problem) in enumerate(
+                    zip(
+                        found.column(POSITION).to_pylist(),
+                        found.column(PROBLEM).cast(pa.large_binary()).to_pylist(),
+                        strict=True,
+                    )
                 )
             ]
             batch = batch.filter(problems.is_null())
@@ -172,7 +175,7 @@ class ExtractedTable:
             record_id=f"{self.name}#{position}",
             stage="read",
             reason="wrong type",
-            message=f"{self.name} {self.unit} {position}: {problem.decode(errors='replace')}. Mend "
+            message=f"{self.name} {self.unit} {position}: {_shortened(problem)}. Mend "
             "the value, declare the column in types=, or raise max_rejects to quarantine such "
             "rows.",
             source=self.name,
@@ -181,6 +184,12 @@ class ExtractedTable:
 
     def _arrow(self) -> Arrow:
         return Arrow(self.url, label=self.label, columns=self.columns, types=self.types)
+
+
+def _shortened(problem: bytes) -> str:
+    """A finding without the middle of a long value."""
+    text = problem.decode(errors="replace")
+    return text if len(text) <= 300 else f"{text[:150]} … {text[-100:]}"
 
 
 def extract_batches(

@@ -20,7 +20,7 @@ from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
 from ...schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
 from ...schemas.wire import FLOATS
-from ..rejects import MAX_PAYLOAD_BYTES
+from ..payloads import with_bytes
 from ..runs import wire_schema
 from .arrow_rows import RowReader
 from .arrow_values import item_of
@@ -123,7 +123,7 @@ class JsonReader:
         if table is None:
             return None
         batch = table.combine_chunks().to_batches()[0]
-        return fast.reader.read(batch, lines.positions, payload=lambda row: _payload(lines, row))
+        return fast.reader.read(batch, lines.positions, payload=lines.text)
 
     def _read_singly(self, lines: Lines) -> RawBatch:
         rejects: list[Reject] = []
@@ -149,7 +149,7 @@ class JsonReader:
         batch = reader.read(
             pa.RecordBatch.from_arrays(arrays, schema=schema),
             at,
-            payload=lambda row: _payload(lines, rows[row]),
+            payload=lambda row: lines.text(rows[row]),
         )
         ordered = sorted((*rejects, *batch.rejects), key=lambda reject: reject.position or 0)
         return dataclasses.replace(batch, rejects=tuple(ordered))
@@ -166,16 +166,17 @@ class JsonReader:
 
     def _reject(self, lines: Lines, line: int, error: UnfitError) -> Reject:
         position = int(lines.positions[line])
-        return Reject(
+        reject = Reject(
             record_id=f"{self._path}#{position}",
             stage="read",
             reason=error.reason,
+            exception=type(error).__name__,
             message=f"{self._path} byte {position}: {error}. Mend the line, or raise max_rejects "
             "to quarantine such lines.",
             source=self._path,
             position=position,
-            payload=_payload(lines, line),
         )
+        return with_bytes(reject, lines.text(line))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -218,11 +219,6 @@ def parse(lines: Lines, schema: pa.Schema | None) -> pa.Table | None:
     except pa.ArrowException:
         return None
     return table if table.num_rows == len(lines) else None
-
-
-def _payload(lines: Lines, line: int) -> bytes | None:
-    short = lines.stops[line] - lines.starts[line] <= MAX_PAYLOAD_BYTES
-    return lines.text(line) if short else None
 
 
 def _value_type(feature: Feature, value: Any) -> pa.DataType:

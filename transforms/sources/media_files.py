@@ -16,7 +16,7 @@ from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.errors import Reject
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
-from ..rejects import payload_of
+from ..payloads import with_bytes
 from ..runs import wire_schema
 from .file_labels import FileLabels, LabelReader
 from .label_table import UnlabelledError
@@ -162,20 +162,18 @@ def _read_chunk(
     for part, data in chunk:
         path = part.path
         if part.problem:
-            pending.reject(path, stage="inventory", reason=part.problem, message=part.problem)
+            pending.reject(path, part.problem, stage="inventory", reason=part.problem)
             continue
         try:
             label = labels.find(path)
         except UnlabelledError as error:
-            pending.reject(
-                path, stage="validate", reason=error.reason, message=str(error), data=data
-            )
+            pending.reject(path, error, stage="validate", reason=error.reason, data=data)
             continue
         try:
             header = kind.read_header(data)
         except kind.unreadable as error:
             reason: str = error.reason  # type: ignore[attr-defined]
-            pending.reject(path, stage="read", reason=reason, message=str(error), data=data)
+            pending.reject(path, error, stage="read", reason=reason, data=data)
             continue
         weight = kind.weigh(header)
         if pending.weight and pending.weight + weight > kind.max_weight:
@@ -208,18 +206,23 @@ class _Pending(Generic[_H]):
         self.weight += weight
 
     def reject(
-        self, path: str, *, stage: str, reason: str, message: str, data: bytes | None = None
+        self,
+        path: str,
+        error: Exception | str,
+        *,
+        stage: str,
+        reason: str,
+        data: bytes | None = None,
     ) -> None:
-        self.rejects.append(
-            Reject(
-                record_id=path,
-                stage=stage,
-                reason=reason,
-                message=message,
-                source=path,
-                payload=None if data is None else payload_of(data),
-            )
+        reject = Reject(
+            record_id=path,
+            stage=stage,
+            reason=reason,
+            message=str(error),
+            source=path,
+            exception="OSError" if isinstance(error, str) else type(error).__name__,
         )
+        self.rejects.append(reject if data is None else with_bytes(reject, data, start=0))
 
     def batch(self) -> RawBatch:
         columns = {

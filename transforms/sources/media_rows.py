@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject, SchemaError
 from ...schemas.features import Features, is_encoded
+from ..payloads import with_row
 from ..runs import wire_schema
 from .arrow_rows import RowReader
 from .sample_parts import UnfitPartError, media_lists
@@ -71,7 +72,7 @@ class MediaRowReader:
                 }
             except UnfitPartError as error:
                 bad[row] = True
-                rejects.append(self._reject(int(at[row]), error))
+                rejects.append(with_row(self._reject(int(at[row]), error), batch, row))
                 continue
             for name, one in lists.items():
                 found[name].append(one)
@@ -116,6 +117,7 @@ class MediaRowReader:
             "max_rejects to do without it.",
             source=self._path,
             position=position,
+            exception=type(error).__name__,
         )
 
 

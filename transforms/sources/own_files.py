@@ -17,6 +17,7 @@ from ...schemas.features import Feature, Features, Scalar, is_encoded, is_option
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from ..globs import is_hidden
+from ..payloads import with_values
 from .extracted import plain_batch, plain_schema
 from .media_rows import MediaRowReader
 from .own_records import RaisedError, ReadFn, records_of
@@ -252,17 +253,17 @@ class _Pending:
         except (SchemaError, UnfitPartError) as error:
             stage = getattr(error, "stage", "validate")
             reason = getattr(error, "reason", "unfit value")
-            self.rejects.append(
-                Reject(
-                    record_id=f"{self._path}#{number}",
-                    stage=stage,
-                    reason=reason,
-                    message=f"{self._path} record {number}: {error} Let the function convert it, "
-                    "declare it in types=, or raise max_rejects to quarantine such records.",
-                    source=self._path,
-                    position=number,
-                )
+            reject = Reject(
+                record_id=f"{self._path}#{number}",
+                stage=stage,
+                reason=reason,
+                message=f"{self._path} record {number}: {error} Let the function convert it, "
+                "declare it in types=, or raise max_rejects to quarantine such records.",
+                source=self._path,
+                position=number,
+                exception=type(error).__name__,
             )
+            self.rejects.append(with_values(reject, flat))
             return
         self._numbers.append(number)
         self._rows.append(row)
@@ -312,6 +313,7 @@ def _rest(path: str, number: int, error: RaisedError) -> Reject:
         "function or the file, or raise max_rejects to do without.",
         source=path,
         position=number,
+        exception=error.exception,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from ...schemas.errors import SnapshardError
+from ...schemas.errors import RECORD_ERROR, SnapshardError
 from ...schemas.recipe import OpenSource
 from .. import storage
 
@@ -18,10 +18,10 @@ _WORDS = 500
 class RaisedError(Exception):
     """What a user's function has done wrong, with a reason to group by."""
 
-    def __init__(self, reason: str, message: str) -> None:
-        """Takes a stable class of failure, and the finding."""
+    def __init__(self, reason: str, message: str, *, exception: str = RECORD_ERROR) -> None:
+        """Takes a stable class of failure, the finding, and the class of what was raised."""
         super().__init__(message)
-        self.reason = reason
+        self.reason, self.exception = reason, exception
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,4 +96,5 @@ def _reraise(error: Exception, name: str) -> NoReturn:
     raise RaisedError(
         f"the function raised {type(error).__name__}",
         f"{name} raised {type(error).__name__}{f': {words}' if words else ''}",
+        exception=type(error).__name__,
     ) from None

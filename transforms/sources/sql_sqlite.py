@@ -32,7 +32,8 @@ from .sql_rows import (
 
 _CLASSES = ("integer", "real", "text", "blob")
 _COLUMNS_AT_ONCE = 50
-_SHOWN_CHARS = 60
+_SHOWN_CHARS = 32 << 10
+"""Of a misfit: all that a reject keeps of it."""
 BESIDE = ("-wal", "-journal")
 """How the names of files end where SQLite keeps what it has not moved into the database yet."""
 _HEAD = struct.Struct(">16sH6xII60xI4x")

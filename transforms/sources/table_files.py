@@ -207,6 +207,7 @@ def _unreadable(part: FileRange) -> Reject:
         reason=part.problem,
         message=f"{part.path} cannot be read: {part.problem}",
         source=part.path,
+        exception="OSError",
     )
 
 
@@ -218,6 +219,7 @@ def empty_file(part: FileRange) -> Reject:
         reason="empty file",
         message=f"{part.path} is empty, expected rows. Remove it from the source.",
         source=part.path,
+        payload=b"",
     )
 
 
@@ -232,4 +234,5 @@ def damaged_text(part: FileRange, error: DamagedError, done: int, *, records: st
         "rest.",
         source=part.path,
         position=done,
+        exception=type(error).__name__,
     )

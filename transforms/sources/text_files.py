@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import Reject, SchemaError
+from ...schemas.errors import RECORD_ERROR, Reject, SchemaError
 from ...schemas.features import Features, Text, tensor_form
 from ...schemas.recipe import OpenSource
-from ..rejects import payload_of
+from ..payloads import with_bytes
 from ..runs import wire_schema
 from .csv_text import Text as TextStream
 from .csv_text import codec_name, open_text
@@ -177,7 +177,7 @@ class TextFiles:
         one = self.per == "file"
         reason = "not text of the encoding" if "is no" in problem else "too long"
         where = path if one else f"{path} byte {offset}"
-        return Reject(
+        reject = Reject(
             record_id=path if one else f"{path}#{offset}",
             stage="read",
             reason=reason,
@@ -185,8 +185,10 @@ class TextFiles:
             "max_rejects to do without it.",
             source=path,
             position=None if one else offset,
-            payload=payload_of(content),
+            exception=RECORD_ERROR if reason == "too long" else "UnicodeDecodeError",
         )
+        # Of what is too long nothing is held: the file is told.
+        return with_bytes(reject, content) if content else reject
 
     def _damaged(self, path: str, error: DamagedError) -> Reject:
         return Reject(
@@ -197,6 +199,7 @@ class TextFiles:
             "max_rejects to do without it.",
             source=path,
             position=None if self.per == "file" else error.offset,
+            exception=type(error).__name__,
         )
 
     def _open(self, opened: OpenSource, path: str, num_bytes: int) -> TextStream:

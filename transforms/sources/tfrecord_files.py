@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import Reject, SchemaError
-from ...schemas.features import Features, Image
+from ...schemas.errors import RECORD_ERROR, Reject, SchemaError
+from ...schemas.features import RESERVED_PREFIX, Features, Image
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
-from ..rejects import payload_of
+from ..payloads import with_bytes
 from ..runs import wire_schema
 from .arrow_rows import RowReader
 from .encoded_images import image_columns
@@ -129,8 +129,7 @@ class TFRecords:
             )
             num_records += found["num_records"]
             for name, value in found["columns"].items():
-                shape = ColumnShape.from_json(value)
-                shapes[name] = shapes[name].merge(shape, name=name) if name in shapes else shape
+                _merge(shapes, name, ColumnShape.from_json(value), path=file.path)
         if not num_records:
             raise SchemaError(
                 f"TFRecords: none of the {len(files):,} files of {self.url} holds a whole record, "
@@ -164,9 +163,24 @@ class TFRecords:
         for batch in _decoded(opened, file, limit):
             num_records += batch.num_rows
             for name, shape in shapes_of(batch).items():
-                shapes[name] = shapes[name].merge(shape, name=name) if name in shapes else shape
+                _merge(shapes, name, shape, path=file.path)
         columns = {name: shape.to_json() for name, shape in shapes.items()}
         return {"num_records": num_records, "columns": columns}
+
+
+def _merge(shapes: dict[str, ColumnShape], name: str, shape: ColumnShape, *, path: str) -> None:
+    """Adds what one file, or a part of it, holds of a feature."""
+    if not name or name.startswith(RESERVED_PREFIX):
+        raise SchemaError(
+            f"{path}: a record holds a feature {name!r}; a name must not be empty nor begin with "
+            f"{RESERVED_PREFIX!r}. Write the file anew."
+        )
+    if name in shapes:
+        try:
+            shape = shapes[name].merge(shape, name=name)
+        except SchemaError as error:
+            raise SchemaError(f"{path}: {error}") from None
+    shapes[name] = shape
 
 
 def _read_part(part: FileRange, features: Features, opened: OpenSource) -> Iterator[RawBatch]:
@@ -184,6 +198,7 @@ def _read_part(part: FileRange, features: Features, opened: OpenSource) -> Itera
                 message=f"{part.path}: {error}, expected TFRecord. Copy or make it anew, or "
                 "remove it from the source.",
                 source=part.path,
+                exception=type(error).__name__,
             ),
         )
 
@@ -224,7 +239,7 @@ class _ExampleReader:
         except (RuntimeError, pa.ArrowException) as error:
             if len(frames) == 1:
                 why = f"no tf.train.Example, SequenceExample or tensor ({error})"
-                rejects.append(self._unfit(frames[0], why))
+                rejects.append(self._unfit(frames[0], why, exception=type(error).__name__))
                 return
             middle = len(frames) // 2
             yield from self._decoded(frames[:middle], rejects)
@@ -260,7 +275,7 @@ class _ExampleReader:
             rows = reader.read(
                 arrow.take(pa.array(kept)),
                 offsets[kept],
-                payload=lambda row: payload_of(frames[int(kept[row])].content),
+                payload=lambda row: frames[int(kept[row])].content,
             )
         rejects += rows.rejects
         row_of = {f"{self._path}#{frame.offset}": row for row, frame in enumerate(frames)}
@@ -273,7 +288,7 @@ class _ExampleReader:
 
     def _damaged(self, frame: Frame) -> Reject:
         lost = " Nothing after it can be read." if frame.last else ""
-        return Reject(
+        reject = Reject(
             record_id=f"{self._path}#{frame.offset}",
             stage="read",
             reason="damaged file" if frame.last else "damaged record",
@@ -281,10 +296,12 @@ class _ExampleReader:
             "file anew, or raise max_rejects to do without what is lost.",
             source=self._path,
             position=frame.offset,
+            exception="DamagedError",
         )
+        return with_bytes(reject, frame.content) if frame.content else reject
 
-    def _unfit(self, frame: Frame, why: str) -> Reject:
-        return Reject(
+    def _unfit(self, frame: Frame, why: str, *, exception: str = RECORD_ERROR) -> Reject:
+        reject = Reject(
             record_id=f"{self._path}#{frame.offset}",
             stage="validate",
             reason="not such a record",
@@ -292,8 +309,9 @@ class _ExampleReader:
             "type, or raise max_rejects to quarantine it.",
             source=self._path,
             position=frame.offset,
-            payload=payload_of(frame.content),
+            exception=exception,
         )
+        return with_bytes(reject, frame.content)
 
 
 def _is_image(wanted: object) -> bool:

@@ -30,6 +30,7 @@ class Frame(NamedTuple):
 
     offset: int
     content: bytes
+    """Of a damaged record what there is of it, if it is known where it begins."""
     problem: str = ""
     last: bool = False
     """Whether nothing that follows can be read."""
@@ -122,16 +123,15 @@ def _frames(pieces: Iterator[bytes], start: int, stop: int | None) -> Iterator[F
             size = length + _FRAME_BYTES
             if len(held) - at < size and not fill(size):
                 missing = size - len(held)
-                yield Frame(
-                    offset, b"", f"the file ends {missing:,} bytes before the record does", True
-                )
+                problem = f"the file ends {missing:,} bytes before the record does"
+                yield Frame(offset, held[_HEAD.size :], problem, True)
                 return
             content = held[at + _HEAD.size : at + _HEAD.size + length]
             stored = int.from_bytes(held[at + size - 4 : at + size], "little")
             if _masked(content) == stored:
                 yield Frame(offset, content)
             else:
-                yield Frame(offset, b"", "the checksum of the record does not hold")
+                yield Frame(offset, content, "the checksum of the record does not hold")
             at += size
             offset += size
     except DamagedError as error:

@@ -13,10 +13,11 @@ import pydantic
 
 from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import DataError, Reject
+from ...schemas.errors import RECORD_ERROR, DataError, Reject
 from ...schemas.features import ClassLabel, Features
 from ...schemas.recipe import OpenSource
 from ..globs import is_hidden, matches
+from ..payloads import with_values
 from ..prepare.image_header import MAX_PIXELS
 from ..storage import is_chained
 from ..tar_archive import archive_scheme
@@ -178,14 +179,21 @@ class WebDataset:
             part = block.ranges[index]
             pending = _Pending(features, part.path)
             if part.problem:
-                pending.reject(None, "inventory", part.problem, part.problem)
+                pending.reject(
+                    None, part.problem, stage="inventory", reason=part.problem, exception="OSError"
+                )
                 yield pending.batch()
                 continue
             for found in read_samples(opened, part.path, part.start, part.stop):
                 if isinstance(found, Damage):
                     message = f"the tar cannot be read on from byte {found.offset:,}"
+                    message = f"{message}: {found.message}"
                     pending.reject(
-                        found.offset, "read", "damaged archive", f"{message}: {found.message}"
+                        found.offset,
+                        message,
+                        stage="read",
+                        reason="damaged archive",
+                        exception="ReadError",
                     )
                     continue
                 pending.add(found, max_pixels=self.max_pixels)
@@ -213,29 +221,47 @@ class _Pending:
     def add(self, sample: Sample, *, max_pixels: int) -> None:
         if sample.problem:
             message = f"sample {sample.key!r}: {sample.problem}"
-            self.reject(sample.offset, "read", "unfit part", message)
+            self.reject(
+                sample.offset, message, stage="read", reason="unfit part", parts=sample.parts
+            )
             return
         try:
             row = read_parts(sample.parts, self._features, max_pixels=max_pixels)
         except UnfitPartError as error:
             message = f"sample {sample.key!r}: {error}"
-            self.reject(sample.offset, error.stage, error.reason, message)
+            self.reject(
+                sample.offset,
+                message,
+                stage=error.stage,
+                reason=error.reason,
+                exception=type(error).__name__,
+                parts=sample.parts,
+            )
             return
         self.positions.append(sample.offset)
         self._rows.append(row)
         self._num_bytes += sum(map(len, sample.parts.values()))
 
-    def reject(self, position: int | None, stage: str, reason: str, message: str) -> None:
-        self.rejects.append(
-            Reject(
-                record_id=self._path if position is None else f"{self._path}#{position}",
-                stage=stage,
-                reason=reason,
-                message=message,
-                source=self._path,
-                position=position,
-            )
+    def reject(
+        self,
+        position: int | None,
+        message: str,
+        *,
+        stage: str,
+        reason: str,
+        exception: str = RECORD_ERROR,
+        parts: Mapping[str, bytes] | None = None,
+    ) -> None:
+        reject = Reject(
+            record_id=self._path if position is None else f"{self._path}#{position}",
+            stage=stage,
+            reason=reason,
+            message=message,
+            source=self._path,
+            position=position,
+            exception=exception,
         )
+        self.rejects.append(reject if parts is None else with_values(reject, parts))
 
     def batch(self) -> RawBatch:
         return RawBatch(
