@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from ..schemas.errors import StorageError
 from ..schemas.naming import Workspace, join
 from ..transforms import storage
-from ..transforms.opened_source import modified_ns
+from ..transforms.stamps import modified_ns
 
 LOCK = "lock"
 """The file in the workspace that locks are held on; it stays empty, and is never removed."""

@@ -16,6 +16,7 @@ MAX_PIXELS = 178_956_970
 """Where Pillow, too, takes an image for a decompression bomb: half a GiB as RGB."""
 
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _STANDALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})
 _PNG = b"\x89PNG\r\n\x1a\n"
 _FOREIGN: dict[str, Callable[[bytes], bool]] = {
@@ -27,6 +28,12 @@ _FOREIGN: dict[str, Callable[[bytes], bool]] = {
     "icon": lambda data: data[:4] in (b"\0\0\1\0", b"\0\0\2\0"),
     "PDF": lambda data: data[:5] == b"%PDF-",
 }
+_FRAME_PIXELS = 3
+"""A pixel of a picture takes as much as so many of a GIF's frames: these are not yet coloured."""
+_MAX_SCANS = 200
+"""Of a progressive JPEG, where encoders make about ten: each costs the time of a whole picture."""
+_MAX_TEXTS = 100
+"""Compressed texts in a PNG, each of which may grow to 8 MB."""
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b")
 
 
@@ -42,6 +49,8 @@ class ImageHeader(NamedTuple):
     """1 for shades of grey, 3 for colours, 4 for colours with transparency."""
     orientation: int
     """EXIF orientation, 1 to 8; 1 where none is given."""
+    more_pixels: int = 0
+    """Of a GIF's other frames, which are decoded along with the one that counts."""
 
 
 class UnreadableImageError(ValueError):
@@ -58,7 +67,7 @@ def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> ImageHeader:
     Raises:
         UnreadableImageError: with one of the reasons ``empty file``, ``zero-filled file``,
             ``text, not an image``, ``not an image``, ``unsupported image format``,
-            ``truncated image``, ``damaged image``, ``too many pixels``.
+            ``truncated image``, ``damaged image``, ``too many pixels``, ``too costly to decode``.
     """
     try:
         if data[:3] == b"\xff\xd8\xff":
@@ -80,6 +89,12 @@ def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> ImageHeader:
     if header.height < 1 or header.width < 1:
         raise UnreadableImageError(
             "damaged image", f"the header states {header.width}×{header.height} pixels"
+        )
+    if header.more_pixels > _FRAME_PIXELS * max_pixels:
+        raise UnreadableImageError(
+            "too many pixels",
+            f"its frames have {header.more_pixels:,} pixels together, more than "
+            f"{_FRAME_PIXELS * max_pixels:,}",
         )
     if header.height * header.width > max_pixels:
         raise UnreadableImageError(
@@ -153,6 +168,10 @@ def _read_jpeg(data: bytes) -> ImageHeader:
                     f"a JPEG of {components} components of {precision} bits; expected 8 bits, and "
                     "1, 3 or 4 components",
                 )
+            if marker in _PROGRESSIVE and data.count(b"\xff\xda", stop) > _MAX_SCANS:
+                raise UnreadableImageError(
+                    "too costly to decode", f"the JPEG has more than {_MAX_SCANS} scans"
+                )
             if orientation >= 5:
                 height, width = width, height
             return ImageHeader("jpeg", height, width, 1 if components == 1 else 3, orientation)
@@ -165,6 +184,10 @@ def _read_png(data: bytes) -> ImageHeader:
     kind, width, height, depth, colour = struct.unpack_from(">4sIIBB", data, 12)
     if kind != b"IHDR" or depth not in (1, 2, 4, 8, 16) or colour not in (0, 2, 3, 4, 6):
         raise UnreadableImageError("damaged image", "the PNG does not begin with a valid IHDR")
+    if sum(map(data.count, (b"zTXt", b"iTXt", b"iCCP"))) > _MAX_TEXTS:
+        raise UnreadableImageError(
+            "too costly to decode", f"the PNG has more than {_MAX_TEXTS} compressed texts"
+        )
     orientation = 1
     if b"eXIf" in data:
         position = 8
@@ -183,7 +206,7 @@ def _read_gif(data: bytes) -> ImageHeader:
     """The largest of the frames, not the canvas: TensorFlow gives the first frame that size."""
     flags = data[10]
     position = 13 + (3 << ((flags & 7) + 1) if flags & 0x80 else 0)
-    height = width = 0
+    height = width = num_pixels = num_frames = 0
     try:
         while data[position] in (0x21, 0x2C):
             frame = None
@@ -197,11 +220,13 @@ def _read_gif(data: bytes) -> ImageHeader:
             position += 1
             if frame is not None:
                 width, height = max(width, frame[0]), max(height, frame[1])
+                num_pixels += frame[0] * frame[1]
+                num_frames += 1
     except (IndexError, struct.error):
         # A first frame suffices, and TensorFlow forgives what comes after it.
         if not height:
             raise
-    return ImageHeader("gif", height, width, 3, 1)
+    return ImageHeader("gif", height, width, 3, 1, num_pixels if num_frames > 1 else 0)
 
 
 def _read_bmp(data: bytes) -> ImageHeader:

@@ -85,7 +85,7 @@ class ImageFolder(MediaFolder):
 
 
 def _num_pixels(header: ImageHeader) -> int:
-    return header.height * header.width
+    return header.height * header.width + header.more_pixels // 3
 
 
 def _side_columns(headers: Sequence[ImageHeader]) -> Mapping[str, pa.Array]:

@@ -27,6 +27,7 @@ from ...schemas.features import (
     features_from_json,
     features_to_json,
 )
+from ...schemas.limits import Limits
 from ...schemas.recipe import OpenSource
 from ..runs import wire_schema
 from .csv import Csv
@@ -281,6 +282,7 @@ class _Content:
     """The bytes of one file as the source that a table is read from."""
 
     data: bytes
+    limits: Limits = Limits()
 
     @property
     def filesystem(self) -> Any:
