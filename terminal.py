@@ -404,10 +404,10 @@ def show_diff(found: SnapshotDiff) -> None:
     for kind in kinds:
         _show_first(kind, records.first[kind], records.total(kind))
     for file in records.shifted:
-        place = "from its beginning on" if file.after is None else f"after place {file.after:,}"
-        show_warning(
-            f"{file.source}: {place}, records have other ids than before (removed "
-            f"{file.num_removed:,}, added {file.num_added:,}, changed {file.num_changed:,}): rows "
+        place = "from its beginning on" if file.after is None else f"after #{file.after}"
+        say(
+            f"warning: {file.source}, {place}: records have other ids than before (removed "
+            f"{file.num_removed:,}, added {file.num_added:,}, changed {file.num_changed:,}). Rows "
             "were put in or taken out there, and an id is a place in the file. Append rows, or put "
             "new ones into a file of their own, and ids stay."
         )
