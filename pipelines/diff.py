@@ -14,7 +14,8 @@ from .snapshot import Snapshot
 SHOWN = 10
 """How many ids of each kind are named by default."""
 
-_OF_FEATURES = ("features", "classes")
+_TOLD_OTHERWISE = ("inputs", "features", "classes")
+"""By what the records and the manifests say."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,7 +114,7 @@ def diff(
         features=tuple(feature_changes(shapes[0], shapes[1])),
         versions=tuple(change for change in changes if change.part == "versions"),
         settings=tuple(
-            change for change in changes if change.part not in ("versions", *_OF_FEATURES)
+            change for change in changes if change.part not in ("versions", *_TOLD_OTHERWISE)
         ),
         notes=tuple(_notes(old, new, complete=complete)),
     )
