@@ -1,0 +1,444 @@
+"""Files that recipes read: one is damaged among whole ones, and all are read as a build does.
+
+What may not be: another exception than a SnapshardError, an error or a reject that does not name
+the file, a record of another file that is lost or changed, a record of the damaged file that is
+gone without a reject. Where other bytes are simply another file with other records (a CSV file with
+one more line), a plain reader of the standard library says how many there are.
+"""
+
+import csv
+import dataclasses
+import gzip
+import hashlib
+import io
+import itertools
+import random
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import input_contents as made
+import pyarrow as pa
+import pyarrow.parquet as pq
+from harness import DETECTED, HARMLESS, WRONG, Kind
+from mutations import damage, edit_json
+
+import snapshard as ss
+from snapshard.schemas.blocks import Block, FileRange
+from snapshard.schemas.errors import DataError, SnapshardError
+from snapshard.schemas.features import flatten
+from snapshard.transforms.opened_source import open_source
+from snapshard.transforms.runs import wire_schema
+
+Count = Callable[[bytes], int | None]
+"""How many records a plain reader finds; None where it cannot tell."""
+
+
+@dataclasses.dataclass
+class Read:
+    """What came of a source."""
+
+    rows: dict[str, Any]
+    rejects: list[Any]
+    num_skipped: int
+
+    def of(self, name: str) -> dict[str, Any]:
+        return {key: row for key, row in self.rows.items() if key.partition("#")[0] == name}
+
+
+def list_files(source: Any, folder: Path) -> tuple[Any, Any]:
+    """Opens a source and lists its files, as an inventory does."""
+    opened = open_source(source.url, str(folder))
+    selection = source.select(opened.list())
+    if not selection.files:
+        raise DataError(f"{opened.shown} holds no files")
+    return opened, selection
+
+
+def infer(source: Any, folder: Path) -> dict[str, Any]:
+    """The features of a source's records."""
+    opened, selection = list_files(source, folder)
+    return flatten(source.infer(selection.files, opened))[0]
+
+
+def read_source(source: Any, folder: Path, features: Mapping[str, Any]) -> Read:
+    """Reads all of a source, each file cut wherever it can be."""
+    opened, selection = list_files(source, folder)
+    schema = wire_schema(features)
+    got = Read({}, [], sum(selection.num_skipped.values()))
+    for file in selection.files:
+        content = b"" if file.problem else opened.read(file.path)
+        sha256 = hashlib.sha256(content).hexdigest()
+        ends = [0, *(source.cuts(file, opened) if content else ()), len(content)]
+        for start, stop in itertools.pairwise(ends):
+            part = FileRange(
+                path=file.path, sha256=sha256, start=start, stop=stop, problem=file.problem
+            )
+            block = Block((part,))
+            for batch in source.read(block, features=features, opened=opened, ordered=[0]):
+                batch.columns.validate(full=True)
+                assert batch.columns.schema.equals(schema), "columns are not those of the features"
+                rows = batch.columns.to_pylist()
+                assert len(batch.ids) == len(rows), "not an id for each row"
+                assert not got.rows.keys() & set(batch.ids), "two records have one id"
+                got.rows.update(zip(batch.ids, rows, strict=True))
+                got.rejects.extend(batch.rejects)
+    return got
+
+
+@dataclasses.dataclass
+class InputTarget:
+    """A folder of files, one of which is damaged."""
+
+    folder: Path
+    source: Any
+    name: str
+    """Of the file that is damaged, below the folder."""
+    content: bytes
+    others: Sequence[bytes]
+    count: Count = lambda _: None
+    layers: Sequence[made.Layer] = ()
+    json: bool = False
+    tokens: Sequence[bytes] = ()
+    holds_records: bool = True
+    """Whether its records bear its name; else it shapes the records of all other files."""
+
+    def __post_init__(self) -> None:
+        self._put(self.content)
+        self._features = infer(self.source, self.folder)
+        self._whole = read_source(self.source, self.folder, self._features)
+        assert self._whole.rows
+        assert not self._whole.rejects
+
+    def mutate(self, rng: random.Random) -> bytes:
+        if self.json and rng.random() < 0.4:
+            return edit_json(rng, self.content)
+        if self.layers and rng.random() < 0.5:
+            opened, closed = rng.choice(self.layers)
+            inside = [opened(other) for other in self.others]
+            inner = damage(rng, opened(self.content), others=inside, tokens=self.tokens)
+            return closed(inner)
+        return damage(rng, self.content, others=self.others, tokens=self.tokens)
+
+    def try_out(self, content: bytes) -> tuple[str, str]:
+        self._put(content)
+        error = self._infer()
+        if error:
+            return error
+        try:
+            got = read_source(self.source, self.folder, self._features)
+        except SnapshardError as refused:
+            return self._refused(refused)
+        finally:
+            self._put(self.content)
+        return self._judge(got, content)
+
+    def _infer(self) -> tuple[str, str] | None:
+        """Features are told first, unless the recipe declares them; None where nothing is wrong."""
+        try:
+            found = infer(self.source, self.folder)
+            if found != self._features:
+                read_source(self.source, self.folder, found)
+        except SnapshardError as refused:
+            outcome, how = self._refused(refused)
+            return (outcome, how) if outcome == WRONG else None
+        return None
+
+    def _refused(self, error: SnapshardError) -> tuple[str, str]:
+        # Of a name that the damage changed, the folder is told.
+        if Path(self.name).name not in str(error) and str(self.folder) not in str(error):
+            return WRONG, f"an error that does not name the file: {str(error)[:200]}"
+        return DETECTED, f"{type(error).__name__}"
+
+    def _judge(self, got: Read, content: bytes) -> tuple[str, str]:
+        if not self.holds_records:
+            return self._judge_shaped(got)
+        for reject in got.rejects:
+            if reject.source != self.name or not reject.record_id.startswith(self.name):
+                return WRONG, f"a reject of another file: {reject.source}: {reject.message[:200]}"
+            if not reject.reason or not reject.message:
+                return WRONG, f"a reject without a word: {reject.record_id}"
+        for name, row in self._whole.rows.items():
+            other = self._file(name) != self.name
+            if other and not _same(got.rows.get(name), row):
+                return WRONG, f"{name} of another file is lost or changed"
+        before, after = self._num(self._whole), self._num(got)
+        if got.rejects:
+            return DETECTED, f"reject: {got.rejects[0].reason}"
+        if before == after:
+            return HARMLESS, "as many records"
+        counted = self.count(content)
+        if counted == after:
+            return HARMLESS, "another file, as a plain reader sees it"
+        return WRONG, f"{before} records became {after}, a plain reader counts {counted}: no reject"
+
+    def _judge_shaped(self, got: Read) -> tuple[str, str]:
+        before, after = len(self._whole.rows), len(got.rows) + len(got.rejects)
+        if before != after:
+            return WRONG, f"{before} records became {after}"
+        for reject in got.rejects:
+            if self._base() not in reject.message:
+                return WRONG, f"a reject that does not name the table: {reject.message[:200]}"
+        return (DETECTED, "rejects") if got.rejects else (HARMLESS, "as many records")
+
+    def _base(self) -> str:
+        return Path(self.name).name
+
+    def _file(self, record_id: str) -> str:
+        return record_id.rpartition("#")[0] or record_id if self.source.numbered else record_id
+
+    def _num(self, got: Read) -> int:
+        return sum(self._file(key) == self.name for key in got.rows)
+
+    def _put(self, content: bytes) -> None:
+        path = self.folder / self.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+class ArchiveTarget(InputTarget):
+    """The one archive that holds all files: names in it are data too."""
+
+    def _judge(self, got: Read, content: bytes) -> tuple[str, str]:
+        before, after = len(self._whole.rows), len(got.rows) + got.num_skipped
+        for reject in got.rejects:
+            if not (reject.source and reject.reason and reject.message):
+                return WRONG, f"a reject without a word: {reject.record_id}"
+        if any(words in reject.message for words in _REST for reject in got.rejects):
+            return DETECTED, "rejects: the rest is lost"
+        if after + len(got.rejects) == before:
+            return (DETECTED, "rejects") if got.rejects else (HARMLESS, "as many records")
+        counted = self.count(content)
+        if counted == after + len(got.rejects):
+            return HARMLESS, "another archive, as a plain reader sees it"
+        return WRONG, f"{before} records became {after}, a plain reader counts {counted}"
+
+    def _refused(self, error: SnapshardError) -> tuple[str, str]:
+        # What lies in an archive is named by its name there.
+        if "(first: " in str(error) or "The first one, " in str(error):
+            return DETECTED, type(error).__name__
+        return super()._refused(error)
+
+
+_REST = ("the rest of the archive cannot be read", "its archive ends at byte")
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is not None and repr(one) == repr(other)  # NaN equals NaN here
+
+
+def _lines(content: bytes) -> int | None:
+    return sum(1 for line in content.split(b"\n") if line.strip(b" \t\r\n"))
+
+
+def _csv_rows(content: bytes) -> int | None:
+    try:
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+    except (csv.Error, UnicodeError):
+        return None
+    return sum(1 for row in rows if row) - 1
+
+
+def _json_rows(content: bytes) -> int | None:
+    return _lines(content)
+
+
+def _gunzipped(count: Count) -> Count:
+    def counted(content: bytes) -> int | None:
+        try:
+            return count(gzip.decompress(content))
+        except (OSError, EOFError, zlib.error, ValueError):
+            return None
+
+    return counted
+
+
+def _parquet_rows(content: bytes) -> int | None:
+    return int(pq.ParquetFile(io.BytesIO(content)).metadata.num_rows)
+
+
+def _stream_rows(content: bytes) -> int | None:
+    return sum(len(batch) for batch in pa.ipc.open_stream(content))
+
+
+def _file_rows(content: bytes) -> int | None:
+    return int(pa.ipc.open_file(content).read_all().num_rows)
+
+
+def _frames(content: bytes) -> int | None:
+    at = number = 0
+    while at < len(content):
+        (length,) = struct.unpack("<Q", content[at : at + 8])
+        at += 16 + length
+        number += 1
+    return number
+
+
+SEED = 7
+
+
+def _files(
+    source: Callable[[str], Any],
+    suffix: str,
+    make: Callable[[int], bytes],
+    **more: Any,
+) -> Callable[[Path], InputTarget]:
+    """Three files of a format, the second of which is damaged."""
+
+    def target(folder: Path) -> InputTarget:
+        contents = [make(seed) for seed in (SEED, SEED + 100, SEED + 200)]
+        for name, content in (("a", contents[0]), ("c", contents[2])):
+            (folder / f"{name}{suffix}").write_bytes(content)
+        return InputTarget(
+            folder, source(str(folder)), f"b{suffix}", contents[1], contents[::2], **more
+        )
+
+    return target
+
+
+def _images(form: str, **more: Any) -> Callable[[Path], InputTarget]:
+    """An image in one of two class folders."""
+
+    def target(folder: Path) -> InputTarget:
+        for label in ("cat", "dog"):
+            (folder / label).mkdir()
+            (folder / label / "whole").write_bytes(made.image("PNG", 1))
+        others = [made.image(other, 3) for other in ("PNG", "JPEG", "GIF", "BMP", "WEBP")]
+        others.append(made.image(form, 4, (300, 2)))
+        content = made.image(form, 5)
+        return InputTarget(
+            folder, ss.ImageFolder(str(folder)), "cat/b.img", content, others, **more
+        )
+
+    return target
+
+
+def _sounds(folder: Path) -> InputTarget:
+    for label in ("cat", "dog"):
+        (folder / label).mkdir()
+        (folder / label / "whole.wav").write_bytes(made.wav(1))
+    others = [made.wav(2), made.wav(3)]
+    return InputTarget(folder, ss.AudioFolder(str(folder)), "cat/b.wav", made.wav(4), others)
+
+
+def _label_table(suffix: str) -> Callable[[Path], InputTarget]:
+    def target(folder: Path) -> InputTarget:
+        names = [f"{number}.png" for number in range(6)]
+        (folder / "images").mkdir()
+        for number, name in enumerate(names):
+            (folder / "images" / name).write_bytes(made.image("PNG", number))
+        make = made.label_csv if suffix == ".csv" else made.label_json
+        table = f"labels{suffix}"
+        return InputTarget(
+            folder,
+            ss.ImageFolder(str(folder / "images"), table=str(folder / table)),
+            table,
+            make(names, 1),
+            [make(names[:3], 2), make(names[3:], 3)],
+            json=suffix == ".jsonl",
+            tokens=(b"0.png", b"file", b"label", b",", b"yes"),
+            holds_records=False,
+        )
+
+    return target
+
+
+def _archive(
+    name: str, content: Callable[[int], bytes], count: Count, layers: Sequence[made.Layer] = ()
+) -> Callable[[Path], InputTarget]:
+    def target(folder: Path) -> InputTarget:
+        others = [content(SEED + 100)]
+        source = ss.ImageFolder(str(folder / name))
+        return ArchiveTarget(
+            folder, source, name, content(SEED), others, count=count, layers=layers
+        )
+
+    return target
+
+
+def _zip(seed: int) -> bytes:
+    return made.zip_of(made.class_folders(seed))
+
+
+def _tar(seed: int) -> bytes:
+    return made.tar_of(made.class_folders(seed))
+
+
+def _gzipped(make: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    return lambda seed: gzip.compress(make(seed), mtime=0)
+
+
+def _zip_members(content: bytes) -> int | None:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return len({name for name in archive.namelist() if not name.endswith("/")})
+
+
+def _tar_members(content: bytes) -> int | None:
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        return len({member.name for member in archive if not member.isdir()})
+
+
+KINDS = (
+    Kind("CSV", _files(ss.Csv, ".csv", made.csv_of, count=_csv_rows), 3),
+    Kind(
+        "CSV, gzip",
+        _files(
+            ss.Csv,
+            ".csv.gz",
+            _gzipped(made.csv_of),
+            count=_gunzipped(_csv_rows),
+            layers=(made.GZIP,),
+        ),
+    ),
+    Kind(
+        "JSON Lines",
+        _files(ss.JsonLines, ".jsonl", made.json_lines, count=_json_rows, json=True),
+        3,
+    ),
+    Kind("text", _files(ss.TextFiles, ".txt", made.text, count=_lines)),
+    Kind("Parquet", _files(ss.Parquet, ".parquet", made.parquet, count=_parquet_rows), 2),
+    Kind(
+        "Parquet, plain", _files(ss.Parquet, ".parquet", made.parquet_plain, count=_parquet_rows), 2
+    ),
+    Kind("Arrow file", _files(ss.Arrow, ".arrow", made.arrow, count=_file_rows), 2),
+    Kind("Arrow stream", _files(ss.Arrow, ".arrow", made.arrow_stream, count=_stream_rows), 2),
+    Kind("Hugging Face", _files(ss.HuggingFace, ".arrow", made.hugging_face, count=_stream_rows)),
+    Kind(
+        "TFRecord",
+        _files(
+            ss.TFRecords,
+            ".tfrecord",
+            made.tfrecord,
+            count=_frames,
+            layers=(made.tfrecord_layer(SEED + 100),),
+        ),
+        2,
+        loads="tensorflow",
+    ),
+    Kind(
+        "TFRecord, gzip",
+        _files(
+            ss.TFRecords,
+            ".tfrecord.gz",
+            _gzipped(made.tfrecord),
+            count=_gunzipped(_frames),
+            layers=(made.GZIP,),
+        ),
+        loads="tensorflow",
+    ),
+    Kind("NumPy, npy", _files(ss.Numpy, ".npy", made.npy)),
+    Kind("NumPy, npz", _files(ss.Numpy, ".npz", made.npz, layers=(made.npz_layer(SEED + 100),))),
+    Kind("PNG", _images("PNG", layers=(made.PNG,))),
+    *(Kind(form, _images(form)) for form in ("JPEG", "GIF", "BMP", "WEBP")),
+    Kind("WAV", _sounds),
+    Kind("label table, CSV", _label_table(".csv")),
+    Kind("label table, JSON", _label_table(".jsonl")),
+    Kind("WebDataset tar", _files(ss.WebDataset, ".tar", made.samples, layers=(made.TAR,)), 2),
+    Kind("zip of images", _archive("a.zip", _zip, _zip_members, (made.zip_layer(SEED),))),
+    Kind("tar of images", _archive("a.tar", _tar, _tar_members, (made.TAR,))),
+    Kind("tar.gz of images", _archive("a.tar.gz", _gzipped(_tar), _tar_members, (made.GZIP,))),
+)
