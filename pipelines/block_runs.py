@@ -24,6 +24,7 @@ from ..transforms.validate import Validator
 from .extraction import reading
 from .keying import RecordKeys
 from .merging import RangeReader
+from .reject_payloads import RejectPayloads
 from .run_files import RunFiles, keys_suffix, run_in_place
 from .stages import StageFeatures, label_of, stages_of
 from .staging import StagedRecipe
@@ -112,11 +113,19 @@ class RunMaker:
 
     def records(self, unit: WorkUnit, dropped: Dropped) -> Iterator[pa.RecordBatch]:
         """The unit's prepared records with their keys, batch by batch."""
-        for batch in self._reader.read(unit):
+        reader = self._reader
+        payloads = RejectPayloads(
+            unit,
+            features=self._config.features.inputs,
+            numbered=self._numbered,
+            opened=reader.opened if isinstance(reader, SourceReader) else None,
+        )
+        for batch in reader.read(unit):
             prepared = self._validator.validate(self._steps.prepare(batch), numbered=self._numbered)
+            rejects = list(prepared.rejects)
             if len(prepared.ids):
-                yield self._keys.add(prepared, rejects=dropped.rejects)
-            dropped.rejects.extend(prepared.rejects)
+                yield self._keys.add(prepared, rejects=rejects)
+            dropped.add(payloads.complete(rejects, batch))
             dropped.num_filtered += prepared.num_filtered
 
 
@@ -139,7 +148,7 @@ class SourceReader:
         """Opens the source."""
         self._recipe = recipe
         self._raw = config.features.inputs
-        self._opened = open_source(recipe.files.url, config.folder, recipe.limits).expecting(
+        self.opened = open_source(recipe.files.url, config.folder, recipe.limits).expecting(
             config.sides
         )
 
@@ -155,7 +164,7 @@ class SourceReader:
             keys = record_keys([part.path for part in block.ranges], self._recipe.seed)
             ordered.sort(key=lambda i: (int(keys[i]), block.ranges[i].path))
         return self._recipe.files.read(
-            block, features=self._raw, opened=self._opened, ordered=ordered
+            block, features=self._raw, opened=self.opened, ordered=ordered
         )
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..runners.choose import make_runner
-from ..schemas.errors import DataError, RecipeError, RejectsError
+from ..schemas.errors import DataError, RecipeError
 from ..schemas.fingerprint import digest
 from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
 from ..schemas.progress import Progress, Silent
@@ -25,7 +25,6 @@ from ..schemas.recipe import Recipe
 from ..schemas.runner import JobRunner, RunnerConfig
 from ..transforms import storage
 from ..transforms.graph import checked_graph, read_graph_info
-from ..transforms.rejects import describe_rejects
 from ..transforms.shards import ShardSettings, missing_shards, shard_name
 from ..transforms.summary import Summary
 from .damage import redoing_damage
@@ -35,9 +34,10 @@ from .layout import Layout, lay_out, plan_with, train_split
 from .leaks import find_leaks
 from .occupancy import building
 from .preparing import Prepared, prepare_records
-from .publish import point_latest, publish, read_rejects
+from .publish import point_latest, publish
 from .readers import READERS, check_readers
 from .refusals import refuse_memory_of_one_process, refuse_output_among_data
+from .rejects import check_rejects, forget_refused, told_source
 from .resolve import with_image_facts
 from .run_files import keys_suffix
 from .serving import put_serving
@@ -155,6 +155,7 @@ class Build:
             folder = self._out.snapshot(found.fingerprint)
             if storage.exists(join(folder, MANIFEST)):
                 point_latest(self._out, found.fingerprint)
+                forget_refused(self._workspace)
                 return dataclasses.replace(Snapshot.open(folder), cached=True)
             if process is None and found.inventory.num_hashed:
                 process = self._start_analysis(stack)
@@ -194,7 +195,7 @@ class Build:
                 progress=self._progress,
                 thorough=bool(met),
             )
-        self._check_rejects(prepared)
+        self._check_rejects(found, prepared)
         with self._timed("analyze"):
             graph = self._analyze(found, staged, prepared, process=process)
         with self._timed("plan"):
@@ -222,6 +223,7 @@ class Build:
                 "bytes": found.inventory.num_bytes,
                 "files": len(found.inventory.files),
                 "skipped": dict(found.inventory.num_skipped),
+                "source": told_source(found),
             },
             "runner": self._runner.name,
             "seconds": {name: round(value, 3) for name, value in self._seconds.items()},
@@ -247,20 +249,19 @@ class Build:
             build_facts=facts,
         )
         point_latest(self._out, found.fingerprint)
+        forget_refused(self._workspace)
         return snapshot
 
-    def _check_rejects(self, prepared: Prepared) -> None:
-        summary, num_rejects = prepared.summary, prepared.num_rejects
-        num_records = summary.num_records + num_rejects + prepared.num_filtered
-        budget = self._recipe.reject_budget(num_records)
-        if num_rejects > budget:
-            found = describe_rejects(read_rejects(prepared.entries, self._workspace))
-            raise RejectsError(
-                f"{num_rejects:,} of {num_records:,} records were rejected, and "
-                f"{budget:,} are allowed; nothing was published.\n{found}\n"
-                "Mend the files, or allow more with max_rejects= in the recipe (a fraction or a "
-                "count)."
-            )
+    def _check_rejects(self, found: Survey, prepared: Prepared) -> None:
+        summary = prepared.summary
+        num_records = summary.num_records + prepared.num_rejects + prepared.num_filtered
+        check_rejects(
+            prepared.entries,
+            self._workspace,
+            num_records=num_records,
+            allowed=self._recipe.reject_budgets(num_records),
+            source=told_source(found),
+        )
         if summary.num_records == 0 and prepared.num_filtered:
             raise DataError(
                 f"The filters in prepare= keep none of {num_records:,} records. Nothing was "

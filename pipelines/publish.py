@@ -5,12 +5,14 @@ A directory without a manifest is not a snapshot. ``latest.json`` points to the 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..schemas.blocks import ShardInfo, SplitPlan
-from ..schemas.errors import DamagedSnapshotError, Reject, StorageError
+from ..schemas.errors import DamagedSnapshotError, StorageError
 from ..schemas.features import ClassLabel
 from ..schemas.manifest import (
     FORMAT_VERSION,
@@ -27,22 +29,19 @@ from ..schemas.naming import (
     REJECTS,
     SCHEMA,
     OutputPaths,
-    Workspace,
     join,
 )
 from ..transforms import storage
 from ..transforms.graph import TransformGraph, read_graph_file
 from ..transforms.lengths import length_boundaries, varying_lists
 from ..transforms.metadata import schema_text
-from ..transforms.rejects import rejects_to_bytes
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
 from ..transforms.strata import most_frequent
-from ..transforms.summary import RunEntry
 from .emit import ReaderFacts
 from .emit_tools import emit_tools
 from .preparing import Prepared
 from .readers import emit_readers
-from .run_files import read_run_rejects
+from .rejects import gather_rejects
 from .snapshot import Snapshot, read_latest
 from .survey import Survey
 
@@ -59,6 +58,13 @@ class Publisher:
         """Puts a file and notes its length and hash."""
         storage.put_bytes(join(self._folder, name), content)
         self.files[name] = file_entry(content)
+
+    def put_file(self, name: str, path: str) -> None:
+        """Moves a local file to its place and notes its length and hash."""
+        with open(path, "rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        self.note(name, num_bytes=os.path.getsize(path), sha256=sha256)
+        storage.put_file(path, join(self._folder, name))
 
     def note(self, name: str, *, num_bytes: int, sha256: str) -> None:
         """Notes a file that lies in place."""
@@ -90,8 +96,10 @@ def publish(
         for name in graph.files:
             publisher.put(name, read_graph_file(settings.graph, graph, name))
     publisher.files |= serving_files
-    rejects = read_rejects(prepared.entries, settings.workspace)
-    publisher.put(REJECTS, rejects_to_bytes(rejects))
+    with storage.scratch_folder(settings.workspace.root) as scratch:
+        path = os.path.join(scratch, REJECTS)
+        gather_rejects(prepared.entries, settings.workspace, path)
+        publisher.put_file(REJECTS, path)
     publisher.put(SCHEMA, schema_text(settings.final))
     num_examples = {name: entry.num_examples for name, entry in splits.items()}
     total = sum(num_examples.values())
@@ -139,7 +147,7 @@ def publish(
         structs=structs,
         label=settings.label,
         compression=settings.compression,
-        num_rejects=len(rejects),
+        num_rejects=prepared.num_rejects,
         num_filtered=prepared.num_filtered,
         serving=serving_entry,
         shared_contents=dict(shared_contents),
@@ -223,14 +231,6 @@ def _split_entry(written: Sequence[ShardInfo], publisher: Publisher) -> SplitEnt
         num_bytes=sum(shard.num_bytes for shard in shards),
         shards=shards,
     )
-
-
-def read_rejects(entries: Iterable[RunEntry], workspace: Workspace) -> list[Reject]:
-    """The rejects of some runs."""
-    found: list[Reject] = []
-    for entry in entries:
-        found.extend(read_run_rejects(workspace, entry.run))
-    return found
 
 
 def point_latest(out: OutputPaths, fingerprint: str) -> None:

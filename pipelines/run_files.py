@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..schemas.blocks import ImageFacts, RunInfo
-from ..schemas.errors import DamagedWorkError, Reject, StorageError
+from ..schemas.errors import DamagedWorkError, StorageError
 from ..schemas.features import Features, Image
 from ..schemas.naming import Workspace
 from ..schemas.splits import Splits
@@ -27,7 +28,7 @@ from ..transforms import storage
 from ..transforms.contents import content_hashes
 from ..transforms.image_formats import found_formats
 from ..transforms.key_histogram import KeyHistogram
-from ..transforms.rejects import Dropped, rejects_from_bytes, rejects_to_bytes
+from ..transforms.rejects import Dropped
 from ..transforms.runs import (
     KEY,
     MERGE_BYTES,
@@ -107,24 +108,30 @@ class RunFiles:
         facts: dict[str, ImageFacts] = {}
         with storage.scratch_folder(workspace.root) as scratch:
             path = os.path.join(scratch, "run.arrow")
+            dropped.folder = scratch
             with RunWriter(path, self.schema) as writer:
                 noted = self._noting(batches, facts)
                 for batch in noted if in_order else _sorted(noted, self.schema, scratch):
                     writer.write(sort_records(batch))
-            rejects = rejects_to_bytes(dropped.rejects) if dropped.rejects else b""
+            rejects_sha256 = ""
+            if dropped.num_rejects:
+                rejects = os.path.join(scratch, "rejects.parquet")
+                dropped.write(rejects)
+                rejects_sha256 = _sha256_of(rejects)
             info = RunInfo(
                 run_id=run_id,
                 num_records=writer.num_records,
                 num_bytes=writer.num_bytes,
-                num_rejects=len(dropped.rejects),
+                num_rejects=dropped.num_rejects.total(),
+                rejects_by_stage=dict(sorted(dropped.num_rejects.items())),
                 num_filtered=dropped.num_filtered,
-                rejects_sha256=hashlib.sha256(rejects).hexdigest() if rejects else "",
+                rejects_sha256=rejects_sha256,
                 batches=tuple(writer.batches),
                 image_facts=facts,
             )
             storage.put_file(path, workspace.run(run_id))
-        if rejects:
-            storage.put_bytes(workspace.run_rejects(run_id), rejects)
+            if rejects_sha256:
+                storage.put_file(rejects, workspace.run_rejects(run_id))
         # The run exists from here on.
         content = _json_bytes(info.to_json())
         put_sealed(workspace.run_info(run_id), content, what=_what_info(run_id))
@@ -156,7 +163,7 @@ class RunFiles:
             Whether something was forgotten, so that it has to be made.
         """
         try:
-            read_run_rejects(self._workspace, info)
+            run_rejects(self._workspace, info)
             for _ in self._reader(info).scan():
                 pass
         except DamagedWorkError:
@@ -238,26 +245,38 @@ def run_in_place(workspace: Workspace, run_id: str) -> RunInfo | None:
     return info
 
 
-def read_run_rejects(workspace: Workspace, info: RunInfo) -> list[Reject]:
-    """The rejects of a run in place.
+def run_rejects(workspace: Workspace, info: RunInfo) -> str | io.BytesIO | None:
+    """The file of a run's rejects, checked; None where it has none.
 
     Raises:
-        DamagedWorkError: if their file is missing or damaged.
+        DamagedWorkError: if it is missing or damaged.
     """
     if not info.num_rejects:
-        return []
+        return None
     url = workspace.run_rejects(info.run_id)
+    found: str | io.BytesIO
     try:
-        content = storage.read_bytes(url)
+        if storage.is_local(url):
+            found = storage.local_path(url)
+            with storage.failing_as_storage_error("read", url):
+                sha256 = _sha256_of(found)
+        else:
+            content = storage.read_bytes(url)
+            sha256, found = hashlib.sha256(content).hexdigest(), io.BytesIO(content)
     except StorageError as error:
         if not is_lost(error):
             raise
-        content = b""
-    if hashlib.sha256(content).hexdigest() != info.rejects_sha256:
+        sha256 = ""
+    if sha256 != info.rejects_sha256:
         raise DamagedWorkError(
             f"{storage.redact(url)} is missing or damaged. Start the build again: it makes it anew."
         )
-    return rejects_from_bytes(content)
+    return found
+
+
+def _sha256_of(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _what_info(run_id: str) -> str:

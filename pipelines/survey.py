@@ -27,7 +27,7 @@ from .readers import READERS
 from .resolve import ResolvedFeatures, resolve_features
 from .stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
 
-RUN_FORMAT = 4
+RUN_FORMAT = 5
 """Rises when the same input and code would give other runs."""
 
 

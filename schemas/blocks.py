@@ -189,6 +189,8 @@ class RunInfo:
     """What the records' images have in common, by feature."""
     num_filtered: int = 0
     """Records that a step dropped on purpose."""
+    rejects_by_stage: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """How many of the rejects each stage made."""
 
     def to_json(self) -> dict[str, object]:
         """The facts as plain JSON; :meth:`from_json` is its dual."""

@@ -22,6 +22,7 @@ READER_SEQUENCES = "reader_sequences.py"
 READER_SERVICE = "reader_service.py"
 READER_TOOLS = "reader_tools.py"
 READER_TIMING = "reader_timing.py"
+READER_VALUES = "reader_values.py"
 SCHEMA = "schema.pbtxt"
 REJECTS = "rejects.parquet"
 BUILD = "build.json"
@@ -131,6 +132,16 @@ class Workspace:
     """Paths of runs, descriptors, summaries and plans of unfinished and past builds."""
 
     root: str
+
+    @property
+    def refused(self) -> str:
+        """What is known of the last build, where it was refused for its rejects."""
+        return join(self.root, "refused.json")
+
+    @property
+    def refused_rejects(self) -> str:
+        """The rejects of that build."""
+        return join(self.root, REJECTS)
 
     @property
     def memo(self) -> str:
