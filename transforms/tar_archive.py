@@ -36,6 +36,8 @@ LEADS_OUT = "path that leads out of its archive"
 _SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _BLOCK_BYTES = 512
 _BUFFER_BYTES = 256 << 10
+MAX_HEADER_BYTES = 1 << 20
+"""Long names and attributes are read at once: so much of them, and no more."""
 _PADDING_BYTES = 64 << 10
 """So much behind the end is looked at: tapes' blocks are filled up with zeros."""
 
@@ -111,7 +113,7 @@ class TarArchive(AbstractArchiveFileSystem):
     def _find_members(self) -> dict[str, _Member]:
         found: dict[str, _Member] = {}
         links: dict[str, str] = {}
-        raw = io.BufferedReader(Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
+        raw = _Headers(Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
         archive: Any = None
         cut_off = False
         try:
@@ -233,6 +235,15 @@ class TarArchive(AbstractArchiveFileSystem):
         if member is None:
             raise FileNotFoundError(path)
         return io.BufferedReader(Ranges(self._read, member.num_bytes, member.offset))
+
+
+class _Headers(io.BufferedReader):
+    """An archive as tarfile reads it; what it reads at once are headers."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header states {size:,} bytes")
+        return super().read(size)
 
 
 class _Staged:

@@ -195,7 +195,13 @@ class Csv:
             self._check_features(table, features)
             cells = CellReader(table, features)
             start = max(part.start, header.stop)
-            for rows in find_rows(text.read, start, text.stop, delimiter=table.delimiter):
+            for rows in find_rows(
+                text.read,
+                start,
+                text.stop,
+                delimiter=table.delimiter,
+                max_row_bytes=text.max_row_bytes,
+            ):
                 yield from cells.read(rows)
                 done = rows.offset + len(rows.data)
         except DamagedError as error:

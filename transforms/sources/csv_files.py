@@ -150,7 +150,14 @@ class CsvFiles:
         if header is None:
             return []
         delimiter = self._dialect.delimiter_of(file.path)
-        return cut_offsets(text.read, header.stop, text.stop, delimiter=delimiter, every=CUT_BYTES)
+        return cut_offsets(
+            text.read,
+            header.stop,
+            text.stop,
+            delimiter=delimiter,
+            every=CUT_BYTES,
+            max_row_bytes=text.max_row_bytes,
+        )
 
     def types(self, tables: Sequence[FoundTable], *, sample: bool) -> Iterator[dict[str, Any]]:
         """What the rows of each file tell of its columns, for ``ColumnTypes.merge``.
@@ -223,7 +230,13 @@ class CsvFiles:
 def _rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
     """The rows from a row's start on; those before the damage where a file is damaged."""
     try:
-        yield from find_rows(text.read, start, text.stop, delimiter=table.delimiter)
+        yield from find_rows(
+            text.read,
+            start,
+            text.stop,
+            delimiter=table.delimiter,
+            max_row_bytes=text.max_row_bytes,
+        )
     except DamagedError:
         return
 

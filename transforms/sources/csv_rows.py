@@ -93,12 +93,20 @@ class _Found:
 
 
 def find_rows(
-    read: Read, start: int, stop: int, *, delimiter: str, window_bytes: int = WINDOW_BYTES
+    read: Read,
+    start: int,
+    stop: int,
+    *,
+    delimiter: str,
+    window_bytes: int = WINDOW_BYTES,
+    max_row_bytes: int | None = None,
 ) -> Iterator[Rows]:
     """Finds the rows of bytes [start, stop) of a file, in windows of bounded size.
 
     ``start`` must be a row's start, ``stop`` a row's end or the file's. A bad row comes alone.
+    No row is longer than ``max_row_bytes``, by default :data:`MAX_ROW_BYTES`.
     """
+    max_bytes = MAX_ROW_BYTES if max_row_bytes is None else max_row_bytes
     held, position = b"", start
     while True:
         chunk = read(position, min(position + window_bytes, stop))
@@ -108,8 +116,8 @@ def find_rows(
         while held:
             # What is a row must not depend on how far the file has been read: no row is looked
             # for beyond the length that one may have.
-            too_much = len(held) > MAX_ROW_BYTES
-            view = held[:MAX_ROW_BYTES] if too_much else held
+            too_much = len(held) > max_bytes
+            view = held[:max_bytes] if too_much else held
             found = _find_ends(view, delimiter, final=final and not too_much)
             if len(found.ends):
                 end = int(found.ends[-1])
@@ -117,7 +125,7 @@ def find_rows(
                 held = held[end:]
             elif final or too_much:
                 bad, held, position = _bad_row(
-                    read, held, position, stop, open_quote=found.open_quote
+                    read, held, position, stop, open_quote=found.open_quote, max_bytes=max_bytes
                 )
                 yield bad
             else:
@@ -126,14 +134,23 @@ def find_rows(
             return
 
 
-def cut_offsets(read: Read, start: int, stop: int, *, delimiter: str, every: int) -> list[int]:
+def cut_offsets(
+    read: Read,
+    start: int,
+    stop: int,
+    *,
+    delimiter: str,
+    every: int,
+    max_row_bytes: int | None = None,
+) -> list[int]:
     """Row starts about every so many bytes: where a file may be cut.
 
     Reads the whole file once, in bounded memory, and finds the same rows as :func:`find_rows`.
     """
     cuts: list[int] = []
     wanted = start + every
-    for rows in find_rows(read, start, stop, delimiter=delimiter):
+    found = find_rows(read, start, stop, delimiter=delimiter, max_row_bytes=max_row_bytes)
+    for rows in found:
         while len(rows) and rows.offset + int(rows.starts[-1]) >= wanted:
             row = int(np.searchsorted(rows.starts, wanted - rows.offset))
             cuts.append(rows.offset + int(rows.starts[row]))
@@ -147,7 +164,7 @@ def skip_mark(read: Read) -> int:
 
 
 def _bad_row(
-    read: Read, held: bytes, position: int, stop: int, *, open_quote: int | None
+    read: Read, held: bytes, position: int, stop: int, *, open_quote: int | None, max_bytes: int
 ) -> tuple[Rows, bytes, int]:
     """Ends a row that has no end at the next line break; reads on to find one.
 
@@ -166,7 +183,7 @@ def _bad_row(
         match = _LINE_END.search(held)
     end = match.end() if match is not None else len(held)
     length = position - (len(held) - end) - offset
-    data = kept[:length] if length <= MAX_ROW_BYTES else kept[:MAX_ROW_BYTES]
+    data = kept[: min(length, max_bytes)]
     bad = Rows(
         data=data,
         offset=offset,

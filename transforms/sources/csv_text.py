@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from ...schemas.limits import Limits
 from ...schemas.recipe import OpenSource
 from ..ranges import Read
 from .decompress import DamagedError, compression_of, decompressed
@@ -43,6 +44,10 @@ class Text(Protocol):
     @property
     def stop(self) -> int:
         """Its length in bytes, or more."""
+
+    @property
+    def max_row_bytes(self) -> int | None:
+        """How long a row, line or record of it may be; None for the format's own limit."""
 
     def read(self, start: int, stop: int) -> bytes:
         """Bytes [start, stop): at least one, but at its end.
@@ -97,8 +102,8 @@ def open_text(opened: OpenSource, path: str, *, num_bytes: int, encoding: str) -
 
     compression = compression_of(head)
     if not compression and encoding == "utf-8" and not _mark_of(head):
-        return _Plain(read, num_bytes)
-    return _Stream(read, compression, encoding)
+        return _Plain(read, num_bytes, opened.limits.max_row_bytes)
+    return _Stream(read, compression, encoding, opened.limits)
 
 
 def shown_text(cell: bytes) -> str:
@@ -119,6 +124,7 @@ def shown_text(cell: bytes) -> str:
 class _Plain:
     read: Read
     stop: int
+    max_row_bytes: int | None = None
     plain: bool = True
 
 
@@ -128,13 +134,17 @@ class _Stream:
     plain = False
     stop = ENDLESS
 
-    def __init__(self, read: Read, compression: str, encoding: str) -> None:
+    def __init__(self, read: Read, compression: str, encoding: str, limits: Limits) -> None:
         self._source = (read, compression, encoding)
+        self._max_expansion = limits.max_expansion
+        self.max_row_bytes = limits.max_row_bytes
         self._start_over()
 
     def _start_over(self) -> None:
         read, compression, encoding = self._source
-        pieces = decompressed(read, compression) if compression else _pieces(read)
+        pieces = _pieces(read)
+        if compression:
+            pieces = decompressed(read, compression, max_expansion=self._max_expansion)
         self._pieces = _as_utf8(pieces, encoding)
         self._held = b""
         self._offset = 0

@@ -81,7 +81,12 @@ def read_header(
     """
     start = skip_mark(text.read)
     found = find_rows(
-        text.read, start, text.stop, delimiter=delimiter, window_bytes=_HEADER_WINDOW_BYTES
+        text.read,
+        start,
+        text.stop,
+        delimiter=delimiter,
+        window_bytes=_HEADER_WINDOW_BYTES,
+        max_row_bytes=text.max_row_bytes,
     )
     rows = next((rows for rows in found if len(rows)), None)
     if rows is None:

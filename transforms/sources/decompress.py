@@ -115,10 +115,17 @@ def decompressed(
             raise DamagedError(
                 compression,
                 offset=num_read,
-                detail=f"grows to over {max_expansion} times its size (limits=ss.Limits"
-                "(max_expansion=…) in the recipe allows more)",
+                detail=grows_beyond(max_expansion),
             )
         yield piece
+
+
+def grows_beyond(max_expansion: int) -> str:
+    """What is said of a bomb."""
+    return (
+        f"grows to over {max_expansion} times its size (limits=ss.Limits(max_expansion=…) in the "
+        "recipe allows more)"
+    )
 
 
 def _whole_pieces(read: Read, compression: str) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ from ..payloads import with_bytes
 from ..runs import wire_schema
 from .arrow_rows import RowReader
 from .arrow_values import item_of
-from .json_text import MAX_LINE_BYTES, Lines
+from .json_text import Lines
 from .json_values import UnfitError, find_value, fitted, parse_line, routes
 
 _CHUNK_LINES = 512
@@ -49,7 +49,7 @@ class JsonReader:
     def read(self, lines: Lines) -> RawBatch:
         """The records of a window."""
         if lines.too_long:
-            problem = f"the line has no end within {MAX_LINE_BYTES >> 20} MiB"
+            problem = f"the line has no end within {lines.too_long:,} bytes"
             reject = self._reject(lines, 0, UnfitError("line too long", problem))
             return RawBatch(ids=[], columns=self._nothing(), rejects=(reject,))
         if not self._types:

@@ -29,8 +29,8 @@ class Lines:
     starts: npt.NDArray[np.int64]
     stops: npt.NDArray[np.int64]
     """Where each line begins and ends in the window; without its line break, and blanks there."""
-    too_long: bool = False
-    """Whether this is the beginning of one line that is too long, and nothing else."""
+    too_long: int = 0
+    """How long a line may be, where this is the beginning of a longer one and nothing else."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -71,6 +71,7 @@ def find_lines(text: Text, start: int, stop: int) -> Iterator[Lines]:
     offset, held = start, b""
     if start == 0 and text.read(0, len(_MARK)) == _MARK:
         offset = len(_MARK)
+    max_bytes = MAX_LINE_BYTES if text.max_row_bytes is None else text.max_row_bytes
     skipping = False
     while True:
         first = offset + len(held)
@@ -85,9 +86,9 @@ def find_lines(text: Text, start: int, stop: int) -> Iterator[Lines]:
         if cut:
             yield _split(held[:cut], offset)
             offset, held = offset + cut, held[cut:]
-        elif len(held) > MAX_LINE_BYTES:
+        elif len(held) > max_bytes:
             whole = np.array([0]), np.array([len(held)])
-            yield Lines(held, offset, *whole, too_long=True)
+            yield Lines(held, offset, *whole, too_long=max_bytes)
             offset, held, skipping = offset + len(held), b"", True
         if ended:
             return

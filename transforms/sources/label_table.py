@@ -282,7 +282,7 @@ class _Content:
     """The bytes of one file as the source that a table is read from."""
 
     data: bytes
-    limits: Limits = Limits()
+    limits: Limits = dataclasses.field(default_factory=Limits)
 
     @property
     def filesystem(self) -> Any:

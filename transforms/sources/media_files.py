@@ -126,12 +126,21 @@ class MediaFolder(abc.ABC):
                 into a snapshot whose fingerprint speaks of others, and it is no bad record
                 either: the next build sees it as it is.
         """
-        parts = [block.ranges[i] for i in ordered]
+        max_bytes = opened.limits.max_record_bytes
+        parts = [_within(block.ranges[i], max_bytes) for i in ordered]
         labels = self._labels.reader(features, opened)
         kind = self._kind(features)
         with contextlib.closing(read_ahead(opened, _chunks(parts))) as contents:
             for chunk in contents:
                 yield from _read_chunk(kind, chunk, features=features, labels=labels)
+
+
+def _within(part: FileRange, max_bytes: int) -> FileRange:
+    """The file, or where it is too large to be one record, one with that problem."""
+    if part.problem or part.stop - part.start <= max_bytes:
+        return part
+    problem = f"file of more than {max_bytes:,} bytes"
+    return dataclasses.replace(part, problem=problem)
 
 
 def _skip_reason(path: str) -> str | None:

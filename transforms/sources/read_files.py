@@ -103,12 +103,14 @@ def read_headers(
         cut_short: The reason where more bytes may hold it: long metadata stands before it.
     """
     readable = [file for file in files if not file.problem]
+    max_bytes = opened.limits.max_record_bytes
     for start in range(0, len(readable), _HEADER_FILES):
         batch = readable[start : start + _HEADER_FILES]
         contents = read_files(opened, [file.path for file in batch], stop=_HEADER_BYTES)
         for file, data in zip(batch, contents, strict=True):
             found, reason = _try_header(file, data, read, unreadable)
-            if reason == cut_short and isinstance(data, bytes) and len(data) < file.num_bytes:
+            more = len(data) < file.num_bytes <= max_bytes if isinstance(data, bytes) else False
+            if reason == cut_short and more:
                 whole = read_files(opened, [file.path])[0]
                 found, _ = _try_header(file, whole, read, unreadable)
             if found is not None:

@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...schemas.recipe import OpenSource
+from ..tar_archive import MAX_HEADER_BYTES
 from .decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
-
-MAX_PART_BYTES = 1 << 30
-"""A larger part is not read: its sample is rejected."""
 
 _BLOCK_BYTES = 512
 _EMPTY_BYTES = 20 * _BLOCK_BYTES
@@ -66,7 +64,9 @@ def read_samples(opened: OpenSource, path: str, start: int, stop: int) -> Iterat
                 if sample is not None:
                     yield sample
                 sample = Sample(offset=start + member.offset, key=key)
-            _add(sample, part, member, archive)
+            stream.expected_bytes = member.size
+            _add(sample, part, member, archive, max_bytes=opened.limits.max_record_bytes)
+            stream.expected_bytes = 0
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
         if sample is not None:
             yield sample
@@ -106,13 +106,18 @@ def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> Iterator[in
         return
 
 
-def _add(sample: Sample, part: str, member: tarfile.TarInfo, archive: Any) -> None:
+def _add(
+    sample: Sample, part: str, member: tarfile.TarInfo, archive: Any, *, max_bytes: int
+) -> None:
     if part in sample.parts:
         sample.problem = sample.problem or f"it has two parts {part!r}"
     elif not part:
         sample.problem = sample.problem or f"the member {member.name!r} has no suffix"
-    elif member.sparse is not None or member.size > MAX_PART_BYTES:
-        sample.problem = sample.problem or f"its part {part!r} is sparse, or larger than 1 GiB"
+    elif member.sparse is not None:
+        sample.problem = sample.problem or f"its part {part!r} is sparse"
+    elif member.size + sum(map(len, sample.parts.values())) > max_bytes:
+        problem = f"with its part {part!r} it has more than {max_bytes:,} bytes"
+        sample.problem = sample.problem or problem
     else:
         try:
             content = archive.extractfile(member).read()
@@ -148,13 +153,16 @@ class _Forward:
     def __init__(self, opened: OpenSource, path: str, start: int, stop: int) -> None:
         self.stop = stop
         self.damage = ""
+        self.expected_bytes = 0
         self.compression = compression_of(opened.read(path, 0, MAGIC_BYTES)) if not start else ""
         self._starts_within = start > 0
         self._position = 0
         self._held_from, self._held = 0, b""
         if self.compression:
             self._pieces = decompressed(
-                lambda first, last: opened.read(path, first, last), self.compression
+                lambda first, last: opened.read(path, first, last),
+                self.compression,
+                max_expansion=opened.limits.max_expansion,
             )
         else:
             self._pieces = (
@@ -171,6 +179,8 @@ class _Forward:
         return position
 
     def read(self, size: int = -1) -> bytes:
+        if size > max(self.expected_bytes, MAX_HEADER_BYTES):
+            raise tarfile.ReadError(f"a header states {size:,} bytes")
         stop = self._position + size if size >= 0 else 1 << 62
         self._fill(stop)
         first = self._position - self._held_from

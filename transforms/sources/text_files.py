@@ -91,7 +91,7 @@ class TextFiles:
             return ()
         found = []
         for near in range(CUT_BYTES, file.num_bytes - CUT_BYTES // 2, CUT_BYTES):
-            window = text.read(near, near + MAX_RECORD_BYTES)
+            window = text.read(near, near + (text.max_row_bytes or MAX_RECORD_BYTES))
             end = _ENDS[self.per].search(window)
             if end is not None and near + end.end() < file.num_bytes:
                 found.append(near + end.end())
@@ -214,14 +214,14 @@ class TextFiles:
 
 
 def _whole_file(text: TextStream, stop: int) -> Iterator[tuple[int, bytes, str]]:
-    parts, offset = [], 0
-    while offset < min(stop, _MAX_FILE_BYTES + 1):
+    parts, offset, max_bytes = [], 0, text.max_row_bytes or _MAX_FILE_BYTES
+    while offset < min(stop, max_bytes + 1):
         part = text.read(offset, min(stop, offset + _WINDOW_BYTES))
         if not part:
             break
         parts.append(part)
         offset += len(part)
-    problem = f"more than {_MAX_FILE_BYTES >> 20} MiB" if offset > _MAX_FILE_BYTES else ""
+    problem = f"it has more than {max_bytes:,} bytes" if offset > max_bytes else ""
     yield 0, b"".join(parts).removeprefix(_BOM) if not problem else b"", problem
 
 
@@ -230,6 +230,7 @@ def _records(
 ) -> Iterator[tuple[int, bytes, str]]:
     """(offset, content, problem) of each record of a range, blank ones left out."""
     held, offset, at = b"", start, start
+    max_bytes = text.max_row_bytes or MAX_RECORD_BYTES
     damage: DamagedError | None = None
     skipping = False
     while True:
@@ -253,9 +254,9 @@ def _records(
         held, offset = held[position:], offset + position
         if not piece:
             break
-        if len(held) > MAX_RECORD_BYTES:
+        if len(held) > max_bytes:
             if not skipping:
-                yield offset, b"", f"it is more than {MAX_RECORD_BYTES >> 20} MiB long"
+                yield offset, b"", f"it is more than {max_bytes:,} bytes long"
             skipping = True
             # The end may begin with the last bytes.
             offset += len(held) - _WINDOW_BYTES

@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 import google_crc32c
 
+from ...schemas.limits import FREE_BYTES, Limits
 from ...schemas.recipe import OpenSource
-from .decompress import DamagedError, compression_of, decompressed
-
-MAX_RECORD_BYTES = 1 << 30
-"""A frame that states more is damaged: protobuf parses up to 2 GiB."""
+from .decompress import DamagedError, compression_of, decompressed, grows_beyond
 
 _HEAD = struct.Struct("<QI")
 _FRAME_BYTES = 16
@@ -62,13 +60,17 @@ def read_frames(opened: OpenSource, path: str, start: int, stop: int) -> Iterato
     """
     kind = compression(opened.read(path, 0, _HEAD.size))
     if kind == "none":
-        yield from _frames(_ranged(opened, path, start), start, stop)
+        yield from _frames(_ranged(opened, path, start), start, stop, limits=opened.limits)
         return
     if kind == "gzip":
-        pieces = decompressed(lambda a, b: opened.read(path, a, b), "gzip")
+        pieces = decompressed(
+            lambda a, b: opened.read(path, a, b),
+            "gzip",
+            max_expansion=opened.limits.max_expansion,
+        )
     else:
-        pieces = _inflated(_ranged(opened, path, 0))
-    yield from _frames(pieces, 0, None)
+        pieces = _inflated(_ranged(opened, path, 0), opened.limits.max_expansion)
+    yield from _frames(pieces, 0, None, limits=opened.limits)
 
 
 def frame_offsets(opened: OpenSource, path: str, *, num_bytes: int, every: int) -> list[int]:
@@ -93,7 +95,9 @@ def frame_offsets(opened: OpenSource, path: str, *, num_bytes: int, every: int) 
     return found
 
 
-def _frames(pieces: Iterator[bytes], start: int, stop: int | None) -> Iterator[Frame]:
+def _frames(
+    pieces: Iterator[bytes], start: int, stop: int | None, *, limits: Limits
+) -> Iterator[Frame]:
     held, at, offset = b"", 0, start
 
     def fill(num_bytes: int) -> bool:
@@ -115,7 +119,7 @@ def _frames(pieces: Iterator[bytes], start: int, stop: int | None) -> Iterator[F
                 if held:
                     yield Frame(offset, b"", f"the file ends {len(held)} bytes into a frame", True)
                 return
-            problem = _head_problem(held[at : at + _HEAD.size])
+            problem = _head_problem(held[at : at + _HEAD.size], limits.max_record_bytes)
             if problem:
                 yield Frame(offset, b"", problem, True)
                 return
@@ -138,12 +142,12 @@ def _frames(pieces: Iterator[bytes], start: int, stop: int | None) -> Iterator[F
         yield Frame(offset, b"", str(error), True)
 
 
-def _head_problem(head: bytes) -> str:
+def _head_problem(head: bytes, max_bytes: int | None = None) -> str:
     length, checksum = _HEAD.unpack(head[: _HEAD.size])
     if _masked(head[:8]) != checksum:
         return "the checksum of a record's length does not hold"
-    if length > MAX_RECORD_BYTES:
-        return f"a record states {length:,} bytes"
+    if max_bytes is not None and length > max_bytes:
+        return f"a record states {length:,} bytes, more than {max_bytes:,}"
     return ""
 
 
@@ -158,9 +162,9 @@ def _ranged(opened: OpenSource, path: str, start: int) -> Iterator[bytes]:
         yield piece
 
 
-def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _inflated(pieces: Iterator[bytes], max_expansion: int) -> Iterator[bytes]:
     """The content of a ZLIB stream."""
-    stream, num_read = zlib.decompressobj(), 0
+    stream, num_read, num_given = zlib.decompressobj(), 0, 0
     for piece in pieces:
         rest = piece
         while rest and not stream.eof:
@@ -169,6 +173,10 @@ def _inflated(pieces: Iterator[bytes]) -> Iterator[bytes]:
             except zlib.error:
                 raise DamagedError("zlib", offset=num_read, detail="is damaged") from None
             rest = stream.unconsumed_tail
+            num_given += len(plain)
+            expansion_limit = (num_read + len(piece)) * max_expansion
+            if num_given > max(FREE_BYTES, expansion_limit):
+                raise DamagedError("zlib", offset=num_read, detail=grows_beyond(max_expansion))
             if plain:
                 yield plain
         num_read += len(piece)

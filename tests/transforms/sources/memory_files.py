@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from snapshard.schemas.blocks import RawBatch, SourceFile
 from snapshard.schemas.features import Features
+from snapshard.schemas.limits import Limits
 from snapshard.transforms.runs import wire_schema
 
 
@@ -13,6 +14,7 @@ class Memory:
     """A source's files that lie in memory."""
 
     filesystem = None
+    limits = Limits()
 
     def __init__(self, contents: dict[str, bytes]) -> None:
         self.contents = contents

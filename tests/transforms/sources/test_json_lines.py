@@ -247,6 +247,7 @@ OBJECTS = st.dictionaries(st.sampled_from(["a", "b", "c", "a.b", "a.b.c"]), VALU
 
 class _Plain:
     plain = True
+    max_row_bytes = None
 
     def __init__(self, data: bytes) -> None:
         self.data, self.stop = data, len(data)
