@@ -118,7 +118,7 @@ def _ids(url: str) -> Iterator[pa.Array]:
         table = pq.ParquetFile(io.BytesIO(storage.read_bytes(url)))
         for batch in table.iter_batches(BATCH_ROWS, columns=["id"]):
             yield batch.column(0).cast(pa.large_string()).cast(pa.large_binary())
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         raise DamagedSnapshotError(
             f"{storage.redact(url)} is no index: {error}. `snapshard verify` says what else is "
             "damaged."
