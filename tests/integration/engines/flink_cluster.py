@@ -1,0 +1,246 @@
+"""A Flink cluster on this machine: a JobManager, TaskManagers and Beam worker pools, as processes.
+
+Flink's own start scripts are not in the package that brings its libraries, so the main classes are
+started outright, with the ``--add-opens`` that those scripts pass and the memory that they reckon.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+_OPENED = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.lang.reflect",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.text",
+    "java.time",
+    "java.util",
+    "java.util.concurrent",
+    "java.util.concurrent.atomic",
+    "java.util.concurrent.locks",
+    "sun.nio.ch",
+)
+_JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
+_TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
+_CONFIG = """
+jobmanager.rpc.address: localhost
+jobmanager.rpc.port: {rpc}
+jobmanager.memory.heap.size: 512m
+jobmanager.memory.off-heap.size: 128m
+rest.address: localhost
+rest.port: {rest}
+rest.bind-address: localhost
+taskmanager.numberOfTaskSlots: 2
+taskmanager.cpu.cores: 2
+taskmanager.memory.framework.heap.size: 128m
+taskmanager.memory.framework.off-heap.size: 128m
+taskmanager.memory.jvm-metaspace.size: 256m
+taskmanager.memory.jvm-overhead.min: 192m
+taskmanager.memory.jvm-overhead.max: 192m
+taskmanager.memory.task.heap.size: 512m
+taskmanager.memory.task.off-heap.size: 64m
+taskmanager.memory.managed.size: 256m
+taskmanager.memory.network.min: 384m
+taskmanager.memory.network.max: 384m
+taskmanager.network.sort-shuffle.min-buffers: 16
+heartbeat.interval: 1000
+heartbeat.timeout: 8000
+restart-strategy.type: fixed-delay
+restart-strategy.fixed-delay.attempts: 5
+restart-strategy.fixed-delay.delay: 1 s
+io.tmp.dirs: {folder}/tmp
+web.tmpdir: {folder}/web
+blob.storage.directory: {folder}/blob
+"""
+_LOGGING = """
+rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.name = console
+appender.console.type = CONSOLE
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1} %m%n
+"""
+
+
+class FlinkCluster:
+    """A running cluster; a context manager that ends all that it started."""
+
+    def __init__(self, libraries: Path, folder: Path, *, num_task_managers: int = 2) -> None:
+        """Starts the processes and waits until all slots are there.
+
+        Args:
+            libraries: The folder of Flink's jars.
+            folder: A folder of its own, for configuration, logs and temporary files.
+            num_task_managers: Each has two slots.
+        """
+        self._libraries = libraries
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._rest = _free_port()
+        self._pool_port = _free_port()
+        for name in ("tmp", "web", "blob"):
+            (folder / name).mkdir(parents=True)
+        config = _CONFIG.format(rpc=_free_port(), rest=self._rest, folder=folder)
+        (folder / "flink-conf.yaml").write_text(config)
+        (folder / "log4j.properties").write_text(_LOGGING)
+        try:
+            self._start_java("jobmanager", _JOB_MANAGER, heap="512m")
+            self.task_managers = [
+                self._start_java(f"taskmanager-{number}", _TASK_MANAGER, heap="640m")
+                for number in range(num_task_managers)
+            ]
+            self._start_pool()
+            self._wait(num_slots=2 * num_task_managers)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def master(self) -> str:
+        """``host:port`` of the web address."""
+        return f"localhost:{self._rest}"
+
+    @property
+    def beam_options(self) -> tuple[str, ...]:
+        """What lets its workers run Python: the pool of this machine."""
+        return ("--environment_type=EXTERNAL", f"--environment_config=localhost:{self._pool_port}")
+
+    def workers(self) -> list[psutil.Process]:
+        """The Python workers that the pool has started for jobs under way."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self._pool.pid).children(recursive=True)
+        return []
+
+    def overview(self, path: str = "overview") -> Any:
+        """What the web address tells."""
+        with urllib.request.urlopen(f"http://{self.master}/{path}", timeout=5) as answer:
+            return json.load(answer)
+
+    def busy_task_managers(self) -> list[int]:
+        """Numbers of the TaskManagers whose slots are taken."""
+        told = self.overview("taskmanagers")["taskmanagers"]
+        return [
+            number
+            for number, process in enumerate(self.task_managers)
+            if any(
+                entry["freeSlots"] < entry["slotsNumber"] and _listens(process.pid, entry)
+                for entry in told
+            )
+        ]
+
+    def stop(self) -> None:
+        """Ends all processes, and the workers of the pool."""
+        for worker in self.workers() if hasattr(self, "_pool") else []:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def logs(self) -> str:
+        """The end of what each process wrote."""
+        return "\n".join(
+            f"== {path.name}\n{path.read_text(errors='replace')[-3000:]}"
+            for path in sorted(self._folder.glob("*.log"))
+        )
+
+    def __enter__(self) -> "FlinkCluster":
+        """The cluster."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Ends it."""
+        self.stop()
+
+    def _start_java(self, name: str, main: str, *, heap: str) -> subprocess.Popen[bytes]:
+        opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+        return self._start(
+            name,
+            [
+                "java",
+                f"-Xmx{heap}",
+                f"-Dlog4j.configurationFile={self._folder}/log4j.properties",
+                *opened,
+                "-cp",
+                f"{self._libraries}/*",
+                main,
+                "--configDir",
+                str(self._folder),
+            ],
+        )
+
+    def _start_pool(self) -> None:
+        self._pool = self._start(
+            "pool",
+            [
+                sys.executable,
+                "-m",
+                "apache_beam.runners.worker.worker_pool_main",
+                f"--service_port={self._pool_port}",
+            ],
+        )
+
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                # The pool starts workers as a bare `python`.
+                env={
+                    **os.environ,
+                    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                },
+            )
+        self._processes.append(process)
+        return process
+
+    def _wait(self, *, num_slots: int) -> None:
+        deadline = time.monotonic() + 120
+        while True:
+            with contextlib.suppress(OSError, ValueError):
+                if self.overview()["slots-total"] >= num_slots:
+                    return
+            ended = [process.args for process in self._processes if process.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                raise RuntimeError(f"Flink did not start: {ended}\n{self.logs()}")
+            time.sleep(0.2)
+
+
+def _listens(pid: int, entry: dict[str, Any]) -> bool:
+    """Whether the process listens on the TaskManager's data port."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return any(
+            connection.status == psutil.CONN_LISTEN and connection.laddr.port == entry["dataPort"]
+            for connection in psutil.Process(pid).net_connections(kind="tcp")
+        )
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port: int = found.getsockname()[1]
+        return port

@@ -1,0 +1,127 @@
+"""Engines that the tests run on: got once, into a folder outside the tree.
+
+``python installed.py`` gets what the tools at hand can get, and says what is missing;
+tests that need a missing one skip with that word. With ``SNAPSHARD_NEED_ENGINES`` set it is an
+error instead. ``SNAPSHARD_ENGINES`` names the folder; by default ``~/.cache/snapshard/engines``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+FLINK_VERSION = "1.19.3"
+_POM = Path(__file__).parents[3] / "runners" / "flink-job-server-pom.xml"
+
+
+class MissingEngineError(Exception):
+    """An engine is not there and cannot be got: why, and how to get it."""
+
+
+def folder() -> Path:
+    """Where engines are kept."""
+    named = os.environ.get("SNAPSHARD_ENGINES")
+    return Path(named) if named else Path.home() / ".cache" / "snapshard" / "engines"
+
+
+def prism() -> Path:
+    """Prism's program, of the version of Beam that is installed."""
+    beam = version("apache-beam")
+    place = folder() / f"prism-{beam}"
+    package = f"github.com/apache/beam/sdks/v2/go/cmd/prism@v{beam}"
+
+    def get(target: Path) -> None:
+        _run("go", "install", package, GOBIN=str(target))
+
+    return _got(place, get, needs="go", command=f"go install {package}") / "prism"
+
+
+def flink_job_server() -> Path:
+    """Beam's job server for Flink, a jar with Flink inside."""
+    _need("java", command="apt install openjdk-17-jre-headless")
+    place = folder() / f"flink-job-server-{_pom_version('beam')}-{_pom_version('flink')}"
+
+    def get(target: Path) -> None:
+        target.mkdir(parents=True)
+        shutil.copy(_POM, target / "pom.xml")
+        _run("mvn", "-B", "-q", "-f", str(target / "pom.xml"), "package")
+
+    command = f"mvn -f {_POM} package"
+    return _got(place, get, needs="mvn", command=command) / "target/beam-flink-job-server-1.jar"
+
+
+def flink_libraries() -> Path:
+    """The folder of Flink's own jars, to start a cluster from."""
+    _need("java", command="apt install openjdk-17-jre-headless")
+    place = folder() / f"flink-{FLINK_VERSION}"
+    package = f"apache-flink-libraries=={FLINK_VERSION}"
+
+    def get(target: Path) -> None:
+        options = ["install", "--quiet", "--no-deps", "--target", str(target), package]
+        if shutil.which("uv"):
+            _run("uv", "pip", *options, "--python", sys.executable)
+        else:
+            _run(sys.executable, "-m", "pip", *options)
+
+    return _got(place, get, needs=sys.executable, command=f"pip install {package}") / "pyflink/lib"
+
+
+ENGINES: tuple[Callable[[], Path], ...] = (prism, flink_job_server, flink_libraries)
+
+
+def _got(place: Path, get: Callable[[Path], None], *, needs: str, command: str) -> Path:
+    """A folder that ``get`` fills, whole or not at all."""
+    if not place.is_dir():
+        _need(needs, command=command)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = place.with_name(f".{place.name}.{os.getpid()}")
+        try:
+            get(partial)
+            partial.rename(place)
+        except (OSError, subprocess.CalledProcessError) as error:
+            told = getattr(error, "output", None) or str(error)
+            raise MissingEngineError(f"{place.name} could not be got: {told[-1000:]}") from None
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return place
+
+
+def _need(program: str, *, command: str) -> None:
+    if shutil.which(program) is None:
+        raise MissingEngineError(f"{program} is not installed, as is needed for: {command}")
+
+
+def _run(*command: str, **environment: str) -> None:
+    subprocess.run(
+        command,
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | environment,
+    )
+
+
+def _pom_version(name: str) -> str:
+    return _POM.read_text().partition(f"<{name}>")[2].partition(f"</{name}>")[0]
+
+
+def main() -> int:
+    """Gets what can be got; the exit code is 1 where one is missing and all are needed."""
+    missing = 0
+    for engine in ENGINES:
+        try:
+            print(f"{engine.__name__}: {engine()}")
+        except MissingEngineError as error:
+            missing += 1
+            print(f"{engine.__name__}: {error}", file=sys.stderr)
+    return 1 if missing and os.environ.get("SNAPSHARD_NEED_ENGINES") else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
