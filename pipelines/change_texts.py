@@ -1,4 +1,4 @@
-"""What differs between snapshots, in words: lines for a person, from what ``diff`` and ``why`` find.
+"""What differs between snapshots, in words: lines for a person of what diff and why find.
 
 Names from the data stand in them as they are, but for line breaks; a terminal escapes the rest.
 """
