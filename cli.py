@@ -283,6 +283,7 @@ def diff(
 ) -> None:
     """Show what changed from one snapshot to another: records, features, settings."""
     from . import terminal
+    from .pipelines.change_texts import diff_text
     from .pipelines.diff import diff as run_diff
     from .pipelines.snapshot import Snapshot
 
@@ -292,7 +293,7 @@ def diff(
     if as_json:
         print(json.dumps(found.to_json()))
     else:
-        terminal.show_diff(found)
+        terminal.say(diff_text(found))
 
 
 @app.command()
@@ -322,6 +323,7 @@ def why(
     would put it: then, why that build would not find the latest snapshot there. Builds nothing.
     """
     from . import terminal
+    from .pipelines.change_texts import explanation_text
     from .pipelines.snapshot import Snapshot, lies_at
     from .pipelines.why import why as explain
     from .pipelines.why import why_not_found
@@ -338,7 +340,7 @@ def why(
     if as_json:
         print(json.dumps(found.to_json()))
     else:
-        terminal.show_explanation(found)
+        terminal.say(explanation_text(found))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -43,11 +43,7 @@ from .schemas.features import (
 from .schemas.manifest import Manifest
 
 if TYPE_CHECKING:
-    from .pipelines.diff import SnapshotDiff
     from .pipelines.forecast import SplitForecast
-    from .pipelines.part_changes import Change
-    from .pipelines.snapshot import Snapshot
-    from .pipelines.why import Explanation
     from .pipelines.worker_shares import SplitShares
 
 # Neither markup nor emoji: what is printed holds names from the data.
@@ -376,100 +372,6 @@ def show_shares(split: SplitShares, batch_size: int | None, *, exact: bool) -> N
             f"  equal_steps=True: {human_count(split.equal_steps(batch_size), 'steps')} for each "
             f"worker, {split.num_left_out(batch_size):,} of "
             f"{human_count(split.num_examples, 'examples')} left out in an epoch"
-        )
-
-
-def show_diff(found: SnapshotDiff) -> None:
-    """Prints what changed from one snapshot to another."""
-    old, new, records = found.old, found.new, found.records
-    say(f"old {old.manifest.fingerprint}  {old.path}\nnew {new.manifest.fingerprint}  {new.path}")
-    for note in found.notes:
-        show_warning(note)
-    if found.same:
-        say("the same snapshot")
-        return
-    kinds = ("added", "removed", "changed", "moved")
-    rows: list[list[object]] = [
-        [name, *(_num_examples(s, name) for s in (old, new)), *(counts[kind] for kind in kinds)]
-        for name, counts in records.counts.items()
-    ]
-    totals = [records.total(kind) for kind in kinds]
-    rows.append(["all", records.num_old, records.num_new, *totals])
-    show_table("records", ("split", "old", "new", *kinds), rows)
-    say(f"  {human_count(records.num_same, 'records')} as before, in the same split")
-    if not found.contents:
-        say("  what records hold was not compared (--only-ids)")
-    for (before, after), number in sorted(records.moves.items()):
-        say(f"  moved from {before} to {after}: {number:,}")
-    for kind in kinds:
-        _show_first(kind, records.first[kind], records.total(kind))
-    for file in records.shifted:
-        place = "from its beginning on" if file.after is None else f"after #{file.after}"
-        say(
-            f"warning: {file.source}, {place}: records have other ids than before (removed "
-            f"{file.num_removed:,}, added {file.num_added:,}, changed {file.num_changed:,}). Rows "
-            "were put in or taken out there, and an id is a place in the file. Append rows, or put "
-            "new ones into a file of their own, and ids stay."
-        )
-    for title, changes in (
-        ("features", found.features),
-        ("settings and code", found.settings),
-        ("versions", found.versions),
-    ):
-        show_changes(title, changes)
-
-
-def _num_examples(snapshot: Snapshot, split: str) -> int:
-    entry = snapshot.manifest.splits.get(split)
-    return 0 if entry is None else entry.num_examples
-
-
-def _show_first(kind: str, names: Sequence[str], total: int) -> None:
-    if names:
-        more = f" … and {total - len(names):,} more" if total > len(names) else ""
-        say(f"{kind}: {', '.join(map(_cell, names))}{more}")
-
-
-def show_changes(title: str, changes: Sequence[Change]) -> None:
-    """Prints what differs between two fingerprints, a line each; nothing where nothing does."""
-    if not changes:
-        return
-    say(title)
-    for change in changes:
-        thing = ": ".join(filter(None, (change.part, change.where, change.thing)))
-        values = [json.dumps(value, ensure_ascii=False) for value in (change.old, change.new)]
-        known = change.old is not None or change.new is not None
-        if change.kind == "changed" and known:
-            say(f"  {_cell(thing)}: {' → '.join(shorten(_cell(value), 200) for value in values)}")
-        else:
-            value = {"added": values[1], "removed": values[0]}.get(change.kind, "")
-            told = f": {shorten(_cell(value), 200)}" if known and value else ""
-            say(f"  {_cell(thing)} {change.kind}{told}")
-
-
-def show_explanation(found: Explanation) -> None:
-    """Prints why two fingerprints differ."""
-    there = "" if found.published else ", which a build would make"
-    say(f"A {found.old}  {found.old_path}\nB {found.new}  {found.new_path}{there}")
-    if found.same:
-        say("nothing differs: a build finds this snapshot")
-        return
-    if not found.complete:
-        show_warning("a build.json is missing or damaged: only what manifests hold was compared.")
-    show_changes("what differs, from A to B", found.changes)
-    inputs = found.inputs
-    if inputs is not None:
-        say(
-            f"input files: {inputs.num_added:,} added, {inputs.num_removed:,} removed, "
-            f"{inputs.num_changed:,} changed, {inputs.num_same:,} as before"
-        )
-        _show_first("added", inputs.added, inputs.num_added)
-        _show_first("removed", inputs.removed, inputs.num_removed)
-        _show_first("changed", inputs.changed, inputs.num_changed)
-    elif not found.inputs_known and any(change.part == "inputs" for change in found.changes):
-        say(
-            "which input files differ cannot be told: the workspace that lists them is gone. "
-            "`snapshard diff` compares the records."
         )
 
 
