@@ -343,6 +343,77 @@ def why(
         terminal.say(explanation_text(found))
 
 
+@app.command()
+def rejects(
+    snapshot: Annotated[
+        str,
+        typer.Argument(
+            help="A snapshot's folder; or the folder of a name, then the rejects of its last "
+            "build, also of one that was refused for them; or a rejects.parquet.",
+            metavar="SNAPSHOT",
+        ),
+    ],
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Count by reason, stage, exception or source.", metavar="WHAT", show_default=False
+        ),
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List them one by one.")] = False,
+    number: Annotated[
+        int, typer.Option("--number", min=0, help="With --list: so many; 0 for all.", metavar="N")
+    ] = 20,
+    offset: Annotated[
+        int, typer.Option(min=0, help="With --list: leave the first N out.", metavar="N")
+    ] = 0,
+    stage: Annotated[
+        str | None, typer.Option(help="Only those of a stage.", show_default=False)
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Only those of a reason.", show_default=False)
+    ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            help="Write what the records held to files in a new folder, and an index.jsonl.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="With --export: where the source lies now, for payloads over 64 KiB.",
+            metavar="URL",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; with --list one a line.")
+    ] = False,
+) -> None:
+    """Show the records that were left out: by reason, one by one, or as files.
+
+    Without options: counts per stage and reason, and the first three of each.
+    """
+    from . import terminal
+    from .pipelines.reject_queries import RejectFilter, RejectsFile
+    from .pipelines.reject_report import export_lines, group_lines, list_lines
+
+    if export is not None and (listed or by is not None):
+        raise typer.BadParameter("--export goes without --list and --by.")
+    wanted = RejectFilter(stage=stage, reason=reason)
+    found = RejectsFile.find(snapshot)
+    if export is not None:
+        lines = export_lines(found, wanted, export, source=source, as_json=as_json)
+    elif listed:
+        lines = list_lines(found, wanted, first=offset, number=number, as_json=as_json)
+    else:
+        lines = group_lines(found, wanted, by=by, as_json=as_json)
+    for line in lines:
+        terminal.say(line)
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(context: typer.Context, snapshot: _SnapshotPath) -> None:
     """Measure how fast a snapshot reads here; what follows it goes to its own reader_tools.py.

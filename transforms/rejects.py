@@ -12,7 +12,7 @@ import heapq
 import io
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -304,8 +304,13 @@ def tally(rejects: Iterable[Reject]) -> RejectTally:
 
 def tally_file(file: Any) -> RejectTally:
     """Counts the rejects of a file, as :func:`iterate_rows` reads them, without their payloads."""
+    return tally_rows(iterate_rows(file, ["id", "stage", "reason", "message"]))
+
+
+def tally_rows(rows: Iterable[Mapping[str, Any]]) -> RejectTally:
+    """Counts rejects that are rows of a file."""
     counted = RejectTally()
-    for row in iterate_rows(file, ["id", "stage", "reason", "message"]):
+    for row in rows:
         counted.add(
             stage=row["stage"], reason=row["reason"], record_id=row["id"], message=row["message"]
         )
