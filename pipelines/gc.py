@@ -170,7 +170,7 @@ def _references(folder: str, found: Set[str]) -> References:
                 ids = [value] if isinstance(value, str) else value
                 # A graph is told by its folder.
                 work[room].update(str(one).rstrip("/").rsplit("/", 1)[-1] for one in ids)
-        except (StorageError, ValueError, KeyError, TypeError, AttributeError):
+        except (StorageError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return References(published=frozenset(published), work=None)
     kept = {room: frozenset(ids) for room, ids in work.items()}
     return References(published=frozenset(published), work=kept)

@@ -26,7 +26,7 @@ MAX_LABELS = 1000
 
 _STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-_Count = Annotated[int, pydantic.Field(ge=0)]
+_Count = Annotated[int, pydantic.Field(ge=0, lt=1 << 63)]
 
 
 def _inside(name: str) -> str:

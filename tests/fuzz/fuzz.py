@@ -22,9 +22,10 @@ from random import Random
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import inputs
+import snapshots
 from harness import WRONG, Kind, Tally, run_kind, table
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in inputs.KINDS}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (*inputs.KINDS, *snapshots.KINDS)}
 
 
 def again(name: str, seed: int, *, keep: str | None) -> int:
