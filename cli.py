@@ -253,20 +253,37 @@ def inspect(snapshot: _SnapshotPath) -> None:
 
 
 @app.command()
-def verify(snapshot: _SnapshotPath) -> None:
-    """Check every file of a snapshot against its manifest."""
+def verify(
+    snapshot: _SnapshotPath,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            help="Only a quick look: so many records, 1%, 0.01 or 500, and all names and lengths.",
+            metavar="SHARE",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another one draws another sample.", metavar="N")] = 0,
+    lines: Annotated[
+        int, typer.Option(min=0, help="Show so many damages; 0 for all.", metavar="N")
+    ] = 50,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, with all damages.")
+    ] = False,
+) -> None:
+    """Check every file of a snapshot against its manifest, and name the records that differ."""
     from . import terminal
-    from .pipelines.snapshot import Snapshot
-    from .pipelines.verify import verify as run_verify
+    from .pipelines.verify import check_snapshot
+    from .pipelines.verify_sample import SampleSize
 
-    found = Snapshot.open(snapshot)
+    size = None if sample is None else SampleSize.parse(sample, seed=seed)
     with terminal.Bars() as bars:
-        checked = run_verify(found, progress=bars)
-    terminal.say(
-        f"whole: {terminal.human_count(checked.num_files, 'files')}, "
-        f"{terminal.human_bytes(checked.num_bytes)}, "
-        f"{terminal.human_count(checked.num_examples, 'examples')} in {found.path}"
-    )
+        report = check_snapshot(snapshot, progress=bars, sample=size)
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        terminal.show_report(report, lines=lines)
+    raise typer.Exit(report.exit_code)
 
 
 @app.command()

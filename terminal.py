@@ -7,7 +7,6 @@ results alone.
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import sys
@@ -44,6 +43,7 @@ from .schemas.manifest import Manifest
 
 if TYPE_CHECKING:
     from .pipelines.forecast import SplitForecast
+    from .pipelines.verify_report import Report
     from .pipelines.worker_shares import SplitShares
 
 # Neither markup nor emoji: what is printed holds names from the data.
@@ -373,6 +373,16 @@ def show_shares(split: SplitShares, batch_size: int | None, *, exact: bool) -> N
             f"worker, {split.num_left_out(batch_size):,} of "
             f"{human_count(split.num_examples, 'examples')} left out in an epoch"
         )
+
+
+def show_report(report: Report, *, lines: int) -> None:
+    """Prints what verify has found: what is wrong on standard error."""
+    for warning in report.warnings:
+        show_warning(str(warning))
+    if wrong := report.lines(lines):
+        show_error("\n".join(wrong))
+    if told := report.summary():
+        say(told)
 
 
 def flush() -> None:

@@ -78,6 +78,19 @@ def labels_bytes(codes: Iterable[npt.NDArray[np.int32]]) -> bytes:
     return b"".join(part.astype(_CLASS, copy=False).tobytes() for part in codes)
 
 
+def class_codes_from_bytes(content: bytes) -> npt.NDArray[np.int32]:
+    """Reads what :func:`labels_bytes` wrote: int32[n].
+
+    Raises:
+        ValueError: if it is no whole number of classes.
+    """
+    if len(content) % _CLASS.itemsize:
+        raise ValueError(
+            f"expected a whole number of classes of 4 bytes, found {len(content):,} bytes"
+        )
+    return np.frombuffer(content, _CLASS).astype(np.int32)
+
+
 def index_sizes(name: ShardName, num_examples: int) -> dict[str, int]:
     """Lengths that follow from the number of records, in bytes, by file: offsets, and classes."""
     offsets_file, _ = name.index_files

@@ -1,107 +1,55 @@
 """Every kind of damage is found, and named: the file, and in a shard the record."""
 
+import contextlib
 import dataclasses
-import gzip
-import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
+import fsspec
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.verify import verify
-from snapshard.schemas.errors import DamagedSnapshotError
-from snapshard.schemas.manifest import (
-    FileEntry,
-    Manifest,
-    ShardEntry,
-    SplitEntry,
-    json_checksum,
-)
+from snapshard.pipelines.verify import check_snapshot, raise_findings, verify
+from snapshard.pipelines.verify_report import Report
+from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.progress import Silent
+from snapshard.transforms import storage
+
+from .whole_snapshots import FINGERPRINT, edit_manifest, frame, list_file, whole_snapshot
 
 TRAIN = tuple(f"train-{i:05d}-of-00002.tfrecord" for i in range(2))
+IDX, TABLE, LABELS = (f"index/{TRAIN[0]}.{kind}" for kind in ("idx", "parquet", "labels"))
+TABLE_1 = f"index/{TRAIN[1]}.parquet"
 RECORDS = {TRAIN[0]: [b"a" * 40, b"b" * 50, b"c" * 60], TRAIN[1]: [b"d" * 40, b"e" * 50, b"f" * 60]}
 FRAME_BYTES = 16
+# Where the second record of a shard lies.
+SECOND = FRAME_BYTES + 40
+NOT_WRITTEN = "its content is not what was written (sha256 differs)"
 
 
-def _masked(content: bytes) -> bytes:
-    crc = google_crc32c.value(content)
-    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def _frame(record: bytes) -> bytes:
-    head = len(record).to_bytes(8, "little")
-    return head + _masked(head) + record + _masked(record)
-
-
-def _entry(content: bytes) -> FileEntry:
-    return FileEntry(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
-def _write(folder: Path, *, compress: bool = False) -> Path:
-    contents = {}
-    shards = []
-    for name, records in RECORDS.items():
-        content = b"".join(map(_frame, records))
-        name += ".gz" if compress else ""
-        contents[name] = gzip.compress(content, mtime=0) if compress else content
-        entry = _entry(contents[name])
-        shards.append(
-            ShardEntry(
-                file=name,
-                num_examples=len(records),
-                num_bytes=entry.bytes,
-                sha256=entry.sha256,
-                label_counts={},
-            )
-        )
-    contents |= {"reader.py": b"NAME = 'made'\n", "index/x.idx": bytes(64), "schema.pbtxt": b"s"}
-    manifest = Manifest(
-        format_version=1,
-        name="made",
-        fingerprint="0" * 16,
-        features={"x": ss.Scalar("int64")},
-        label=None,
-        compression="gzip" if compress else "none",
-        num_rejects=0,
-        seed=0,
-        versions={},
-        splits={
-            "train": SplitEntry(
-                num_examples=sum(shard.num_examples for shard in shards),
-                num_bytes=sum(shard.num_bytes for shard in shards),
-                shards=shards,
-            )
-        },
-        files={name: _entry(content) for name, content in contents.items()},
-    )
-    for name, content in contents.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    (folder / "manifest.json").write_bytes(manifest.to_bytes())
-    (folder / "build.json").write_text("{}")
-    return folder
+def _write(folder: Path, **options: Any) -> Path:
+    return whole_snapshot(folder, {"train": list(RECORDS.values())}, **options)
 
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
-    return _write(tmp_path / "made")
+    return _write(tmp_path / "made", labelled=True)
 
 
-def _verify(folder: Path) -> Any:
-    return verify(ss.Snapshot.open(folder), progress=Silent())
+def _check(folder: Path | str) -> Report:
+    return check_snapshot(folder, progress=Silent())
 
 
-def _flip(path: Path, position: int) -> None:
+def _flip(path: Path, position: int, bit: int = 0) -> None:
     content = bytearray(path.read_bytes())
-    content[position] ^= 1
+    content[position] ^= 1 << bit
     path.write_bytes(content)
 
 
@@ -119,18 +67,14 @@ def _swap(first: Path, second: Path) -> None:
     second.write_bytes(kept)
 
 
-def _edit_manifest(folder: Path, edit: Callable[[Any], None]) -> None:
-    value = json.loads((folder / "manifest.json").read_text())
-    edit(value)
-    value["checksum"] = json_checksum(value)
-    (folder / "manifest.json").write_text(json.dumps(value))
+def _pairs(*pairs: tuple[int, int]) -> bytes:
+    return b"".join(n.to_bytes(8, "little") for pair in pairs for n in pair)
 
 
-def _list_file(folder: Path, name: str, content: bytes) -> None:
-    """Adds a file that lies there as the manifest says."""
-    (folder / name).write_bytes(content)
-    entry = _entry(content).model_dump()
-    _edit_manifest(folder, lambda manifest: manifest["files"].update({name: entry}))
+def _moved_to(path: Path, place: Path) -> None:
+    place.parent.mkdir(exist_ok=True)
+    path.rename(place)
+    path.symlink_to(place)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,12 +83,12 @@ class Expect:
     found: tuple[str, ...]
 
 
-# Where the second record of a shard lies.
-SECOND = FRAME_BYTES + 40
 DAMAGES = {
     "missing shard": Expect(lambda s: (s / TRAIN[1]).unlink(), (f"{TRAIN[1]}: is missing",)),
     "missing reader": Expect(lambda s: (s / "reader.py").unlink(), ("reader.py: is missing",)),
-    "missing folder": Expect(lambda s: shutil.rmtree(s / "index"), ("index/x.idx: is missing",)),
+    "missing folder": Expect(
+        lambda s: shutil.rmtree(s / "index"), (f"{IDX}: is missing", f"{TABLE}: is missing")
+    ),
     "extra file": Expect(
         lambda s: (s / "notes.txt").write_text("mine"), ("notes.txt: is not in the manifest",)
     ),
@@ -154,36 +98,93 @@ DAMAGES = {
     ),
     "byte flipped in a record": Expect(
         lambda s: _flip(s / TRAIN[0], SECOND + 20),
-        (f"{TRAIN[0]}: its content is not what was written", "at record 1, byte 56", "checksum"),
+        (
+            f"{TRAIN[0]}: {NOT_WRITTEN}",
+            f"{TRAIN[0]}: record 1 (byte 56, id 'train/0/1.txt'): the checksum of the record is",
+        ),
     ),
     "byte flipped in a length": Expect(
-        lambda s: _flip(s / TRAIN[0], SECOND), (TRAIN[0], "at record 1, byte 56", "its length")
+        lambda s: _flip(s / TRAIN[0], SECOND),
+        (f"{TRAIN[0]}: record 1 (byte 56, id 'train/0/1.txt'): the checksum of its length",),
+    ),
+    "several records of a shard": Expect(
+        lambda s: (
+            _flip(s / TRAIN[0], 1),
+            _flip(s / TRAIN[0], SECOND + 3),
+            _flip(s / TRAIN[0], -1),
+        ),
+        (
+            f"{TRAIN[0]}: record 0 (byte 0, id 'train/0/0.txt'): the checksum of its length",
+            f"{TRAIN[0]}: record 1 (byte 56, id 'train/0/1.txt'): the checksum of its length",
+            f"{TRAIN[0]}: record 2 (byte 122, id 'train/0/2.txt'): the checksum of the record",
+        ),
+    ),
+    "a length, where the index is gone": Expect(
+        lambda s: (_flip(s / TRAIN[0], SECOND), (s / IDX).unlink(), (s / TABLE).unlink()),
+        (
+            f"{TRAIN[0]}: record 1 (byte 56): the checksum of its length",
+            f"{TRAIN[0]}: it holds 1 whole records, expected 3; record 2 is the first",
+            f"{IDX}: is missing",
+        ),
     ),
     "byte flipped in another file": Expect(
-        lambda s: _flip(s / "index/x.idx", 3), ("index/x.idx: its content is not what was",)
+        lambda s: _flip(s / "rejects.parquet", 3), (f"rejects.parquet: {NOT_WRITTEN}",)
     ),
     "cut within a record": Expect(
         lambda s: _cut(s / TRAIN[1], 10),
-        (f"{TRAIN[1]}: has 188 bytes, expected 198", "record 2", "ends"),
+        (
+            f"{TRAIN[1]}: has 188 bytes, expected 198",
+            f"{TRAIN[1]}: record 2 (byte 122, id 'train/1/2.txt'): the file ends 10 bytes before",
+        ),
+    ),
+    "cut within a head": Expect(
+        lambda s: _cut(s / TRAIN[1], 70),
+        (f"{TRAIN[1]}: record 2 (byte 122, id 'train/1/2.txt'): the file ends 70 bytes before",),
     ),
     "cut between records": Expect(
         lambda s: _cut(s / TRAIN[1], FRAME_BYTES + 60),
-        (TRAIN[1], "it holds 2 whole records, expected 3"),
+        (
+            f"{TRAIN[1]}: it holds 2 whole records, expected 3; record 2 (id 'train/1/2.txt') is "
+            "the first that is not there",
+        ),
     ),
     "emptied": Expect(lambda s: (s / TRAIN[0]).write_bytes(b""), (TRAIN[0], "holds 0 whole rec")),
     "a whole record added": Expect(
-        lambda s: _add(s / TRAIN[0], _frame(b"more")), (TRAIN[0], "holds 4 whole records")
+        lambda s: _add(s / TRAIN[0], frame(b"more")), (TRAIN[0], "holds 4 whole records")
     ),
-    "bytes added": Expect(lambda s: _add(s / TRAIN[0], b"more"), (TRAIN[0], "damaged at record 3")),
+    "bytes added": Expect(
+        lambda s: _add(s / TRAIN[0], b"more"),
+        (f"{TRAIN[0]}: record 3 (byte 198): the file ends 4 bytes into the head of a frame",),
+    ),
     "another record in its place": Expect(
         lambda s: (s / TRAIN[0]).write_bytes(
-            b"".join(map(_frame, [b"A" * 40, b"B" * 50, b"C" * 60]))
+            b"".join(map(frame, [b"A" * 40, b"B" * 50, b"C" * 60]))
         ),
         (TRAIN[0], "all its records are whole, but they are not the ones that were written"),
+    ),
+    "a record of another length in its place": Expect(
+        lambda s: (s / TRAIN[0]).write_bytes(
+            b"".join(map(frame, [b"a" * 40, b"B" * 51, b"c" * 60]))
+        ),
+        (
+            f"{TRAIN[0]}: record 1 (byte 56, id 'train/0/1.txt'): is another than was written: it "
+            "has 67 bytes, and the index tells 66",
+        ),
     ),
     "swapped shards": Expect(
         lambda s: _swap(s / TRAIN[0], s / TRAIN[1]),
         (f"{TRAIN[0]}: holds what belongs into {TRAIN[1]}", f"{TRAIN[1]}: holds what belongs"),
+    ),
+    "a shard under another's name": Expect(
+        lambda s: shutil.copy(s / TRAIN[0], s / TRAIN[1]),
+        (f"{TRAIN[1]}: holds what belongs into {TRAIN[0]}",),
+    ),
+    "swapped indexes": Expect(
+        lambda s: _swap(s / TABLE, s / TABLE_1),
+        (
+            f"{TABLE}: holds what belongs into {TABLE_1}",
+            f"{TABLE_1}: holds what belongs into {TABLE}",
+        ),
     ),
     "several at once": Expect(
         lambda s: (_flip(s / TRAIN[0], 70), (s / "schema.pbtxt").unlink()),
@@ -191,25 +192,148 @@ DAMAGES = {
     ),
     "a folder in the place of a file": Expect(
         lambda s: ((s / "schema.pbtxt").unlink(), (s / "schema.pbtxt").mkdir()),
-        ("schema.pbtxt: is missing",),
+        ("schema.pbtxt: is missing: a folder lies in its place",),
+    ),
+    "a pipe in the place of a shard": Expect(
+        lambda s: ((s / TRAIN[0]).unlink(), os.mkfifo(s / TRAIN[0])),
+        (f"{TRAIN[0]}: is missing: a pipe lies in its place",),
+    ),
+    "a link to nothing": Expect(
+        lambda s: ((s / TRAIN[0]).unlink(), (s / TRAIN[0]).symlink_to("nowhere")),
+        (f"{TRAIN[0]}: is missing: a link to nowhere (nothing is there) lies in its place",),
+    ),
+    "a link that shows another": Expect(
+        lambda s: ((s / TRAIN[0]).unlink(), (s / TRAIN[0]).symlink_to(s / TRAIN[1])),
+        (f"{TRAIN[0]}: holds what belongs into {TRAIN[1]}",),
+    ),
+    "an edited manifest": Expect(
+        lambda s: edit_manifest(s, lambda m: m.update(seed=7)),
+        ("manifest.json: was edited or is damaged: its checksum is not that of its content",),
+    ),
+    "an edited manifest, and more": Expect(
+        lambda s: (edit_manifest(s, lambda m: m.update(seed=7)), _flip(s / TRAIN[0], SECOND)),
+        ("manifest.json: was edited", f"{TRAIN[0]}: record 1 (byte 56, id 'train/0/1.txt')"),
+    ),
+    "a manifest without a checksum": Expect(
+        lambda s: edit_manifest(s, lambda m: m.pop("checksum")),
+        ("manifest.json: has no checksum: the snapshot is from before there were any, or it",),
+    ),
+    "a manifest that is none": Expect(
+        lambda s: (s / "manifest.json").write_text("{}"),
+        ("manifest.json: has format_version None", "Nothing else can be checked without it"),
     ),
     "a count in the manifest": Expect(
-        lambda s: _edit_manifest(s, lambda m: m["splits"]["train"].update(num_examples=7)),
+        lambda s: edit_manifest(
+            s, lambda m: m["splits"]["train"].update(num_examples=7), honest=False
+        ),
         ("manifest.json: num_examples of split 'train' is 7, its shards' sum 6",),
     ),
-    "classes of another number of records": Expect(
-        lambda s: _list_file(s, f"index/{TRAIN[0]}.labels", bytes(8)),
-        (f"manifest.json: index/{TRAIN[0]}.labels has 8 bytes, expected 12 for 3 examples",),
+    "a shard taken out of the manifest": Expect(
+        lambda s: edit_manifest(s, lambda m: m["splits"]["train"]["shards"].pop(), honest=False),
+        (
+            f"manifest.json: lists {TRAIN[1]}, and no split has it",
+            f"manifest.json: calls shard 0 of 1 of split 'train' '{TRAIN[0]}'",
+            "num_examples of split 'train' is 6, its shards' sum 3",
+        ),
     ),
-    "offsets of another number of records": Expect(
-        lambda s: _list_file(s, f"index/{TRAIN[1]}.idx", bytes(64)),
-        (f"manifest.json: index/{TRAIN[1]}.idx has 64 bytes, expected 48 for 3 examples",),
+    "an index taken out of the manifest": Expect(
+        lambda s: edit_manifest(s, lambda m: m["files"].pop(IDX), honest=False),
+        (f"manifest.json: does not list {IDX}", f"{IDX}: is not in the manifest"),
     ),
     "a shard's hash in the manifest": Expect(
-        lambda s: _edit_manifest(
-            s, lambda m: m["splits"]["train"]["shards"][0].update(sha256="0" * 64)
+        lambda s: edit_manifest(
+            s,
+            lambda m: m["splits"]["train"]["shards"][0].update(sha256="0" * 64),
+            honest=False,
         ),
         (f"manifest.json: shard {TRAIN[0]} differs from its entry in files",),
+    ),
+    "classes of another number of records": Expect(
+        lambda s: list_file(s, LABELS, bytes(8)),
+        (
+            f"manifest.json: {LABELS} has 8 bytes, expected 12 for 3 examples",
+            f"{LABELS}: does not fit its shard: it tells of 2 records, and the shard has 3",
+        ),
+    ),
+    "offsets of another number of records": Expect(
+        lambda s: list_file(s, IDX, bytes(64)),
+        (
+            f"manifest.json: {IDX} has 64 bytes, expected 48 for 3 examples",
+            f"{IDX}: does not fit its shard: it tells of 4 records, and the shard has 3",
+        ),
+    ),
+    "offsets that lie apart": Expect(
+        lambda s: list_file(s, IDX, _pairs((0, 56), (57, 65), (122, 76))),
+        (f"{IDX}: record 1: does not fit its shard: it tells the offset 57, and the records",),
+    ),
+    "lengths that none can have": Expect(
+        lambda s: list_file(s, IDX, _pairs((0, 56), (56, 3), (59, 2**64 - 1))),
+        (f"{IDX}: record 1: does not fit its shard: it tells a length of 3 bytes",),
+    ),
+    "offsets that end elsewhere": Expect(
+        lambda s: list_file(s, IDX, _pairs((0, 56), (56, 66), (122, 77))),
+        (f"{IDX}: does not fit its shard: it tells that the records end at byte 199, and the",),
+    ),
+    "stale offsets": Expect(
+        lambda s: (s / IDX).write_bytes(_pairs((0, 56), (56, 60), (116, 82))),
+        (
+            f"{IDX}: {NOT_WRITTEN}",
+            f"{IDX}: record 1 (byte 56, id 'train/0/1.txt'): does not fit its shard: it tells 60 "
+            "bytes, and the record has 66; so of 2 records",
+        ),
+    ),
+    "stale offsets of another length": Expect(
+        lambda s: (s / IDX).write_bytes(_pairs((0, 56), (56, 66))),
+        (
+            f"{IDX}: has 32 bytes, expected 48",
+            f"{IDX}: does not fit its shard: it tells of 2 records, and the shard has 3",
+        ),
+    ),
+    "an offset where no record begins": Expect(
+        lambda s: _flip(s / IDX, 16),
+        (
+            f"{IDX}: record 1 (byte 56, id 'train/0/1.txt'): does not fit its shard: it tells 66 "
+            "bytes from byte 57, where no record begins",
+        ),
+    ),
+    "half a pair": Expect(
+        lambda s: _cut(s / IDX, 3), (f"{IDX}: does not fit its shard: it expected a whole number",)
+    ),
+    "offsets and shard": Expect(
+        lambda s: (_flip(s / IDX, 16), _flip(s / TRAIN[0], SECOND + 20)),
+        (
+            f"{IDX}: record 1 (byte 56, id 'train/0/1.txt'): does not fit its shard",
+            f"{TRAIN[0]}: record 1 (byte 56, id 'train/0/1.txt'): the checksum of the record",
+        ),
+    ),
+    "a table that is none": Expect(
+        lambda s: (s / TABLE).write_bytes(b"PAR1" * 20),
+        (f"{TABLE}: does not fit its shard: it is no Parquet file",),
+    ),
+    "classes that there are none of": Expect(
+        lambda s: (s / LABELS).write_bytes(b"\0\0\0\0\5\0\0\0\0\0\0\0"),
+        (f"{LABELS}: record 1 (id 'train/0/1.txt'): does not fit its shard: it tells the class 5",),
+    ),
+    "other classes": Expect(
+        lambda s: (s / LABELS).write_bytes(bytes(12)),
+        (
+            f"{LABELS}: does not fit its shard: it tells of 3 records of 'no', and the "
+            "manifest of 2",
+        ),
+    ),
+    "a reader that is no Python": Expect(
+        lambda s: (s / "reader.py").write_text("def (:"), ("reader.py: it is no longer Python",)
+    ),
+    "a reader with a NUL": Expect(
+        lambda s: (s / "reader.py").write_bytes(b"\0"), ("reader.py: it is no longer Python",)
+    ),
+    "the reader of another snapshot": Expect(
+        lambda s: (s / "reader.py").write_text(f'FINGERPRINT = "{"f" * 16}"\n'),
+        (f"reader.py: it reads the snapshot {'f' * 16}, and this is {FINGERPRINT}",),
+    ),
+    "the tools in the reader's place": Expect(
+        lambda s: shutil.copy(s / "reader_tools.py", s / "reader.py"),
+        ("reader.py: holds what belongs into reader_tools.py",),
     ),
 }
 
@@ -217,35 +341,287 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_found(snapshot: Path, damage: str) -> None:
     DAMAGES[damage].damage(snapshot)
-    with pytest.raises(DamagedSnapshotError) as caught:
-        _verify(snapshot)
-    message = str(caught.value)
-    assert message.startswith(f"{snapshot} is damaged:")
+    report = _check(snapshot)
+    assert report.exit_code == 4
+    lines = report.lines()
+    assert lines[0].startswith(f"{snapshot} is damaged: ")
     for part in DAMAGES[damage].found:
-        assert part in message
+        assert part in "\n".join(lines)
+    # What is whole is not accused: of each file that is named, something was changed.
+    assert len(report.damages) <= 6
+    with pytest.raises(DamagedSnapshotError, match=" is damaged: "):
+        raise_findings(report)
 
 
-def test_compressed_record_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compress", [False, True])
+def test_every_flipped_bit_of_a_shard_is_found(tmp_path: Path, compress: bool) -> None:
+    folder = _write(tmp_path / "made", compress=compress)
+    path = folder / (TRAIN[0] + (".gz" if compress else ""))
+    content = path.read_bytes()
+    for position in range(len(content)):
+        path.write_bytes(content)
+        _flip(path, position, position % 8)
+        report = _check(folder)
+        assert {finding.file for finding in report.damages} == {path.name}
+        assert report.damages[0].kind == "content"
+        # Each is laid to a record, but for what holds them together.
+        assert len(report.damages) >= 2
+        if not compress:
+            expected = 0 if position < SECOND else 1 if position < 122 else 2
+            assert [finding.record for finding in report.damages[1:]] == [expected]
+    path.write_bytes(content)
+    assert _check(folder).exit_code == 0
+
+
+def test_every_truncation_is_found(snapshot: Path) -> None:
+    path = snapshot / TRAIN[0]
+    content = path.read_bytes()
+    for num_bytes in range(len(content)):
+        path.write_bytes(content[:num_bytes])
+        report = _check(snapshot)
+        assert report.damages[0].what == f"has {num_bytes} bytes, expected 198"
+        assert len(report.damages) >= 2
+
+
+def test_records_of_a_compressed_shard_are_named(tmp_path: Path) -> None:
+    """A part of them: what the damage leaves of the stream is held against the checksums."""
+    folder = tmp_path / "made"
+    rows = [os.urandom(500) for _ in range(100)]
+    whole_snapshot(folder, {"train": [rows]}, compress=True)
+    path = folder / "train-00000-of-00001.tfrecord.gz"
+    _flip(path, path.stat().st_size // 2)
+    records = [finding for finding in _check(folder).damages if finding.record is not None]
+    assert 45 <= (records[0].record or 0) <= 55
+    assert records[0].record_id == f"train/0/{records[0].record}.txt"
+
+
+def test_compressed_shard_that_breaks_off(tmp_path: Path) -> None:
     folder = _write(tmp_path / "made", compress=True)
-    assert _verify(folder).num_examples == 6
-    name = f"{TRAIN[0]}.gz"
-    _cut(folder / name, 12)
-    with pytest.raises(DamagedSnapshotError, match=rf"{name}: has .* record .*breaks off"):
-        _verify(folder)
+    path = folder / f"{TRAIN[0]}.gz"
+    _cut(path, 4)
+    found = "\n".join(_check(folder).lines())
+    assert f"{path.name}: after record 2: the GZIP stream breaks off" in found
+    _add(path, b"1234567")
+    assert "after record 2: the GZIP stream is damaged: " in "\n".join(_check(folder).lines())
+
+
+def test_damages_are_all_told_and_shown_up_to_a_limit(tmp_path: Path) -> None:
+    rows = [bytes([n % 256]) * 20 for n in range(1500)]
+    folder = whole_snapshot(tmp_path / "made", {"train": [rows]})
+    path = folder / "train-00000-of-00001.tfrecord"
+    content = bytearray(path.read_bytes())
+    content[::36] = b"\xff" * 1500
+    path.write_bytes(content)
+    report = _check(folder)
+    assert len(report.damages) == 1 + 1000 + 1
+    assert report.damages[-1].what == "500 more records are broken, all after those"
+    shown = report.lines(10)
+    assert shown[0].endswith("is damaged: 1,002 damages in 1 file")
+    assert sum(path.name in line for line in shown) == 10
+    assert "  … and 992 more (--lines 0 shows all, --json too)" in shown
+    assert sum(path.name in line for line in report.lines(0)) == 1002
+    value = json.loads(json.dumps(report.to_json()))
+    assert value["num_damages"] == 1002 == len(value["damages"])
+    assert value["damages"][3] == {
+        "file": path.name,
+        "kind": "record",
+        "record": 2,
+        "offset": 72,
+        "record_id": "train/0/2.txt",
+        "what": value["damages"][3]["what"],
+    }
+
+
+def test_files_of_another_snapshot(tmp_path: Path) -> None:
+    mine = _write(tmp_path / "name" / ("a" * 16), fingerprint="a" * 16)
+    others = {"train": [[b"1" * 40, b"2" * 50, b"3" * 60], [b"4" * 9, b"5", b"6"]]}
+    other = whole_snapshot(tmp_path / "name" / ("b" * 16), others, fingerprint="b" * 16)
+    shutil.copy(other / TRAIN[0], mine / TRAIN[0])
+    shutil.copy(other / f"index/{TRAIN[1]}.idx", mine / f"index/{TRAIN[1]}.idx")
+    shutil.copy(other / "reader.py", mine / "reader.py")
+    report = _check(mine)
+    assert [(finding.file, finding.kind) for finding in report.damages] == [
+        (f"index/{TRAIN[1]}.idx", "foreign"),
+        ("reader.py", "foreign"),
+        (TRAIN[0], "foreign"),
+    ]
+    assert report.damages[2].what.endswith(f"another snapshot: {other}/{TRAIN[0]}")
+    shutil.rmtree(other)
+    found = "\n".join(_check(mine).lines())
+    assert "they are not the ones that were written" in found
+    assert (
+        "reader.py: it reads the snapshot bbbbbbbbbbbbbbbb, and this is aaaaaaaaaaaaaaaa" in found
+    )
+
+
+def test_the_manifest_of_another_snapshot(tmp_path: Path) -> None:
+    mine = _write(tmp_path / "name" / ("a" * 16), fingerprint="a" * 16)
+    other = whole_snapshot(
+        tmp_path / "name" / ("b" * 16), {"train": [[b"1"]]}, fingerprint="b" * 16
+    )
+    shutil.copy(other / "manifest.json", mine / "manifest.json")
+    found = "\n".join(_check(mine).lines())
+    assert "manifest.json: is that of bbbbbbbbbbbbbbbb, and lies in the folder of aaaaaaaa" in found
+    assert f"{TRAIN[0]}: is not in the manifest" in found
+    assert "train-00000-of-00001.tfrecord: is missing" in found
+    assert "reader.py: it reads the snapshot aaaa" in found
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("reader.py", lambda p: _add(p, b"# mine\n"), "was edited after it was written"),
+        ("reader_tools.py", lambda p: p.write_text(""), "was edited after it was written"),
+        ("build.json", lambda p: p.unlink(), "is missing: what the snapshot was built of"),
+        ("build.json", lambda p: p.write_text("{"), "is not JSON"),
+        ("build.json", lambda p: p.write_bytes(b"\xff"), "is not JSON: 'utf-8' codec"),
+        ("build.json", lambda p: p.write_text("[" * 100_000), "is not JSON: maximum recursion"),
+        ("build.json", lambda p: p.write_text("[]"), "holds no JSON object"),
+        (
+            "build.json",
+            lambda p: p.write_text(p.read_text().replace("made", "mine")),
+            "was edited: its checksum",
+        ),
+        (
+            "build.json",
+            lambda p: p.write_text('{"fingerprint_parts": {"a": 1}}'),
+            "is of another snapshot: its fingerprint_parts do not give",
+        ),
+        ("build.json", lambda p: (p.unlink(), p.mkdir()), "cannot be read: it is a folder"),
+        (
+            "schema.pbtxt",
+            lambda p: _moved_to(p, p.parents[1] / "elsewhere"),
+            "is a link that leaves the snapshot: what it shows lies at",
+        ),
+    ],
+)
+def test_what_does_no_harm_is_a_warning(
+    snapshot: Path, name: str, change: Callable[[Path], object], told: str
+) -> None:
+    change(snapshot / name)
+    report = _check(snapshot)
+    assert (report.exit_code, report.lines()) == (0, [])
+    assert [finding.file for finding in report.warnings] == [name]
+    assert told in str(report.warnings[0])
+    assert report.to_json()["whole"] is True
+
+
+def test_linked_folders_are_whole(snapshot: Path, tmp_path: Path) -> None:
+    _moved_to(snapshot / "index", tmp_path / "elsewhere")
+    report = _check(snapshot)
+    assert report.exit_code == 0
+    assert len(report.warnings) == 6
+    link = tmp_path / "link"
+    link.symlink_to(snapshot)
+    assert _check(link).exit_code == 0
+
+
+def test_what_cannot_be_read_is_not_called_damaged(
+    snapshot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = storage.read_bytes
+
+    def refusing(url: str, *args: Any) -> bytes:
+        if url.endswith((TRAIN[1], TABLE)):
+            raise StorageError(f"Cannot read {url}: permission denied.")
+        return real(url, *args)
+
+    monkeypatch.setattr(storage, "read_bytes", refusing)
+    report = _check(snapshot)
+    assert report.exit_code == 1
+    assert [finding.file for finding in report.unreadable] == [TABLE, TRAIN[1]]
+    assert "could not be checked:" in report.lines()[0]
+    with pytest.raises(StorageError, match="see to it that it can be read"):
+        verify(ss.Snapshot.open(snapshot), progress=Silent())
+    _flip(snapshot / "schema.pbtxt", 0)
+    report = _check(snapshot)
+    assert report.exit_code == 4
+    assert len(report.unreadable) == 2, "and what is damaged beside it is told"
+
+
+@contextlib.contextmanager
+def _as_nobody() -> Iterator[None]:
+    """Root may read everything: what is refused shows to others only."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_permissions() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        os.chmod(scratch, 0o755)
+        folder = _write(Path(scratch) / "made")
+        _check(folder)  # imports what it needs, which nobody may not be allowed to
+        (folder / TRAIN[1]).chmod(0)
+        (folder / "index").chmod(0)
+        _flip(folder / TRAIN[0], 70)
+        with _as_nobody():
+            report = _check(folder)
+        (folder / "index").chmod(0o700)
+    assert report.exit_code == 4
+    index = [f"index/{name}.{kind}" for name in TRAIN for kind in ("idx", "parquet")]
+    assert [finding.file for finding in report.unreadable] == ["index", *index, TRAIN[1]]
+    assert {finding.file for finding in report.damages} == {TRAIN[0]}
+    assert report.damages[1].record == 1
+
+
+def test_compressed_is_whole(tmp_path: Path) -> None:
+    checked = verify(ss.Snapshot.open(_write(tmp_path / "made", compress=True)), progress=Silent())
+    assert checked.num_examples == 6
 
 
 def test_whole(snapshot: Path) -> None:
-    checked = _verify(snapshot)
-    assert checked.num_examples == 6
-    assert checked.num_files == 5
-    assert checked.num_bytes == 2 * 198 + 14 + 64 + 1
+    report = _check(snapshot)
+    assert (report.damages, report.warnings, report.unreadable) == ([], [], [])
+    assert report.num_examples == 6
+    assert report.num_files == 2 * 4 + 4
+    sizes = [path.stat().st_size for path in snapshot.rglob("*") if path.is_file()]
+    unlisted = [(snapshot / name).stat().st_size for name in ("manifest.json", "build.json")]
+    assert report.num_bytes == sum(sizes) - sum(unlisted)
+
+
+def test_by_url(snapshot: Path) -> None:
+    store = fsspec.filesystem("memory")
+    store.put(str(snapshot), "memory://verify/made", recursive=True)
+    try:
+        assert _check("memory://verify/made").exit_code == 0
+        store.rm(f"memory://verify/made/{TRAIN[0]}")
+        store.pipe_file("memory://verify/made/more", b"1")
+        store.pipe_file(f"memory://verify/made/{TRAIN[1]}", b"1")
+        found = [(finding.file, finding.kind) for finding in _check("memory://verify").damages]
+    finally:
+        store.rm("memory://verify", recursive=True)
+    expected = [("more", "extra"), (TRAIN[0], "missing"), (TRAIN[1], "length")]
+    assert found[:3] == expected
+
+
+def test_without_a_manifest(snapshot: Path) -> None:
+    (snapshot / "manifest.json").unlink()
+    report = _check(snapshot)
+    assert report.exit_code == 4
+    assert "has no manifest.json" in report.lines()[1]
+
+
+def test_what_mends_it_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "an out"
+    folder = _write(out / "made" / FINGERPRINT)
+    _flip(folder / TRAIN[0], 3)
+    (folder / "notes.txt").touch()
+    told = "\n".join(_check(folder).mending())
+    assert f"snapshard build SOURCE --out '{out}' --repair" in told
+    assert f"rm -r '{folder}/notes.txt'" in told
 
 
 def test_traces_of_use_are_no_damage(snapshot: Path) -> None:
     (snapshot / "__pycache__").mkdir()
     (snapshot / "__pycache__" / "reader.cpython-311.pyc").write_bytes(b"made by an import")
     (snapshot / f".{'0' * 32}.tmp").write_bytes(b"left by a killed build")
-    _verify(snapshot)
+    assert _check(snapshot).exit_code == 0
 
 
 def test_progress_counts_files(snapshot: Path) -> None:
@@ -258,8 +634,8 @@ def test_progress_counts_files(snapshot: Path) -> None:
         def advance(self, step: str, *, done: int) -> None:
             told.append(done)
 
-    verify(ss.Snapshot.open(snapshot), progress=Recorded())
-    assert told == [("verify", 5, "files"), 0, 1, 2, 3, 4, 5]
+    check_snapshot(snapshot, progress=Recorded())
+    assert told == [("verify", 12, "files"), *range(13)]
 
 
 @pytest.mark.parametrize("command", ["verify", "inspect"])

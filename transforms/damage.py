@@ -1,0 +1,214 @@
+"""Finds what is damaged in a TFRecord file: every record that is, not only the first.
+
+Each frame says how long it is, under a checksum of its own. Where that is damaged the index, if it
+is known, tells where the next frame begins; else nothing after it can be told apart.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import dataclasses
+import struct
+import zlib
+from collections.abc import Iterator
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from ..schemas.shards import Compression
+from .tfrecord import FRAME_BYTES, stored_chunks
+
+MAX_BROKEN = 1000
+"""So many broken records of a file are listed; the others are counted."""
+
+_HEAD = struct.Struct("<QI")
+_FOOT = struct.Struct("<I")
+_PIECE_BYTES = 16 << 10
+
+Frames = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+"""Offsets and lengths of a shard's frames, as its index has them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BrokenRecord:
+    """One record that is not whole."""
+
+    number: int
+    offset: int
+    """Where its frame begins, in uncompressed bytes."""
+    what: str
+
+
+@dataclasses.dataclass(kw_only=True)
+class Scan:
+    """What a TFRecord file holds."""
+
+    num_whole: int = 0
+    num_broken: int = 0
+    broken: list[BrokenRecord] = dataclasses.field(default_factory=list)
+    """In their order; the first :data:`MAX_BROKEN`."""
+    complete: bool = True
+    """Whether the file was read to its end, frame by frame."""
+    num_bytes: int = 0
+    """Uncompressed, as far as was read."""
+    ending: str | None = None
+    """What is wrong after the last record, if anything is."""
+    _offsets: array.array[int] = dataclasses.field(default_factory=lambda: array.array("Q"))
+    _lengths: array.array[int] = dataclasses.field(default_factory=lambda: array.array("Q"))
+
+    @property
+    def frames(self) -> Frames:
+        """Offsets and lengths of the frames that were found, broken ones included: uint64[n]."""
+        return np.array(self._offsets, np.uint64), np.array(self._lengths, np.uint64)
+
+    @property
+    def num_records(self) -> int:
+        """Frames that were found, broken ones included."""
+        return self.num_whole + self.num_broken
+
+    def note(self, offset: int, length: int, what: str | None) -> None:
+        """Notes a frame, and what is wrong with it."""
+        if what is not None:
+            if self.num_broken < MAX_BROKEN:
+                broken = BrokenRecord(number=self.num_records, offset=offset, what=what)
+                self.broken.append(broken)
+            self.num_broken += 1
+        else:
+            self.num_whole += 1
+        self._offsets.append(offset)
+        self._lengths.append(length)
+        self.num_bytes = offset + length
+
+
+def frame_trouble(frame: bytes, length: int) -> str | None:
+    """What is wrong with the bytes of one frame that should have this length; None if nothing."""
+    if len(frame) < length:
+        return f"the file ends {length - len(frame):,} bytes before the record does"
+    told, checksum = _HEAD.unpack_from(frame)
+    trouble = _differing(checksum, frame[:8], "its length")
+    if trouble is not None:
+        return trouble
+    if told != length - FRAME_BYTES:
+        return f"it has {told:,} bytes, expected {length - FRAME_BYTES:,}"
+    (checksum,) = _FOOT.unpack_from(frame, length - _FOOT.size)
+    return _differing(checksum, frame[_HEAD.size : length - _FOOT.size], "the record")
+
+
+def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> Scan:
+    """Reads a TFRecord file to its end, past what is damaged.
+
+    Args:
+        url: A local path or any fsspec URL.
+        compression: ``"none"`` or ``"gzip"``.
+        known: Where the frames lie, from an index that is known to be right; None without one.
+
+    Raises:
+        StorageError: if the file cannot be read.
+    """
+    scan = Scan()
+    stream = _Stream(url, compression)
+    starts = known[0] if known is not None else np.empty(0, np.uint64)
+    while True:
+        offset, number = scan.num_bytes, scan.num_records
+        head = stream.peek(_HEAD.size)
+        if not head:
+            scan.ending = stream.trouble
+            scan.complete = stream.trouble is None
+            return scan
+        trouble: str | None = None
+        if len(head) == _HEAD.size:
+            told, checksum = _HEAD.unpack(head)
+            length = FRAME_BYTES + told
+            trouble = _differing(checksum, head[:8], "its length")
+        if len(head) < _HEAD.size or trouble is not None:
+            # Only the index can say where the next one begins.
+            if known is None or number >= len(starts) or int(starts[number]) != offset:
+                trouble = trouble or f"the file ends {len(head)} bytes into the head of a frame"
+                scan.note(offset, len(head), _with(trouble, stream.trouble))
+                scan.complete = False
+                return scan
+            length = int(known[1][number])
+        frame = stream.take(length)
+        if trouble is None:
+            trouble = frame_trouble(frame, length)
+        scan.note(offset, len(frame), _with(trouble, stream.trouble))
+        if len(frame) < length:
+            scan.complete = False
+            return scan
+
+
+def _with(what: str | None, cause: str | None) -> str | None:
+    return what if what is None or cause is None else f"{what} ({cause})"
+
+
+def _differing(stored: int, content: bytes, what: str) -> str | None:
+    crc = google_crc32c.value(content)
+    expected = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    if stored == expected:
+        return None
+    return f"the checksum of {what} is {stored:#010x}, expected {expected:#010x} for what is there"
+
+
+class _Stream:
+    """The uncompressed bytes of a file; ends where they cannot be had."""
+
+    def __init__(self, url: str, compression: Compression) -> None:
+        chunks = stored_chunks(url)
+        self._chunks = self._inflated(chunks) if compression == "gzip" else chunks
+        self._held = b""
+        self._at = 0
+        self.trouble: str | None = None
+        """Why the bytes end before the file does."""
+
+    def peek(self, num_bytes: int) -> bytes:
+        self._fill(num_bytes)
+        return self._held[self._at : self._at + num_bytes]
+
+    def take(self, num_bytes: int) -> bytes:
+        taken = self.peek(num_bytes)
+        self._at += len(taken)
+        return taken
+
+    def _fill(self, num_bytes: int) -> None:
+        missing = num_bytes - (len(self._held) - self._at)
+        if missing <= 0:
+            return
+        parts = [self._held[self._at :]]
+        while missing > 0 and (chunk := next(self._chunks, b"")):
+            parts.append(chunk)
+            missing -= len(chunk)
+        self._held, self._at = b"".join(parts), 0
+
+    def _inflated(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """The content of a GZIP member, up to the last byte that can be had of a damaged one."""
+        stream = zlib.decompressobj(wbits=31)
+        for chunk in chunks:
+            for start in range(0, len(chunk), _PIECE_BYTES):
+                piece = chunk[start : start + _PIECE_BYTES]
+                if stream.eof:
+                    self.trouble = "bytes follow after the end of the GZIP stream"
+                    return
+                before = stream.copy()
+                try:
+                    plain = stream.decompress(piece)
+                except zlib.error as error:
+                    # What it gave before it met the damage is lost with the error.
+                    self.trouble = f"the GZIP stream is damaged: {error}"
+                    yield from _byte_by_byte(before, piece)
+                    return
+                if plain:
+                    yield plain
+                if stream.unused_data:
+                    self.trouble = "bytes follow after the end of the GZIP stream"
+                    return
+        if not stream.eof:
+            self.trouble = "the GZIP stream breaks off"
+
+
+def _byte_by_byte(stream: zlib._Decompress, piece: bytes) -> Iterator[bytes]:
+    with contextlib.suppress(zlib.error):
+        for at in range(len(piece)):
+            if plain := stream.decompress(piece[at : at + 1]):
+                yield plain
