@@ -52,11 +52,14 @@ class PrepareConfig:
     """What the recipe's source was extracted to; None where its own files are read."""
     sides: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The sha256 of each file beside the source, by URL."""
+    amended: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The runs that stand for others since blocks were retried: id -> id."""
 
     def run_id(self, unit: WorkUnit) -> str:
         """The name of a unit's run."""
         text = f"{self.digest}/{self.previous}/{unit.block_id}"
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        run_id = hashlib.sha256(text.encode()).hexdigest()[:32]
+        return self.amended.get(run_id, run_id)
 
 
 class RunMaker:

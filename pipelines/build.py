@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..runners.choose import make_runner
-from ..schemas.errors import DataError, RecipeError
+from ..schemas.errors import RecipeError
 from ..schemas.fingerprint import digest
 from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
 from ..schemas.progress import Progress, Silent
@@ -37,8 +37,16 @@ from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish
 from .readers import READERS, check_readers
 from .refusals import refuse_memory_of_one_process, refuse_output_among_data
-from .rejects import check_rejects, forget_refused, told_source
+from .rejects import check_prepared, forget_refused, told_source
+from .repair import withdraw_damaged
 from .resolve import with_image_facts
+from .retries import (
+    amended_survey,
+    latest_amended,
+    read_amended,
+    record_amended,
+    record_build,
+)
 from .run_files import keys_suffix
 from .serving import put_serving
 from .snapshot import Snapshot
@@ -60,6 +68,8 @@ def build(
     limit: int | None = None,
     readers: Sequence[str] = READERS[:1],
     runner: str | RunnerConfig = "direct",
+    retry_rejects: bool = False,
+    repair: bool = False,
     progress: Progress | None = None,
 ) -> Snapshot:
     """Builds the snapshot of a recipe, or finds it built.
@@ -79,6 +89,11 @@ def build(
         runner: Where the jobs run, which changes no byte: "direct" (Beam's embedded engine),
             "prism", "flink", an engine with its settings, as ``ss.Flink(master="host:8081")``,
             or the path of a TOML file that holds them.
+        retry_rejects: Prepares blocks that hold rejects again, and reuses all else: for causes
+            that the fingerprint does not see, such as a library mended in place. What is mended
+            in the source itself is prepared again anyway. Where a block comes out otherwise,
+            another snapshot is published beside the one that there may be.
+        repair: Checks a snapshot that is built already, and builds again what is damaged.
         progress: Told how far each step is.
 
     Returns:
@@ -106,6 +121,7 @@ def build(
             progress=progress or Silent(),
             limit=limit,
             readers=readers,
+            retry_rejects=retry_rejects,
         ).run()
 
 
@@ -121,6 +137,7 @@ class Build:
         progress: Progress,
         limit: int | None = None,
         readers: Sequence[str] = READERS[:1],
+        retry_rejects: bool = False,
     ) -> None:
         """Takes what to build, where to, on what; does nothing yet."""
         self._recipe = recipe
@@ -129,6 +146,8 @@ class Build:
         self._runner = runner
         self._limit = limit
         self._readers = readers
+        self._repair = repair
+        self._retry_rejects = retry_rejects
         self._progress = progress
         self._seconds: dict[str, float] = {}
 
@@ -152,17 +171,26 @@ class Build:
                     limit=self._limit,
                     readers=self._readers,
                 )
-            folder = self._out.snapshot(found.fingerprint)
-            if storage.exists(join(folder, MANIFEST)):
-                point_latest(self._out, found.fingerprint)
-                forget_refused(self._workspace)
-                return dataclasses.replace(Snapshot.open(folder), cached=True)
+            if not self._retry_rejects:
+                latest = latest_amended(self._workspace, found.fingerprint)
+                published = self._published(latest)
+                if published is not None:
+                    return published
             if process is None and found.inventory.num_hashed:
                 process = self._start_analysis(stack)
             return redoing_damage(
                 # A process for the analysis serves once.
                 lambda met: self._build(found, None if met else process, met, started=started)
             )
+
+    def _published(self, fingerprint: str) -> Snapshot | None:
+        """The snapshot of this fingerprint if it is published; it is the latest then."""
+        folder = self._out.snapshot(fingerprint)
+        if not storage.exists(join(folder, MANIFEST)):
+            return None
+        point_latest(self._out, fingerprint)
+        forget_refused(self._workspace)
+        return dataclasses.replace(Snapshot.open(folder), cached=True)
 
     def _start_analysis(self, stack: contextlib.ExitStack) -> AnalysisProcess | None:
         """Lets the process of the analysis load its libraries ahead."""
@@ -186,6 +214,7 @@ class Build:
             from .analyze import AnalysisTask
 
             process.begin(AnalysisTask(staged=staged, prepared=found.features.prepared))
+        amended = read_amended(self._workspace)
         with self._timed("prepare"):
             prepared = prepare_records(
                 found,
@@ -194,8 +223,17 @@ class Build:
                 runner=self._runner,
                 progress=self._progress,
                 thorough=bool(met),
+                amended=amended,
+                retry=self._retry_rejects,
             )
-        self._check_rejects(found, prepared)
+        check_prepared(found, prepared, self._workspace)
+        record_amended(self._workspace, prepared.amended, before=amended)
+        plain, found = found.fingerprint, amended_survey(found, prepared.outcomes)
+        record_build(self._workspace, plain, found.fingerprint)
+        if (self._retry_rejects or found.fingerprint != plain) and (
+            published := self._published(found.fingerprint)
+        ) is not None:
+            return published
         with self._timed("analyze"):
             graph = self._analyze(found, staged, prepared, process=process)
         with self._timed("plan"):
@@ -213,7 +251,10 @@ class Build:
             serving = meanwhile.submit(put_serving, found, settings)
             num_written = self._write(found, prepared.digest, layout, settings)
         facts = {
-            "blocks": {"total": prepared.num_units, "prepared": prepared.num_made},
+            "blocks": {
+                "total": prepared.num_units,
+                "prepared": prepared.num_made + prepared.num_retried,
+            },
             "damage_met": list(met),
             "fingerprint_details": fingerprint_details(found),
             "fingerprint_parts": found.parts.to_json(),
@@ -225,6 +266,7 @@ class Build:
                 "skipped": dict(found.inventory.num_skipped),
                 "source": told_source(found),
             },
+            "retried": {"blocks": prepared.num_retried, "amended": prepared.num_amended},
             "runner": self._runner.name,
             "seconds": {name: round(value, 3) for name, value in self._seconds.items()},
             "shards": {
@@ -251,24 +293,6 @@ class Build:
         point_latest(self._out, found.fingerprint)
         forget_refused(self._workspace)
         return snapshot
-
-    def _check_rejects(self, found: Survey, prepared: Prepared) -> None:
-        summary = prepared.summary
-        num_records = summary.num_records + prepared.num_rejects + prepared.num_filtered
-        check_rejects(
-            prepared.entries,
-            self._workspace,
-            num_records=num_records,
-            allowed=self._recipe.reject_budgets(num_records),
-            source=told_source(found),
-        )
-        if summary.num_records == 0 and prepared.num_filtered:
-            raise DataError(
-                f"The filters in prepare= keep none of {num_records:,} records. Nothing was "
-                "published."
-            )
-        if summary.num_records == 0:
-            raise DataError("The source holds no records. Nothing was published.")
 
     def _analyze(
         self,

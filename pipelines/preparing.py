@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..schemas.blocks import WorkUnit
 from ..schemas.naming import Workspace
@@ -15,6 +15,7 @@ from ..transforms.summary import RunEntry, Summary, find_summary, read_summary
 from .block_runs import PrepareConfig, run_files, summary_digest
 from .inventory import write_descriptors
 from .merging import plan_spans
+from .retries import outcome, retry_stage
 from .run_files import run_in_place
 from .stages import needs_time_ends
 from .staging import StagedRecipe
@@ -41,6 +42,14 @@ class Prepared:
     """Blocks, and ranges of later stages …"""
     num_made: int
     """… and how many of them had no run yet."""
+    num_retried: int
+    """Blocks and ranges that held rejects and were prepared again …"""
+    num_amended: int
+    """… and how many of them came out otherwise."""
+    amended: Mapping[str, str]
+    """All runs that stand for others in the workspace: id -> id."""
+    outcomes: Mapping[str, str]
+    """What those of them hold that this build has, by the id of the run that they stand for."""
 
     @property
     def num_rejects(self) -> int:
@@ -98,6 +107,8 @@ def prepare_records(
     runner: JobRunner,
     progress: Progress,
     thorough: bool = False,
+    amended: Mapping[str, str] | None = None,
+    retry: bool = False,
 ) -> Prepared:
     """Makes sure that every unit of every stage has its run.
 
@@ -108,16 +119,27 @@ def prepare_records(
         runner: What runs the jobs.
         progress: Told how far they are.
         thorough: Reads every run that there is already, all of it, and makes damaged ones anew.
+        amended: The runs that stand for others: id -> id.
+        retry: Prepares units that hold rejects again.
 
     Raises:
         DamagedWorkError: if a run of an earlier stage turns out to be damaged.
     """
     config = first_config(found, staged, workspace)
+    config = dataclasses.replace(config, amended=dict(amended or {}))
     units: Sequence[WorkUnit] = found.inventory.blocks
     entries: list[RunEntry] = []
     digests: list[str] = []
-    num_units = num_made = 0
+    outcomes: dict[str, str] = {}
+    num_units = num_made = num_retried = num_amended = 0
     while True:
+        if retry:
+            done = retry_stage(
+                config, units, splits=found.recipe.splits, runner=runner, progress=progress
+            )
+            config = done.config
+            num_retried += done.num_retried
+            num_amended += done.num_amended
         digest = summary_digest(config, units, found.recipe.splits)
         label = f"{STEP} {config.stage + 1}" if len(found.stages) > 1 else STEP
         missing = _missing_runs(config, units, found.recipe, thorough=thorough)
@@ -130,6 +152,7 @@ def prepare_records(
             progress.start(label, total=len(units), unit="blocks")
         progress.finish(label, reused=not made, note=f"{summary.num_records:,} records")
         entries += summary.entries
+        outcomes |= _outcomes(config, units, summary)
         digests.append(digest)
         num_units, num_made = num_units + len(units), num_made + made
         if config.stage + 1 == len(found.stages):
@@ -151,7 +174,21 @@ def prepare_records(
         entries=tuple(entries),
         num_units=num_units,
         num_made=num_made,
+        num_retried=num_retried,
+        num_amended=num_amended,
+        amended=config.amended,
+        outcomes=outcomes,
     )
+
+
+def _outcomes(config: PrepareConfig, units: Sequence[WorkUnit], summary: Summary) -> dict[str, str]:
+    """What the stage's runs hold that stand for others."""
+    if not config.amended:
+        return {}
+    infos = {entry.run.run_id: entry.run for entry in summary.entries}
+    plain = dataclasses.replace(config, amended={})
+    run_ids = ((plain.run_id(unit), config.run_id(unit)) for unit in units)
+    return {first: outcome(infos[now]) for first, now in run_ids if first != now}
 
 
 def _missing_runs(

@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..schemas.errors import RejectsError
+from ..schemas.errors import DataError, RejectsError
 from ..schemas.naming import Workspace, join
-from ..schemas.reject_budgets import TOTAL, exceeded_budgets
+from ..schemas.reject_budgets import TOTAL, Exceeded, exceeded_budgets
 from ..transforms import storage
 from ..transforms.rejects import RejectWriter, tally_file
 from ..transforms.summary import RunEntry
+from .preparing import Prepared
 from .run_files import run_rejects
 from .survey import Survey
 
@@ -69,65 +70,61 @@ def count_by_stage(entries: Iterable[RunEntry]) -> Counter[str]:
     return counts
 
 
-def check_rejects(
-    entries: Iterable[RunEntry],
-    workspace: Workspace,
-    *,
-    num_records: int,
-    allowed: Mapping[str, int],
-    source: str | None,
-) -> None:
-    """Refuses more rejects than a recipe allows; keeps them in the workspace then.
-
-    Args:
-        entries: The runs of all stages.
-        workspace: Where they lie.
-        num_records: All records that were found.
-        allowed: As ``Recipe.reject_budgets`` gives it.
-        source: Where the source lies, as :func:`told_source` says it.
+def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> None:
+    """Refuses more rejects than the recipe allows, and what leaves no record.
 
     Raises:
         RejectsError: with the budgets that do not do, the counts per reason and the first three
-            of each.
-        DamagedWorkError: if a run's are missing or damaged.
+            of each; all rejects are kept in the workspace.
+        DataError: if no record is left.
+        DamagedWorkError: if a run's rejects are missing or damaged.
     """
-    entries = list(entries)
-    counts = count_by_stage(entries)
-    exceeded = exceeded_budgets(counts, allowed)
-    if not exceeded:
-        return
+    num_kept, counts = prepared.summary.num_records, count_by_stage(prepared.entries)
+    num_records = num_kept + counts.total() + prepared.num_filtered
+    exceeded = exceeded_budgets(counts, found.recipe.reject_budgets(num_records))
+    if exceeded:
+        reasons = _keep_refused(found, prepared, workspace, num_records=num_records)
+        raise RejectsError(
+            f"{_budget_words(exceeded, counts.total(), num_records)}\n{reasons}\n"
+            "Mend the files, or allow more with max_rejects= in the recipe (a fraction or a count, "
+            f"in all or by stage). All rejects: {storage.redact(workspace.refused_rejects)}, which "
+            "`snapshard rejects` lists and exports."
+        )
+    if num_kept == 0 and prepared.num_filtered:
+        raise DataError(
+            f"The filters in prepare= keep none of {num_records:,} records. Nothing was published."
+        )
+    if num_kept == 0:
+        raise DataError("The source holds no records. Nothing was published.")
+
+
+def _keep_refused(
+    found: Survey, prepared: Prepared, workspace: Workspace, *, num_records: int
+) -> str:
+    """Puts the rejects of a refused build into the workspace; gives their counts in words."""
     with storage.scratch_folder(workspace.root) as scratch:
         path = join(scratch, "rejects.parquet")
-        gather_rejects(entries, workspace, path)
+        gather_rejects(prepared.entries, workspace, path)
         reasons = tally_file(path).describe()
         storage.put_file(path, workspace.refused_rejects)
-    told = {"num_records": num_records, "num_rejects": dict(sorted(counts.items()))}
-    told["source"] = source
+    told = {
+        "num_records": num_records,
+        "num_rejects": prepared.num_rejects,
+        "source": told_source(found),
+    }
     storage.put_bytes(workspace.refused, json.dumps(told, sort_keys=True).encode())
-    first, *_ = exceeded
-    number = sum(counts.values())
-    if len(exceeded) == 1 and first.stage == TOTAL:
-        said = (
-            f"{number:,} of {num_records:,} records were rejected, and {first.allowed:,} are "
-            "allowed; nothing was published."
-        )
-    else:
-        said = "\n".join(
-            [
-                f"{number:,} of {num_records:,} records were rejected; nothing was published. "
-                "More than max_rejects= allows:",
-                *(
-                    f"  {one.stage}: {one.num_rejects:,} rejected, {one.allowed:,} allowed"
-                    for one in exceeded
-                ),
-            ]
-        )
-    raise RejectsError(
-        f"{said}\n{reasons}\n"
-        "Mend the files, or allow more with max_rejects= in the recipe (a fraction or a count, in "
-        f"all or by stage). All rejects: {storage.redact(workspace.refused_rejects)}, which "
-        "`snapshard rejects` lists and exports."
-    )
+    return reasons
+
+
+def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: int) -> str:
+    first, *others = exceeded
+    share = f"{num_rejects:,} of {num_records:,} records were rejected"
+    if first.stage == TOTAL and not others:
+        return f"{share}, and {first.allowed:,} are allowed; nothing was published."
+    lines = [
+        f"  {one.stage}: {one.num_rejects:,} rejected, {one.allowed:,} allowed" for one in exceeded
+    ]
+    return "\n".join([f"{share}; nothing was published. More than max_rejects= allows:", *lines])
 
 
 def told_source(found: Survey) -> str | None:

@@ -90,6 +90,8 @@ class FingerprintParts:
     """Code of the ``preprocessing_fn``; None without one."""
     analysis: object = None
     """How the analysis ran: batch size, where; None without one."""
+    amended: object = None
+    """The outcomes of blocks that were retried, by the runs that they stand for; None for none."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=lambda: library_versions())
     format_version: int = FORMAT_VERSION
 
@@ -98,6 +100,8 @@ class FingerprintParts:
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if self.readers is None:  # as it was before there were others
             del parts["readers"]
+        if self.amended is None:
+            del parts["amended"]
         return parts
 
 
