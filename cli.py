@@ -124,6 +124,16 @@ def build(
     runner: _Runner = "direct",
     flink_master: _FlinkMaster = None,
     flink_jar: _FlinkJar = None,
+    retry_rejects: Annotated[
+        bool,
+        typer.Option(
+            "--retry-rejects",
+            help="Prepare blocks that hold rejects again, and reuse all else: for causes outside "
+            "of the fingerprint, such as a library mended in place or memory that ran out. Files "
+            "that were mended are prepared again without it. If a block comes out otherwise, a new "
+            "snapshot is published beside the old one.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line.")
     ] = False,
@@ -144,7 +154,15 @@ def build(
     wanted = check_readers(name.strip() for name in readers.split(","))
     recipe = _recipe_of(source)
     with terminal.Bars() as bars:
-        snapshot = run_build(recipe, out, limit=limit, readers=wanted, runner=engine, progress=bars)
+        snapshot = run_build(
+            recipe,
+            out,
+            limit=limit,
+            readers=wanted,
+            runner=engine,
+            retry_rejects=retry_rejects,
+            progress=bars,
+        )
     if as_json:
         print(json.dumps(_json_facts(snapshot)))
         return
