@@ -44,6 +44,7 @@ from .readers import emit_readers
 from .rejects import gather_rejects
 from .snapshot import Snapshot, read_latest
 from .survey import Survey
+from .verify_code import with_checksum
 
 
 class Publisher:
@@ -156,7 +157,7 @@ def publish(
         splits=splits,
         files=publisher.files,
     )
-    facts = json.dumps(build_facts, indent=1, sort_keys=True)
+    facts = json.dumps(with_checksum(build_facts), indent=1, sort_keys=True)
     storage.put_bytes(join(settings.snapshot, BUILD), facts.encode())
     _check_files(settings.snapshot, manifest)
     storage.sync_folders(settings.snapshot)

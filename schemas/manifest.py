@@ -157,7 +157,8 @@ class Manifest(pydantic.BaseModel):
         if checksum == "wrong":
             raise DamagedSnapshotError(
                 f"{where} was edited or is damaged: its checksum is not that of its content. "
-                "`snapshard verify` says what of the snapshot is as it was."
+                "`snapshard verify` says what of the snapshot is as it was, and building it again "
+                "with --repair mends it."
             )
         return manifest
 
