@@ -124,6 +124,10 @@ def build(
     runner: _Runner = "direct",
     flink_master: _FlinkMaster = None,
     flink_jar: _FlinkJar = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Check what is built already; build again what is damaged."),
+    ] = False,
     retry_rejects: Annotated[
         bool,
         typer.Option(

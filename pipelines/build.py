@@ -121,6 +121,7 @@ def build(
             progress=progress or Silent(),
             limit=limit,
             readers=readers,
+            repair=repair,
             retry_rejects=retry_rejects,
         ).run()
 
@@ -137,6 +138,7 @@ class Build:
         progress: Progress,
         limit: int | None = None,
         readers: Sequence[str] = READERS[:1],
+        repair: bool = False,
         retry_rejects: bool = False,
     ) -> None:
         """Takes what to build, where to, on what; does nothing yet."""
@@ -186,6 +188,8 @@ class Build:
     def _published(self, fingerprint: str) -> Snapshot | None:
         """The snapshot of this fingerprint if it is published; it is the latest then."""
         folder = self._out.snapshot(fingerprint)
+        if self._repair:
+            withdraw_damaged(folder, progress=self._progress)
         if not storage.exists(join(folder, MANIFEST)):
             return None
         point_latest(self._out, fingerprint)
