@@ -164,6 +164,7 @@ def build(
             limit=limit,
             readers=wanted,
             runner=engine,
+            repair=repair,
             retry_rejects=retry_rejects,
             progress=bars,
         )
