@@ -8,12 +8,13 @@ the lists of input files, which lie in the workspace. Nothing of it enters the f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..schemas.blocks import Block, SourceFile
+from ..schemas.blocks import Block
 from ..schemas.errors import SnapshardError
-from ..schemas.fingerprint import canonical_json
+from ..schemas.fingerprint import canonical_json, digest
 from ..schemas.naming import Workspace
 from ..schemas.recipe import CrossStep, PrepareStep, Recipe
 from ..schemas.step_traits import StepTraits
@@ -29,7 +30,7 @@ _SHOWN = 100
 """Of longer settings, in characters of JSON, only a digest is kept."""
 
 InputFile = tuple[str, str, str]
-"""Path, sha256 and problem of one file of the source."""
+"""Path, hash of the content, and problem of one file of the source."""
 
 
 def fingerprint_details(found: Survey) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def _function(function: Any, folder: str) -> dict[str, Any]:
 def _step(step: Any, recipe: Recipe) -> dict[str, Any]:
     traits = StepTraits.of(step)
     files = {redact(url): hashlib.sha256(recipe.contents[url]).hexdigest() for url in traits.files}
-    digest = step_digest(step, folder=recipe.folder)
+    code = step_digest(step, folder=recipe.folder)
     if isinstance(step, PrepareStep | CrossStep) and not is_users_class(type(step)):
         settings = {name: _short(value) for name, value in step.settings().items()}
         functions = [_function(function, recipe.folder) for function in traits.functions]
@@ -68,7 +69,7 @@ def _step(step: Any, recipe: Recipe) -> dict[str, Any]:
         found = {"name": name, "settings": settings, "functions": functions}
     else:
         found = _function(step, recipe.folder)
-    return {**found, "digest": digest[:16], "files": files}
+    return {**found, "digest": code[:16], "files": files}
 
 
 def _short(value: object) -> object:
@@ -99,21 +100,20 @@ def listed_inputs(workspace: Workspace, lists: Sequence[str]) -> Iterator[InputF
         contents = [read_descriptors(workspace.blocks(name)) for name in lists]
     except SnapshardError:
         return None
-    return _files(contents)
+    return _files(Block.from_line(line) for lines in contents for line in lines)
 
 
-def _files(contents: Sequence[Sequence[bytes]]) -> Iterator[InputFile]:
-    last = None
-    for lines in contents:
-        for line in lines:
-            for part in Block.from_line(line).ranges:
-                # A large file is several blocks, one after the other.
-                if part.path != last:
-                    last = part.path
-                    yield part.path, part.sha256, part.problem
+def _files(blocks: Iterable[Block]) -> Iterator[InputFile]:
+    ranges = (part for block in blocks for part in block.ranges)
+    for path, group in itertools.groupby(ranges, key=lambda part: part.path):
+        parts = list(group)
+        content = parts[0].sha256
+        if len(parts) > 1:
+            # Blocks of a large file, one after the other, each of which may have its own content.
+            content = digest([[part.start, part.stop, part.sha256] for part in parts])
+        yield path, content, parts[0].problem
 
 
-def surveyed_inputs(files: Sequence[SourceFile]) -> Iterator[InputFile]:
+def surveyed_inputs(found: Survey) -> Iterator[InputFile]:
     """The input files of a survey, in the order of their paths."""
-    for file in files:
-        yield file.path, file.sha256, file.problem
+    return _files(found.inventory.blocks)

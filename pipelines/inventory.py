@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import threading
@@ -21,7 +22,7 @@ from ..schemas.blocks import Block, SourceFile, WorkUnit
 from ..schemas.errors import DamagedWorkError, DataError, StorageError
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
-from ..schemas.recipe import CountsRows, Source
+from ..schemas.recipe import CountsRows, CutsApart, Source
 from ..transforms import storage
 from ..transforms.blocks import BLOCK_BYTES, group_blocks
 from ..transforms.local_files import NO_PERMISSION
@@ -122,7 +123,11 @@ def take_inventory(
         files=files,
         num_skipped=dict(selection.num_skipped),
         num_bytes=sum(file.num_bytes for file in files),
-        blocks=group_blocks(files, {path: found.cuts for path, found in contents.items()}),
+        blocks=group_blocks(
+            files,
+            {path: found.cuts for path, found in contents.items()},
+            parts={path: found.parts for path, found in contents.items() if found.parts},
+        ),
         input_digest=input_digest(files),
         num_hashed=len(unknown),
         selected=tuple(taken.get(file.path, file) for file in selection.files),
@@ -287,9 +292,26 @@ def _learn_file(
             "on from what is done."
         )
     cuts = source.cuts(file, opened) if file.num_bytes > BLOCK_BYTES else ()
+    parts: tuple[str, ...] = ()
+    if cuts and isinstance(source, CutsApart):
+        head = opened.read(file.path, 0, source.head_bytes(file, opened))
+        ends = itertools.pairwise([0, *cuts, file.num_bytes])
+        parts = tuple(_hash_part(opened, file.path, *span, head=head) for span in ends)
     return Known(
-        num_bytes=file.num_bytes, stamp=file.stamp, sha256=digest.hexdigest(), cuts=tuple(cuts)
+        num_bytes=file.num_bytes,
+        stamp=file.stamp,
+        sha256=digest.hexdigest(),
+        cuts=tuple(cuts),
+        parts=parts,
     )
+
+
+def _hash_part(opened: OpenedSource, path: str, start: int, stop: int, *, head: bytes) -> str:
+    """Hash of a range of a file, and of what its records depend on besides."""
+    digest = hashlib.sha256(hashlib.sha256(head).digest())
+    for place in range(start, stop, CHUNK_BYTES):
+        digest.update(opened.read(path, place, min(stop, place + CHUNK_BYTES)))
+    return digest.hexdigest()
 
 
 def _complete(file: SourceFile, found: Known | str | None) -> SourceFile:

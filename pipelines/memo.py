@@ -16,7 +16,7 @@ from .last_sources import read_sources, write_source
 GRANULARITY_NS = 2_000_000_000
 """Of the coarsest clock that filesystems stamp files by (FAT: 2 s)."""
 
-_WHAT = "memo 1"
+_WHAT = "memo 2"
 
 
 class Known(NamedTuple):
@@ -26,6 +26,8 @@ class Known(NamedTuple):
     stamp: str
     sha256: str
     cuts: tuple[int, ...] = ()
+    parts: tuple[str, ...] = ()
+    """Hashes of what lies between the cuts, where it stands alone; see ``group_blocks``."""
 
 
 class Memo:
@@ -47,8 +49,10 @@ class Memo:
         found = self._sources.get(source, {})
         self._listed_ns = int(found.get("listed_ns", 0))
         self._files = {
-            path: Known(num_bytes=size, stamp=stamp, sha256=sha256, cuts=tuple(cuts))
-            for path, (size, stamp, sha256, cuts) in found.get("files", {}).items()
+            path: Known(
+                num_bytes=size, stamp=stamp, sha256=sha256, cuts=tuple(cuts), parts=tuple(parts)
+            )
+            for path, (size, stamp, sha256, cuts, parts) in found.get("files", {}).items()
             if found["cuts_by"] == cuts_by or size <= BLOCK_BYTES
         }
 
@@ -82,7 +86,7 @@ class Memo:
         if kept == self._files:
             return
         files = {
-            path: [facts.num_bytes, facts.stamp, facts.sha256, list(facts.cuts)]
+            path: [facts.num_bytes, facts.stamp, facts.sha256, list(facts.cuts), list(facts.parts)]
             for path, facts in kept.items()
         }
         entry = {"listed_ns": listed_ns, "cuts_by": self._cuts_by, "files": files}

@@ -161,7 +161,7 @@ def why_not_found(
         before, told = (only_manifest(side, latest.manifest) for side in (whole, told))
     return _explain(
         _Side(latest.manifest.fingerprint, latest.path, before, _inputs_of(latest)),
-        _Side(found.fingerprint, path, told, surveyed_inputs(found.inventory.files)),
+        _Side(found.fingerprint, path, told, surveyed_inputs(found)),
         published=published,
         complete=bool(facts),
         num_shown=num_shown,

@@ -144,6 +144,17 @@ class CountsRows(Protocol):
 
 
 @runtime_checkable
+class CutsApart(Protocol):
+    """A source of which the ranges of a file stand alone: no record depends on another range.
+
+    Ids must hold places in bytes: numbers of rows depend on all that lies before.
+    """
+
+    def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
+        """Length of what stands first in a file and shapes all its records: a header, say."""
+
+
+@runtime_checkable
 class NumbersRecords(Protocol):
     """A source whose ids hold numbers of rows, in place of offsets of bytes."""
 

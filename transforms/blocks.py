@@ -28,6 +28,7 @@ def group_blocks(
     files: Sequence[SourceFile],
     cuts: Mapping[str, Sequence[int]],
     *,
+    parts: Mapping[str, Sequence[str]] | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> tuple[Block, ...]:
     """Groups files into blocks.
@@ -36,6 +37,10 @@ def group_blocks(
         files: In the order of their paths' bytes, contents hashed.
         cuts: Path -> ascending offsets at which the file may be cut. Such a file gives blocks of
             its own, as equal and as few as stay under ``block_bytes`` where the cuts allow.
+        parts: Path -> hashes of what lies before, between and behind all its cuts, where the
+            records there depend on nothing else in the file. Its blocks then count by these in
+            place of the whole content, and are of ``block_bytes`` from its beginning on: a
+            changed byte changes one block, and so do rows put at the end.
         block_bytes: The size to aim at. Blocks are of a quarter of it to twice as much, but for
             files that are larger and cannot be cut, and for what remains before and after a
             file with cuts.
@@ -53,6 +58,10 @@ def group_blocks(
             )
             continue
         for file in group:
+            hashes = (parts or {}).get(file.path)
+            if hashes:
+                blocks.extend(_independent(file, cuts[file.path], hashes, block_bytes=block_bytes))
+                continue
             offsets = _choose_cuts(file.num_bytes, cuts[file.path], block_bytes=block_bytes)
             ends = itertools.pairwise([0, *offsets, file.num_bytes])
             blocks.extend(Block((_range(file, start, stop),)) for start, stop in ends)
@@ -65,6 +74,21 @@ def _range(file: SourceFile, start: int, stop: int) -> FileRange:
     return FileRange(
         path=file.path, sha256=file.sha256, start=start, stop=stop, problem=file.problem
     )
+
+
+def _independent(
+    file: SourceFile, cuts: Sequence[int], parts: Sequence[str], *, block_bytes: int
+) -> Iterator[Block]:
+    """Blocks of a file whose parts stand alone: where they end hangs on what lies before alone."""
+    ends = [*cuts, file.num_bytes]
+    start = first = 0
+    for index, end in enumerate(ends):
+        full = 4 * (end - start) >= 3 * block_bytes and 4 * (file.num_bytes - end) >= block_bytes
+        if full or end == file.num_bytes:
+            joined = "\n".join(parts[first : index + 1])
+            content = hashlib.sha256(joined.encode("ascii")).hexdigest()
+            yield Block((FileRange(path=file.path, sha256=content, start=start, stop=end),))
+            start, first = end, index + 1
 
 
 def _choose_cuts(num_bytes: int, offsets: Sequence[int], *, block_bytes: int) -> list[int]:

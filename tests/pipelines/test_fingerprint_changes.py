@@ -312,7 +312,7 @@ def test_what_must_change_it(
     named = {(change.part, change.thing, change.where) for change in changes}
     if part == "inputs":
         assert ("inputs", "", "") in named
-        files = (surveyed_inputs(found.inventory.files) for found in (before, after))
+        files = (surveyed_inputs(found) for found in (before, after))
         found = input_changes(*files, num_shown=10)
         assert thing in {*found.added, *found.removed, *found.changed}
         # A label of the table that belongs to no image any more is no other input.

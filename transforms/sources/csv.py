@@ -135,6 +135,10 @@ class Csv:
         """
         return tuple(CsvFiles(self._dialect(), opened).cuts(file))
 
+    def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
+        """The header's: what it names the columns, and their order, shapes all rows."""
+        return CsvFiles(self._dialect(), opened).header_bytes(file)
+
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the rows, from all of them up to 256 MiB, else from a sample.
 

@@ -159,6 +159,11 @@ class CsvFiles:
             max_row_bytes=text.max_row_bytes,
         )
 
+    def header_bytes(self, file: SourceFile) -> int:
+        """Where the rows of a file begin."""
+        header = self._header(file)
+        return 0 if header is None else header.stop
+
     def types(self, tables: Sequence[FoundTable], *, sample: bool) -> Iterator[dict[str, Any]]:
         """What the rows of each file tell of its columns, for ``ColumnTypes.merge``.
 

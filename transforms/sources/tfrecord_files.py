@@ -108,6 +108,11 @@ class TFRecords:
             return ()
         return tuple(found)
 
+    def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
+        """None: nothing stands before the records."""
+        del file, opened
+        return 0
+
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the records, from all of them up to 256 MiB, else the first of each file.
 
