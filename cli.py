@@ -287,6 +287,24 @@ def verify(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Another one draws another sample.", metavar="N")] = 0,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--rebuild-shard",
+            help="Build this shard again from the source, and compare: train-3, or 3 among all.",
+            metavar="SHARD",
+            show_default=False,
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="What the snapshot was built from, for --rebuild-shard: a recipe or raw data.",
+            metavar="SOURCE",
+            show_default=False,
+        ),
+    ] = None,
     lines: Annotated[
         int, typer.Option(min=0, help="Show so many damages; 0 for all.", metavar="N")
     ] = 50,
@@ -299,6 +317,8 @@ def verify(
     from .pipelines.verify import check_snapshot
     from .pipelines.verify_sample import SampleSize
 
+    if shard is not None or source is not None:
+        raise typer.Exit(_rebuild(snapshot, shard, source, as_json=as_json))
     size = None if sample is None else SampleSize.parse(sample, seed=seed)
     with terminal.Bars() as bars:
         report = check_snapshot(snapshot, progress=bars, sample=size)
@@ -521,6 +541,23 @@ def _engine(
         jar=flink_jar,
         beam_options=tuple(beam_options) or None,
     )
+
+
+def _rebuild(snapshot: str, shard: str | None, source: str | None, *, as_json: bool) -> int:
+    """Builds a shard again and says how it compares; gives the exit code."""
+    from . import terminal
+    from .pipelines.rebuild import rebuild_shard
+
+    if shard is None or source is None:
+        raise typer.BadParameter(
+            "--rebuild-shard and --from go together: --from names the recipe or the data that the "
+            "snapshot was built from. No code that lies beside a snapshot is run."
+        )
+    recipe = _recipe_of(source)
+    with terminal.Bars() as bars:
+        found = rebuild_shard(snapshot, shard, recipe, progress=bars)
+    terminal.say(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
+    return found.exit_code
 
 
 def _check_root(out: str) -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..runners.choose import make_runner
+from ..runners.choose import make_runner as make_runner
 from ..schemas.errors import RecipeError
 from ..schemas.fingerprint import digest
 from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
