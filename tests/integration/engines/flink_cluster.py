@@ -99,12 +99,11 @@ class FlinkCluster:
         (folder / "log4j.properties").write_text(_LOGGING)
         try:
             self._start_java("jobmanager", _JOB_MANAGER, heap="512m")
-            self.task_managers = [
-                self._start_java(f"taskmanager-{number}", _TASK_MANAGER, heap="640m")
-                for number in range(num_task_managers)
-            ]
+            self.task_managers: list[subprocess.Popen[bytes]] = []
+            for _ in range(num_task_managers):
+                self.start_task_manager()
             self._start_pool()
-            self._wait(num_slots=2 * num_task_managers)
+            self.wait_for_slots(2 * num_task_managers)
         except BaseException:
             self.stop()
             raise
@@ -141,6 +140,17 @@ class FlinkCluster:
                 for entry in told
             )
         ]
+
+    def start_task_manager(self) -> None:
+        """Adds one, with two slots."""
+        name = f"taskmanager-{len(self.task_managers)}"
+        self.task_managers.append(self._start_java(name, _TASK_MANAGER, heap="640m"))
+
+    def kill_task_manager(self, number: int) -> None:
+        """Kills one, as a machine that is switched off."""
+        self.task_managers[number].kill()
+        self.task_managers[number].wait()
+        self._processes.remove(self.task_managers[number])
 
     def stop(self) -> None:
         """Ends all processes, and the workers of the pool."""
@@ -217,11 +227,12 @@ class FlinkCluster:
         self._processes.append(process)
         return process
 
-    def _wait(self, *, num_slots: int) -> None:
+    def wait_for_slots(self, num_slots: int) -> None:
+        """Waits until so many are free."""
         deadline = time.monotonic() + 120
         while True:
             with contextlib.suppress(OSError, ValueError):
-                if self.overview()["slots-total"] >= num_slots:
+                if self.overview()["slots-available"] >= num_slots:
                     return
             ended = [process.args for process in self._processes if process.poll() is not None]
             if ended or time.monotonic() > deadline:

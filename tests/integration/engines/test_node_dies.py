@@ -1,0 +1,147 @@
+"""A machine of a Flink cluster dies: the job goes on, and its bytes are those of any other run.
+
+Elements run twice then: whatever a worker leaves behind has to be idempotent.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from .flink_cluster import FlinkCluster
+from .installed import flink_libraries
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]  # a cluster, and jobs that begin anew
+
+NUM_FILES, NUM_SHARDS = 24, 300
+RECIPE = f"""
+import time
+
+import snapshard as ss
+
+
+def read(file):
+    time.sleep(0.4)
+    text = file.read().decode()
+    for number in range(40):
+        yield {{"text": f"{{text}} {{number}}", "number": number}}
+
+
+recipe = ss.Recipe(
+    name="slow",
+    source=ss.Files("files", read, types={{"number": "int64"}}),
+    splits=ss.Splits(train=1.0),
+    shards=ss.Shards(num_shards={NUM_SHARDS}),
+)
+"""
+# The command line, with a block for each file.
+SMALL_BLOCKS = """
+import functools
+import sys
+
+from snapshard import cli
+from snapshard.pipelines import inventory
+from snapshard.transforms.blocks import group_blocks
+
+inventory.group_blocks = functools.partial(group_blocks, block_bytes=1)
+cli.main(sys.argv[1:])
+"""
+RUNS = ("runs/*/*.arrow", 4)
+SHARDS = ("shards/*/*.json", 15)
+
+
+@pytest.fixture(scope="module")
+def slow_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("slow")
+    (folder / "files").mkdir()
+    for number in range(NUM_FILES):
+        (folder / "files" / f"{number:02}.txt").write_text(f"file {number}")
+    (folder / "recipe.py").write_text(RECIPE)
+    (folder / "small_blocks.py").write_text(SMALL_BLOCKS)
+    return folder / "recipe.py"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    lab: Any, slow_recipe: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """The hashes of a build on the embedded engine."""
+    found: dict[str, str] = lab.hashes(lab.build(slow_recipe, tmp_path_factory.mktemp("direct")))
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(flink_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkCluster]:
+    """A cluster that may be damaged."""
+    with FlinkCluster(flink_libraries(), tmp_path_factory.mktemp("flink")) as cluster:
+        yield cluster
+
+
+def kill_working_machine(cluster: FlinkCluster) -> None:
+    (busy,) = cluster.busy_task_managers()
+    cluster.kill_task_manager(busy)
+
+
+def kill_python_worker(cluster: FlinkCluster) -> None:
+    os.kill(cluster.workers()[0].pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(kill_working_machine, kill_python_worker), (kill_python_worker, kill_working_machine)],
+    ids=["machine in prepare, worker in write", "worker in prepare, machine in write"],
+)
+def test_job_goes_on(
+    lab: Any,
+    slow_recipe: Path,
+    undisturbed: dict[str, str],
+    cluster: FlinkCluster,
+    flink_jar: Path,
+    tmp_path: Path,
+    first: Callable[[FlinkCluster], None],
+    second: Callable[[FlinkCluster], None],
+) -> None:
+    script = slow_recipe.with_name("small_blocks.py")
+    process = subprocess.Popen(
+        [
+            *(sys.executable, script, "build", slow_recipe, "--out", tmp_path, "--workers", "2"),
+            *("--json", "--runner", "flink", "--flink-master", cluster.master),
+            *("--flink-jar", flink_jar, "--", *cluster.beam_options),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        for (pattern, number), kill in ((RUNS, first), (SHARDS, second)):
+            wait_for(tmp_path / "slow" / ".work", pattern, number, process=process)
+            kill(cluster)
+        stdout, stderr = process.communicate(timeout=240)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    done = subprocess.CompletedProcess([], process.returncode, stdout, stderr)
+    path = Path(lab.last_json(done)["path"])
+    assert lab.hashes(str(path)) == undisturbed
+    found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+    assert found == {*undisturbed, "build.json"}
+    cluster.start_task_manager()
+    cluster.wait_for_slots(4)
+
+
+def wait_for(folder: Path, pattern: str, number: int, *, process: Any) -> None:
+    deadline = time.monotonic() + 200
+    while (found := len(list(folder.glob(pattern)))) < number:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, f"{pattern}: {found}"
+        time.sleep(0.01)
+    assert psutil.pid_exists(process.pid)
