@@ -252,10 +252,14 @@ def scratch_folder(near: str) -> Iterator[str]:
         with failing_as_storage_error("write", near):
             os.makedirs(parent, exist_ok=True)
     with failing_as_storage_error("write", parent or tempfile.gettempdir()):
-        # What cannot be removed, garbage collection removes: the first error is the one to tell.
-        made = tempfile.TemporaryDirectory(prefix=SCRATCH, dir=parent, ignore_cleanup_errors=True)
-    with made as folder, telling_os_errors("write", folder):
-        yield folder
+        folder = tempfile.mkdtemp(prefix=SCRATCH, dir=parent)
+    try:
+        with telling_os_errors("write", folder):
+            yield folder
+    finally:
+        # Not a TemporaryDirectory, which calls itself without end where permission was lost. What
+        # cannot be removed, garbage collection removes: the first error is the one to tell.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def put_bytes(url: str, content: bytes) -> None:
