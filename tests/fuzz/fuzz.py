@@ -23,9 +23,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import inputs
 import snapshots
+import workspace
 from harness import WRONG, Kind, Tally, run_kind, table
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (*inputs.KINDS, *snapshots.KINDS)}
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (*inputs.KINDS, *workspace.KINDS, *snapshots.KINDS)
+}
 
 
 def again(name: str, seed: int, *, keep: str | None) -> int:

@@ -27,6 +27,8 @@ MEMORY_BYTES = 2 << 30
 RESIDENT_BYTES = 384 << 20
 """… and one mutation may take so much memory."""
 _BATCH = 250
+_EXIT_S = 5.0
+_BROKEN = "broken"
 
 
 class Target(Protocol):
@@ -109,26 +111,36 @@ def _run_batch(kind: Kind, seeds: Sequence[int], tally: Tally) -> int:
     num_done = 0
     for line in _lines(reading, first_s=LIMIT_S + (60 if kind.loads else 10)):
         seconds, outcome, how = line.split("\t", 2)
+        if outcome == _BROKEN:
+            os.waitpid(child, 0)
+            raise RuntimeError(f"{kind.name}: {how}")
         tally.add(seeds[num_done], outcome, how, float(seconds))
         num_done += 1
     os.close(reading)
-    waited, status = os.waitpid(child, os.WNOHANG)
-    started = time.monotonic()
-    while not waited and num_done == len(seeds) and time.monotonic() - started < LIMIT_S:
-        time.sleep(0.01)
-        waited, status = os.waitpid(child, os.WNOHANG)
-    if not waited:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+    status = _ended(child)
     if num_done == len(seeds):
         return num_done
-    how = f"takes more than {LIMIT_S:.0f} s"
-    if waited and os.WIFSIGNALED(status):
+    if status is None:
+        how = f"takes more than {LIMIT_S:.0f} s"
+    elif os.WIFSIGNALED(status):
         how = f"ends the process by {signal.Signals(os.WTERMSIG(status)).name}"
-    elif waited:
+    else:
         how = f"ends the process with code {os.waitstatus_to_exitcode(status)}"
-    tally.add(seeds[num_done], WRONG, how, LIMIT_S if not waited else 0.0)
+    tally.add(seeds[num_done], WRONG, how, LIMIT_S if status is None else 0.0)
     return num_done + 1
+
+
+def _ended(child: int) -> int | None:
+    """How a child ended that says nothing any more; None where it had to be killed."""
+    started = time.monotonic()
+    while time.monotonic() - started < _EXIT_S:
+        waited, status = os.waitpid(child, os.WNOHANG)
+        if waited:
+            return status
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
 
 
 def _lines(reading: int, *, first_s: float) -> Iterator[str]:
@@ -151,7 +163,12 @@ def _child(kind: Kind, seeds: Sequence[int], writing: int) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         if kind.loads:
             importlib.import_module(kind.loads)
-        target = kind.make(Path(folder))
+        try:
+            target = kind.make(Path(folder))
+        except Exception:
+            how = " | ".join(traceback.format_exc().split("\n"))
+            os.write(writing, f"0\t{_BROKEN}\t{how}\n".encode())
+            return
         limit = _status_bytes("VmSize") + MEMORY_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         highest = _status_bytes("VmHWM")

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from harness import DETECTED, HARMLESS, WRONG, Kind
-from input_contents import framed
+from input_contents import csv_of, framed
 from mutations import damage, edit_json
 
 import snapshard as ss
 from snapshard import cli
+from snapshard.pipelines.fingerprint_details import fingerprint_details, list_inputs
 from snapshard.pipelines.snapshot import read_latest
+from snapshard.pipelines.survey import survey
 from snapshard.pipelines.verify_code import with_checksum
 from snapshard.schemas.errors import Reject, SnapshardError
 from snapshard.schemas.manifest import (
@@ -34,7 +36,8 @@ from snapshard.schemas.manifest import (
     json_checksum,
     read_manifest,
 )
-from snapshard.schemas.naming import ShardName
+from snapshard.schemas.naming import ShardName, Workspace
+from snapshard.schemas.progress import Silent
 from snapshard.transforms.encode import encode_examples
 from snapshard.transforms.index import index_bytes, labels_bytes, write_index_table
 from snapshard.transforms.keys import record_keys
@@ -47,7 +50,7 @@ CODES = {0, 1, 2, 3, 4}
 def put_snapshot(folder: Path, *, seed: int, compression: str, num_shards: int = 2) -> str:
     """Writes a snapshot as a build does, but for TensorFlow; gives its fingerprint."""
     rng = random.Random(seed)
-    fingerprint = hashlib.sha256(f"{seed} {compression}".encode()).hexdigest()[:16]
+    fingerprint, facts = _build_facts(folder, seed)
     root = folder / "made" / fingerprint
     (root / "index").mkdir(parents=True)
     files: dict[str, FileEntry] = {}
@@ -116,11 +119,34 @@ def put_snapshot(folder: Path, *, seed: int, compression: str, num_shards: int =
         files=files,
     )
     (root / "manifest.json").write_bytes(manifest.to_bytes())
-    work = {"runs": ["0" * 32], "graph": None, "summary": ["1" * 32]}
-    facts = with_checksum({"seconds": 1.5, "hosts": ["here"], "work": work})
-    (root / "build.json").write_text(json.dumps(facts))
+    (root / "build.json").write_text(json.dumps(with_checksum(facts)))
     (folder / "made" / "latest.json").write_text(json.dumps({"fingerprint": fingerprint}))
     return fingerprint
+
+
+def _build_facts(folder: Path, seed: int) -> tuple[str, dict[str, Any]]:
+    """The fingerprint and the ``build.json`` of a build that reads a table."""
+    data = folder / "data"
+    data.mkdir(exist_ok=True)
+    (data / f"{seed}.csv").write_bytes(csv_of(seed))
+    workspace = Workspace(str(folder / "made" / ".work"))
+    recipe = ss.Recipe(name="made", source=ss.Csv(str(data), label="flag"), seed=seed)
+    found = survey(recipe, workspace=workspace, progress=Silent())
+    work = {
+        "blocks": list_inputs(found, workspace),
+        "graph": None,
+        "runs": ["0" * 32],
+        "summary": ["1" * 32],
+    }
+    facts = {
+        "fingerprint_details": fingerprint_details(found),
+        "fingerprint_parts": found.parts.to_json(),
+        "host": "here",
+        "input": {"bytes": 1000, "files": 2, "skipped": {}, "source": str(data)},
+        "seconds": {"prepare": 1.5},
+        "work": work,
+    }
+    return found.fingerprint, facts
 
 
 def _rejects() -> list[Reject]:
