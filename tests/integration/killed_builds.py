@@ -1,0 +1,304 @@
+"""Builds that are killed where a test wants it: one process has the libraries, each build is a fork.
+
+``python killed_builds.py LIBRARIES`` reads jobs, a JSON line each, and answers each with a line.
+Every durable transition of a build goes through ``storage.put_bytes`` and ``storage.put_file``,
+which a build here has wrapped: it notes each before and after, and kills its process group at the
+one that the job names, before it begins, when only the rename is left, or once it is durable.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+BLOCK_BYTES = 40_000
+"""Blocks are this small, so that few files are several."""
+WHEN = ("before", "halfway", "after")
+_STOP = "KILLED_BUILDS_STOP"
+_HEX_FOLDER = re.compile(r"^[0-9a-f]{16}/")
+
+STEPS = ("start", "inventory", "prepare", "analyze", "plan", "write", "publish", "pointer")
+_STEP_OF = (
+    (r"(memo|findings)\.json|extracted/", "inventory"),
+    (r"(staged|blocks|runs|summaries)/", "prepare"),
+    (r"(graphs|scratch)/", "analyze"),
+    (r"plans/", "plan"),
+    (r"shards/|SNAPSHOT/(index/|serving/|.*\.tfrecord)", "write"),
+    (r"SNAPSHOT/", "publish"),
+    (r"latest\.json", "pointer"),
+)
+
+
+def step_of(name: str) -> str:
+    """The step of the build that puts a file."""
+    return next(step for pattern, step in _STEP_OF if re.match(pattern, name))
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """Where a build is to be killed."""
+
+    name: str
+    """Of the file that is put, as :func:`transition_name` gives it."""
+    when: str
+    whole_group: bool = True
+    """False kills the one process that puts it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a build ended."""
+
+    code: int
+    """Negative for a signal."""
+    seconds: float
+    seconds_after: float
+    """From the last transition that was seen to its end."""
+    stdout: str
+    stderr: str
+    begun: tuple[str, ...]
+    """Names of what was put, in order …"""
+    done: tuple[str, ...]
+    """… and of what lay there durably."""
+    last: str
+    """Of the last transition that was seen to begin or end; empty if there was none."""
+
+    @property
+    def killed(self) -> bool:
+        return self.code == -signal.SIGKILL
+
+    @property
+    def step(self) -> str:
+        """The step that it was killed in, by the last transition seen."""
+        return step_of(self.last) if self.last else "start"
+
+
+class Builds:
+    """Runs builds one after the other, each in a fork of a process that has the libraries."""
+
+    def __init__(self, folder: Path, *libraries: str) -> None:
+        """Starts that process.
+
+        Args:
+            folder: For what builds write to their standard output and error, and for notes.
+            libraries: Modules to load beside those of snapshard.
+        """
+        self._folder = folder
+        self._number = 0
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *libraries],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def build(
+        self,
+        recipe: Path,
+        out: Path,
+        *,
+        workers: int = 1,
+        stop: Stop | None = None,
+        seconds: float | None = None,
+    ) -> Ended:
+        """Builds a recipe, until it ends, is stopped, or for so many seconds."""
+        self._number += 1
+        notes = self._folder / f"notes-{self._number}"
+        notes.touch()
+        job = {
+            "recipe": str(recipe),
+            "out": str(out),
+            "workers": workers,
+            "stop": None if stop is None else dataclasses.asdict(stop),
+            "seconds": seconds,
+            "notes": str(notes),
+            "outputs": str(self._folder / f"output-{self._number}"),
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        noted = [line.split(" ", 1) for line in notes.read_text().splitlines()]
+        return Ended(
+            code=answer["code"],
+            seconds=answer["seconds"],
+            seconds_after=answer["ended"] - notes.stat().st_mtime,
+            stdout=Path(f"{job['outputs']}.out").read_text(),
+            stderr=Path(f"{job['outputs']}.err").read_text(),
+            begun=tuple(name for what, name in noted if what == "put"),
+            done=tuple(name for what, name in noted if what == "did"),
+            last=noted[-1][1] if noted else "",
+        )
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def transition_name(url: str, out: str) -> str:
+    """The name of a file that is put, the same in every build of the same."""
+    path = os.path.relpath(url, out).partition(os.sep)[2]
+    if path.startswith(".work/scratch/"):
+        return f"scratch/{os.path.basename(path)}"
+    return _HEX_FOLDER.sub("SNAPSHOT/", path.removeprefix(".work/"))
+
+
+def install(
+    out: str, notes: str, stop: dict[str, Any] | None, *, group: int
+) -> None:
+    """Wraps what puts files, in this process: notes, and kills."""
+    from snapshard.transforms import storage
+
+    descriptor = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    here = threading.local()
+
+    def reach(name: str, when: str) -> None:
+        if stop is not None and (stop["name"], stop["when"]) == (name, when):
+            if stop["whole_group"]:
+                os.killpg(group, signal.SIGKILL)
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+            # A worker process is of another group: it lives until it sees that its driver is gone.
+            time.sleep(60)
+
+    def noting(put: Callable[..., None], place: int) -> Callable[..., None]:
+        @functools.wraps(put)
+        def wrapped(*arguments: Any) -> None:
+            here.name = name = transition_name(arguments[place], out)
+            os.write(descriptor, f"put {name}\n".encode())
+            reach(name, "before")
+            put(*arguments)
+            here.name = None
+            os.write(descriptor, f"did {name}\n".encode())
+            reach(name, "after")
+
+        return wrapped
+
+    rename = os.replace
+
+    def replace(*arguments: Any, **options: Any) -> None:
+        name = getattr(here, "name", None)
+        if name is not None:
+            reach(name, "halfway")
+        rename(*arguments, **options)
+
+    storage.put_bytes = noting(storage.put_bytes, 0)
+    storage.put_file = noting(storage.put_file, 1)
+    os.replace = replace
+
+
+def _build(job: dict[str, Any]) -> None:
+    """Builds, in a fork: a process group of its own; never returns."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for descriptor, suffix in ((1, "out"), (2, "err")):
+        file = os.open(f"{job['outputs']}.{suffix}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, descriptor)
+    from snapshard import cli
+    from snapshard.pipelines import inventory
+    from snapshard.runners import worker_pool
+    from snapshard.transforms.blocks import group_blocks
+
+    inventory.group_blocks = functools.partial(group_blocks, block_bytes=BLOCK_BYTES)
+    settings = {"out": job["out"], "notes": job["notes"], "stop": job["stop"], "group": os.getpid()}
+    install(**settings)
+    os.environ[_STOP] = json.dumps(settings)
+    start = worker_pool.subprocess.Popen
+
+    def start_worker(command: Sequence[str], **options: Any) -> Any:
+        if command[-1].endswith("worker_main"):
+            command = [sys.executable, "-P", __file__, "--worker"]
+        return start(command, **options)
+
+    worker_pool.subprocess = _Replaced(worker_pool.subprocess, Popen=start_worker)
+    arguments = ["build", job["recipe"], "--out", job["out"], "--workers", str(job["workers"])]
+    code = 1
+    try:
+        cli.main([*arguments, "--json"])
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class _Replaced:
+    """A module with some names replaced."""
+
+    def __init__(self, module: Any, **names: Any) -> None:
+        self._module = module
+        self.__dict__.update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _run(job: dict[str, Any]) -> dict[str, Any]:
+    """Builds in a fork, and waits for its end."""
+    started = time.perf_counter()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            _build(job)
+        os._exit(70)
+    if job["seconds"] is not None:
+        while time.perf_counter() - started < job["seconds"]:
+            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                break
+            time.sleep(0.0005)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return {"code": code, "seconds": time.perf_counter() - started, "ended": time.time()}
+
+
+def _jobs() -> Iterator[dict[str, Any]]:
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+def main() -> None:
+    """Serves jobs; or works as a worker process of one."""
+    if sys.argv[1:] == ["--worker"]:
+        install(**json.loads(os.environ[_STOP]))
+        from snapshard.runners import worker_main
+
+        worker_main.main()
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for library in (
+        "snapshard.pipelines.build",
+        "snapshard.pipelines.prepare",
+        "snapshard.pipelines.write",
+        "snapshard.runners.direct",
+        "apache_beam.runners.portability.fn_api_runner",
+        *sys.argv[1:],
+    ):
+        importlib.import_module(library)
+    for job in _jobs():
+        print(json.dumps(_run(job)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
