@@ -23,6 +23,10 @@ test: $(VENV)/.dev ## Runs the tests that are quick and need nothing beside Pyth
 test-all: test ## Runs the quick tests, then the slow ones and those on real engines
 	$(PY) -m pytest -m "slow or engine" || test $$? -eq 5 # 5: no test bears either mark
 
+.PHONY: torture
+torture: $(VENV)/.dev ## Kills builds at random moments, goes on, compares; says where kills struck
+	$(PY) -m tests.integration.torture
+
 .PHONY: lint
 lint: $(VENV)/.dev .mypy_path/snapshard ## Checks style, format and types
 	$(PY) -m ruff check .

@@ -21,6 +21,8 @@ import snapshard as ss
 from snapshard.pipelines.build import build as build_recipe
 from snapshard.pipelines.staging import load_recipe_file
 
+from .kill_projects import Projects
+
 IMAGE_RECIPE = """
 import snapshard as ss
 
@@ -243,6 +245,13 @@ def shared(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
         return path
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def projects(shared: Callable[[str], Path]) -> Iterator[Projects]:
+    """Recipes whose builds can be killed where a test wants it."""
+    with Projects(shared("kills")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Builds that are killed where a test wants it: one process has the libraries, each build is a fork.
+"""Builds that are killed where a test wants it: forks of one process that has the libraries.
 
 ``python killed_builds.py LIBRARIES`` reads jobs, a JSON line each, and answers each with a line.
 Every durable transition of a build goes through ``storage.put_bytes`` and ``storage.put_file``,
@@ -28,7 +28,7 @@ WHEN = ("before", "halfway", "after")
 _STOP = "KILLED_BUILDS_STOP"
 _HEX_FOLDER = re.compile(r"^[0-9a-f]{16}/")
 
-STEPS = ("start", "inventory", "prepare", "analyze", "plan", "write", "publish", "pointer")
+STEPS = ("inventory", "prepare", "analyze", "plan", "write", "publish", "pointer")
 _STEP_OF = (
     (r"(memo|findings)\.json|extracted/", "inventory"),
     (r"(staged|blocks|runs|summaries)/", "prepare"),
@@ -81,7 +81,7 @@ class Ended:
     @property
     def step(self) -> str:
         """The step that it was killed in, by the last transition seen."""
-        return step_of(self.last) if self.last else "start"
+        return step_of(self.last) if self.last else STEPS[0]
 
 
 class Builds:
@@ -111,19 +111,36 @@ class Builds:
         workers: int = 1,
         stop: Stop | None = None,
         seconds: float | None = None,
+        one_by_one: bool = False,
+        syncs: Path | None = None,
     ) -> Ended:
-        """Builds a recipe, until it ends, is stopped, or for so many seconds."""
+        """Builds a recipe, until it ends, is stopped, or for so many seconds.
+
+        Args:
+            recipe: Its file.
+            out: The output root.
+            workers: Worker processes.
+            stop: Where to kill it.
+            seconds: When to kill it.
+            one_by_one: Has a worker make one run or shard at a time, so that all is put in the
+                same order each time.
+            syncs: A file for what is renamed, made and synced, in order: see :func:`note_syncs`.
+        """
         self._number += 1
         notes = self._folder / f"notes-{self._number}"
-        notes.touch()
+        outputs = [self._folder / f"output-{self._number}.{name}" for name in ("out", "err")]
+        for path in (notes, *outputs):
+            path.touch()
         job = {
             "recipe": str(recipe),
             "out": str(out),
             "workers": workers,
             "stop": None if stop is None else dataclasses.asdict(stop),
             "seconds": seconds,
+            "one_by_one": one_by_one,
+            "syncs": None if syncs is None else str(syncs),
             "notes": str(notes),
-            "outputs": str(self._folder / f"output-{self._number}"),
+            "outputs": [str(path) for path in outputs],
         }
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -135,8 +152,8 @@ class Builds:
             code=answer["code"],
             seconds=answer["seconds"],
             seconds_after=answer["ended"] - notes.stat().st_mtime,
-            stdout=Path(f"{job['outputs']}.out").read_text(),
-            stderr=Path(f"{job['outputs']}.err").read_text(),
+            stdout=outputs[0].read_text(),
+            stderr=outputs[1].read_text(),
             begun=tuple(name for what, name in noted if what == "put"),
             done=tuple(name for what, name in noted if what == "did"),
             last=noted[-1][1] if noted else "",
@@ -159,9 +176,7 @@ def transition_name(url: str, out: str) -> str:
     return _HEX_FOLDER.sub("SNAPSHOT/", path.removeprefix(".work/"))
 
 
-def install(
-    out: str, notes: str, stop: dict[str, Any] | None, *, group: int
-) -> None:
+def install(out: str, notes: str, stop: dict[str, Any] | None, *, group: int) -> None:
     """Wraps what puts files, in this process: notes, and kills."""
     from snapshard.transforms import storage
 
@@ -203,21 +218,53 @@ def install(
     os.replace = replace
 
 
+def note_syncs(path: str) -> None:
+    """Wraps what names files and folders, and what syncs them, in this process: notes each.
+
+    A line of JSON each: ``["sync", inode]``, ``["rename", inode, path]``, ``["mkdir", inode,
+    path]``.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    fsync, rename, mkdir = os.fsync, os.replace, os.mkdir
+
+    def note(*values: object) -> None:
+        os.write(descriptor, json.dumps(values).encode() + b"\n")
+
+    def noted_fsync(file: Any) -> None:
+        fsync(file)
+        number = file if isinstance(file, int) else file.fileno()
+        note("sync", os.fstat(number).st_ino)
+
+    def noted_rename(source: Any, target: Any, **options: Any) -> None:
+        rename(source, target, **options)
+        note("rename", os.stat(target).st_ino, os.path.abspath(target))
+
+    def noted_mkdir(path: Any, *arguments: Any, **options: Any) -> None:
+        mkdir(path, *arguments, **options)
+        if "dir_fd" not in options:
+            note("mkdir", os.stat(path).st_ino, os.path.abspath(path))
+
+    os.fsync, os.replace, os.mkdir = noted_fsync, noted_rename, noted_mkdir
+
+
 def _build(job: dict[str, Any]) -> None:
     """Builds, in a fork: a process group of its own; never returns."""
-    os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for descriptor, suffix in ((1, "out"), (2, "err")):
-        file = os.open(f"{job['outputs']}.{suffix}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(file, descriptor)
+    for descriptor, path in zip((1, 2), job["outputs"], strict=True):
+        os.dup2(os.open(path, os.O_WRONLY), descriptor)
     from snapshard import cli
     from snapshard.pipelines import inventory
-    from snapshard.runners import worker_pool
+    from snapshard.runners import direct, worker_pool
     from snapshard.transforms.blocks import group_blocks
+
+    if job["one_by_one"]:
+        direct.DirectRunner.threads_per_worker = property(lambda runner: 1)
 
     inventory.group_blocks = functools.partial(group_blocks, block_bytes=BLOCK_BYTES)
     settings = {"out": job["out"], "notes": job["notes"], "stop": job["stop"], "group": os.getpid()}
     install(**settings)
+    if job["syncs"] is not None:
+        note_syncs(job["syncs"])
     os.environ[_STOP] = json.dumps(settings)
     start = worker_pool.subprocess.Popen
 
@@ -255,9 +302,14 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     child = os.fork()
     if child == 0:
-        with contextlib.suppress(BaseException):
+        os.setpgid(0, 0)
+        try:
             _build(job)
-        os._exit(70)
+        finally:
+            os._exit(70)
+    with contextlib.suppress(PermissionError, ProcessLookupError):
+        # Here too: it may be killed before it gets as far.
+        os.setpgid(child, child)
     if job["seconds"] is not None:
         while time.perf_counter() - started < job["seconds"]:
             if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
