@@ -142,7 +142,7 @@ def _open(workspace: Workspace) -> int | None:
     path = join(root, LOCK)
     with storage.failing_as_storage_error("write", workspace.root):
         try:
-            os.makedirs(root, exist_ok=True)
+            storage.make_folders(root)
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):

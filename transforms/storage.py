@@ -22,6 +22,7 @@ from .storage_failures import failing_as_storage_error as failing_as_storage_err
 from .storage_failures import redact as redact
 from .storage_failures import telling_os_errors
 from .storage_local import TEMPORARY as TEMPORARY
+from .storage_local import make_folders as make_folders
 from .storage_local import put_bytes_locally, put_file_locally, sync_tree
 from .storage_remote import open_remote as open_remote
 from .storage_remote import put_bytes_remotely, put_file_remotely
@@ -250,7 +251,7 @@ def scratch_folder(near: str) -> Iterator[str]:
     if is_local(near):
         parent = os.path.join(local_path(near), "scratch")
         with failing_as_storage_error("write", near):
-            os.makedirs(parent, exist_ok=True)
+            make_folders(parent)
     with failing_as_storage_error("write", parent or tempfile.gettempdir()):
         folder = tempfile.mkdtemp(prefix=SCRATCH, dir=parent)
     try:

@@ -109,7 +109,9 @@ def make_folders(folder: str) -> None:
     except FileExistsError:
         if not os.path.isdir(folder):
             raise
-    fsync_folder(parent)
+    # Its user may enter it and not list it: then it cannot be synced either.
+    with contextlib.suppress(PermissionError):
+        fsync_folder(parent)
 
 
 @contextlib.contextmanager
