@@ -487,6 +487,38 @@ def bench(context: typer.Context, snapshot: _SnapshotPath) -> None:
     raise typer.Exit(run_bench(Snapshot.open(snapshot), context.args))
 
 
+@app.command("check-runner", context_settings=_BEAM_OPTIONS)
+def check_runner(
+    context: typer.Context,
+    engine: Annotated[
+        str,
+        typer.Argument(help="direct, prism, flink, or a TOML file.", metavar="ENGINE"),
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="An output root that builds will have: whether every worker reaches it.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False)] = None,
+    flink_master: _FlinkMaster = None,
+    flink_jar: _FlinkJar = None,
+) -> None:
+    """Look whether an engine can run builds: what it needs, then a small job."""
+    from . import terminal
+    from .pipelines.check_runner import check_runner as run_check
+
+    config = _engine(
+        engine, context.args, workers=workers, flink_master=flink_master, flink_jar=flink_jar
+    )
+    report = run_check(config, out)
+    for worker in report.workers:
+        terminal.say(f"worker: {worker}")
+    terminal.say(f"{engine} can run builds: a small job took {report.seconds:.1f} s")
+
+
 @app.command()
 def gc(
     folder: Annotated[

@@ -1,0 +1,114 @@
+"""Looks whether an engine can run builds: its surroundings, then a small job that tells of workers.
+
+What a worker finds out travels through the output root, as runs and shards do: so the job shows,
+too, that every worker reaches it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import tempfile
+import time
+import uuid
+from typing import Any
+
+from ..schemas.errors import RunnerError, SnapshardError
+from ..schemas.fingerprint import library_versions
+from ..schemas.naming import join
+from ..schemas.runner import JobRunner, RunnerConfig
+from ..transforms import storage
+from .build import make_runner
+
+_NUM_ELEMENTS = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunnerReport:
+    """What a small job on an engine showed.
+
+    Attributes:
+        seconds: How long the job took, its workers' start included.
+        workers: ``host, process`` of each worker that took part.
+    """
+
+    seconds: float
+    workers: tuple[str, ...]
+
+
+def check_runner(config: RunnerConfig, out: str | None = None) -> RunnerReport:
+    """Checks an engine's surroundings, runs a small job on it, and holds its workers against here.
+
+    Args:
+        config: The engine.
+        out: An output root that builds will have; None for a temporary folder, which workers on
+            other machines cannot reach.
+
+    Raises:
+        RecipeError: if something that the engine needs is missing.
+        RunnerError: if the job fails, or a worker has another Python or other libraries.
+        StorageError: if a worker does not reach the output root.
+    """
+    runner = make_runner(config)
+    runner.check()
+    with tempfile.TemporaryDirectory(prefix="snapshard-") as local:
+        folder = join(local if out is None else storage.absolute(out), f".check-{uuid.uuid4().hex}")
+        try:
+            return _run(runner, folder)
+        finally:
+            storage.remove_tree(folder)
+
+
+def _run(runner: JobRunner, folder: str) -> RunnerReport:
+    started = time.monotonic()
+    with runner:
+        runner.run(lambda pipeline: _probe(pipeline, folder), job_name="check")
+    seconds = time.monotonic() - started
+    names = storage.list_names(folder)
+    found = [json.loads(storage.read_bytes(join(folder, name))) for name in names]
+    if len(found) != _NUM_ELEMENTS:
+        raise RunnerError(
+            f"Of {_NUM_ELEMENTS} files that workers wrote into {storage.redact(folder)}, "
+            f"{len(found)} are seen from here. Choose an output root that this machine and every "
+            "worker reach: an object store, or a network filesystem that is mounted everywhere."
+        )
+    here = _facts()
+    for worker in found:
+        for name, expected in here["versions"].items():
+            if worker["versions"][name] != expected:
+                raise RunnerError(
+                    f"The worker {worker['worker']} has {name} {worker['versions'][name]}, and "
+                    f"{expected} is here: a snapshot's bytes would depend on where it was made. "
+                    "Give workers the environment of this machine (see the Dockerfile)."
+                )
+    return RunnerReport(
+        seconds=seconds, workers=tuple(sorted({worker["worker"] for worker in found}))
+    )
+
+
+def _probe(pipeline: Any, folder: str) -> Any:
+    import apache_beam as beam
+
+    return (
+        pipeline
+        | "Elements" >> beam.Create(range(_NUM_ELEMENTS), reshuffle=False)
+        | "Spread" >> beam.Reshuffle()
+        | "Tell" >> beam.Map(_tell, folder)
+    )
+
+
+def _tell(element: int, folder: str) -> None:
+    """What one element does, on a worker."""
+    try:
+        storage.put_bytes(join(folder, f"{element:02}.json"), json.dumps(_facts()).encode())
+    except SnapshardError as error:
+        raise type(error)(f"On the worker {socket.gethostname()}: {error}") from None
+
+
+def _facts() -> dict[str, Any]:
+    return {
+        "worker": f"{socket.gethostname()}, process {os.getpid()}",
+        "versions": library_versions(),
+    }
