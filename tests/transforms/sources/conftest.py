@@ -1,16 +1,20 @@
 """Reads sources as a build does, without TensorFlow: lists, infers, cuts into blocks and reads."""
 
 import dataclasses
+import hashlib
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from snapshard.pipelines.reject_payloads import RejectPayloads
 from snapshard.schemas.blocks import Block, FileRange
-from snapshard.schemas.errors import Reject
+from snapshard.schemas.errors import Reject, StorageError
 from snapshard.schemas.features import Feature, flatten
 from snapshard.transforms.opened_source import open_source
+from snapshard.transforms.payloads import MAX_PAYLOAD_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,22 +59,50 @@ class Reading:
             cuts = source.cuts(file, opened) if cut and file.num_bytes else ()
             ends = [0, *cuts, file.num_bytes]
             for start, stop in itertools.pairwise(ends):
+                sha256 = "" if file.problem else self._sha256(opened, file.path)
                 part = FileRange(
-                    path=file.path, sha256="", start=start, stop=stop, problem=file.problem
+                    path=file.path, sha256=sha256, start=start, stop=stop, problem=file.problem
                 )
-                for batch in source.read(
-                    Block((part,)), features=found, opened=opened, ordered=[0]
-                ):
+                block = Block((part,))
+                payloads = RejectPayloads(
+                    block, features=found, numbered=source.numbered, opened=opened
+                )
+                for batch in source.read(block, features=found, opened=opened, ordered=[0]):
                     batch.columns.validate(full=True)
                     rows = batch.columns.to_pylist()
                     assert len(batch.ids) == len(rows)
                     assert not got.rows.keys() & set(batch.ids)
                     got.rows.update(zip(batch.ids, rows, strict=True))
-                    got.rejects.extend(batch.rejects)
+                    got.rejects.extend(payloads.complete(batch.rejects, batch))
         for reject in got.rejects:
             assert reject.source in reject.message
             assert reject.reason
+            assert reject.exception.isidentifier()
+            self._check_payload(reject, opened)
         return got
+
+    def _sha256(self, opened: Any, path: str) -> str:
+        try:
+            return hashlib.sha256(opened.read(path)).hexdigest()
+        except StorageError:  # which goes away before it is read
+            return ""
+
+    def _check_payload(self, reject: Reject, opened: Any) -> None:
+        """What the record held is there, or told where it lies; but for files not to be opened."""
+        place = reject.place
+        if reject.payload is not None:
+            assert place is None
+            assert len(reject.payload) <= MAX_PAYLOAD_BYTES
+            if reject.payload_kind == "values":
+                assert isinstance(json.loads(reject.payload), dict)
+            return
+        if place is None:
+            assert reject.stage == "inventory"
+            return
+        assert place.num_bytes is None or place.num_bytes > MAX_PAYLOAD_BYTES
+        if place.start is not None:
+            content = opened.read(reject.source, place.start, place.stop)
+            assert hashlib.sha256(content).hexdigest() == place.sha256
 
 
 @pytest.fixture
