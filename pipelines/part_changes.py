@@ -13,10 +13,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from ..schemas.errors import StorageError
+from ..schemas.errors import DamagedSnapshotError, StorageError
 from ..schemas.features import features_to_json
 from ..schemas.fingerprint import canonical_json, differences
-from ..schemas.manifest import Manifest
+from ..schemas.manifest import Manifest, json_checksum
 from ..schemas.naming import BUILD, join
 from ..transforms import storage
 from .snapshot import Snapshot
@@ -72,9 +72,12 @@ def build_facts(snapshot: Snapshot) -> dict[str, Any]:
     """What a snapshot's ``build.json`` says; nothing where there is none, or a damaged one."""
     try:
         facts = json.loads(storage.read_bytes(join(snapshot.path, BUILD)))
-    except (StorageError, ValueError):
+        canonical_json(facts)
+    except (StorageError, ValueError, TypeError, RecursionError):
         return {}
     known = isinstance(facts, dict) and isinstance(facts.get("fingerprint_parts"), dict)
+    if known and "checksum" in facts and facts["checksum"] != json_checksum(facts):
+        return {}
     return facts if known else {}
 
 
@@ -114,7 +117,20 @@ def part_changes(old: Told, new: Told) -> list[Change]:
     """All that differs, input files apart: of these only whether any does.
 
     The parts come in the order in which a build uses them.
+
+    Raises:
+        DamagedSnapshotError: if what is told is nothing that a build writes.
     """
+    try:
+        return _all_changes(old, new)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise DamagedSnapshotError(
+            f"What a {BUILD} tells of a fingerprint is nothing that a build writes ({error}): it "
+            "was edited. Restore it from a copy, or remove it: then the manifests are compared."
+        ) from None
+
+
+def _all_changes(old: Told, new: Told) -> list[Change]:
     first, second = old.parts, new.parts
     before, after = _of(first, "prepare"), _of(second, "prepare")
     found: list[Change] = []

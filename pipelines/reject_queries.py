@@ -185,7 +185,7 @@ def _source_near(folder: str) -> str | None:
             told: Any = json.loads(storage.read_bytes(join(folder, name)))
             for key in keys:
                 told = told[key]
-        except (StorageError, ValueError, KeyError, TypeError):
+        except (StorageError, ValueError, KeyError, TypeError, RecursionError):
             continue
         return told if isinstance(told, str) else None
     return None
