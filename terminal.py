@@ -52,6 +52,10 @@ err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=
 
 _CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+} | {
+    # What turns the direction of writing, or breaks a line, and is not seen itself.
+    code: f"\\u{code:04x}"
+    for code in (0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
 }
 
 
@@ -80,6 +84,8 @@ def printable(text: str) -> str:
 
     >>> printable("a \x1b[31mred\x1b[0m name")
     'a \\x1b[31mred\\x1b[0m name'
+    >>> printable("gpj.\u202eexe")
+    'gpj.\\u202eexe'
     """
     return text.translate(_CONTROLS)
 
