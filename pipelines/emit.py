@@ -13,16 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..schemas.features import ClassLabel, Features
 from ..schemas.manifest import FORMAT_VERSION
+from ..schemas.naming import READER, READER_VALUES
 from ..transforms.lengths import varying_lists
+from .literals import Name, assign
 from .reader_facts import describe, layout_of, sections, sides_of
+from .reader_length import shortened
 
 _TEMPLATE = pathlib.Path(__file__).with_name("reader_template.py")
 
 _MARK = re.compile(r"\s*# \[(?:(?P<named>header|constants)|if (?P<fact>\w+)|(?P<end>end))\]")
 
-_WIDTH = 100
-_MAX_LIST_LINES = 12
-"""Lists that need more lines than this take longer lines instead."""
+_DICT_LINES = 6
+"""Dicts but the features' take longer lines instead of more than so many."""
 
 _HEADER = '''\
 """Reads the snapshot {fingerprint}: ``dataset(split, batch_size)`` gives a ``tf.data.Dataset``.
@@ -72,8 +74,10 @@ class ReaderFacts:
     """Whether the snapshot has a model of its preparation."""
 
 
-def emit_reader(facts: ReaderFacts) -> str:
-    """The content of ``reader.py``; the same facts give the same bytes.
+def emit_reader(facts: ReaderFacts) -> dict[str, str]:
+    """``reader.py``, and what it needs beside it of this snapshot alone, by file name.
+
+    The same facts give the same bytes.
 
     Raises:
         ValueError: if the fingerprint or the version is none.
@@ -81,13 +85,21 @@ def emit_reader(facts: ReaderFacts) -> str:
     fingerprint, version = facts.fingerprint, facts.version
     if not re.fullmatch(r"[0-9a-f]{16}", fingerprint) or not re.fullmatch(r"[\w.+!-]+", version):
         raise ValueError(f"fingerprint {fingerprint!r} or version {version!r} is malformed")
-    blocks = {
-        "header": _HEADER.format(fingerprint=fingerprint, version=version).splitlines(),
-        "constants": list(_constants(facts)),
-    }
     lines = _TEMPLATE.read_text(encoding="utf-8").splitlines()
-    wanted = _sections(facts)
-    return "\n".join(fill(lines, blocks=blocks, wanted=wanted)).rstrip("\n") + "\n"
+    header = _HEADER.format(fingerprint=fingerprint, version=version).splitlines()
+
+    def write(has_values: bool) -> str:
+        blocks = {"header": header, "constants": list(_constants(facts))}
+        wanted = _sections(facts) | {"values": has_values}
+        return "\n".join(fill(lines, blocks=blocks, wanted=wanted)).rstrip("\n")
+
+    reader, values = shortened(
+        write,
+        lambda max_lines: list(assign(*_features(facts), max_lines=max_lines)),
+        module=READER_VALUES.removesuffix(".py"),
+        fingerprint=fingerprint,
+    )
+    return {READER: reader} | ({READER_VALUES: values} if values else {})
 
 
 def fill(
@@ -121,7 +133,7 @@ def _sections(facts: ReaderFacts) -> dict[str, bool]:
 
 
 def _constants(facts: ReaderFacts) -> Iterator[str]:
-    """The snapshot's facts as assignments."""
+    """The snapshot's facts as assignments; the features are left to be filled in."""
     wanted = _sections(facts)
     more: dict[str, object] = {}
     if wanted["classes"]:
@@ -136,6 +148,7 @@ def _constants(facts: ReaderFacts) -> Iterator[str]:
     layout = layout_of(facts.features)
     if layout:
         more["LAYOUT: list[tuple[str, bytes, int]]"] = layout
+    more[_features(facts)[0]] = {}
     return constants(facts, more)
 
 
@@ -159,11 +172,8 @@ def _rounded(number: float) -> float:
 
 def constants(facts: ReaderFacts, more: Mapping[str, object]) -> Iterator[str]:
     """Assignments of what every reader is told, and ``more``: target -> value."""
-    features = describe(facts.features)
-    label = None if facts.label is None else facts.features[facts.label]
+    features, label = _features(facts), None if facts.label is None else facts.features[facts.label]
     class_names = list(label.names) if isinstance(label, ClassLabel) else None
-    if facts.label is not None and class_names is not None:
-        features[facts.label]["names"] = _Name("CLASS_NAMES")
     kind = "None" if class_names is None else "list[str]"
     assignments = {
         "FORMAT_VERSION": FORMAT_VERSION,
@@ -172,73 +182,21 @@ def constants(facts: ReaderFacts, more: Mapping[str, object]) -> Iterator[str]:
         "NUM_EXAMPLES: dict[str, int]": dict(facts.num_examples),
         "LABEL: str | None": facts.label,
         f"CLASS_NAMES: {kind}": class_names,
-        "FEATURES: dict[str, dict[str, Any]]": features,
+        features[0]: features[1],
         **more,
         "COMPRESSION": facts.compression,
         "RECORD_BYTES": max(1, facts.record_bytes),
     }
     yield "# fmt: off"
     for name, value in assignments.items():
-        yield from _assign(name, value)
+        max_lines = 2**31 if name == features[0] else _DICT_LINES
+        yield from assign(name, value, max_lines=max_lines)
     yield "# fmt: on"
 
 
-class _Name(str):
-    """A name that stands for itself in the emitted text, not a string literal."""
-
-    __slots__ = ()
-
-
-def _assign(target: str, value: object) -> Iterator[str]:
-    """An assignment, over several lines where it is long."""
-    yield from _literal(value, before=f"{target} = ", after="", indent="")
-
-
-def _literal(value: object, *, before: str, after: str, indent: str) -> Iterator[str]:
-    """Lines of a literal, the first begun by ``before`` and the last ended by ``after``."""
-    line = indent + before + _one_line(value) + after
-    if len(line) <= _WIDTH or not isinstance(value, dict | list) or not value:
-        yield line
-        return
-    inner = indent + "    "
-    yield indent + before + ("{" if isinstance(value, dict) else "[")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _literal(item, before=f"{_one_line(key)}: ", after=",", indent=inner)
-    else:
-        yield from _packed([_one_line(item) for item in value], indent=inner)
-    yield indent + ("}" if isinstance(value, dict) else "]") + after
-
-
-def _packed(items: list[str], *, indent: str) -> Iterator[str]:
-    """Items of a list, as many on a line as fit; wider lines for a list that is very long."""
-    width = max(_WIDTH, sum(len(item) + 2 for item in items) // _MAX_LIST_LINES + len(indent))
-    line = indent
-    for item in items:
-        if line != indent and len(line) + len(item) + 1 > width:
-            yield line.rstrip()
-            line = indent
-        line += f"{item}, "
-    yield line.rstrip()
-
-
-def _one_line(value: object) -> str:
-    """A literal on one line; a number that has no literal (NaN, infinities) by name."""
-    if isinstance(value, _Name):
-        return str(value)
-    if isinstance(value, float) and repr(value) in {"nan", "inf", "-inf"}:
-        return f'float("{value!r}")'
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_one_line, value)) + "]"
-    if isinstance(value, tuple):
-        return "(" + ", ".join(map(_one_line, value)) + ")"
-    if isinstance(value, dict):
-        return (
-            "{"
-            + ", ".join(f"{_one_line(key)}: {_one_line(item)}" for key, item in value.items())
-            + "}"
-        )
-    text = repr(value)
-    if isinstance(value, str | bytes) and '"' not in text and "\\'" not in text:
-        return text[:-1].replace("'", '"', 1) + '"'
-    return text
+def _features(facts: ReaderFacts) -> tuple[str, dict[str, dict[str, object]]]:
+    """The constant of the features, and its value."""
+    features = describe(facts.features)
+    if facts.label is not None and isinstance(facts.features[facts.label], ClassLabel):
+        features[facts.label]["names"] = Name("CLASS_NAMES")
+    return "FEATURES: dict[str, dict[str, Any]]", features

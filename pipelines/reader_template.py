@@ -223,10 +223,14 @@ def _beside(name: str) -> Any:
     """The module of this name that lies beside this file."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     if not os.path.exists(path):
-        raise ValueError(f"There is no {path}, which this option needs: copy it from {NAME}.")
+        raise ValueError(f"There is no {path}, which is needed here: copy it from {NAME}.")
     spec: Any = importlib.util.spec_from_file_location(f"{name}_{FINGERPRINT}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    # [if values]
+    if vars(module).get("FINGERPRINT", FINGERPRINT) != FINGERPRINT:
+        raise ValueError(f"{path} is of another snapshot: copy it from {NAME} {FINGERPRINT}.")
+    # [end]
     return module
 
 
@@ -399,7 +403,8 @@ def _parser(
             # [end]
             # [if each]
             if FEATURES[name]["storage"] == "encoded" or name in SIDES:
-                values[name] = _each_image(name, values, size)
+                parts = [values.pop(part) for part in (name, *SIDES.get(name, ()))]
+                values[name] = _each_image(parts, FEATURES[name], size)
             # [end]
             values[name] = tf.cast(values[name], kind)
             if scale is not None:
@@ -592,41 +597,34 @@ def _pixels(pixels: Any, feature: dict[str, Any], size: tuple[int, int]) -> Any:
 
 # [end]
 # [if each]
-def _each_image(name: str, values: dict[str, Any], size: tuple[int, int]) -> Any:
-    """A batch of images that are decoded, or shaped, one by one."""
-    feature, channels = FEATURES[name], FEATURES[name]["channels"]
+def _each_image(parts: list[Any], feature: dict[str, Any], size: tuple[int, int]) -> Any:
+    """A batch of images that are decoded, or shaped, one by one: contents, and what is beside."""
+    shape = [*size, feature["channels"]]
 
-    def one(image: dict[str, Any]) -> Any:
+    def one(content: Any, *sides: Any) -> Any:
         # [if varying]
         if feature["storage"] == "raw":
-            pixels = tf.io.decode_raw(image[name], tf.uint8)
-            sides = (image[f"{name}/height"], image[f"{name}/width"])
-            pixels = tf.reshape(pixels, [*sides, channels])
+            image = tf.reshape(tf.io.decode_raw(content, tf.uint8), [*sides, shape[2]])
         # [end]
         # [if encoded]
         if feature["storage"] == "encoded":
-            pixels = _decode(image[name], channels)
+            image = _decode(content, shape[2])
         # [end]
         # [if rotated]
-        if name in SIDES and feature["storage"] == "encoded":
-            pixels = _upright(pixels, image[f"{name}/orientation"])
+        if feature["storage"] == "encoded" and sides:
+            image = _upright(image, sides[0])
         # [end]
         if size != (feature["height"], feature["width"]):
-            same = tf.reduce_all(tf.shape(pixels)[:2] == size)
-            pixels = tf.cond(same, lambda: pixels, lambda: _resize(pixels, size))
-        return tf.ensure_shape(pixels, [*size, channels])
+            same = tf.reduce_all(tf.shape(image)[:2] == size)
+            image = tf.cond(same, lambda: image, lambda: _resize(image, size))
+        return tf.ensure_shape(image, shape)
 
-    columns = {column: values.pop(column) for column in (name, *SIDES.get(name, ()))}
-    specs = {column: tf.TensorSpec([], value.dtype) for column, value in columns.items()}
-    function = tf.function(one, autograph=False).get_concrete_function(specs)
-    return tf.raw_ops.MapDefun(  # costs 10 µs an image less than tf.map_fn
-        arguments=tf.nest.flatten(columns),
-        captured_inputs=[],
-        output_types=[tf.uint8],
-        output_shapes=[[*size, channels]],
-        f=function,
-        max_intra_op_parallelism=1,
-    )[0]
+    specs = [tf.TensorSpec([], part.dtype) for part in parts]
+    f = tf.function(one, autograph=False).get_concrete_function(*specs)
+    (images,) = tf.raw_ops.MapDefun(  # costs 10 µs an image less than tf.map_fn
+        arguments=parts, captured_inputs=[], output_types=[tf.uint8], output_shapes=[shape], f=f
+    )
+    return images
 
 
 # [end]
@@ -651,12 +649,8 @@ def _decode(content: Any, channels: int) -> Any:
     # [if any_format]
     is_jpeg = tf.strings.substr(content, 0, 3) == b"\xff\xd8\xff"
 
-    def jpeg(channels: int = 3) -> Any:
-        return tf.io.decode_jpeg(content, channels, dct_method="INTEGER_ACCURATE")
-
-    def other(channels: int = 3) -> Any:
-        return tf.io.decode_image(content, channels, expand_animations=False)
-
+    jpeg = functools.partial(tf.io.decode_jpeg, content, channels=3, dct_method="INTEGER_ACCURATE")
+    other = functools.partial(tf.io.decode_image, content, channels=3, expand_animations=False)
     # [if webp]
     is_riff = tf.strings.substr(content, 0, 4) == b"RIFF"
     is_webp = is_riff & (tf.strings.substr(content, 8, 4) == b"WEBP")
@@ -681,7 +675,7 @@ def _decode(content: Any, channels: int) -> Any:
 
     def grey_jpeg() -> Any:
         cmyk = tf.io.extract_jpeg_shape(content)[2] == 4
-        return tf.cond(cmyk, lambda: luma(jpeg()), lambda: jpeg(1))
+        return tf.cond(cmyk, lambda: luma(jpeg()), lambda: jpeg(channels=1))
 
     if channels == 1:
         return tf.cond(is_jpeg, grey_jpeg, lambda: luma(other_or_webp()))
@@ -696,7 +690,7 @@ def _decode(content: Any, channels: int) -> Any:
         bare = tf.cond(
             shallow, lambda: tf.shape(tf.io.decode_png(content))[2] % 2 == 1, lambda: False
         )
-        return tf.cond(bare, lambda: opaque(other()), lambda: other(4))
+        return tf.cond(bare, lambda: opaque(other()), lambda: other(channels=4))
 
     # [if webp]
     def transparent_webp() -> Any:

@@ -86,7 +86,7 @@ def check_readers(readers: Iterable[str]) -> tuple[str, ...]:
 
 def emit_readers(facts: ReaderFacts, readers: Sequence[str]) -> dict[str, str]:
     """The content of the readers' files, by their names."""
-    emitted = {READER: emit_reader(facts)}
+    emitted = emit_reader(facts)
     if "numpy" in readers:
         emitted[READER_NUMPY] = emit_numpy_reader(facts)
     return emitted

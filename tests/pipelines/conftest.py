@@ -84,7 +84,7 @@ def write_snapshot(
         rotated=rotated,
         **told,
     )
-    for name, text in {"reader.py": emit_reader(facts), **emit_tools()}.items():
+    for name, text in (emit_reader(facts) | emit_tools()).items():
         (folder / name).write_text(text, encoding="utf-8")
     return load(folder / "reader.py")
 

@@ -321,6 +321,23 @@ class TestEncodedImages:
         for content, pixels in zip(contents, found, strict=True):
             assert (pixels == decode_pixels(tf.constant(content), channels).numpy()).all()
 
+    def test_what_lies_beside_belongs_to_this_snapshot(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        features = {**self.FEATURES, "image": Image(channels=4, storage="encoded")}
+        records = [self.record(encode(gradient(16, 16), "JPEG"))]
+        reader = write_snapshot(tmp_path, features, {"train": [records]})
+        beside = tmp_path / "reader_values.py"
+        assert reader.dataset("train", 1, image_size=(8, 8)).element_spec["image"].shape[3] == 4
+        text = beside.read_text()
+        beside.write_text(text.replace(reader.FINGERPRINT, "f" * 16))
+        reader._beside.cache_clear()
+        with pytest.raises(ValueError, match=r"reader_values.py is of another snapshot: copy it"):
+            reader.dataset("train", 1, image_size=(8, 8))
+        beside.unlink()
+        with pytest.raises(ValueError, match=r"There is no .*reader_values.py, which is needed"):
+            reader.dataset("train", 1, image_size=(8, 8))
+
     @pytest.mark.parametrize("size", [None, (10, 12)])
     def test_images_of_one_size_need_no_image_size(
         self, tmp_path: Path, size: tuple[int, int] | None, write_snapshot: WriteSnapshot
@@ -386,7 +403,7 @@ def test_the_layout_is_what_the_encoder_writes() -> None:
             rotated_images=frozenset(),
             version="1",
         )
-    )
+    )["reader.py"]
     line = text[text.index("LAYOUT") : text.index("COMPRESSION =")]
     values: dict[str, Any] = {}
     exec(line, {}, values)
