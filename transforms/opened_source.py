@@ -242,14 +242,16 @@ class OpenedSource:
         else:
             prefix = self.full_path("")
             listed = filesystem.find(self.root, detail=True)
-            found = {name.removeprefix(prefix).lstrip("/"): listed[name] for name in listed}
+            found = {}
+            for name in sorted(listed):  # an absolute name comes first, and yields to its twin
+                found[name.removeprefix(prefix).lstrip("/")] = listed[name]
         for path, info in found.items():
             if not path or path.endswith("/") or info.get("type") == "directory":
                 continue
             if not (self._wanted(tuple(path.split("/"))) or info.get("damage")):
                 continue
             problem = info.get("problem", "")
-            if self.archived and ".." in path.split("/"):
+            if self.archived and (".." in path.split("/") or info["name"].startswith("/")):
                 problem = LEADS_OUT
             problem = problem or expansion_problem(info, self.limits.max_expansion)
             if problem:
