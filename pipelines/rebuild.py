@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ..schemas.blocks import ShardInfo, ShardPlan, SplitPlan
 from ..schemas.errors import DamagedSnapshotError, RecipeError, SnapshardError
@@ -20,11 +20,9 @@ from ..schemas.manifest import Manifest, ShardEntry
 from ..schemas.naming import READER_NUMPY, ShardName, join
 from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
-from ..schemas.shards import Compression
 from ..transforms import storage
-from ..transforms.example_bytes import first_difference
+from ..transforms.example_bytes import first_difference, stored_examples
 from ..transforms.shards import ShardWriter, shard_name
-from ..transforms.tfrecord import FRAME_BYTES, uncompressed_chunks
 from .build import Build, make_runner
 from .engines import runner_config
 from .part_changes import build_facts
@@ -36,7 +34,6 @@ from .staging import stage
 from .survey import Survey, survey
 from .verify_index import read_id
 
-_HEAD_BYTES, _FOOT_BYTES = 12, 4
 _WANTED = re.compile(r"(?:(?P<split>[A-Za-z][A-Za-z0-9_]*)-)?(?P<number>\d+)")
 
 
@@ -269,8 +266,8 @@ class _Comparison:
     def _first_record(self) -> str:
         """The first record that differs, and in what."""
         compression = self._name.compression
-        mine = _records(join(self._snapshot.path, self._shard.file), compression)
-        given = _records(join(self._rebuilt, self._shard.file), compression)
+        mine = stored_examples(join(self._snapshot.path, self._shard.file), compression)
+        given = stored_examples(join(self._rebuilt, self._shard.file), compression)
         try:
             pairs = itertools.zip_longest(mine, given)
             for number, (published, rebuilt) in enumerate(pairs):
@@ -297,34 +294,3 @@ class _Comparison:
             return read_id(storage.read_bytes(join(folder, self._name.index_files[1])), number)
         except SnapshardError:
             return None
-
-
-def _records(url: str, compression: Compression) -> Iterator[bytes]:
-    """The serialized examples of a file, in order; no checksum is held.
-
-    Raises:
-        DamagedSnapshotError: if it ends in the middle of one.
-    """
-    chunks = uncompressed_chunks(url, compression)
-    held = b""
-    while True:
-        while len(held) < _HEAD_BYTES and (chunk := next(chunks, b"")):
-            held += chunk
-        if not held:
-            return
-        length = FRAME_BYTES + int.from_bytes(held[:8], "little")
-        parts, size = [held], len(held)
-        while size < length and (chunk := next(chunks, b"")):
-            parts.append(chunk)
-            size += len(chunk)
-        held = b"".join(parts)
-        if size < length:
-            raise DamagedSnapshotError(f"{storage.redact(url)} ends in the middle of a record.")
-        at = 0
-        while at + _HEAD_BYTES <= len(held):
-            length = FRAME_BYTES + int.from_bytes(held[at : at + 8], "little")
-            if at + length > len(held):
-                break
-            yield held[at + _HEAD_BYTES : at + length - _FOOT_BYTES]
-            at += length
-        held = held[at:]

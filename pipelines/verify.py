@@ -14,7 +14,16 @@ from collections.abc import Iterator
 from ..schemas.errors import DamagedSnapshotError, StorageError
 from ..schemas.features import ClassLabel
 from ..schemas.manifest import Manifest, ShardEntry, read_manifest
-from ..schemas.naming import BUILD, MANIFEST, READER, SCHEMA, UNLISTED, ShardName, join
+from ..schemas.naming import (
+    BUILD,
+    MANIFEST,
+    READER,
+    READER_NUMPY,
+    SCHEMA,
+    UNLISTED,
+    ShardName,
+    join,
+)
 from ..schemas.progress import Progress
 from ..transforms import storage
 from ..transforms.index import index_sizes
@@ -132,6 +141,7 @@ def _report(folder: str, manifest: Manifest | None, findings: Findings) -> Repor
         return report
     return dataclasses.replace(
         report,
+        options=" --readers tf,numpy" if READER_NUMPY in manifest.files else "",
         num_files=len(manifest.files),
         num_bytes=sum(entry.bytes for entry in manifest.files.values()),
         num_examples=sum(split.num_examples for split in manifest.splits.values()),
@@ -154,7 +164,7 @@ def _read(folder: str, findings: Findings) -> Manifest | None:
     try:
         manifest, checksum = read_manifest(content, where=where)
     except DamagedSnapshotError as error:
-        what = str(error).removeprefix(f"{where} ").removesuffix(" Build again.")
+        what = str(error).removeprefix(f"{where} ").removesuffix(" Build again with --repair.")
         findings.manifest(f"{what} Nothing else can be checked without it.")
         return None
     if checksum == "wrong":

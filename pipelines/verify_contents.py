@@ -14,14 +14,17 @@ from functools import partial
 import numpy as np
 
 from ..schemas.errors import SnapshardError, StorageError
+from ..schemas.features import ClassLabel
 from ..schemas.manifest import FileEntry, Manifest, ShardEntry, read_manifest
 from ..schemas.naming import MANIFEST, ShardName, join
 from ..transforms import storage
 from ..transforms.damage import Frames, Scan, scan_damage
+from ..transforms.example_bytes import stored_examples
 from .snapshot_files import FoundFile, SnapshotFiles
 from .verify_code import MAX_CODE_BYTES, check_code, is_code
 from .verify_index import (
     StaleIndexError,
+    check_against_examples,
     check_against_frames,
     check_labels,
     check_offsets,
@@ -47,6 +50,7 @@ class ContentChecker:
         shards = [shard for split in manifest.splits.values() for shard in split.shards]
         self._shards = {shard.file: shard for shard in shards}
         label = manifest.features.get(manifest.label) if manifest.label is not None else None
+        self._label = label
         self._index: dict[str, tuple[ShardEntry, Callable[[bytes], object]]] = {}
         for shard in shards:
             name = ShardName.parse(shard.file)
@@ -148,6 +152,13 @@ class ContentChecker:
                 if file == offsets and scan is not None:
                     check_against_frames(content, scan.frames, shard)
                 self._index[file][1](content)
+                if file == name.labels_file and whole and isinstance(self._label, ClassLabel):
+                    examples = stored_examples(
+                        join(self._files.folder, shard.file), name.compression
+                    )
+                    check_against_examples(
+                        content, examples, name=str(self._manifest.label), label=self._label
+                    )
             except StaleIndexError as error:
                 record_id = None if error.record is None else ids(error.record)
                 self._note_stale(file, error, record_id=record_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 from ..schemas.features import ClassLabel, Feature
 from ..schemas.manifest import MAX_LABELS, ShardEntry
 from ..transforms.damage import Frames
+from ..transforms.example_bytes import example_features, int64_values
 from ..transforms.index import class_codes_from_bytes, index_from_bytes
 from ..transforms.tfrecord import FRAME_BYTES
 
@@ -141,6 +143,31 @@ def check_labels(content: bytes, shard: ShardEntry, *, label: Feature | None) ->
             raise StaleIndexError(
                 f"tells of {count:,} records of {name!r}, and the manifest of {expected:,}"
             )
+
+
+def check_against_examples(
+    content: bytes, examples: Iterable[bytes], *, name: str, label: ClassLabel
+) -> None:
+    """Holds ``<shard>.labels`` against the classes that the shard's examples have.
+
+    Raises:
+        StaleIndexError: naming the first record whose class it tells wrongly.
+    """
+    try:
+        codes = class_codes_from_bytes(content).tolist()
+        for n, (code, example) in enumerate(zip(codes, examples, strict=False)):
+            values = int64_values(example_features(example).get(name, b"")) or [-1]
+            if code != values[0]:
+                told, held = (_class_name(value, label) for value in (code, values[0]))
+                raise StaleIndexError(f"tells {told}, and the example has {held}", record=n)
+    except ValueError:
+        # No class can be told of what is no example, or no list of classes.
+        return
+
+
+def _class_name(code: int, label: ClassLabel) -> str:
+    known = 0 <= code < len(label.names)
+    return f"the class {label.names[code]!r}" if known else "no class"
 
 
 def read_id(content: bytes, record: int) -> str | None:

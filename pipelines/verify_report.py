@@ -90,6 +90,8 @@ class Report:
     """What differs, and does no harm to the data."""
     unreadable: Sequence[Finding] = ()
     """What could not be looked at, so that nothing is known of it."""
+    options: str = ""
+    """Of the command that builds it, as far as the snapshot tells them."""
     sampled: Sampled | None = None
     """None where everything was checked."""
 
@@ -143,10 +145,10 @@ class Report:
         if lost:
             out = shlex.quote(_output_root(self.path))
             told.append(
-                "To mend it: snapshard build SOURCE --out "
-                f"{out} --repair, where SOURCE is the recipe or data that it was built from. It "
-                "builds again what is damaged, from the runs in the workspace where they are "
-                "there. Or restore the files from a copy."
+                f"To mend it: snapshard build SOURCE --out {out}{self.options} --repair, where "
+                "SOURCE is the recipe or data that it was built from (with --limit, if that was "
+                "given). It builds again what is damaged, from the runs in the workspace where "
+                "they are there. Or restore the files from a copy."
             )
         obstacles = [f for f in self.damages if f.kind == "not a file"]
         extra = [f for f in self.damages if f.kind == "extra"]

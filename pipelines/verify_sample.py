@@ -126,6 +126,7 @@ def check_sample(
         num_hashed += len(chosen)
     else:
         stretches = list(_choose_stretches(readable, wanted, rng))
+        stretches.sort(key=lambda stretch: (stretch[0].file, stretch[1]))
         progress.start(_STEP, total=len(stretches), unit="places")
         num_records = 0
         for done, (shard, first, number) in enumerate(stretches, start=1):

@@ -24,6 +24,7 @@ FORMAT_VERSION = 1
 MAX_LABELS = 1000
 """``label_counts`` keeps the most frequent labels, so many."""
 
+_MEND = "Build again with --repair."
 _STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 _Count = Annotated[int, pydantic.Field(ge=0, lt=1 << 63)]
@@ -174,11 +175,9 @@ def read_manifest(
     try:
         value: Any = json.loads(content.decode(), object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
-        raise DamagedSnapshotError(f"{where} is not JSON: {error}. Build again.") from None
+        raise DamagedSnapshotError(f"{where} is not JSON: {error}. {_MEND}") from None
     if not isinstance(value, dict):
-        raise DamagedSnapshotError(
-            f"{where} is not a manifest: it holds no JSON object. Build again."
-        )
+        raise DamagedSnapshotError(f"{where} is not a manifest: it holds no JSON object. {_MEND}")
     if value.get("format_version") != FORMAT_VERSION:
         raise DamagedSnapshotError(
             f"{where} has format_version {value.get('format_version')!r}, expected "
@@ -197,7 +196,7 @@ def read_manifest(
     except SnapshardError as error:
         # What the features' own checks say.
         trouble = str(error)
-    raise DamagedSnapshotError(f"{where} is not a manifest: {trouble}. Build again.")
+    raise DamagedSnapshotError(f"{where} is not a manifest: {trouble}. {_MEND}")
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,9 +9,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..schemas.errors import DamagedSnapshotError
+from ..schemas.shards import Compression
+from . import storage
+from .tfrecord import FRAME_BYTES, uncompressed_chunks
+
+_HEAD_BYTES, _FOOT_BYTES = 12, 4
 _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
 _FIXED = {_EIGHT: 8, _FOUR: 4}
 _INT64_LIST = 3
+
+
+def stored_examples(url: str, compression: Compression) -> Iterator[bytes]:
+    """The serialized examples of a file, in order; no checksum is held.
+
+    Raises:
+        DamagedSnapshotError: if it ends in the middle of one, or its compression is broken.
+        StorageError: if it cannot be read.
+    """
+    chunks = uncompressed_chunks(url, compression)
+    held = b""
+    while True:
+        while len(held) < _HEAD_BYTES and (chunk := next(chunks, b"")):
+            held += chunk
+        if not held:
+            return
+        length = FRAME_BYTES + int.from_bytes(held[:8], "little")
+        parts, size = [held], len(held)
+        while size < length and (chunk := next(chunks, b"")):
+            parts.append(chunk)
+            size += len(chunk)
+        held = b"".join(parts)
+        if size < length:
+            raise DamagedSnapshotError(f"{storage.redact(url)} ends in the middle of a record.")
+        at = 0
+        while at + _HEAD_BYTES <= len(held):
+            length = FRAME_BYTES + int.from_bytes(held[at : at + 8], "little")
+            if at + length > len(held):
+                break
+            yield held[at + _HEAD_BYTES : at + length - _FOOT_BYTES]
+            at += length
+        held = held[at:]
 
 
 def example_features(serialized: bytes) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow as pa
 import pytest
 
 import snapshard as ss
@@ -21,6 +22,7 @@ from snapshard.pipelines.verify_report import Report
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
+from snapshard.transforms.encode import encode_examples
 
 from .whole_snapshots import FINGERPRINT, edit_manifest, frame, list_file, whole_snapshot
 
@@ -376,7 +378,7 @@ def test_every_flipped_bit_of_a_shard_is_found(tmp_path: Path, compress: bool) -
 def test_every_truncation_is_found(snapshot: Path) -> None:
     path = snapshot / TRAIN[0]
     content = path.read_bytes()
-    for num_bytes in range(len(content)):
+    for num_bytes in range(0, len(content), 3):
         path.write_bytes(content[:num_bytes])
         report = _check(snapshot)
         assert report.damages[0].what == f"has {num_bytes} bytes, expected 198"
@@ -430,6 +432,20 @@ def test_damages_are_all_told_and_shown_up_to_a_limit(tmp_path: Path) -> None:
         "record_id": "train/0/2.txt",
         "what": value["damages"][3]["what"],
     }
+
+
+def test_the_class_that_differs_is_named(tmp_path: Path) -> None:
+    """Where as many records of each class are told as there are."""
+    columns = {"label": pa.array([[0], [1], [0], [1]], pa.list_(pa.int64()))}
+    rows = encode_examples(pa.record_batch(columns)).to_pylist()
+    folder = whole_snapshot(tmp_path / "made", {"train": [rows]}, labelled=True)
+    name = "index/train-00000-of-00001.tfrecord.labels"
+    (folder / name).write_bytes(bytes([0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]))
+    assert [str(finding) for finding in _check(folder).damages] == [
+        f"{name}: {NOT_WRITTEN}",
+        f"{name}: record 1 (id 'train/0/1.txt'): does not fit its shard: it tells the class 'no', "
+        "and the example has the class 'yes'",
+    ]
 
 
 def test_files_of_another_snapshot(tmp_path: Path) -> None:

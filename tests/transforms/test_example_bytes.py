@@ -1,0 +1,75 @@
+"""Examples are taken apart as the protocol buffers' own parser does."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshard.schemas.errors import DamagedSnapshotError
+from snapshard.transforms.encode import encode_examples
+from snapshard.transforms.example_bytes import (
+    example_features,
+    first_difference,
+    int64_values,
+    stored_examples,
+)
+from snapshard.transforms.tfrecord import write_tfrecord
+
+NUMBERS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4)
+TEXTS = st.lists(st.binary(max_size=300), max_size=3)
+
+
+def _example(numbers: list[int], texts: list[bytes], **more: list[float]) -> bytes:
+    columns = {
+        "n": pa.array([numbers], pa.list_(pa.int64())),
+        "t": pa.array([texts], pa.list_(pa.binary())),
+        **{name: pa.array([value], pa.list_(pa.float32())) for name, value in more.items()},
+    }
+    (serialized,) = encode_examples(pa.record_batch(columns)).to_pylist()
+    return bytes(serialized)
+
+
+@given(NUMBERS, TEXTS)
+def test_features_are_taken_apart(numbers: list[int], texts: list[bytes]) -> None:
+    found = example_features(_example(numbers, texts, f=[0.5]))
+    assert set(found) == {"n", "t", "f"}
+    assert int64_values(found["n"]) == numbers
+    assert int64_values(found["t"]) == int64_values(found["f"]) == []
+
+
+def test_what_differs_is_named() -> None:
+    one = _example([1], [b"a"])
+    assert first_difference(one, _example([2], [b"a"])) == "feature 'n'"
+    assert first_difference(one, _example([2], [b"b"])) == "features 'n', 't'"
+    assert first_difference(one, _example([1], [b"a"], f=[1.0])) == "feature 'f'"
+    many = _example([1], [b"a"], **{f"f{n}": [1.0] for n in range(7)})
+    assert first_difference(one, many) == "features 'f0', 'f1', 'f2', 'f3', 'f4' and 2 more"
+    assert first_difference(one, one) == "the order of its features"
+
+
+@given(st.binary(max_size=60))
+def test_what_is_no_example(content: bytes) -> None:
+    for read in (example_features, int64_values):
+        try:
+            read(content)
+        except ValueError:
+            continue
+
+
+@pytest.mark.parametrize("content", [b"\x0a", b"\x0a\x05a", b"\x0b", b"\x80" * 11, b"\x09\x01"])
+def test_what_breaks_off_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match="no message of protocol buffers"):
+        example_features(content)
+
+
+def test_examples_of_a_file_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    examples = [b"", b"a" * 9_000_000, *(bytes([n]) * n for n in range(100))]
+    chunks = [pa.array(examples, pa.large_binary())]
+    write_tfrecord(str(path), chunks, compression="none")
+    assert list(stored_examples(str(path), "none")) == examples
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(DamagedSnapshotError, match="ends in the middle of a record"):
+        list(stored_examples(str(path), "none"))
