@@ -46,21 +46,35 @@ class _Seen:
     changed: int = 0
     first: int | None = None
     last_kept: int | None = None
+    last_paired: int | None = None
     gone: npt.NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.empty(0, np.uint64))
     come: npt.NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.empty(0, np.uint64))
 
-    @property
-    def shifted(self) -> bool:
-        """Whether contents are the same at other places."""
-        if self.removed + self.added + self.changed < _FEW:
+    def note(self, kind: str, first: int, last: int, number: int) -> None:
+        """Takes in some records of a kind, of which the first and the last lie here."""
+        if kind in ("kept", "changed"):
+            self.last_paired = last if self.last_paired is None else max(last, self.last_paired)
+        if kind == "kept":
+            self.last_kept = last if self.last_kept is None else max(last, self.last_kept)
+        elif kind != "rewritten":
+            setattr(self, kind, getattr(self, kind) + number)
+        if kind in ("removed", "added"):
+            self.first = first if self.first is None else min(first, self.first)
+
+    def shifted(self, *, by_contents: bool) -> bool:
+        """Whether contents are the same at other places.
+
+        Where contents do not tell, all ids behind one place differ, and those before are as they
+        were.
+        """
+        if by_contents:
+            both = _lowest(np.concatenate([self.gone, self.come]))
+            shared = np.isin(both, self.gone) & np.isin(both, self.come)
+            few = self.removed + self.added + self.changed < _FEW
+            return not few and 2 * int(shared.sum()) >= len(both) > 0
+        if min(self.removed, self.added) < _FEW or self.first is None or self.last_paired is None:
             return False
-        both = _lowest(np.concatenate([self.gone, self.come]))
-        shared = np.isin(both, self.gone) & np.isin(both, self.come)
-        if len(both) and 2 * int(shared.sum()) >= len(both):
-            return True
-        # A new mean changes every content, and ids alone are left to tell.
-        kept_before = self.first is None or self.last_kept is None or self.last_kept < self.first
-        return min(self.removed, self.added) >= _FEW and kept_before
+        return self.last_paired < self.first
 
 
 class Shifts:
@@ -73,15 +87,13 @@ class Shifts:
 
     def see(self, compared: ComparedRecords, changed: npt.NDArray[np.bool_]) -> None:
         """Takes in a range of compared records; ``changed`` says of each pair whether it is."""
-        old, new = compared.old, compared.new
-        kept = compared.pairs[~changed, 0]
-        changed_old, changed_new = compared.pairs[changed, 0], compared.pairs[changed, 1]
+        old, new, pairs = compared.old, compared.new, compared.pairs
         for records, rows, kind in (
             (old, compared.removed, "removed"),
             (new, compared.added, "added"),
-            (old, changed_old, "changed"),
-            (new, changed_new, "rewritten"),
-            (old, kept, "kept"),
+            (old, pairs[changed, 0], "changed"),
+            (new, pairs[changed, 1], "rewritten"),
+            (old, pairs[~changed, 0], "kept"),
         ):
             if len(rows):
                 ids = records.ids.take(pa.array(rows))
@@ -100,15 +112,8 @@ class Shifts:
         )
         for row in grouped.to_pylist():
             seen = self._of(row["source"])
-            if seen is None:
-                continue
-            if kind == "kept":
-                seen.last_kept = max(row["position_max"], seen.last_kept or 0)
-                continue
-            if kind != "rewritten":
-                setattr(seen, kind, getattr(seen, kind) + row["position_count"])
-            first = row["position_min"]
-            seen.first = first if seen.first is None else min(first, seen.first)
+            if seen is not None:
+                seen.note(kind, row["position_min"], row["position_max"], row["position_count"])
         if kind != "kept" and self._contents:
             held = contents[numbered.to_numpy(zero_copy_only=False)]
             self._sample(sources, held, kind)
@@ -133,18 +138,24 @@ class Shifts:
             return None
         return self._files.setdefault(name, _Seen())
 
-    def found(self) -> list[ShiftedFile]:
-        """The shifted files, by path."""
+    def found(self, *, none_same: bool) -> list[ShiftedFile]:
+        """The shifted files, by path.
+
+        Args:
+            none_same: Whether no record at all is as it was: a new mean, say, changes every
+                content, and ids alone are left to tell.
+        """
+        by_contents = self._contents and not none_same
         return [
             ShiftedFile(
                 source=source,
-                after=seen.last_kept,
+                after=seen.last_kept if by_contents else seen.last_paired,
                 num_removed=seen.removed,
                 num_added=seen.added,
                 num_changed=seen.changed,
             )
             for source, seen in sorted(self._files.items())
-            if seen.shifted
+            if seen.shifted(by_contents=by_contents)
         ]
 
 

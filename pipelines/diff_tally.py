@@ -140,5 +140,5 @@ class Tally:
             moves={(names[old], names[new]): n for (old, new), n in self._moves.items()},
             first={kind: tuple(ids) for kind, ids in self._first.items()},
             moved_from=tuple(self._moved_from),
-            shifted=tuple(self._shifts.found()),
+            shifted=tuple(self._shifts.found(none_same=self._num_same + num_shared == 0)),
         )

@@ -159,7 +159,24 @@ class TestShiftedFiles:
         assert file.num_removed + file.num_changed == 201
         (back,) = compared(new, old).records.shifted
         assert back.source == "t.csv"
-        assert compared(old, new, contents=False).records.shifted
+
+    def test_ids_tell_where_contents_do_not(self, tmp_path: Path) -> None:
+        """After a new mean no content is what it was."""
+        lines = [b"%05d\n" % n * (1 + n // 50) for n in range(300)]
+        before = self.text(lines)
+        after = {
+            record_id: (split, b"new " + content)
+            for record_id, (split, content) in self.text(
+                [*lines[:200], b"in between\n", *lines[200:]]
+            ).items()
+        }
+        old, new = put_records(tmp_path / "a", before), put_records(tmp_path / "b", after)
+        place = len(b"".join(lines[:200]))
+        for found in (compared(old, new), compared(old, new, contents=False)):
+            (file,) = found.records.shifted
+            assert file.source == "t.csv"
+            assert file.after is not None
+            assert file.after <= place
 
     def test_rows_by_number(self, tmp_path: Path) -> None:
         """A row put in changes all that follow, and adds one."""
@@ -179,7 +196,7 @@ class TestShiftedFiles:
             "append": [*lines, b"new\n", b"newer\n", b"newest\n"],
             "cut off": lines[:200],
             "in place": [line.replace(b"5", b"6") for line in lines],
-            "other rows": [*lines[:200], *(b"%d#%d\n" % (n, n) for n in range(2))],
+            "other rows": [*lines[:200], *(b"%d#%d\n" % (n, n) for n in range(99))],
             "none": lines,
         }[change]
         old = put_records(tmp_path / "a", self.text(lines))

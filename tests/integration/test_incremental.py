@@ -1,0 +1,273 @@
+"""Files are added, changed and removed: what is prepared again, and that nothing tells it after."""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines import inventory, memo
+from snapshard.pipelines.diff import diff
+from snapshard.schemas.blocks import Block
+from snapshard.schemas.progress import Silent
+from snapshard.transforms.blocks import group_blocks
+from snapshard.transforms.sources import csv_files, json_lines, text_files, tfrecord_files
+from snapshard.transforms.tfrecord import write_tfrecord
+
+BLOCK_BYTES = 16_000
+CUT_BYTES = 8_000
+NEAR = 8
+"""So many of the files below are a block of the largest size."""
+
+RECIPE = """
+import snapshard as ss
+{before}
+recipe = ss.Recipe(name="made", source={source}, {rest})
+"""
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with large files, in little: blocks of 16 kB, places to cut every 8 kB."""
+    for module in (inventory, memo):
+        monkeypatch.setattr(module, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(inventory, "CHUNK_BYTES", CUT_BYTES // 2)
+    for module in (csv_files, json_lines, text_files, tfrecord_files):
+        monkeypatch.setattr(module, "CUT_BYTES", CUT_BYTES)
+    grouping = functools.partial(group_blocks, block_bytes=BLOCK_BYTES)
+    monkeypatch.setattr(inventory, "group_blocks", grouping)
+
+
+def blocks_of(lab: Any, snapshot: ss.Snapshot) -> set[Block]:
+    """The blocks that a snapshot was made of, as the workspace lists them."""
+    lists = Path(snapshot.path).parent / ".work" / "blocks"
+    return {
+        Block.from_line(line)
+        for name in lab.build_facts(snapshot)["work"]["blocks"]
+        for line in (lists / f"{name}.jsonl").read_bytes().splitlines()
+    }
+
+
+def paths(blocks: set[Block]) -> set[str]:
+    return {part.path for block in blocks for part in block.ranges}
+
+
+class Table:
+    """Rows of a table, written in one format or another."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        folder.mkdir()
+        self.folder, self.kind = folder, kind
+
+    def put(self, name: str, rows: list[tuple[int, str]]) -> None:
+        path = self.folder / f"{name}.{self.kind}"
+        if self.kind == "csv":
+            path.write_text("n,word\n" + "".join(f"{n},{word}\n" for n, word in rows))
+        elif self.kind == "jsonl":
+            lines = (json.dumps({"n": n, "word": word}) + "\n" for n, word in rows)
+            path.write_text("".join(lines))
+        elif self.kind == "parquet":
+            table = pa.table({"n": [n for n, _ in rows], "word": [word for _, word in rows]})
+            pq.write_table(table, path, row_group_size=100)
+        else:
+            examples = [ss.encode_example({"n": n, "word": w}, FEATURES) for n, w in rows]
+            write_tfrecord(str(path), [pa.array(examples, pa.large_binary())], compression="none")
+
+    def remove(self, name: str) -> None:
+        (self.folder / f"{name}.{self.kind}").unlink()
+
+
+FEATURES = {"n": ss.Scalar("int64"), "word": ss.Text()}
+SOURCES = {
+    "csv": 'ss.Csv("data")',
+    "jsonl": 'ss.JsonLines("data")',
+    "parquet": 'ss.Parquet("data")',
+    "tfrecord": 'ss.TFRecords("data")',
+}
+
+
+def some_rows(seed: int, num: int) -> list[tuple[int, str]]:
+    rng = np.random.default_rng(seed)
+    return [(int(n), f"{'x' * int(n % 9)}{n}") for n in rng.integers(0, 10**6, num)]
+
+
+def project(folder: Path, kind: str, rest: str = "", before: str = "") -> tuple[Table, Path]:
+    table = Table(folder / "data", kind)
+    recipe = folder / "recipe.py"
+    recipe.write_text(RECIPE.format(source=SOURCES[kind], rest=rest, before=before))
+    return table, recipe
+
+
+def check_again(
+    lab: Any,
+    recipe: Path,
+    tmp_path: Path,
+    first: ss.Snapshot,
+    *,
+    touched: set[str],
+    one_stage: bool = True,
+) -> tuple[ss.Snapshot, int]:
+    """Builds again, and from nothing; gives how many blocks the former had to prepare."""
+    second = lab.build(recipe, tmp_path / "out")
+    anew = lab.build(recipe, tmp_path / f"anew-{second.manifest.fingerprint}")
+    assert not second.cached
+    assert lab.hashes(second) == lab.hashes(anew)
+    told, whole = lab.build_facts(second)["blocks"], lab.build_facts(anew)["blocks"]
+    assert whole["prepared"] == whole["total"] == told["total"]
+    old, new = blocks_of(lab, first), blocks_of(lab, second)
+    # What no block of a touched file's is, and no neighbour of one, is as it was.
+    names = sorted(paths(old | new), key=str.encode)
+    near = {names.index(name) + step for name in touched for step in range(-NEAR, NEAR + 1)}
+    assert paths(new - old) <= {names[place] for place in near if 0 <= place < len(names)}
+    if one_stage:
+        assert told["prepared"] == len(new - old)
+    return second, told["prepared"]
+
+
+OTHER_RECIPES = {
+    "group_by": ('splits=ss.Splits(train=0.5, test=0.5, group_by="word"),', ""),
+    "drop_duplicates": ('prepare=[ss.records.drop_duplicates("word")],', ""),
+    "windows": (
+        'prepare=[ss.series.windows("word", size=3, time="n")], max_rejects=0.9,'
+        'splits=ss.Splits.by_time("n", train=0.8, test=0.2),',
+        "",
+    ),
+    "preprocessing_fn": (
+        "preprocessing_fn=preprocess, shards=ss.Shards(num_shards=2),",
+        "def preprocess(inputs):\n"
+        "    import tensorflow_transform as tft\n\n"
+        '    return {"z": tft.scale_to_z_score(inputs["n"]), "word": inputs["word"]}\n',
+    ),
+}
+
+
+def change_files(table: Table) -> set[str]:
+    """Adds a file, changes one, removes one."""
+    kind = table.kind
+    table.put("07 new", some_rows(1, 60))
+    table.put("20", some_rows(2, 80))
+    table.remove("31")
+    return {f"07 new.{kind}", f"20.{kind}", f"31.{kind}"}
+
+
+@pytest.mark.slow  # three builds each
+@pytest.mark.parametrize("kind", SOURCES)
+def test_folders_of_files(lab: Any, tmp_path: Path, kind: str) -> None:
+    table, recipe = project(tmp_path, kind)
+    for number in range(40):
+        table.put(f"{number:02}", some_rows(100 + number, 80))
+    first = lab.build(recipe, tmp_path / "out")
+    assert len(blocks_of(lab, first)) > 8
+    touched = change_files(table)
+    second, num_prepared = check_again(lab, recipe, tmp_path, first, touched=touched)
+    assert 1 <= num_prepared <= 6
+    found = diff(first, second, progress=Silent()).records
+    # Whole files come and go; a hash split moves nobody.
+    assert found.total("moved") == 0
+    assert found.total("added") == found.num_new - found.num_same - found.total("changed")
+    assert found.num_same == 38 * 80
+    assert not found.shifted
+
+
+@pytest.mark.slow  # three builds each, two analyses of tensorflow-transform among them
+@pytest.mark.parametrize(("rest", "before"), OTHER_RECIPES.values(), ids=OTHER_RECIPES)
+def test_other_recipes(lab: Any, tmp_path: Path, rest: str, before: str) -> None:
+    """Grouped splits, steps across records, a transform graph: the same bytes as from nothing."""
+    table, recipe = project(tmp_path, "csv", rest=rest, before=before)
+    for number in range(40):
+        table.put(f"{number:02}", some_rows(100 + number % 30, 80))
+    first = lab.build(recipe, tmp_path / "out")
+    touched = change_files(table)
+    one_stage = "prepare=" not in rest
+    second, _ = check_again(lab, recipe, tmp_path, first, touched=touched, one_stage=one_stage)
+    if "group_by" in rest:
+        found = diff(first, second, progress=Silent(), num_shown=10**6).records
+        # Who moves has got another group.
+        assert set(found.first["moved"]) <= set(found.first["changed"])
+
+
+LARGE = 9_000
+
+
+def rows_appended(rows: list[Any]) -> None:
+    rows.extend(some_rows(7, 20))
+
+
+def rows_changed(rows: list[Any]) -> None:
+    """In place, each as long as before."""
+    for place in range(LARGE // 2, LARGE // 2 + 5):
+        n, word = rows[place]
+        rows[place] = n, word[::-1]
+
+
+def row_inserted(rows: list[Any]) -> None:
+    rows.insert(LARGE // 2, (1, "new"))
+
+
+def row_removed(rows: list[Any]) -> None:
+    del rows[LARGE // 2]
+
+
+@pytest.mark.slow  # three builds each
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "tfrecord"])
+@pytest.mark.parametrize("change", [rows_appended, rows_changed, row_inserted, row_removed])
+def test_a_large_file(
+    lab: Any, tmp_path: Path, kind: str, change: Callable[[list[Any]], None]
+) -> None:
+    """What lies before a change is prepared no more; what lies behind, only if its place moved."""
+    table, recipe = project(tmp_path, kind)
+    rows = some_rows(0, LARGE)
+    table.put("large", rows)
+    table.put("small", some_rows(1, 20))
+    first = lab.build(recipe, tmp_path / "out")
+    num_blocks = len(blocks_of(lab, first))
+    assert num_blocks >= 4
+    change(rows)
+    table.put("large", rows)
+    second, prepared = check_again(lab, recipe, tmp_path, first, touched={f"large.{kind}"})
+    found = diff(first, second, progress=Silent()).records
+    assert found.total("moved") == 0
+    if change in (rows_appended, rows_changed):
+        assert prepared == 1 < num_blocks
+        kinds = ("added", 20) if change is rows_appended else ("changed", 5)
+        assert found.total(kinds[0]) <= kinds[1]
+        assert found.num_new - found.num_same == found.total(kinds[0]) > 0
+        assert not found.shifted
+    else:
+        assert num_blocks // 2 - 1 <= prepared <= num_blocks // 2 + 2
+        assert [file.source for file in found.shifted] == [f"large.{kind}"]
+
+
+@pytest.mark.slow  # three builds
+def test_another_header_prepares_all_of_a_large_file(lab: Any, tmp_path: Path) -> None:
+    """Its columns change their places, and the bytes of most blocks do not change at all."""
+    table, recipe = project(tmp_path, "csv")
+    path = table.folder / "large.csv"
+    text = "one,two\n" + "".join(f"{n},{n % 7}\n" for n in range(6_000))
+    path.write_text(text)
+    first = lab.build(recipe, tmp_path / "out")
+    path.write_text(text.replace("one,two", "two,one"))
+    _, prepared = check_again(lab, recipe, tmp_path, first, touched={"large.csv"})
+    assert prepared == len(blocks_of(lab, first)) >= 3
+
+
+@pytest.mark.slow  # two builds
+@pytest.mark.parametrize("stratified", [False, True])
+def test_who_moves_between_splits(lab: Any, tmp_path: Path, stratified: bool) -> None:
+    """With fixed fractions nobody; to keep each label's share exact, records at the ends do."""
+    by = ', stratify_by="word"' if stratified else ""
+    table, recipe = project(tmp_path, "csv", rest=f"splits=ss.Splits(train=0.5, test=0.5{by}),")
+    table.put("a", [(n, "ab"[n % 2]) for n in range(400)])
+    first = lab.build(recipe, tmp_path / "out")
+    table.put("b", [(n, "a") for n in range(150)])
+    second = lab.build(recipe, tmp_path / "out")
+    found = diff(first, second, progress=Silent()).records
+    assert (found.total("added"), found.total("removed"), found.total("changed")) == (150, 0, 0)
+    assert (found.total("moved") > 0) == stratified
+    assert sum(found.moves.values()) == found.total("moved") < 60
