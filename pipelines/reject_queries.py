@@ -122,23 +122,23 @@ class RejectsFile:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
-        with contextlib.ExitStack() as stack:
+        with storage.failing_as_storage_error("read", self.url):
+            filesystem, path = storage.filesystem(self.url)
+            content = filesystem.open(path, "rb")
+        with content:
             try:
-                with storage.failing_as_storage_error("read", self.url):
-                    filesystem, path = storage.filesystem(self.url)
-                    content = stack.enter_context(filesystem.open(path, "rb"))
-                    file = stack.enter_context(pq.ParquetFile(content))
+                with pq.ParquetFile(content) as file:
                     self._check(file)
-                    # An error that comes while rows are read is one of the file.
-                yield file
+                    # An error that comes while rows are read is one of the file, too.
+                    yield file
             except (pa.ArrowException, ValueError) as error:
                 raise self._damaged(str(error)) from None
-            except StorageError as error:
-                if isinstance(error.__context__, pa.ArrowException):
-                    raise self._damaged(str(error.__context__)) from None
-                raise
             except OSError as error:
-                raise self._damaged(str(error)) from None
+                # Arrow says so of what it cannot make out, without a number of the system's.
+                if error.errno is None:
+                    raise self._damaged(str(error)) from None
+                with storage.failing_as_storage_error("read", self.url):
+                    raise
 
     def _check(self, file: Any) -> None:
         if file.schema_arrow.names != SCHEMA.names:
