@@ -13,6 +13,7 @@ from ..schemas.nested import nest
 from ..schemas.recipe import PrepareStep, Recipe, Source
 from ..schemas.splits import Splits
 from ..schemas.written import call, written
+from ..transforms import storage
 from ..transforms.globs import is_hidden
 from ..transforms.opened_source import OpenedSource, open_source
 from ..transforms.sources.csv import Csv
@@ -36,6 +37,7 @@ _SQLITE = b"SQLite format 3\0"
 _NUM_PROBED = 64
 _WIDTH = 88
 _INDENT = " " * 4
+_NO_CREDENTIALS = "# Credentials are left out of the URL: name them in the environment."
 _HEAD = '''"""Build it with `snapshard build FILE --out DIR`; paths count from the file's folder."""
 
 import snapshard as ss
@@ -175,20 +177,24 @@ def recipe_text(
     """The text of a recipe file that makes an equal recipe of built-in parts.
 
     With ``features`` they are declared, so that the next build enforces them; the fields of
-    ``structs`` stand inside of these.
+    ``structs`` stand inside of these. Credentials in the source's URL are left out.
     """
     # A built-in step shows itself as it is written.
     steps = [repr(step) for step in recipe.prepare]
     fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
     by_folder = recipe.splits == Splits.by_folder()
+    source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
+    bare = source if storage.is_local(recipe.files.url) else storage.redact(source)
     lines = [
         f"name={written(recipe.name)},",
-        f"source=ss.{call(recipe.source, type(recipe.source).__name__)},",
+        bare,
         f"prepare=[{', '.join(steps)}],",
         "splits=ss.Splits.by_folder()," if by_folder else f"splits=ss.Splits({fractions}),",
     ]
     if recipe.source.label is None:
         lines.insert(1, '# Add label="COLUMN" to name the one to predict.')
+    if bare != source:
+        lines.insert(1, _NO_CREDENTIALS)
     if features is not None:
         lines.append("features={")
         for name, feature in nest(features, structs).items():

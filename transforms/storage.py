@@ -20,6 +20,7 @@ from fsspec.registry import known_implementations
 from ..schemas.errors import RecipeError
 from .storage_failures import failing_as_storage_error as failing_as_storage_error
 from .storage_failures import redact as redact
+from .storage_failures import redact_repeated as redact_repeated
 from .storage_failures import telling_os_errors
 from .storage_local import TEMPORARY as TEMPORARY
 from .storage_local import make_folders as make_folders
@@ -82,11 +83,13 @@ def filesystem(url: str) -> tuple[Any, str]:
         # A cached listing would not show what other workers have written since.
         found, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
-        raise RecipeError(f"{redact(url)} cannot be opened: {error}.") from None
+        raise RecipeError(
+            f"{redact(url)} cannot be opened: {redact_repeated(str(error), url)}."
+        ) from None
     except ValueError as error:
         raise RecipeError(
-            f"{redact(url)} cannot be opened: {redact(str(error))}. Give a local path, or a URL of "
-            "a protocol that fsspec knows, such as gs://, s3://, https://."
+            f"{redact(url)} cannot be opened: {redact_repeated(str(error), url)}. Give a local "
+            "path, or a URL of a protocol that fsspec knows, such as gs://, s3://, https://."
         ) from None
     return found, path
 

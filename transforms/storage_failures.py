@@ -8,23 +8,56 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
+import urllib.parse
 from collections.abc import Iterator
 
 from ..schemas.errors import SnapshardError, StorageError
 
 _USERINFO = re.compile(r"(://)(?:[^\s/:@]*:(?!:|\d+/)(?:(?!::)\S)*|[^\s/?#]*)@")
-_QUERY_VALUE = re.compile(r"([?&][^\s=&:/]+=)[^\s&#:'\"]+")
+_QUERY_VALUE = re.compile(r"([?&][^\s=&:/]+=)([^\s&#:'\"]+)")
+_ASSIGNED = re.compile(
+    r"(?i)\b((?:password|passwd|pwd|passphrase|(?:client_?|account_?)?secret(?:_?key)?"
+    r"|(?:\w+_)?token|account_?key|sharedaccess(?:key|signature)|api_?key|aws_\w*key\w*"
+    r"|(?:secret_?)?access_?key(?:_?id)?)\s*=\s*)('[^']*'|[^\s;&,'\"]+)"
+)
+_MIN_SECRET = 6
+"""A shorter value of a URL's query may stand anywhere by chance."""
 _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 
 
 def redact(text: str) -> str:
     """Hides what a URL may carry of credentials: user names, passwords, values of its query.
 
+    So it does with what is assigned to a name such as ``password`` or ``AccountKey``.
+
     >>> redact("https://ann:secret@host/a.csv?sig=abc")
     'https://***@host/a.csv?sig=***'
+    >>> redact("host=db password='s e' AccountKey=a+b==;x=1")
+    'host=db password=*** AccountKey=***;x=1'
     """
-    text = _USERINFO.sub(r"\1***@", text)
+    text = _ASSIGNED.sub(r"\1***", _USERINFO.sub(r"\1***@", text))
     return _QUERY_VALUE.sub(r"\1***", text) if "://" in text else text
+
+
+def redact_repeated(text: str, url: str) -> str:
+    """Hides in what a library says the credentials of the URL that it was given, too.
+
+    >>> redact_repeated('no bucket "ann:secret@b"', "s3://ann:secret@b/a.csv")
+    'no bucket "***@b"'
+    """
+    text = redact(text)
+    found = [part for match in _USERINFO.finditer(url) for part in _parts(match[0])]
+    found += [match[2] for match in _QUERY_VALUE.finditer(url)]
+    for secret in sorted({*found, *map(urllib.parse.unquote, found)}, key=len, reverse=True):
+        if len(secret) >= _MIN_SECRET:
+            text = text.replace(secret, "***")
+    return text
+
+
+def _parts(userinfo: str) -> list[str]:
+    """The user's name and password of ``://name:password@``, together and the password alone."""
+    both = userinfo.removeprefix("://").removesuffix("@")
+    return [both, both.partition(":")[2]]
 
 
 class failing_as_storage_error:
@@ -70,17 +103,17 @@ def telling_os_errors(action: str, url: str) -> Iterator[None]:
 
 
 def _told(error: Exception, *, action: str, url: str) -> StorageError:
-    what, fix = _explain(error)
+    what, fix = _explain(error, url)
     return StorageError(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip())
 
 
-def _explain(error: Exception) -> tuple[str, str]:
+def _explain(error: Exception, url: str) -> tuple[str, str]:
     """What went wrong, and what helps."""
     number = error.errno if isinstance(error, OSError) else None
     origin = f"{type(error).__module__}.{type(error).__name__}"
     if "redential" in origin or origin.startswith("google.auth"):
         return (
-            f"no valid credentials ({redact(str(error))})",
+            f"no valid credentials ({redact_repeated(str(error), url)})",
             "Log in first (gcloud auth application-default login, aws configure), or name the "
             "credentials in the environment.",
         )
@@ -110,6 +143,7 @@ def _explain(error: Exception) -> tuple[str, str]:
             "The network filesystem may have been mounted anew; starting again goes on from what "
             "is done.",
         )
-    detail = redact((isinstance(error, OSError) and error.strerror) or str(error))
+    detail = (isinstance(error, OSError) and error.strerror) or str(error)
+    detail = redact_repeated(detail, url)
     what = f"{detail} ({type(error).__name__})" if detail else type(error).__name__
     return what, "Once that is mended, starting again goes on from what is done."

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...schemas.errors import DataError, RecipeError
+from ..storage_failures import redact
 from .extracted import PROBLEM, extract_batches, numbered_rows, plain_schema
 from .sql_rows import (
     ExtractedRows,
@@ -66,7 +67,10 @@ def extract_sqlite(
         StorageError: if the database cannot be read.
     """
     if not os.path.isfile(path):
-        raise RecipeError(f"Sql: there is no SQLite database {shown}. Correct uri=.")
+        raise RecipeError(
+            f"Sql: there is no SQLite database {redact(shown)}. Correct uri=; a PostgreSQL "
+            'one is "postgresql://host/db".'
+        )
     _refuse_cut_off(path, shown)
     driver = import_driver("sqlite")
     with failing(f"{shown} cannot be opened"):
