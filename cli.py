@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .schemas.recipe import Recipe
     from .schemas.runner import RunnerConfig
 
+_WITH_THREADS = {"pyarrow", "tensorflow"}
+"""Libraries whose threads may still run in the end."""
 _INTERRUPTED = 130
 """The shell's code for a program that SIGINT ended."""
 
@@ -688,7 +690,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = 1
     if code == _INTERRUPTED:  # typer makes it of a KeyboardInterrupt
         terminal.show_error("interrupted. What is done is kept: the same command goes on.")
-    if arguments is None and "tensorflow" in sys.modules:
+    if arguments is None and not _WITH_THREADS.isdisjoint(sys.modules):
         # Threads of libraries that still run then abort the interpreter's end now and then, and
         # with it the exit code.
         terminal.flush()
