@@ -206,7 +206,7 @@ class SnapshotTarget:
         self.name = name(self.fingerprint)
         self.path = self.root / self.name
         self.content = self.path.read_bytes()
-        self._other = self.root / other
+        self.other = self.root / other
         self._others = [
             path.read_bytes()
             for path in sorted(self.root.rglob("*"))
@@ -233,7 +233,7 @@ class SnapshotTarget:
             code, said = run_command("verify", str(self.root))
             if code not in CODES:
                 return WRONG, f"verify ends with {code}: {said[-200:]}"
-            outcome, how = self._judge(self, content, code, said)
+            outcome, how = self.judge(content, code, said)
             if outcome != WRONG:
                 wrong = self._ask_others(content)
                 if wrong:
@@ -241,6 +241,10 @@ class SnapshotTarget:
             return outcome, how
         finally:
             self.path.write_bytes(self.content)
+
+    def judge(self, content: bytes, code: int, said: str) -> tuple[str, str]:
+        """What came of damage, from what ``verify`` said."""
+        return self._judge(self, content, code, said)
 
     def _ask_others(self, content: bytes) -> str:
         """Other commands neither crash nor hang; which of them follows from the damage."""
@@ -250,8 +254,8 @@ class SnapshotTarget:
             ("plan", str(self.snapshot), "--workers", "2"),
             ("verify", str(self.snapshot), "--sample", "50%"),
             ("rejects", str(self.snapshot)),
-            ("diff", str(self._other), str(self.snapshot)),
-            ("why", str(self._other), str(self.snapshot)),
+            ("diff", str(self.other), str(self.snapshot)),
+            ("why", str(self.other), str(self.snapshot)),
         )
         known = {
             command.name or getattr(command.callback, "__name__", "")
@@ -331,7 +335,7 @@ def _latest(target: SnapshotTarget, content: bytes, code: int, said: str) -> tup
         named = read_latest(str(target.path))
     except SnapshardError:
         named = None
-    if code == 0 and named in (target.fingerprint, target._other.name):
+    if code == 0 and named in (target.fingerprint, target.other.name):
         return HARMLESS, "names a snapshot that is there"
     if code in (2, 4) and ("latest.json" in said or named is None):
         return DETECTED, "verify: no snapshot is named"
