@@ -6,7 +6,9 @@ such a snapshot whole shards are drawn, and held against their hashes.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping
@@ -114,7 +116,7 @@ def check_sample(
     total = sum(shard.num_examples for shard in shards)
     wanted = size.of(total)
     rng = random.Random(size.seed)
-    readable = [shard for shard in shards if shard.file in present - odd]
+    readable = [shard for shard in shards if _is_readable(shard, manifest, present - odd)]
     if manifest.compression == "gzip":
         chosen = _choose_shards(readable, wanted, rng)
         progress.start(_STEP, total=len(chosen), unit="shards")
@@ -147,6 +149,14 @@ def check_sample(
     )
 
 
+def _is_readable(shard: ShardEntry, manifest: Manifest, usable: set[str]) -> bool:
+    """Whether a shard is there, with an index of as many records as it is said to have."""
+    name = ShardName.parse(shard.file)
+    if name is None or not usable.issuperset((shard.file, name.index_files[0])):
+        return False
+    return manifest.files[name.index_files[0]].bytes == _PAIR_BYTES * shard.num_examples
+
+
 def _choose_shards(shards: list[ShardEntry], wanted: int, rng: random.Random) -> list[ShardEntry]:
     """Shards at random, until they hold as many records as are wanted."""
     chosen: list[ShardEntry] = []
@@ -169,14 +179,21 @@ def _choose_stretches(
     """
     total = sum(shard.num_examples for shard in shards)
     length = max(1, min(_MAX_STRETCH, wanted // _MIN_PLACES))
-    places = [(shard, first) for shard in shards for first in range(0, shard.num_examples, length)]
+    # Numbers of the places before each shard's.
+    ends = list(itertools.accumulate(-(-shard.num_examples // length) for shard in shards))
+    num_places = ends[-1] if ends else 0
     left = min(wanted, total)
-    for shard, first in rng.sample(places, len(places)) if left else []:
+    # A shard's last stretch may be shorter.
+    num_drawn = min(num_places, -(-left // length) + len(shards))
+    for place in rng.sample(range(num_places), num_drawn):
+        if not left:
+            return
+        at = bisect.bisect_right(ends, place)
+        shard = shards[at]
+        first = (place - (ends[at - 1] if at else 0)) * length
         number = min(length, shard.num_examples - first, left)
         yield shard, first, number
         left -= number
-        if not left:
-            return
 
 
 class _Place:
@@ -196,8 +213,6 @@ class _Place:
         if name is None:
             return
         offsets_file, table = name.index_files
-        if offsets_file not in self._usable:
-            return
         content = self._files.read(
             offsets_file, _PAIR_BYTES * first, _PAIR_BYTES * (first + number)
         )

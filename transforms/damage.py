@@ -22,10 +22,13 @@ from .tfrecord import FRAME_BYTES, stored_chunks
 
 MAX_BROKEN = 1000
 """So many broken records of a file are listed; the others are counted."""
+MAX_BEYOND_BYTES = 64 << 20
+"""So far is read beyond the end that the index tells, of uncompressed bytes."""
 
 _HEAD = struct.Struct("<QI")
 _FOOT = struct.Struct("<I")
 _PIECE_BYTES = 16 << 10
+_RECORD_PIECE_BYTES = 4 << 20
 
 Frames = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
 """Offsets and lengths of a shard's frames, as its index has them."""
@@ -87,13 +90,14 @@ def frame_trouble(frame: bytes, length: int) -> str | None:
     if len(frame) < length:
         return f"the file ends {length - len(frame):,} bytes before the record does"
     told, checksum = _HEAD.unpack_from(frame)
-    trouble = _differing(checksum, frame[:8], "its length")
+    trouble = _differing(checksum, google_crc32c.value(frame[:8]), "its length")
     if trouble is not None:
         return trouble
     if told != length - FRAME_BYTES:
         return f"it has {told:,} bytes, expected {length - FRAME_BYTES:,}"
     (checksum,) = _FOOT.unpack_from(frame, length - _FOOT.size)
-    return _differing(checksum, frame[_HEAD.size : length - _FOOT.size], "the record")
+    crc = google_crc32c.value(frame[_HEAD.size : length - _FOOT.size])
+    return _differing(checksum, crc, "the record")
 
 
 def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> Scan:
@@ -109,42 +113,63 @@ def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> 
     """
     scan = Scan()
     stream = _Stream(url, compression)
-    starts = known[0] if known is not None else np.empty(0, np.uint64)
+    starts, lengths = known if known is not None else (np.empty(0, np.uint64),) * 2
+    end = int(starts[-1] + lengths[-1]) if len(starts) else None
     while True:
         offset, number = scan.num_bytes, scan.num_records
-        head = stream.peek(_HEAD.size)
+        head = stream.take(_HEAD.size)
         if not head:
             scan.ending = stream.trouble
             scan.complete = stream.trouble is None
+            return scan
+        if end is not None and offset > end + MAX_BEYOND_BYTES:
+            scan.ending = "far more follows than was written"
+            scan.complete = False
             return scan
         trouble: str | None = None
         if len(head) == _HEAD.size:
             told, checksum = _HEAD.unpack(head)
             length = FRAME_BYTES + told
-            trouble = _differing(checksum, head[:8], "its length")
+            trouble = _differing(checksum, google_crc32c.value(head[:8]), "its length")
         if len(head) < _HEAD.size or trouble is not None:
             # Only the index can say where the next one begins.
-            if known is None or number >= len(starts) or int(starts[number]) != offset:
+            if number >= len(starts) or int(starts[number]) != offset:
                 trouble = trouble or f"the file ends {len(head)} bytes into the head of a frame"
                 scan.note(offset, len(head), _with(trouble, stream.trouble))
                 scan.complete = False
                 return scan
-            length = int(known[1][number])
-        frame = stream.take(length)
-        if trouble is None:
-            trouble = frame_trouble(frame, length)
-        scan.note(offset, len(frame), _with(trouble, stream.trouble))
-        if len(frame) < length:
+            length = int(lengths[number])
+        num_read, wrong = _rest_of_frame(stream, length, len(head))
+        scan.note(offset, num_read, _with(trouble or wrong, stream.trouble))
+        if num_read < length:
             scan.complete = False
             return scan
+
+
+def _rest_of_frame(stream: _Stream, length: int, num_read: int) -> tuple[int, str | None]:
+    """Reads what follows a frame's head: the bytes of it that are there, and what is wrong.
+
+    A record is held against its checksum as it is read: it is as long as it says to be.
+    """
+    crc = 0
+    while num_read < length - _FOOT.size:
+        piece = stream.take(min(length - _FOOT.size - num_read, _RECORD_PIECE_BYTES))
+        if not piece:
+            break
+        crc = google_crc32c.extend(crc, piece)
+        num_read += len(piece)
+    foot = stream.take(length - num_read) if num_read >= length - _FOOT.size else b""
+    num_read += len(foot)
+    if num_read < length:
+        return num_read, f"the file ends {length - num_read:,} bytes before the record does"
+    return num_read, _differing(_FOOT.unpack(foot)[0], crc, "the record")
 
 
 def _with(what: str | None, cause: str | None) -> str | None:
     return what if what is None or cause is None else f"{what} ({cause})"
 
 
-def _differing(stored: int, content: bytes, what: str) -> str | None:
-    crc = google_crc32c.value(content)
+def _differing(stored: int, crc: int, what: str) -> str | None:
     expected = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
     if stored == expected:
         return None
@@ -162,12 +187,10 @@ class _Stream:
         self.trouble: str | None = None
         """Why the bytes end before the file does."""
 
-    def peek(self, num_bytes: int) -> bytes:
-        self._fill(num_bytes)
-        return self._held[self._at : self._at + num_bytes]
-
     def take(self, num_bytes: int) -> bytes:
-        taken = self.peek(num_bytes)
+        """The next bytes; fewer only where there are no more."""
+        self._fill(num_bytes)
+        taken = self._held[self._at : self._at + num_bytes]
         self._at += len(taken)
         return taken
 

@@ -1,0 +1,210 @@
+"""What verify tells to do mends a snapshot; and one shard is built again and compared."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines.rebuild import Rebuilt, find_shard, rebuild_shard
+from snapshard.pipelines.snapshot import Snapshot
+from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.verify import check_snapshot
+from snapshard.schemas.errors import DamagedSnapshotError, RecipeError, StorageError
+from snapshard.schemas.progress import Silent
+
+pytestmark = pytest.mark.slow  # builds, and builds again, a dozen times
+
+RECIPE = """
+import snapshard as ss
+
+recipe = ss.Recipe(
+    name="rows",
+    source=ss.Csv("data", label="label"),
+    splits=ss.Splits(train=0.8, test=0.2),
+    shards=ss.Shards(num_shards={"train": 3, "test": 1}, compression="none"),
+)
+"""
+TRAIN = tuple(f"train-{n:05d}-of-00003.tfrecord" for n in range(3))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "data").mkdir()
+    for part in range(3):
+        rows = [f"{n:04d},{'yes' if n % 3 else 'no'}\n" for n in range(part, 300, 3)]
+        (folder / "data" / f"{part}.csv").write_text("n,label\n" + "".join(rows))
+    (folder / "recipe.py").write_text(RECIPE)
+    _build(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(project: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(project, tmp_path / "project"))
+
+
+def _build(folder: Path, **options: Any) -> Snapshot:
+    return ss.build(load_recipe_file(folder / "recipe.py"), folder / "out", **options)
+
+
+def _snapshot(folder: Path) -> Path:
+    (manifest,) = (folder / "out").glob("rows/*/manifest.json")
+    return manifest.parent
+
+
+def _rebuild(folder: Path, shard: str) -> Rebuilt:
+    recipe = load_recipe_file(folder / "recipe.py")
+    return rebuild_shard(folder / "out", shard, recipe, progress=Silent())
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "build.json")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def _edit(path: Path) -> None:
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a flipped bit, a missing index, an edited reader": lambda s: (
+        _flip(s / TRAIN[1]),
+        (s / f"index/{TRAIN[0]}.idx").unlink(),
+        (s / "reader.py").write_text("x = 1\n"),
+    ),
+    "swapped shards": lambda s: (
+        (s / TRAIN[0]).rename(s / "kept"),
+        (s / TRAIN[1]).rename(s / TRAIN[0]),
+        (s / "kept").rename(s / TRAIN[1]),
+    ),
+    "an edited manifest and a shard that is gone": lambda s: (
+        _edit(s / "manifest.json"),
+        (s / TRAIN[2]).unlink(),
+    ),
+    "no manifest to speak of": lambda s: (s / "manifest.json").write_text("{"),
+    "a reader that is no Python, a stale index": lambda s: (
+        (s / "reader.py").write_text("def"),
+        shutil.copy(s / f"index/{TRAIN[0]}.labels", s / f"index/{TRAIN[1]}.labels"),
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_build_with_repair_mends(project: Path, copy: Path, damage: str) -> None:
+    snapshot = _snapshot(copy)
+    DAMAGES[damage](snapshot)
+    report = check_snapshot(snapshot, progress=Silent())
+    assert report.exit_code == 4
+    assert f"--out {copy / 'out'} --repair" in report.mending()[0]
+    mended = _build(copy, repair=True)
+    assert not mended.cached
+    assert check_snapshot(snapshot, progress=Silent()).exit_code == 0
+    assert _contents(snapshot) == _contents(_snapshot(project))
+    facts = json.loads((snapshot / "build.json").read_text())
+    assert facts["blocks"]["prepared"] == 0, "the runs were reused"
+    assert _build(copy, repair=True).cached
+
+
+def test_what_is_not_ours_is_left(copy: Path) -> None:
+    snapshot = _snapshot(copy)
+    (snapshot / "notes.txt").write_text("mine")
+    (snapshot / "reader.py").write_text("x = 'mine'\n")
+    assert _build(copy, repair=True).cached, "nothing of the data is damaged"
+    assert (snapshot / "reader.py").read_text() == "x = 'mine'\n"
+    _flip(snapshot / TRAIN[0])
+    _build(copy, repair=True)
+    assert (snapshot / "notes.txt").read_text() == "mine"
+    (snapshot / TRAIN[0]).unlink()
+    (snapshot / TRAIN[0]).mkdir()
+    (snapshot / TRAIN[0] / "more").write_text("mine")
+    with pytest.raises(StorageError, match=f"no file lies in the place .*\n.*{TRAIN[0]}\nRemove"):
+        _build(copy, repair=True)
+    assert (snapshot / "manifest.json").exists()
+    assert (snapshot / TRAIN[0] / "more").exists()
+
+
+def test_an_edited_manifest_is_not_taken_for_built(copy: Path) -> None:
+    _edit(_snapshot(copy) / "manifest.json")
+    with pytest.raises(DamagedSnapshotError, match="building it again with --repair mends it"):
+        _build(copy)
+
+
+@pytest.mark.parametrize("shard", ["train-1", "train-00001", TRAIN[1], "2"])
+def test_names_of_a_shard(project: Path, shard: str) -> None:
+    assert find_shard(Snapshot.open(project / "out").manifest, shard).file == TRAIN[1]
+
+
+@pytest.mark.parametrize("shard", ["train-3", "4", "valid-0", "", "-1", "train"])
+def test_names_of_none(project: Path, shard: str) -> None:
+    with pytest.raises(RecipeError, match=r"There is no shard .* test: 1, train: 3\. Name one"):
+        find_shard(Snapshot.open(project / "out").manifest, shard)
+
+
+def test_a_shard_built_again_is_equal(copy: Path) -> None:
+    before = _contents(copy)
+    found = _rebuild(copy, "train-1")
+    assert (found.shard, found.equal, found.exit_code) == (TRAIN[1], True, 0)
+    assert (found.changed, found.damaged) == ([], [])
+    assert found.lines()[0].startswith(f"equal: {TRAIN[1]} and its index, built again from the")
+    assert _contents(copy) == before, "nothing is written beside the scratch folder"
+    _flip(_snapshot(copy) / TRAIN[1])
+    shutil.rmtree(copy / "out/rows/.work")
+    found = _rebuild(copy, "train-1")
+    assert (found.equal, found.damaged, found.exit_code) == (True, [TRAIN[1]], 4)
+    assert f"{TRAIN[1]} is damaged where it lies" in found.lines()[1]
+
+
+def test_what_the_source_gives_otherwise_is_named(copy: Path) -> None:
+    path = copy / "data/1.csv"
+    path.write_text(path.read_text().replace("0100,no", "0100,yes").replace("0103,yes", "9103,yes"))
+    found = [_rebuild(copy, f"train-{n}") for n in range(3)]
+    found.append(_rebuild(copy, "test-0"))
+    assert all(one.changed == ["inputs"] for one in found)
+    told = "\n".join(line for one in found for line in one.lines())
+    assert "changed since the snapshot was built: inputs (`snapshard why" in told
+    assert "is the first that differs: feature" in told
+    assert "id '1.csv#" in told
+
+
+def test_a_record_more(copy: Path) -> None:
+    with (copy / "data/2.csv").open("a") as file:
+        file.writelines(f"{n},no\n" for n in range(1000, 1100))
+    (_snapshot(copy) / "build.json").unlink()
+    found = _rebuild(copy, "test-0")
+    told = "\n".join(found.lines())
+    assert found.exit_code == 4
+    assert "what changed is not known, since its build.json is missing" in told
+    assert "examples, and the manifest tells of" in told
+
+
+def test_a_recipe_that_cuts_otherwise(copy: Path) -> None:
+    path = copy / "recipe.py"
+    path.write_text(path.read_text().replace('"train": 3', '"train": 2'))
+    found = _rebuild(copy, "train-1")
+    assert found.changed == ["shards.num_shards.train"]
+    assert found.differing == [f"the source gives no {TRAIN[1]}: it is cut into other shards"]
+    path.write_text(path.read_text().replace('name="rows"', 'name="others"'))
+    with pytest.raises(RecipeError, match="is one of 'rows', and the recipe is called 'others'"):
+        _rebuild(copy, "train-1")
+
+
+def test_limits_are_taken_from_the_snapshot(copy: Path, tmp_path: Path) -> None:
+    shutil.rmtree(copy / "out")
+    _build(copy, limit=50, readers=("tf", "numpy"))
+    assert _rebuild(copy, "train-0").exit_code == 0
+    report = check_snapshot(copy / "out", progress=Silent())
+    os.unlink(Path(report.path) / "schema.pbtxt")
+    (told,) = check_snapshot(copy / "out", progress=Silent()).mending()
+    assert "--readers tf,numpy --repair" in told
