@@ -6,6 +6,7 @@ Exit codes: 0 done, 2 usage or recipe error, 3 the data is refused, 4 a snapshot
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -693,7 +694,8 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments is None and not _WITH_THREADS.isdisjoint(sys.modules):
         # Threads of libraries that still run then abort the interpreter's end now and then, and
         # with it the exit code.
-        terminal.flush()
+        with contextlib.suppress(OSError):
+            terminal.flush()
         os._exit(code)
     sys.exit(code)
 
