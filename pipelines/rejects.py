@@ -87,7 +87,8 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
         raise RejectsError(
             f"{_budget_words(exceeded, counts.total(), num_records)}\n{reasons}\n"
             "Mend the files, or allow more with max_rejects= in the recipe (a fraction or a count, "
-            f"in all or by stage). All rejects: {storage.redact(workspace.refused_rejects)}, which "
+            "in all or by stage); if the cause lay elsewhere, build with --retry-rejects. All "
+            f"rejects: {storage.redact(workspace.refused_rejects)}, which "
             "`snapshard rejects` lists and exports."
         )
     if num_kept == 0 and prepared.num_filtered:
