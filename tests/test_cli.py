@@ -416,7 +416,7 @@ class TestErrors:
         [
             (StorageError("Cannot read x: no answer."), "error: Cannot read x: no answer."),
             (OSError(28, "No space left on device", "/tmp/x"), "/tmp/x: no space is left there."),
-            (OSError(5, "Input/output error"), "a file or the output: the disk or its driver failed"),
+            (OSError(5, "Input/output error"), "or the output: the disk or its driver failed"),
         ],
     )
     def test_failing_machine_is_1_without_a_traceback(
