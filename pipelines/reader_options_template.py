@@ -37,9 +37,9 @@ def change(job: Any) -> None:
     balance, bucket, pad = (asked.get(name) for name in ("balance", "bucket", "pad"))
     _check(asked)
     _refuse(asked)
-    job.drop_windows = job.drop_remainder
-    if asked.get("windows"):
-        job.drop_remainder = False  # of what is cut into windows nothing is left out
+    job.drop_rows = job.drop_remainder
+    if asked.get("windows") or asked.get("pack"):
+        job.drop_remainder = False  # of what is cut or packed nothing is left out
     if bucket:
         job.lengths = job.reader._beside("reader_sequences").lengths_of(job)
     if job.input_context is not None:
@@ -75,6 +75,8 @@ def change(job: Any) -> None:
         job.epoch = _complete(job, job.epoch, job.num_batches)
     if asked.get("windows"):
         job.reader._beside("reader_sequences").windowed(job, *asked["windows"])
+    if asked.get("pack"):
+        job.reader._beside("reader_sequences").packed(job, int(asked["pack"]))
     if job.debug:
         tf.data.experimental.enable_debug_mode()
         job.epoch, job.read = _kept(job.epoch), _kept(job.read)
@@ -95,6 +97,9 @@ def _check(asked: dict[str, Any]) -> None:
     for name, form in {"shard": "(index, count)", "windows": "(length, step)"}.items():
         if asked.get(name) is not None and not _are_whole(asked[name], 2):
             raise ValueError(f"{name}={asked[name]!r} must be {form}.")
+    pack = asked.get("pack")
+    if pack is not None and (pack is True or not _are_whole([pack], 1) or pack < 1):
+        raise ValueError(f"pack={pack!r} must be the length of a row, a whole number from 1.")
     stages = asked["start_step"]
     if hasattr(stages, "__index__"):
         is_right = stages >= 0
@@ -144,13 +149,16 @@ def _refuse(asked: dict[str, Any]) -> None:
     for name in ("shard", "input_context", "equal_steps"):
         together["service", name] = "the service divides the work"
     if asked["cache"] == "decoded":
-        for name in ("bucket", "windows", "start_step"):
+        for name in ("bucket", "windows", "pack", "start_step"):
             together["cache", name] = "decoded examples are shuffled all together"
     for name in ("pad", "bucket", "start_step", "equal_steps", "augment", "augment_batch"):
         together["windows", name] = "windows are all of one length, and cut last of all"
+        together["pack", name] = "rows are all of one length, and packed last of all"
+    together["pack", "windows"] = "windows fill rows without packing"
+    together["pack", "as_supervised"] = "labels cannot be packed"
     for name in ("seed", "start_step"):
         together["service", name] = "which worker reads what depends on who is first"
-    for name in ("cache", "local_copy", "balance", "bucket", "windows"):
+    for name in ("cache", "local_copy", "balance", "bucket", "windows", "pack"):
         together["service", name] = "that cannot travel to its workers"
     given = {name for name, value in asked.items() if value or (name == "seed" and value == 0)}
     for (one, other), why in together.items():

@@ -1,4 +1,4 @@
-"""What ``reader.py`` beside it does with lists of varying length: batches of alike length, padding.
+"""What ``reader.py`` beside it does with lists of varying length: alike ones, padding, packing.
 
 It needs TensorFlow and nothing else.
 """
@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-_POOL = 32  # batches of which those of alike length are formed
+_POOL = 32  # batches of which those of alike length are formed, or rows are packed …
+_PACKED = 1_024  # … of so many records at least
+_OPEN_ROWS = 512  # rows that are looked through for room
 
 
 def bucketed(job: Any, batches: tf.data.Dataset, seed: Any) -> tf.data.Dataset:
@@ -137,11 +140,123 @@ def windowed(job: Any, length: int, step: int) -> None:
             return cut(number, finish(serialized), seed)
 
         batches = epoch(seed).enumerate().map(finished, num_parallel_calls=tf.data.AUTOTUNE)
-        batches = batches.rebatch(job.batch_size, drop_remainder=job.drop_windows)
+        batches = batches.rebatch(job.batch_size, drop_remainder=job.drop_rows)
         return _some(batches, f"windows={job.windows}") if job.epochs is None else batches
 
     job.epoch, job.finish = cut_epoch, job.reader._beside("reader_options").as_it_is
     job.num_batches = None if job.num_batches else 0
+
+
+def packed(job: Any, length: int) -> None:
+    """Makes ``job.epoch`` give batches of rows of this length, each filled with several lists.
+
+    The records of a pool of batches are packed together: the longest first, each into the first row
+    that has room for it. A row keeps the order in which its records came. Beside each list stand
+    ``<name>_segment_ids``, int32, 1 for a row's first record and 0 for padding, and
+    ``<name>_positions``, int32, within the record. Records without a value are left out.
+    """
+    features = job.reader.FEATURES
+    wanted = [*features] if job.columns is None else [*job.columns]
+    lists = [
+        name
+        for name in wanted
+        if features[name].get("shape") == [None] and features[name]["dtype"] != "string"
+    ]
+    if not lists or lists != wanted:
+        others = ", ".join(name for name in wanted if name not in lists)
+        raise ValueError(
+            f"pack={length} packs lists of numbers alone, not {others}: give columns={lists}."
+        )
+    ends = {name: job.reader.LENGTHS.get(name) or [0] for name in lists}
+    for name in lists if len(lists) > 1 else ():
+        if ends[name][-1] > length:
+            raise ValueError(
+                f"pack={length}: there are lists of {name!r} of {ends[name][-1]} values. Give a "
+                "larger number, or one list alone, which is parted (columns=)."
+            )
+    epoch, finish = job.epoch, job.finish
+
+    def pack(serialized: Any) -> dict[str, Any]:
+        values = dict(_named(finish(serialized)))
+        found = _parted(values, length) if len(lists) == 1 else _whole(values, length)
+        lengths = tf.stack([one.row_lengths() for one in found.values()], axis=1)
+        rows = tf.numpy_function(_rows, [lengths, length], tf.int64, stateful=False)
+        rows = tf.ensure_shape(rows, [None])
+        order = tf.argsort(rows, stable=True)
+        rows, lengths = tf.gather(rows, order), tf.gather(lengths, order)
+        num = tf.reduce_max(tf.concat([rows, [-1]], axis=0)) + 1
+        counts = tf.math.bincount(rows, minlength=num, dtype=tf.int64)  # of segments in each row
+        segments = tf.ragged.range(counts).flat_values + 1
+        packed_: dict[str, Any] = {}
+        for number, (name, one) in enumerate(found.items()):
+            each = lengths[:, number]
+            totals = tf.math.unsorted_segment_sum(each, rows, num)
+            columns = {
+                name: tf.gather(one, order).flat_values,
+                f"{name}_segment_ids": tf.cast(tf.repeat(segments, each), tf.int32),
+                f"{name}_positions": tf.cast(tf.ragged.range(each).flat_values, tf.int32),
+            }
+            for key, flat in columns.items():
+                dense = tf.RaggedTensor.from_row_lengths(flat, totals).to_tensor(
+                    shape=[None, length]
+                )
+                packed_[key] = tf.ensure_shape(dense, [None, length])
+        return packed_
+
+    def packed_epoch(seed: Any) -> tf.data.Dataset:
+        pools = epoch(seed).rebatch(max(_POOL * job.batch_size, _PACKED))
+        batches = pools.map(pack, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = batches.rebatch(job.batch_size, drop_remainder=job.drop_rows)
+        return _some(batches, f"pack={length}") if job.epochs is None else batches
+
+    job.epoch, job.finish = packed_epoch, job.reader._beside("reader_options").as_it_is
+    job.num_batches = None if job.num_batches else 0
+
+
+def _parted(values: dict[str, Any], length: int) -> dict[str, Any]:
+    """The lists, longer ones as several of this length and a rest; empty ones left out."""
+    ((name, value),) = values.items()
+    lengths = value.row_lengths()
+    counts = (lengths + length - 1) // length
+    before = tf.ragged.range(counts).flat_values * length  # values of the same list
+    pieces = tf.minimum(tf.repeat(lengths, counts) - before, length)
+    return {name: tf.RaggedTensor.from_row_lengths(value.flat_values, pieces)}
+
+
+def _whole(values: dict[str, Any], length: int) -> dict[str, Any]:
+    """The lists of records that have a value; a list that fits in no row raises."""
+    lengths = tf.stack([value.row_lengths() for value in values.values()], axis=1)
+    longest = tf.reduce_max(tf.concat([lengths, tf.zeros([1, len(values)], tf.int64)], 0), 0)
+    text = f"pack={length} is less than the longest lists of {', '.join(values)}:"
+    with tf.control_dependencies(
+        [tf.debugging.Assert(tf.reduce_all(longest <= length), [text, longest])]
+    ):
+        is_kept = tf.reduce_any(lengths > 0, axis=1)
+    return {name: tf.ragged.boolean_mask(value, is_kept) for name, value in values.items()}
+
+
+def _rows(lengths: Any, length: Any) -> Any:
+    """The row of each record, numbered as their first records come: first fit, longest first.
+
+    Args:
+        lengths: int64[records, lists].
+        length: Of a row; no list is longer.
+    """
+    num, rows = 0, np.zeros(len(lengths), np.int64)
+    room = np.zeros((len(lengths), lengths.shape[1]), np.int64)
+    for record in np.argsort(-lengths.sum(axis=1), kind="stable"):
+        need, first = lengths[record], max(0, num - _OPEN_ROWS)
+        fits = (room[first:num] >= need).all(axis=1)
+        at = int(fits.argmax()) if num else 0
+        if num and fits[at]:
+            at += first
+        else:
+            at, num = num, num + 1
+            room[at] = length
+        room[at] -= need
+        rows[record] = at
+    _, firsts, numbers = np.unique(rows, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(firsts)).astype(np.int64)[numbers]
 
 
 def _some(batches: tf.data.Dataset, option: str) -> tf.data.Dataset:

@@ -88,6 +88,7 @@ def dataset(
     pad: bool = False,
     bucket: bool | str = False,
     windows: tuple[int, int] | None = None,
+    pack: int | None = None,
     # [end]
     augment: Callable[[Any, Any], Any] | None = None,
     augment_batch: Callable[[Any, Any], Any] | None = None,
@@ -139,6 +140,8 @@ def dataset(
         bucket: Batches of alike length (of the feature named, if there are several), by sorting 32
             batches at a time; with ``pad``, they are padded to the next of ``LENGTHS``.
         windows: (length, step): cut lists into windows, each an example; their number is unknown.
+        pack: Fill rows of this length with several lists, beside them <name>_segment_ids (from 1)
+            and <name>_positions; a longer list is parted. The number of batches is unknown.
         # [end]
         augment: ``augment(example, seed)`` changes each example, after the cache, on all cores;
             ``seed`` is int64[2], another for each record and epoch, for ``tf.image.stateless_*``.

@@ -188,6 +188,7 @@ def cases_of(folders: dict[str, str]) -> Cases:
     add("every", "padded", options={"shuffle": False, "pad": True, "columns": some})
     windows = {"seed": 3, "windows": [2, 1], "columns": ["mono"]}
     add("every", "windows", options=windows)
+    add("every", "packed", options={"seed": 3, "pack": 24, "columns": ["mono"]})
     add("every", "alike", options={"seed": 3, "bucket": "texts", "columns": some})
     return cases
 

@@ -4,7 +4,7 @@ import itertools
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -298,6 +298,132 @@ class TestWindows:
     ) -> None:
         with pytest.raises(ValueError, match=words):
             series.dataset("train", 8, **options)
+
+
+def segments(batches: list[Any], name: str = "words") -> list[list[list[int]]]:
+    """The lists in each row, cut out by their segments; all else of it is checked to be padding."""
+    rows = []
+    for batch in batches:
+        columns = [batch[key].numpy() for key in (name, f"{name}_segment_ids", f"{name}_positions")]
+        for values, numbers, positions in zip(*columns, strict=True):
+            count = int(numbers.max())
+            found = [values[numbers == number].tolist() for number in range(1, count + 1)]
+            lengths = [*map(len, found)]
+            wanted = [number for number, n in enumerate(lengths, 1) for _ in range(n)]
+            rest = [0] * (len(values) - len(wanted))
+            assert numbers.tolist() == wanted + rest, "segments follow each other"
+            assert positions.tolist() == [i for n in lengths for i in range(n)] + rest
+            assert values[len(wanted) :].tolist() == rest
+            rows.append(found)
+    return rows
+
+
+NOT_EMPTY = [i for i in range(TOTAL) if length_of(i)]
+
+
+class TestPack:
+    ALONE: ClassVar[dict[str, Any]] = {"columns": ["words"], "seed": 1}
+    LISTS: ClassVar[list[list[int]]] = sorted(record(i)["words"] for i in NOT_EMPTY)
+
+    @pytest.mark.parametrize("options", [{}, {"seed": None}, {"shuffle": False, "seed": None}])
+    def test_every_list_once_in_full_rows(
+        self, reader: types.ModuleType, options: dict[str, Any]
+    ) -> None:
+        dataset = reader.dataset("train", BATCH, pack=64, **self.ALONE | options)
+        assert int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+        assert dataset.element_spec["words"].shape.as_list() == [None, 64]
+        assert dataset.element_spec["words_segment_ids"].dtype == tf.int32
+        batches = [*dataset]
+        rows = segments(batches)
+        assert sorted(flat(rows)) == self.LISTS, "no list is cut, mixed or lost"
+        assert [len(batch["words"]) for batch in batches[:-1]] == [BATCH] * (len(batches) - 1)
+        filled = sum(map(len, flat(rows))) / (64 * len(rows))
+        assert filled > 0.97
+
+    def test_another_composition_in_every_epoch_and_one_for_a_seed(
+        self, reader: types.ModuleType
+    ) -> None:
+        dataset = reader.dataset("train", BATCH, pack=64, epochs=2, **self.ALONE)
+        rows = segments([*dataset])
+        assert sorted(flat(rows)) == sorted([*self.LISTS, *self.LISTS])
+        half = len(segments([*reader.dataset("train", BATCH, pack=64, **self.ALONE)]))
+        first, second = ({str(row) for row in part} for part in (rows[:half], rows[half:]))
+        assert len(first & second) < len(first) / 2
+        again = reader.dataset("train", BATCH, pack=64, epochs=2, **self.ALONE)
+        assert segments([*again]) == rows
+
+    def test_longer_lists_are_parted(self, reader: types.ModuleType) -> None:
+        rows = segments([*reader.dataset("train", BATCH, pack=16, **self.ALONE)])
+        wanted = [words[i : i + 16] for words in self.LISTS for i in range(0, len(words), 16)]
+        assert sorted(flat(rows)) == sorted(wanted)
+
+    def test_workers_share_the_lists(self, reader: types.ModuleType) -> None:
+        found, count = [], 3
+        for index in range(count):
+            part = reader.dataset("train", BATCH, pack=64, shard=(index, count), **self.ALONE)
+            found += flat(segments([*part]))
+        assert sorted(found) == self.LISTS
+
+    def test_drops_no_more_than_the_last_rows(self, reader: types.ModuleType) -> None:
+        options = {"pack": 64, "drop_remainder": True, **self.ALONE}
+        dropped = [*reader.dataset("train", BATCH, **options)]
+        assert {len(batch["words"]) for batch in dropped} == {BATCH}
+        rows = segments([*reader.dataset("train", BATCH, pack=64, **self.ALONE)])
+        assert segments(dropped) == rows[: len(rows) // BATCH * BATCH]
+
+    def test_without_end(self, reader: types.ModuleType) -> None:
+        dataset = reader.dataset("train", BATCH, pack=64, epochs=None, **self.ALONE)
+        assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+        assert len([*dataset.take(100)]) == 100
+
+    def test_several_lists_of_a_record_share_a_segment(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        names = {"inputs": "int64", "targets": "float32"}
+        features: Features = {
+            name: Tensor(dtype=dtype, shape=(None,)) for name, dtype in names.items()
+        }
+        records = [
+            {"inputs": [i] * (i % 7), "targets": [float(i)] * (i * 5 % 11)} for i in range(200)
+        ]
+        reader = write_snapshot(tmp_path, features, {"train": [records]}, label=None)
+        batches = [*reader.dataset("train", 4, pack=16, seed=2)]
+        found = []
+        for batch in batches:
+            for row in range(len(batch["inputs"])):
+                columns = {key: value[row].numpy() for key, value in batch.items()}
+                count = max(columns[f"{name}_segment_ids"].max() for name in names)
+                for number in range(1, count + 1):
+                    parts = [columns[n][columns[f"{n}_segment_ids"] == number] for n in names]
+                    assert len({float(value) for part in parts for value in part}) == 1
+                    found.append([part.tolist() for part in parts])
+        wanted = [[*one.values()] for one in records if any(one.values())]
+        assert sorted(found) == sorted(wanted)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="pack=9 is less than the longest"):
+            [*reader.dataset("train", 4, pack=9)]
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({}, r"pack=8 packs lists of numbers alone, not id, label: give columns=\['words'\]"),
+            ({"columns": ["id"]}, "lists of numbers alone, not id"),
+            ({"as_supervised": True}, "labels cannot be packed"),
+            ({"pack": -1}, "pack=-1 must be the length of a row"),
+            ({"pack": True}, "pack=True must be"),
+            ({"pack": 8.0}, "pack=8.0 must be"),
+            ({"windows": (2, 1)}, "pack= and windows= exclude"),
+            ({"equal_steps": True}, "pack= and equal_steps= exclude"),
+            ({"start_step": 3, "seed": 1}, "pack= and start_step= exclude"),
+            ({"bucket": True}, "pack= and bucket= exclude"),
+            ({"cache": "decoded"}, "cache= and pack= exclude"),
+            ({"service": "grpc://x"}, "service= and pack= exclude"),
+        ],
+    )
+    def test_what_it_cannot_do(
+        self, reader: types.ModuleType, options: dict[str, Any], said: str
+    ) -> None:
+        with pytest.raises(ValueError, match=said):
+            reader.dataset("train", BATCH, **{"pack": 8} | options)
 
 
 def test_ragged_without_either(reader: types.ModuleType) -> None:
