@@ -74,7 +74,7 @@ class Rebuilt:
         elif self.changed:
             told.append(
                 f"changed since the snapshot was built: {', '.join(self.changed)} "
-                "(`snapshard why SNAPSHOT SOURCE` says more)"
+                "(`snapshard why SOURCE DIR` says more)"
             )
         told += self.differing
         if self.equal:
