@@ -35,33 +35,33 @@ from snapshard.transforms.rejects import Dropped, iterate_rejects
 from snapshard.transforms.shards import ShardSettings, ShardWriter, missing_shards, shard_name
 from snapshard.transforms.summary import Summary, find_summary, read_summary, write_summary
 
-FINGERPRINT = "0123456789abcdef"
-DIGEST = "d" * 32
+
+def put_tables(folder: Path, *, seed: int) -> None:
+    """Three CSV files, with a row in one that is a reject."""
+    folder.mkdir(parents=True)
+    for number in range(3):
+        (folder / f"{number}.csv").write_bytes(csv_of(seed + number))
+    with (folder / "1.csv").open("ab") as file:
+        file.write(b"one,cell,too,many,here\n")
 
 
 class SmallBuild:
     """A build without Beam and TensorFlow: one process, one stage, steps as the package's."""
 
-    def __init__(self, folder: Path, *, seed: int) -> None:
-        """Writes the data."""
-        data = folder / "data"
-        data.mkdir(parents=True)
-        for number in range(3):
-            (data / f"{number}.csv").write_bytes(csv_of(seed + number))
-        with (data / "1.csv").open("ab") as file:
-            file.write(b"one,cell,too,many,here\n")
+    def __init__(self, folder: Path) -> None:
+        """Takes the folder: `data` in it is read, `work` and `snapshot` are written."""
+        self.data = folder / "data"
         self.recipe = ss.Recipe(
             name="made",
             source=ss.Csv(
-                str(data), label="flag", types={"flag": ss.ClassLabel(("False", "True"))}
+                str(self.data), label="flag", types={"flag": ss.ClassLabel(("False", "True"))}
             ),
             splits=ss.Splits(train=0.7, test=0.3),
             shards=ss.Shards(num_shards={"train": 2, "test": 1}, compression="none"),
             max_rejects=5,
         )
         self.workspace = Workspace(str(folder / "work"))
-        self.snapshot = folder / "snapshot"
-        self.graph = folder / "work" / "graphs" / "g"
+        self.snapshots = folder / "snapshots"
 
     def result(self) -> dict[str, str]:
         """The hashes of all that would be published, after damage was made good."""
@@ -76,6 +76,7 @@ class SmallBuild:
         remembering = findings.opened(opened)
         features, _ = infer_features(source, inventory.files, remembering)
         findings.write(remembering)
+        snapshot = self.snapshots / inventory.input_digest[:16]
         entries: list[Summary] = []
         runs = []
         files = RunFiles(
@@ -108,11 +109,12 @@ class SmallBuild:
                 info = files.write(block.block_id, records(), dropped=dropped, in_order=False)
             entries.append(files.summarize(info))
             runs.append(info)
-        if find_summary(workspace, DIGEST) is None:
-            write_summary(Summary.merge(entries), workspace, DIGEST)
-        summary = read_summary(workspace, DIGEST)
+        digest = inventory.input_digest[:32]
+        if find_summary(workspace, digest) is None:
+            write_summary(Summary.merge(entries), workspace, digest)
+        summary = read_summary(workspace, digest)
         survey: Any = types.SimpleNamespace(
-            fingerprint=FINGERPRINT,
+            fingerprint=snapshot.name,
             recipe=recipe,
             features=types.SimpleNamespace(prepared=features),
             limit=None,
@@ -120,8 +122,8 @@ class SmallBuild:
         layout, _ = lay_out(survey, summary, workspace=workspace, graph=None)
         settings = ShardSettings(
             workspace=workspace,
-            snapshot=str(self.snapshot),
-            fingerprint=FINGERPRINT,
+            snapshot=str(snapshot),
+            fingerprint=snapshot.name,
             prepared=features,
             final=features,
             label="flag",
@@ -131,16 +133,13 @@ class SmallBuild:
             graph=None,
         )
         planned = [(split, shard) for split in layout.splits for shard in split.shards]
-        missing = missing_shards(settings, [shard_name(shard, settings) for _, shard in planned])
+        # What is damaged is forgotten, so that it is written again.
+        missing_shards(settings, [shard_name(shard, settings) for _, shard in planned])
         writer = ShardWriter(settings, summary.entries)
         facts = {}
         for split, shard in planned:
-            if shard_name(shard, settings) in missing or met:
-                info_of = writer.write(split, shard)
-                facts[info_of.file] = str(info_of.to_json())
-            else:
-                info_of = writer.write(split, shard)
-                facts[info_of.file] = str(info_of.to_json())
+            written = writer.write(split, shard)
+            facts[written.file] = str(written.to_json())
         rejects = []
         for info in runs:
             found = run_rejects(workspace, info)
@@ -150,8 +149,8 @@ class SmallBuild:
             "rejects": str(rejects),
             "features": str(features),
             **{
-                str(path.relative_to(self.snapshot)): hashlib.sha256(path.read_bytes()).hexdigest()
-                for path in sorted(self.snapshot.rglob("*"))
+                str(path.relative_to(snapshot)): hashlib.sha256(path.read_bytes()).hexdigest()
+                for path in sorted(snapshot.rglob("*"))
                 if path.is_file()
             },
         }
@@ -171,7 +170,8 @@ class WorkspaceTarget:
         """
         self._kept = folder / "kept"
         self._folder = folder / "built"
-        self._build = SmallBuild(self._folder, seed=1)
+        put_tables(self._folder / "data", seed=1)
+        self._build = SmallBuild(self._folder)
         self._result = self._build.result()
         assert len(self._result) > 10
         for path in sorted(self._folder.glob("**/*")):
@@ -259,7 +259,7 @@ def _kind(name: str, pattern: str, *forget: str, share: int = 1) -> Kind:
 
 
 # Without the shards the runs, the summary and the plan have to be read.
-_SHARDS = ("work/shards/**/*", "work/shards/*/*", "snapshot/*", "snapshot/index/*")
+_SHARDS = ("work/shards/**/*", "work/shards/*/*", "snapshots/*/*", "snapshots/*/index/*")
 _PLANS = ("work/plans/*", "work/summaries/*")
 KINDS = (
     _kind("memo", "work/memo.json"),
@@ -272,7 +272,7 @@ KINDS = (
     _kind("summary", "work/summaries/*", *_SHARDS, share=2),
     _kind("plan", "work/plans/*", *_SHARDS),
     _kind("shard info", "work/shards/*/*"),
-    _kind("shard, unpublished", "snapshot/*.tfrecord"),
-    _kind("index, unpublished", "snapshot/index/*"),
+    _kind("shard, unpublished", "snapshots/*/*.tfrecord"),
+    _kind("index, unpublished", "snapshots/*/index/*"),
     Kind("transform graph", GraphTarget),
 )
