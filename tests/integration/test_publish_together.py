@@ -1,0 +1,226 @@
+"""Builds that share an output root, with each other and with garbage collection."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from snapshard.pipelines import gc
+from snapshard.pipelines.gc import collect_garbage
+
+from .faults import Ended, look, run_here, write_table
+from .test_disks import PAUSED, PHASES
+
+Build = subprocess.Popen[str]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    return write_table(tmp_path / "one")
+
+
+@contextlib.contextmanager
+def paused(recipe: Path, out: Path, *, at: str, scratch: Path) -> Iterator[Callable[[], Ended]]:
+    """A build that waits where it is about to put a file; what is given lets it end."""
+    reached, go_on = scratch / "reached", scratch / "go on"
+    script = [sys.executable, "-c", PAUSED, PHASES[at], str(reached), str(go_on)]
+    process = subprocess.Popen(
+        [*script, "build", str(recipe), "--out", str(out), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+    def end() -> Ended:
+        go_on.touch()
+        stdout, stderr = process.communicate(timeout=200)
+        return Ended(process.returncode, stdout, stderr)
+
+    try:
+        deadline = time.monotonic() + 200
+        while not reached.exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, f"{at} was never reached"
+            time.sleep(0.01)
+        yield end
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def start(recipe: Path, out: Path) -> Build:
+    arguments = ["build", str(recipe), "--out", str(out), "--json"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "snapshard", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow  # processes
+def test_two_of_one_recipe_and_two_of_one_name_and_one_of_another(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All at once into one output root."""
+    same_name = write_table(tmp_path / "two", num_rows=50)
+    other = write_table(tmp_path / "three", num_rows=60)
+    other.write_text(other.read_text().replace('"table"', '"other"'))
+    recipes = (recipe, recipe, same_name, other)
+    builds = [start(path, tmp_path / "out") for path in recipes]
+    ended = [build.communicate(timeout=300) for build in builds]
+    assert [build.returncode for build in builds] == [0] * 4, ended
+    paths = [json.loads(stdout.splitlines()[-1])["path"] for stdout, _ in ended]
+    assert paths[0] == paths[1]
+    found = look(tmp_path / "out" / "table") | look(tmp_path / "out" / "other")
+    assert sorted(found) == sorted({Path(path).name for path in paths})
+    for path in recipes[1:]:
+        assert run_here(capsys, "build", path, "--out", tmp_path / "alone").code == 0
+    alone = look(tmp_path / "alone" / "table") | look(tmp_path / "alone" / "other")
+    assert found == alone
+
+
+@pytest.mark.slow  # processes
+@pytest.mark.parametrize("at", ["write", "commit", "pointer"])
+def test_a_build_while_another_one_publishes(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], at: str
+) -> None:
+    out = tmp_path / "out"
+    same_name = write_table(tmp_path / "two", num_rows=50)
+    with paused(recipe, out, at=at, scratch=tmp_path) as end:
+        for path in (recipe, same_name):
+            assert run_here(capsys, "build", path, "--out", out).code == 0
+        before = look(out / "table")
+        assert len(before) == 2
+        # Nor does garbage collection come between them.
+        report = collect_garbage(str(out))
+        assert report.busy == (str(out / "table"),)
+        ended = end()
+    assert ended.code == 0, ended.stderr
+    assert look(out / "table") == before
+    latest = json.loads((out / "table" / "latest.json").read_text())["fingerprint"]
+    assert ended.stdout.splitlines()[-1].find(latest) > 0
+
+
+@pytest.mark.slow  # processes
+@pytest.mark.parametrize("at", ["prepare", "write", "commit"])
+def test_a_killed_build_locks_nothing(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], at: str
+) -> None:
+    out = tmp_path / "out"
+    with paused(recipe, out, at=at, scratch=tmp_path) as _:
+        pass  # killed with SIGKILL, its group with it
+    assert (out / "table" / ".work" / "lock").exists()
+    assert look(out / "table") == {}
+    started = time.monotonic()
+    assert run_here(capsys, "build", recipe, "--out", out).code == 0
+    assert time.monotonic() - started < 60
+    assert len(look(out / "table")) == 1
+    report = collect_garbage(str(out))
+    assert report.busy == ()
+    assert len(look(out / "table")) == 1
+
+
+@pytest.mark.slow  # a process
+def test_a_build_that_starts_in_the_middle_of_garbage_collection(
+    recipe: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits: what it counts as done is not taken away from under it."""
+    out = tmp_path / "out"
+    assert run_here(capsys, "build", recipe, "--out", out).code == 0
+    wanted = look(out / "table")
+    # All of the work is garbage now.
+    shutil.rmtree(out / "table" / next(iter(wanted)))
+    remove = gc._remove
+    builds: list[Build] = []
+
+    def removing(*arguments: object, **options: object) -> None:
+        builds.append(start(recipe, out))
+        # It has begun, and holds the lock's file open.
+        deadline = time.monotonic() + 100
+        while not _waits_for_lock(builds[0].pid):
+            assert builds[0].poll() is None, builds[0].communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        remove(*arguments, **options)
+        assert builds[0].poll() is None
+
+    monkeypatch.setattr(gc, "_remove", removing)
+    report = collect_garbage(str(out))
+    assert any("/runs/" in path for path in report.paths)
+    _, stderr = builds[0].communicate(timeout=200)
+    assert builds[0].returncode == 0, stderr
+    assert look(out / "table") == wanted
+
+
+def _waits_for_lock(pid: int) -> bool:
+    with open("/proc/locks") as file:
+        return any("->" in line and f" {pid} " in line for line in file)
+
+
+@pytest.mark.slow  # processes
+def test_garbage_collection_that_is_killed(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After each file that it removes: the next build gives the same, the next one clears all."""
+    out, alone = tmp_path / "out", tmp_path / "alone"
+    assert run_here(capsys, "build", recipe, "--out", alone).code == 0
+    wanted = look(alone / "table")
+    (fingerprint,) = wanted
+    # As a build leaves it that is killed before its manifest, beside a published snapshot.
+    older = write_table(tmp_path / "older", num_rows=30)
+    assert run_here(capsys, "build", older, "--out", tmp_path / "base").code == 0
+    table = tmp_path / "base" / "table"
+    published = look(table)
+    pointer = (table / "latest.json").read_bytes()
+    assert run_here(capsys, "build", recipe, "--out", tmp_path / "base").code == 0
+    (table / fingerprint / "manifest.json").unlink()
+    (table / "latest.json").write_bytes(pointer)
+    shutil.copytree(tmp_path / "base", out)
+    num_files = collect_garbage(str(out), dry_run=True).num_files
+    assert num_files > 20
+    for number in range(0, num_files, 4):
+        shutil.rmtree(out)
+        shutil.copytree(tmp_path / "base", out)
+        _collect_until(out, number)
+        assert look(out / "table") == published
+        if number % 8:
+            rest = collect_garbage(str(out))
+            assert rest.num_files == num_files - number
+        ended = run_here(capsys, "build", recipe, "--out", out)
+        assert ended.code == 0, ended.stderr
+        assert look(out / "table") == published | wanted
+
+
+class _KilledError(BaseException):
+    pass
+
+
+def _collect_until(out: Path, number: int) -> None:
+    """Collects, and is gone after so many files."""
+    remove = gc.storage.remove_tree
+    removed: list[str] = []
+
+    def removing(url: str) -> None:
+        if len(removed) == number:
+            raise _KilledError
+        remove(url)
+        removed.append(url)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(gc.storage, "remove_tree", removing)
+        with pytest.raises(_KilledError):
+            collect_garbage(str(out))
