@@ -639,14 +639,13 @@ def _json_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 def _show_rejects(snapshot: Snapshot) -> None:
     from . import terminal
-    from .schemas.naming import REJECTS, join
 
     if snapshot.manifest.num_filtered:
         number = terminal.human_count(snapshot.manifest.num_filtered, "records")
         terminal.say(f"filtered: {number} that steps dropped on purpose")
     if snapshot.manifest.num_rejects:
         number = terminal.human_count(snapshot.manifest.num_rejects, "rejects")
-        terminal.say(f"{number}, with their reasons: {join(snapshot.path, REJECTS)}")
+        terminal.say(f"{number}, with their reasons: snapshard rejects {snapshot.path}")
 
 
 def _show_leaks(snapshot: Snapshot) -> None:

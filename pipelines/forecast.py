@@ -21,6 +21,7 @@ from ..schemas.features import ClassLabel, Features
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
 from ..schemas.recipe import NumbersRecords, Recipe
+from ..schemas.reject_budgets import TOTAL, exceeded_budgets
 from ..schemas.splits import KEY_SPACE
 from ..transforms.keys import record_keys
 from ..transforms.opened_source import path_bytes
@@ -283,11 +284,15 @@ def _warnings(found: Survey, sample: _Sample, *, num_examples: int) -> Iterator[
             f"{len(sample.rejects):,} of {sample.num_records + len(sample.rejects):,} sampled "
             f"records would be rejected:\n{describe_rejects(sample.rejects)}"
         )
-    num_rejects = problems.total() + round(len(sample.rejects) * sample.scale)
-    allowed = found.recipe.reject_budget(sample.num_all + num_rejects)
-    if num_rejects > allowed:
+    stages = Counter({"inventory": problems.total()})
+    for stage, number in Counter(reject.stage for reject in sample.rejects).items():
+        stages[stage] += round(number * sample.scale)
+    allowed = found.recipe.reject_budgets(sample.num_all + stages.total())
+    for one in exceeded_budgets(stages, allowed):
+        where = "rejects" if one.stage == TOTAL else f"rejects of the stage {one.stage}"
         yield (
-            f"a build will refuse this: about {num_rejects:,} rejects, and {allowed:,} are allowed"
+            f"a build will refuse this: about {one.num_rejects:,} {where}, and {one.allowed:,} are "
+            "allowed"
         )
     for name, feature in found.features.prepared.items():
         if isinstance(feature, ClassLabel) and len(feature.names) < 2:

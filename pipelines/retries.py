@@ -98,6 +98,9 @@ def retry_stage(
     before = {unit: run_in_place(workspace, config.run_id(unit)) for unit in units}
     redone = {unit: info for unit, info in before.items() if info is not None and info.num_rejects}
     if not redone:
+        if config.stage == 0:
+            progress.start(STEP, total=None, unit="blocks")
+            progress.finish(STEP, reused=False, note="no block of the source holds rejects")
         return Retried(config=config)
     token = uuid.uuid4().hex
     trials = {
