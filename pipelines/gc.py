@@ -199,8 +199,9 @@ def _stored_files(folder: str) -> Iterator[StoredFile]:
     """All files below a folder; links are not followed."""
     if storage.is_local(folder):
         root = storage.local_path(folder)
-        for parent, _, names in os.walk(root):
-            for name in names:
+        for parent, folders, names in os.walk(root):
+            # Links to folders are listed among these.
+            for name in (*names, *(n for n in folders if os.path.islink(os.path.join(parent, n)))):
                 path = os.path.join(parent, name)
                 try:
                     found = os.lstat(path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -131,13 +133,69 @@ def test_without_a_snapshot_all_work_goes(name: pathlib.Path) -> None:
     assert not (name / ".work" / "runs" / "aa").exists()
 
 
-def test_links_are_not_followed(name: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_links_are_not_followed_and_stay(name: pathlib.Path, tmp_path: pathlib.Path) -> None:
     outside = tmp_path / "outside"
     storage.put_bytes(f"{outside}/{LOOSE}.arrow", b"x")
+    storage.put_bytes(f"{outside}/reader.py", b"x")
     (name / ".work" / "runs" / "cc").symlink_to(outside)
     (name / ".work" / "runs" / "bb" / f"{LOOSE}.link").symlink_to(outside / f"{LOOSE}.arrow")
-    collect_garbage(str(name))
-    assert storage.list_names(str(outside)) == [f"{LOOSE}.arrow"]
+    (name / ".work" / "graphs" / ("e" * 32)).symlink_to(outside)
+    (name / ("4" * 16)).symlink_to(outside)
+    (name / UNPUBLISHED / "index" / "link").symlink_to(outside)
+    told = collect_garbage(str(name), dry_run=True)
+    assert collect_garbage(str(name)) == told
+    assert told.links == (f"{name}/{'4' * 16}",)
+    assert storage.list_names(str(outside)) == [f"{LOOSE}.arrow", "reader.py"]
+    # A folder that holds a link is no leftover of a build alone.
+    assert told.unpublished == ()
+    assert storage.walk(str(name / UNPUBLISHED)) == []
+    assert (name / UNPUBLISHED / "index" / "link").is_symlink()
+
+
+def test_names_and_workspaces_behind_links_are_left_alone(
+    name: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    work = (name / ".work").rename(tmp_path / "elsewhere" / "work")
+    (name / ".work").symlink_to(work)
+    (work / "runs" / "ee").mkdir()
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "linked").symlink_to(name)
+    before = storage.walk(str(work))
+    with pytest.raises(RecipeError, match="no folder of snapshots"):
+        collect_garbage(str(tmp_path / "root"))
+    report = collect_garbage(str(name.parent))
+    assert report.links == (f"{name}/.work",)
+    assert storage.walk(str(work)) == before
+    assert (work / "runs" / "ee").is_dir()
+    assert report.unpublished == (f"{name}/{UNPUBLISHED}",)
+
+
+def test_what_somebody_has_put_among_our_files_stays(name: pathlib.Path) -> None:
+    mine = (f"{UNPUBLISHED}/my model.keras", f"{'6' * 16}/cache.bin", ".work/runs/bb/x.txt")
+    for path in mine:
+        storage.put_bytes(f"{name}/{path}", b"x")
+    (name / ".work" / "mine").mkdir()
+    report = collect_garbage(str(name))
+    assert report.unpublished == ()
+    assert set(storage.walk(str(name))) == {*STAYS, *mine}
+    assert (name / ".work" / "mine").is_dir()
+
+
+def test_a_dry_run_tells_each_file_and_writes_nothing(name: pathlib.Path) -> None:
+    (name / ".work" / "lock").unlink()
+
+    def look() -> dict[str, tuple[int, int]]:
+        found = (name, *name.rglob("*"))
+        return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_ino) for path in found}
+
+    before = look()
+    told = collect_garbage(str(name), dry_run=True)
+    assert look() == before
+    assert set(told.paths) == {f"{name}/{path}" for path in GOES}
+    assert told.to_json()["num_files"] == len(GOES)
+    assert collect_garbage(str(name)) == told
+    assert {path for path in before if not os.path.lexists(path)} >= set(told.paths)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -192,12 +250,101 @@ def test_a_second_build_changes_nothing_by_its_lock(tmp_path: pathlib.Path) -> N
     assert [s.st_mtime_ns for s in before] == [s.st_mtime_ns for s in after]
 
 
+@pytest.fixture
+def unlockable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filesystem without locks, as some over the network are."""
+
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+
+
+def _age(folder: pathlib.Path, *, hours: float) -> None:
+    then = time.time() - 3600 * hours
+    for path in (folder, *folder.rglob("*")):
+        os.utime(path, (then, then), follow_symlinks=False)
+
+
+def test_without_locks_what_is_young_stays(name: pathlib.Path, unlockable: None) -> None:
+    assert collect_garbage(str(name)).num_files == 0
+    _age(name, hours=25)
+    (name / UNPUBLISHED / "reader.py").write_bytes(b"young")
+    report = collect_garbage(str(name))
+    # The folder of a snapshot is spared as a whole, where a build may be at work.
+    assert report.unpublished == ()
+    spared = {path for path in GOES if path.startswith(UNPUBLISHED)}
+    assert set(storage.walk(str(name))) == {*STAYS, *spared, f"{UNPUBLISHED}/reader.py"}
+
+
+def test_without_locks_a_build_leaves_a_marker(name: pathlib.Path, unlockable: None) -> None:
+    _age(name, hours=25)
+    workspace = Workspace(f"{name}/.work")
+    with building(workspace), building(workspace):
+        assert len(os.listdir(name / ".work" / "building")) == 2
+        for dry_run in (True, False):
+            assert collect_garbage(str(name), dry_run=dry_run).busy == (str(name),)
+    assert os.listdir(name / ".work" / "building") == []
+    # What a killed build has left counts for a day, and stops no other build.
+    storage.put_bytes(f"{name}/.work/building/{'7' * 32}", b"")
+    with building(workspace):
+        pass
+    assert collect_garbage(str(name)).busy == (str(name),)
+    _age(name / ".work" / "building", hours=25)
+    assert collect_garbage(str(name)).num_files == len(GOES) + 1
+    assert not (name / ".work" / "building").exists()
+
+
+def test_a_marker_is_renewed(
+    name: pathlib.Path, unlockable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("snapshard.pipelines.occupancy._RENEWAL_S", 0.01)
+    with building(Workspace(f"{name}/.work")):
+        (marker,) = (name / ".work" / "building").iterdir()
+        os.utime(marker, (0, 0))
+        deadline = time.monotonic() + 30
+        while marker.stat().st_mtime < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("shift_h", [-48, 0])
+def test_the_clock_set_back(
+    name: pathlib.Path, unlockable: None, monkeypatch: pytest.MonkeyPatch, shift_h: int
+) -> None:
+    """What was written in the future, as it seems, is young: it stays until it is not."""
+    _age(name, hours=25)
+    shifted = time.time_ns() + shift_h * 3600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: shifted)
+    assert collect_garbage(str(name)).num_files == (0 if shift_h else len(GOES))
+
+
+def test_what_is_published_meanwhile_stays(
+    name: pathlib.Path, unlockable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without locks a build may go on from old files: they stay once its manifest is there."""
+    _age(name, hours=25)
+    remove = storage.remove_tree
+
+    def publish_first(url: str) -> None:
+        (name / UNPUBLISHED / "manifest.json").write_bytes(b"{}")
+        remove(url)
+
+    monkeypatch.setattr(storage, "remove_tree", publish_first)
+    collect_garbage(str(name))
+    kept = {path for path in GOES if path.startswith(UNPUBLISHED)}
+    assert kept < set(storage.walk(str(name)))
+
+
 def test_on_stores_what_is_young_stays(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = f"memory://test_gc/{tmp_path.name}"
     _put_all(root)
     assert collect_garbage(root).num_files == 0
+    with building(Workspace(f"{root}/.work")):
+        assert collect_garbage(root).busy == (root,)
+    assert collect_garbage(root).busy == ()
     monkeypatch.setattr("snapshard.pipelines.gc.SAFE_AGE_S", -60)
     report = collect_garbage(f"memory://test_gc/{tmp_path.name}")
     assert report.num_files == len(GOES)
