@@ -26,6 +26,7 @@ from ..schemas.runner import JobRunner, RunnerConfig
 from ..transforms import storage
 from ..transforms.graph import checked_graph, read_graph_info
 from ..transforms.shards import ShardSettings, missing_shards, shard_name
+from ..transforms.storage_failures import telling_os_errors
 from ..transforms.summary import Summary
 from .damage import redoing_damage
 from .engines import runner_config
@@ -112,7 +113,7 @@ def build(
     config = runner_config(runner, workers=workers) if isinstance(runner, str) else runner
     if not isinstance(runner, str) and workers is not None:
         config = dataclasses.replace(config, workers=workers)
-    with make_runner(config) as engine:
+    with telling_os_errors("use", os.fspath(out)), make_runner(config) as engine:
         engine.check()
         return Build(
             recipe,
