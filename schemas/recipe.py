@@ -374,10 +374,6 @@ class Recipe:
             raise TypeError(f"{type(self.source).__name__} has not been extracted")
         return self.source
 
-    def reject_budget(self, num_records: int) -> int:
-        """How many of so many records may be rejected in all."""
-        return self.reject_budgets(num_records).get("total", num_records)
-
     def reject_budgets(self, num_records: int) -> dict[str, int]:
         """How many of so many records may be rejected, by stage and in ``total``."""
         default = 0.01 if self.source.media else 0

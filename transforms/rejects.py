@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schemas.errors import PayloadPlace, Reject
-from .payloads import MAX_PAYLOAD_BYTES as MAX_PAYLOAD_BYTES
 from .payloads import with_row
 
 SCHEMA = pa.schema(
@@ -52,11 +51,6 @@ GROUP_BYTES = 4 << 20
 
 _ROW_BYTES = 700
 _BATCH_ROWS = 256
-
-
-def payload_of(content: bytes) -> bytes | None:
-    """What a reject keeps of the content that it was made of: all, or nothing."""
-    return content if len(content) <= MAX_PAYLOAD_BYTES else None
 
 
 @dataclasses.dataclass

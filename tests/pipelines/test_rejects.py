@@ -117,24 +117,19 @@ def test_a_refusal_tells_each_budget_reasons_and_the_first_three(workspace: Work
         check_prepared(survey_of({"read": 0.1, "validate": 2, "total": 6}), prepared, workspace)
     assert raised.value.exit_code == 3
     lines = str(raised.value).splitlines()
-    assert (
-        lines[:13]
-        == [
-            "7 of 20 records were rejected; nothing was published. More than max_rejects= allows:",
-            "  read: 5 rejected, 2 allowed",
-            "  total: 7 rejected, 6 allowed",
-            "  5 × read: bad",
-            "      a.csv#0: why 0",
-            "      a.csv#1: why 1",
-            "      a.csv#2: why 2",
-            "      … and 2 more",
-            "  2 × validate: missing value",
-            "      a.csv#50: why 50",
-            "      a.csv#51: why 51",
-            lines[11],
-        ][: len(lines)]
-        + lines[12:13]
-    )
+    assert lines[:-1] == [
+        "7 of 20 records were rejected; nothing was published. More than max_rejects= allows:",
+        "  read: 5 rejected, 2 allowed",
+        "  total: 7 rejected, 6 allowed",
+        "  5 × read: bad",
+        "      a.csv#0: why 0",
+        "      a.csv#1: why 1",
+        "      a.csv#2: why 2",
+        "      … and 2 more",
+        "  2 × validate: missing value",
+        "      a.csv#50: why 50",
+        "      a.csv#51: why 51",
+    ]
     assert workspace.refused_rejects in lines[-1]
     assert list(iterate_rejects(workspace.refused_rejects)) == rejects
     assert b'"source": "https://***@host/t.csv"' in storage.read_bytes(workspace.refused)

@@ -57,7 +57,7 @@ def test_reject_budget(
     source: Any, max_rejects: float | None, num_records: int, budget: int
 ) -> None:
     recipe = _recipe(source=source, max_rejects=max_rejects)
-    assert recipe.reject_budget(num_records) == budget
+    assert recipe.reject_budgets(num_records) == {"total": budget}
 
 
 def test_folder_is_that_of_the_file_that_makes_the_recipe() -> None:

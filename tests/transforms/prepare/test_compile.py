@@ -14,9 +14,9 @@ import tensorflow as tf
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.errors import RecipeError, Reject
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Sequence, Tensor
+from snapshard.transforms.payloads import MAX_PAYLOAD_BYTES
 from snapshard.transforms.prepare import images, tables
 from snapshard.transforms.prepare.compile import StepRunner, output_features
-from snapshard.transforms.rejects import MAX_PAYLOAD_BYTES
 from snapshard.transforms.runs import wire_schema
 
 TABLE: Features = {
