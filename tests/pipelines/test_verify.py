@@ -18,6 +18,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.verify import check_snapshot, raise_findings, verify
+from snapshard.pipelines.verify_code import with_checksum
 from snapshard.pipelines.verify_report import Report
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.progress import Silent
@@ -496,13 +497,14 @@ def test_the_manifest_of_another_snapshot(tmp_path: Path) -> None:
         (
             "build.json",
             lambda p: p.write_text(p.read_text().replace("made", "mine")),
-            "was edited: its checksum",
+            "was edited, or is from before there were checksums: its checksum is not that",
         ),
         (
             "build.json",
-            lambda p: p.write_text('{"fingerprint_parts": {"a": 1}}'),
+            lambda p: p.write_text(json.dumps(with_checksum({"fingerprint_parts": {"a": 1}}))),
             "is of another snapshot: its fingerprint_parts do not give",
         ),
+        ("build.json", lambda p: p.write_text("{}"), "there were checksums: it has none"),
         ("build.json", lambda p: (p.unlink(), p.mkdir()), "cannot be read: it is a folder"),
         (
             "schema.pbtxt",
