@@ -31,7 +31,7 @@ ROOMS = frozenset({*WORK, "plans", "shards", "staged", "extracted", "scratch", M
 
 _ID = re.compile(r"[0-9a-f]{16,64}")
 _BY_SNAPSHOT = ("plans", "shards")
-_TRANSFORM = ("transform_fn", "transformed_metadata")
+_TRANSFORM = ("transform_fn", "transformed_metadata", "metadata")
 _FOLDERS = frozenset({"index", SERVING, *_TRANSFORM})
 _FILES = re.compile(rf"{BUILD}|{SCHEMA}|{REJECTS}|reader(_[a-z]+)*\.py|statistics\.pb|report\.html")
 

@@ -34,6 +34,7 @@ IN_SNAPSHOT = [
     "serving/variables/variables.index",
     "transform_fn/saved_model.pb",
     "transformed_metadata/asset_map",
+    "metadata/schema.pbtxt",
 ]
 WORK = {
     "runs": ["{two}/{id}.arrow", "{two}/{id}.json", "{two}/{id}.plain.keys.json"],
