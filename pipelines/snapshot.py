@@ -22,6 +22,7 @@ from ..schemas.naming import (
     join,
 )
 from ..transforms import storage
+from .snapshot_files import look_local
 
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 
@@ -54,7 +55,7 @@ class Snapshot:
         """
         folder = locate(path)
         where = join(folder, MANIFEST)
-        return cls(folder, Manifest.from_bytes(storage.read_bytes(where), where=where))
+        return cls(folder, Manifest.from_bytes(manifest_bytes(folder), where=where))
 
     def reader(self) -> types.ModuleType:
         """Imports the snapshot's ``reader.py``, as a module of its own each time.
@@ -85,6 +86,23 @@ class Snapshot:
         linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
         exec(compile(source, where, "exec"), module.__dict__)
         return module
+
+
+def manifest_bytes(folder: str) -> bytes:
+    """The content of a snapshot's manifest.
+
+    Raises:
+        DamagedSnapshotError: if something that is no file lies in its place.
+        StorageError: if it cannot be read.
+    """
+    where = join(folder, MANIFEST)
+    if storage.is_local(where):
+        there = look_local(storage.local_path(where), os.path.realpath(storage.local_path(folder)))
+        if there is not None and there.other is not None:
+            raise DamagedSnapshotError(
+                f"{where} is {there.other}, expected a file. Remove it and build again."
+            )
+    return storage.read_bytes(where)
 
 
 def lies_at(path: str) -> bool:

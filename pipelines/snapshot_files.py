@@ -68,7 +68,7 @@ class SnapshotFiles:
         wanted = list(names)
         found = {}
         for name in wanted:
-            there = _look_local(os.path.join(root, name), real)
+            there = look_local(os.path.join(root, name), real)
             if there is not None:
                 found[name] = there
         parents = {name[:end] for name in wanted for end in _slashes(name)}
@@ -125,8 +125,13 @@ def _matters(name: str) -> bool:
     return _BYTECODE not in parts[:-1] and not storage.TEMPORARY.fullmatch(parts[-1])
 
 
-def _look_local(path: str, root: str) -> FoundFile | None:
-    """What lies at a path; None where nothing does."""
+def look_local(path: str, root: str) -> FoundFile | None:
+    """What lies at a local path in a snapshot's folder, links resolved; None where nothing does.
+
+    Args:
+        path: The path.
+        root: The folder, links resolved.
+    """
     try:
         there = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -27,7 +27,7 @@ from ..schemas.naming import (
 from ..schemas.progress import Progress
 from ..transforms import storage
 from ..transforms.index import index_sizes
-from .snapshot import Snapshot, locate
+from .snapshot import Snapshot, locate, manifest_bytes
 from .snapshot_files import FoundFile, SnapshotFiles
 from .verify_code import check_build_facts
 from .verify_contents import ContentChecker
@@ -104,10 +104,14 @@ def check_snapshot(
         return _report(folder, None, findings)
     _check_manifest(manifest, folder, findings)
     files = SnapshotFiles(folder)
-    found, extra, refused = files.look([*sorted(manifest.files), BUILD])
+    found, extra, refused = files.look([*sorted(manifest.files), BUILD, MANIFEST])
     for name in refused:
         findings.cannot(name, "the folder cannot be listed")
     present = {name for name in sorted(manifest.files) if _is_there(name, found, findings)}
+    for name, there in found.items():
+        if there.outside is not None:
+            what = f"what it shows lies at {there.outside}, and may change or go without it"
+            findings.warn(name, "link", f"is a link that leaves the snapshot: {what}")
     for name in extra:
         if name not in UNLISTED:
             findings.damage(name, "extra", "is not in the manifest")
@@ -157,7 +161,10 @@ def _read(folder: str, findings: Findings) -> Manifest | None:
     """The manifest, edited or not; None where it is none."""
     where = join(folder, MANIFEST)
     try:
-        content = storage.read_bytes(where)
+        content = manifest_bytes(folder)
+    except DamagedSnapshotError as error:
+        findings.damage(MANIFEST, "not a file", str(error).removeprefix(f"{where} "))
+        return None
     except StorageError as error:
         findings.cannot(MANIFEST, f"{error} Nothing else can be checked without it.")
         return None
@@ -177,7 +184,7 @@ def _read(folder: str, findings: Findings) -> Manifest | None:
 
 
 def _is_there(name: str, found: dict[str, FoundFile], findings: Findings) -> bool:
-    """Whether a file can be opened; notes why not, and whether it lies elsewhere in truth."""
+    """Whether a file can be opened; notes why not."""
     there = found.get(name)
     if there is None:
         findings.damage(name, "missing", "is missing")
@@ -188,13 +195,6 @@ def _is_there(name: str, found: dict[str, FoundFile], findings: Findings) -> boo
     if there.other is not None:
         findings.damage(name, "not a file", f"is missing: {there.other} lies in its place")
         return False
-    if there.outside is not None:
-        findings.warn(
-            name,
-            "link",
-            f"is a link that leaves the snapshot: what it shows lies at {there.outside}, and may "
-            "change or go without it",
-        )
     return True
 
 

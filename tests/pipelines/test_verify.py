@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import snapshard as ss
+from snapshard import cli
 from snapshard.pipelines.verify import check_snapshot, raise_findings, verify
 from snapshard.pipelines.verify_code import with_checksum
 from snapshard.pipelines.verify_report import Report
@@ -224,6 +226,14 @@ DAMAGES = {
     "a manifest that is none": Expect(
         lambda s: (s / "manifest.json").write_text("{}"),
         ("manifest.json: has format_version None", "Nothing else can be checked without it"),
+    ),
+    "a folder in the manifest's place": Expect(
+        lambda s: ((s / "manifest.json").unlink(), (s / "manifest.json").mkdir()),
+        ("manifest.json: is a folder, expected a file",),
+    ),
+    "a pipe in the manifest's place": Expect(
+        lambda s: ((s / "manifest.json").unlink(), os.mkfifo(s / "manifest.json")),
+        ("manifest.json: is a pipe, expected a file",),
     ),
     "a count in the manifest": Expect(
         lambda s: edit_manifest(
@@ -507,6 +517,11 @@ def test_the_manifest_of_another_snapshot(tmp_path: Path) -> None:
         ("build.json", lambda p: p.write_text("{}"), "there were checksums: it has none"),
         ("build.json", lambda p: (p.unlink(), p.mkdir()), "cannot be read: it is a folder"),
         (
+            "manifest.json",
+            lambda p: _moved_to(p, p.parents[1] / "elsewhere"),
+            "is a link that leaves the snapshot: what it shows lies at",
+        ),
+        (
             "schema.pbtxt",
             lambda p: _moved_to(p, p.parents[1] / "elsewhere"),
             "is a link that leaves the snapshot: what it shows lies at",
@@ -654,6 +669,72 @@ def test_progress_counts_files(snapshot: Path) -> None:
 
     check_snapshot(snapshot, progress=Recorded())
     assert told == [("verify", 12, "files"), *range(13)]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command line here: the exit code, what it prints, what it says of errors."""
+
+    def called(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(argument) for argument in arguments])
+        printed, told = capsys.readouterr()
+        return int(ended.value.code or 0), printed, told
+
+    return called
+
+
+def test_command_on_what_is_whole(snapshot: Path, call: Any) -> None:
+    code, printed, _ = call("verify", snapshot)
+    assert code == 0
+    assert re.fullmatch(rf"whole: 12 files, [\d,]+ bytes, 6 examples in {snapshot}\n", printed)
+    code, printed, _ = call("verify", snapshot, "--sample", "50%", "--seed", 3)
+    assert code == 0
+    assert "looked at 3 of 6 records (seed 3), at the whole of 4 files" in printed
+    assert json.loads(call("verify", snapshot, "--json")[1])["whole"] is True
+
+
+def test_command_on_what_is_edited(snapshot: Path, call: Any) -> None:
+    _add(snapshot / "reader.py", b"# mine\n")
+    code, printed, told = call("verify", snapshot)
+    assert code == 0
+    assert printed.startswith("whole: ")
+    assert "warning: reader.py: was edited after it was written" in told
+    edit_manifest(snapshot, lambda manifest: manifest.update(seed=7))
+    code, printed, told = call("verify", snapshot)
+    assert (code, printed) == (4, "")
+    assert "manifest.json: was edited or is damaged" in told
+    code, printed, told = call("inspect", snapshot)
+    assert (code, printed) == (4, "")
+    assert "manifest.json was edited or is damaged" in told
+
+
+def test_command_on_what_is_damaged(snapshot: Path, call: Any) -> None:
+    for name in TRAIN:
+        _flip(snapshot / name, SECOND + 20)
+    code, printed, told = call("verify", snapshot, "--lines", 1)
+    assert (code, printed) == (4, "")
+    assert f"{snapshot} is damaged: 4 damages in 2 files" in told
+    assert "… and 3 more (--lines 0 shows all, --json too)" in told
+    code, printed, _ = call("verify", snapshot, "--json")
+    value = json.loads(printed)
+    assert (code, value["exit_code"], value["num_damages"]) == (4, 4, 4)
+    assert [damage["kind"] for damage in value["damages"]] == ["content", "record"] * 2
+    assert value["damages"][1]["record_id"] == "train/0/1.txt"
+    assert call("verify", snapshot, "--sample", "100%")[0] == 4
+    (snapshot / "manifest.json").unlink()
+    code, printed, _ = call("verify", snapshot, "--json")
+    assert (code, json.loads(printed)["damages"][0]["kind"]) == (4, "missing")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--sample", "2"), ("--sample", "1.5"), ("--rebuild-shard", "0"), ("--from", "data")],
+)
+def test_command_with_wrong_options(tmp_path: Path, call: Any, options: tuple[str, ...]) -> None:
+    code, printed, told = call("verify", tmp_path / "none", *options)
+    assert (code, printed) == (2, "")
+    assert "Traceback" not in told
 
 
 @pytest.mark.parametrize("command", ["verify", "inspect"])
