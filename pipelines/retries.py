@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from ..schemas.blocks import RunInfo, WorkUnit
 from ..schemas.fingerprint import digest, fingerprint
-from ..schemas.naming import Workspace
+from ..schemas.naming import MANIFEST, Workspace, join
 from ..schemas.progress import Progress
 from ..schemas.runner import JobRunner
 from ..schemas.splits import Splits
@@ -25,7 +25,9 @@ from ..transforms import storage
 from ..transforms.sealed import put_sealed, read_sealed
 from .block_runs import PrepareConfig, summary_digest
 from .inventory import write_descriptors
+from .part_changes import build_facts
 from .run_files import run_in_place
+from .snapshot import Snapshot
 from .survey import Survey
 from .watch import watched
 
@@ -170,6 +172,22 @@ def latest_amended(workspace: Workspace, plain: str) -> str:
     """The fingerprint that stands for another one since blocks were retried; else that one."""
     content = read_sealed(workspace.amended_build(plain), what=_what_build(plain))
     return plain if content is None else str(json.loads(content))
+
+
+def as_retried(found: Survey, workspace: Workspace, folder: str) -> Survey:
+    """The survey as a build has it, where blocks were retried before and what came is published.
+
+    Args:
+        found: The survey.
+        workspace: Of the name.
+        folder: Of the name: its snapshots lie there.
+    """
+    standing = latest_amended(workspace, found.fingerprint)
+    if standing == found.fingerprint or not storage.exists(join(folder, standing, MANIFEST)):
+        return found
+    parts = build_facts(Snapshot.open(join(folder, standing))).get("fingerprint_parts", {})
+    made = amended_survey(found, parts.get("amended") or {})
+    return made if made.fingerprint == standing else found
 
 
 def record_build(workspace: Workspace, plain: str, amended: str) -> None:

@@ -30,6 +30,7 @@ from .part_changes import (
     told_of_manifest,
 )
 from .readers import READERS, check_readers
+from .retries import as_retried
 from .snapshot import Snapshot, lies_at
 from .survey import survey
 
@@ -144,6 +145,7 @@ def why_not_found(
             limit=limit,
             readers=check_readers(readers),
         )
+        found = as_retried(found, Workspace(join(folder, WORKSPACE)), folder)
         details = fingerprint_details(found)
     path = join(folder, found.fingerprint)
     published = storage.exists(join(path, MANIFEST))
