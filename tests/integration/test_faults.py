@@ -1,16 +1,19 @@
 """Disks and stores that fail at any call of a build: what is told, what is left, what follows."""
 
 import itertools
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from snapshard.pipelines.gc import collect_garbage
 from snapshard.schemas.errors import StorageError
 from snapshard.transforms import storage
 
@@ -246,3 +249,45 @@ def test_short_writes_are_continued_and_told(tmp_path: Path) -> None:
     assert "error: Cannot write" in done.stderr
     assert "File too large" in done.stderr
     assert look(tmp_path / "out" / "table") == {}
+
+
+def test_the_clock_is_set_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files from the future are read each time; nothing that is told is negative."""
+    out, table = bench.folder / "out", bench.recipe.parent / "table.csv"
+    in_a_day = time.time_ns() + 86_400 * 10**9
+    os.utime(table, ns=(in_a_day, in_a_day))
+    assert bench.build(out).code == 0
+    assert look(out / "table") == bench.wanted
+    # Other content of the same length, and all clocks two days slow and running backwards.
+    ticks = itertools.count()
+    two_days_ago = time.time_ns() - 2 * 86_400 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: two_days_ago - next(ticks) * 10**9)
+    monkeypatch.setattr(time, "time", lambda: two_days_ago / 1e9 - next(ticks))
+    text = table.read_text()
+    table.write_text(text.replace("word 1", "WORD 1"))
+    os.utime(table, ns=(in_a_day, in_a_day))
+    changed = bench.build(out)
+    assert changed.code == 0, changed.stderr
+    (fingerprint,) = set(look(out / "table")) - set(bench.wanted)
+    facts = json.loads((out / "table" / fingerprint / "build.json").read_text())
+    assert min(facts["seconds"].values()) >= 0
+    assert facts["started"].endswith("Z")
+    # And back again, to what was there: the bytes of before.
+    table.write_text(text)
+    again = bench.build(out)
+    assert '"cached": true' in again.stdout
+    assert next(iter(bench.wanted)) in again.stdout
+    assert look(out / "table").items() >= bench.wanted.items()
+    assert not any("/runs/" in path for path in collect_garbage(str(out)).paths)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_each_fault_is_told_with_its_cure(tmp_path: Path, kind: str) -> None:
+    with (
+        failing_disk(tmp_path, Injector(FAULTS[kind], at=0)),
+        pytest.raises(StorageError) as raised,
+    ):
+        storage.put_bytes(str(tmp_path / "a"), b"")
+    assert re.fullmatch(rf"Cannot write {tmp_path}/a: [^.]+\. [A-Z].*\.", str(raised.value))
+    assert raised.value.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
