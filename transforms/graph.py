@@ -164,11 +164,11 @@ class TransformGraph:
         """Looks the graph up; loads it on first use.
 
         Raises:
-            StorageError: if there is none.
+            DamagedWorkError: if there is none, or only a damaged one.
         """
         info = read_graph_info(url)
         if info is None:
-            raise StorageError(f"There is no transform graph in {storage.redact(url)}.")
+            raise DamagedWorkError(f"There is no transform graph in {storage.redact(url)}.")
         self._url = url
         self._inputs = wire_schema(info.inputs)
         self._columns = wire_columns(info.outputs)
@@ -225,11 +225,11 @@ def load_for_serving(url: str, *, scratch: str) -> tuple[Any, dict[str, str]]:
         feature that each unchanged output is.
 
     Raises:
-        StorageError: if there is none.
+        DamagedWorkError: if there is none, or only a damaged one.
     """
     info = read_graph_info(url)
     if info is None:
-        raise StorageError(f"There is no transform graph in {storage.redact(url)}.")
+        raise DamagedWorkError(f"There is no transform graph in {storage.redact(url)}.")
     import tensorflow as tf
 
     _fetch(url, info, scratch)

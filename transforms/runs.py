@@ -222,15 +222,16 @@ class RunReader:
             if not is_lost(error):
                 raise
             raise DamagedWorkError(f"{error} {_REDONE}") from None
+        buffer = pa.py_buffer(content)
         for info in wanted:
-            start = info.offset - origin
-            message = content[start : start + info.num_bytes]
-            if len(message) != info.num_bytes or google_crc32c.value(message) != info.checksum:
+            # Not a slice of bytes, which would copy them.
+            message = buffer.slice(min(info.offset - origin, len(content)), info.num_bytes)
+            if message.size != info.num_bytes or google_crc32c.value(message) != info.checksum:
                 raise DamagedWorkError(
                     f"{storage.redact(self._url)} is damaged: its {info.num_bytes:,} bytes from "
                     f"{info.offset:,} on are not those that were written. {_REDONE}"
                 )
-            yield pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(message)), self._schema)
+            yield pa.ipc.read_record_batch(pa.ipc.read_message(message), self._schema)
 
 
 def _within(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:

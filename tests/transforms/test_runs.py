@@ -1,5 +1,6 @@
 """Runs: what is written comes back by key range, merged in order, whatever the batches."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from snapshard.schemas.errors import DamagedWorkError
 from snapshard.schemas.features import ClassLabel, Features, Scalar, Tensor
 from snapshard.transforms import runs, storage
 from snapshard.transforms.runs import KeyRange, RunReader, RunWriter
@@ -99,6 +101,30 @@ def test_scanning_gives_the_whole_run(
 ) -> None:
     rows = [(0, key, b"") for key in range(10)]
     assert rows_of(list(write_run(rows, 3).scan())) == rows
+
+
+@settings(max_examples=60)
+@given(place=st.integers(0, 10**6), bit=st.integers(0, 7), cut=st.booleans())
+def test_no_altered_batch_is_given(
+    write_run: Callable[[list[Row], int], RunReader], place: int, bit: int, cut: bool
+) -> None:
+    """A flipped bit or a lost end in what is read, by scanning or by range; and a lost file."""
+    rows = [(0, key, b"x" * (key % 3)) for key in range(30)]
+    reader = write_run(rows, 7)
+    path = Path(reader._url)
+    content = bytearray(path.read_bytes())
+    first, last = reader._batches[0], reader._batches[-1]
+    start, stop = first.offset, last.offset + last.num_bytes
+    place = start + place % (stop - start)
+    content[place] ^= 1 << bit
+    path.write_bytes(content[:place] if cut else content)
+    whole = KeyRange(0, 0, 1 << 64)
+    for read in (lambda: list(reader.scan()), lambda: reader.read(whole)):
+        with pytest.raises(DamagedWorkError, match=re.escape(path.name)):
+            read()
+    path.unlink()
+    with pytest.raises(DamagedWorkError, match="does not exist"):
+        reader.read(whole)
 
 
 def test_a_run_that_is_not_sorted_is_refused(tmp_path: Path) -> None:
