@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
 import urllib.parse
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ _ASSIGNED = re.compile(
 )
 _MIN_SECRET = 6
 """A shorter value of a URL's query may stand anywhere by chance."""
+_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.ESTALE)
+"""Of errors that TensorFlow tells in words only."""
 _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 
 
@@ -90,7 +93,9 @@ class failing_as_storage_error:
 
 @contextlib.contextmanager
 def telling_os_errors(action: str, url: str) -> Iterator[None]:
-    """Turns an OSError, and nothing else, into a StorageError: around what should raise none.
+    """Turns an OSError, and what TensorFlow makes of one, into a StorageError.
+
+    Around what should raise none; all else goes on as it is.
 
     Args:
         action: What is tried: read, write, use …
@@ -100,6 +105,13 @@ def telling_os_errors(action: str, url: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise _told(error, action=action, url=str(error.filename or url)) from None
+    except Exception as error:
+        if not type(error).__module__.startswith("tensorflow."):
+            raise
+        number = next((n for n in _NUMBERS if os.strerror(n) in str(error)), None)
+        if number is None:
+            raise
+        raise _told(OSError(number, os.strerror(number)), action=action, url=url) from None
 
 
 def _told(error: Exception, *, action: str, url: str) -> StorageError:

@@ -294,6 +294,34 @@ def test_defects_are_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
         storage.exists("memory://a")
 
 
+def test_what_tensorflow_makes_of_a_full_disk_is_told(tmp_path: pathlib.Path) -> None:
+    """It has a class of its own, and no number."""
+    kind = type("ResourceExhaustedError", (Exception,), {"__module__": "tensorflow.errors"})
+    with (
+        pytest.raises(StorageError, match=f"Cannot write {tmp_path}.*: no space is left there"),
+        storage.scratch_folder(str(tmp_path)),
+    ):
+        raise kind("/a/saved_model.pb; No space left on device")
+    with pytest.raises(kind), storage.scratch_folder(str(tmp_path)):
+        raise kind("OOM when allocating a tensor")
+
+
+def _fill_up(near: str) -> None:
+    with storage.scratch_folder(near) as folder:
+        (pathlib.Path(folder) / "a").write_bytes(b"")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_scratch_that_may_not_be_removed_is_left(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first error, not one of the removal, and not without end."""
+    monkeypatch.setattr(os, "unlink", _raising(PermissionError(errno.EACCES, "Permission denied")))
+    with pytest.raises(StorageError, match="no space is left"):
+        _fill_up(str(tmp_path))
+    assert len(list(tmp_path.rglob("a"))) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
