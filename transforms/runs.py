@@ -224,8 +224,9 @@ class RunReader:
             raise DamagedWorkError(f"{error} {_REDONE}") from None
         buffer = pa.py_buffer(content)
         for info in wanted:
-            # Not a slice of bytes, which would copy them.
-            message = buffer.slice(min(info.offset - origin, len(content)), info.num_bytes)
+            start = info.offset - origin
+            # Of the buffer: to slice bytes is to copy them. Shorter where the file ends early.
+            message = buffer[start : start + info.num_bytes]
             if message.size != info.num_bytes or google_crc32c.value(message) != info.checksum:
                 raise DamagedWorkError(
                     f"{storage.redact(self._url)} is damaged: its {info.num_bytes:,} bytes from "
