@@ -17,12 +17,14 @@ import pyarrow as pa
 from ...schemas.blocks import Block, FileRange, RawBatch, SourceFile
 from ...schemas.errors import Reject, SchemaError
 from ...schemas.features import Feature, Features, Struct, is_encoded
+from ...schemas.limits import FREE_BYTES, Limits
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from .arrow_leaves import extract, leaves_of
 from .arrow_rows import RowReader
 from .arrow_types import join_leaves, leaf_feature, missing_leaves, nest
 from .arrow_values import texts
+from .decompress import grows_beyond
 from .remembered import remembered
 from .table_files import (
     INFER_ALL_BYTES,
@@ -193,6 +195,7 @@ class ArrowTables:
             return
         reader = self.reader(schema, features, path=part.path)
         columns = _columns_of(schema, features, path=part.path)
+        decoded = _Decoded(part.stop - part.start, opened.limits.max_expansion)
         media = any(map(is_encoded, features.values()))
         batch_bytes = MEDIA_BATCH_BYTES if media else BATCH_BYTES
         for index, unit in enumerate(units):
@@ -201,7 +204,8 @@ class ArrowTables:
             row, end = unit.first_row, None
             if unit.num_rows is not None:
                 end = unit.first_row + unit.num_rows
-            batches, problem = _batches(file, index, columns, num_bytes=batch_bytes), ""
+            batches = decoded.counting(_batches(file, index, columns, num_bytes=batch_bytes))
+            problem = ""
             while True:
                 try:
                     batch = next(batches, None)
@@ -268,7 +272,7 @@ class ArrowTables:
             unknown &= leaves.keys()
             if scan and unknown:
                 columns = list(dict.fromkeys(schema.names[leaves[n].column] for n in unknown))
-                for batch in _whole(arrow, columns):
+                for batch in _whole(arrow, columns, num_bytes=file.num_bytes, limits=opened.limits):
                     found = pa.RecordBatch.from_arrays(
                         [batch.column(name) for name in columns], names=columns
                     )
@@ -285,7 +289,7 @@ class ArrowTables:
         leaf = leaves_of(arrow.schema, path=file.path)[label]
         name = arrow.schema.names[leaf.column]
         found: set[bytes] = set()
-        for batch in _whole(arrow, [name]):
+        for batch in _whole(arrow, [name], num_bytes=file.num_bytes, limits=opened.limits):
             values = extract(batch.column(name), leaf).values
             found.update(texts(values).cast(pa.large_binary()).unique().drop_null().to_pylist())
             if len(found) > MAX_LABELS:
@@ -358,10 +362,33 @@ def _batches(
             yield batch.slice(start, rows)
 
 
-def _whole(file: ArrowFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+class _Decoded:
+    """Counts what comes of a file, which may not be many times its size."""
+
+    def __init__(self, num_bytes: int, max_expansion: int) -> None:
+        self._max_expansion = max_expansion
+        self._left = max(FREE_BYTES, num_bytes * max_expansion)
+
+    def counting(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches, as long as they may be.
+
+        Raises:
+            ValueError: in place of the first that is too much.
+        """
+        for batch in batches:
+            self._left -= batch.nbytes
+            if self._left < 0:
+                raise ValueError(f"it {grows_beyond(self._max_expansion)}")
+            yield batch
+
+
+def _whole(
+    file: ArrowFile, columns: Sequence[str], *, num_bytes: int, limits: Limits
+) -> Iterator[pa.RecordBatch]:
     """All rows of a file that can be read; damage is told when they are read for good."""
+    decoded = _Decoded(num_bytes, limits.max_expansion)
     for unit in range(len(file.units)):
         try:
-            yield from _batches(file, unit, columns)
+            yield from decoded.counting(_batches(file, unit, columns))
         except DAMAGE:
             continue

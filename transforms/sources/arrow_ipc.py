@@ -18,10 +18,21 @@ import pyarrow as pa
 
 from ...schemas.blocks import Selection, SourceFile
 from ...schemas.config import config_class
+from ...schemas.limits import FREE_BYTES
 from ...schemas.recipe import OpenSource
+from .arrow_bodies import (
+    HEADER,
+    decompressed_bytes,
+    field,
+    is_at_hand,
+    message_of,
+    root,
+    stream_messages,
+)
 from .arrow_files import DAMAGE, ArrowFile, ArrowFormat, Unit, offset_between
 from .arrow_leaves import leaves_of
 from .arrow_source import ArrowSource
+from .decompress import grows_beyond
 from .ranged_file import open_for_arrow
 from .table_files import select_files
 
@@ -31,8 +42,7 @@ SUFFIXES = (".arrow", ".feather", ".ipc", ".arrows")
 _MAGIC = b"ARROW1"
 _FEATHER_V1_MAGIC = b"FEA1"
 # Of the flatbuffers tables Footer and Message.
-_FOOTER_BATCHES = 3
-_MESSAGE_HEADER = 2
+_FOOTER_DICTIONARIES, _FOOTER_BATCHES = 2, 3
 _BATCH_LENGTH = 0
 _MAX_ROWS = 1 << 48
 _BLOCK = struct.Struct("<qi4xq")
@@ -66,13 +76,13 @@ def _open(opened: OpenSource, path: str) -> ArrowFile:
     magic = source.read(len(_MAGIC))
     source.seek(0)
     if magic == _MAGIC:
-        return _IpcFile(source, path)
+        return _IpcFile(source, path, opened.limits.max_expansion)
     if magic.startswith(_FEATHER_V1_MAGIC):
         raise ValueError(
             "it is Feather V1, which Arrow gives up and whose damage it does not notice. Rewrite "
             "it: pyarrow.feather.write_feather(pyarrow.feather.read_table(path), path)"
         )
-    return _Stream(source, path)
+    return _Stream(source, path, opened.limits.max_expansion)
 
 
 class _Unindexed:
@@ -95,15 +105,17 @@ class _Unindexed:
 class _IpcFile(_Unindexed):
     """An IPC file, whose footer says where its record batches lie."""
 
-    def __init__(self, source: Any, path: str) -> None:
+    def __init__(self, source: Any, path: str, max_expansion: int) -> None:
         self._source, self._path = source, path
+        _check_sizes(source, _blocks(source, _FOOTER_DICTIONARIES), max_expansion)
+        self._max_expansion = max_expansion
         self._reader = pa.ipc.open_file(source)
         self.schema = self._reader.schema
 
     @functools.cached_property
     def units(self) -> Sequence[Unit]:  # type: ignore[override]
         found, row = [], 0
-        blocks = _batch_blocks(self._source)
+        blocks = _blocks(self._source, _FOOTER_BATCHES)
         if len(blocks) != self._reader.num_record_batches:
             raise ValueError("the footer names other record batches than the file holds")
         for offset, metadata_bytes in blocks:
@@ -118,6 +130,8 @@ class _IpcFile(_Unindexed):
         return found
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        block = _blocks(self._source, _FOOTER_BATCHES)[unit]
+        _check_sizes(self._source, [block], self._max_expansion)
         yield _checked(self._reader.get_batch(unit), columns)
 
     def offset_of(self, row: int) -> int:
@@ -127,8 +141,10 @@ class _IpcFile(_Unindexed):
 class _Stream(_Unindexed):
     """An IPC stream: read from its start to its end."""
 
-    def __init__(self, source: Any, path: str) -> None:
+    def __init__(self, source: Any, path: str, max_expansion: int) -> None:
         self._path = path
+        if is_at_hand(source):
+            _check_sizes(source, stream_messages(source), max_expansion)
         self._reader = pa.ipc.open_stream(source)
         self._fresh = True
         self._source = source
@@ -172,8 +188,26 @@ def _checked(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(found, names=list(columns))
 
 
-def _batch_blocks(source: Any) -> list[tuple[int, int]]:
-    """Offset and bytes of metadata of each record batch of an IPC file, from its footer.
+def _check_sizes(source: Any, messages: Sequence[tuple[int, int]], max_expansion: int) -> None:
+    """Refuses messages that a file of this size should not hold once they are decompressed.
+
+    Of a store's file nothing is known without reading all of it; what is decoded is counted then.
+
+    Raises:
+        ValueError: saying which limit they break.
+    """
+    if not is_at_hand(source):
+        return
+    allowed = max(FREE_BYTES, source.size() * max_expansion)
+    for offset, metadata_bytes in messages:
+        if not (offset >= 0 and 0 <= metadata_bytes <= source.size() - offset):
+            continue  # reading it will say why
+        if decompressed_bytes(source, offset, metadata_bytes) > allowed:
+            raise ValueError(f"it {grows_beyond(max_expansion)}")
+
+
+def _blocks(source: Any, kind: int) -> list[tuple[int, int]]:
+    """Offset and bytes of metadata of each record batch (or dictionary) of a file, by its footer.
 
     Raises:
         ValueError: if the footer is none.
@@ -185,7 +219,7 @@ def _batch_blocks(source: Any) -> list[tuple[int, int]]:
         raise ValueError("the file has no footer")
     footer = source.read_at(size, num_bytes - 10 - size)
     try:
-        place = _field(footer, _root(footer), _FOOTER_BATCHES)
+        place = field(footer, root(footer), kind)
         if place is None:
             return []
         vector = place + struct.unpack_from("<I", footer, place)[0]
@@ -205,36 +239,18 @@ def _batch_length(metadata: bytes) -> int:
         ValueError: if it describes none.
     """
     try:
-        prefix = 8 if metadata[:4] == b"\xff\xff\xff\xff" else 4
-        message = metadata[prefix:]
-        place = _field(message, _root(message), _MESSAGE_HEADER)
+        message = message_of(metadata)
+        place = field(message, root(message), HEADER)
         if place is None:
             raise ValueError("a message has no header")
         batch = place + struct.unpack_from("<I", message, place)[0]
-        length = _field(message, batch, _BATCH_LENGTH)
+        length = field(message, batch, _BATCH_LENGTH)
         found = 0 if length is None else int(struct.unpack_from("<q", message, length)[0])
     except struct.error as error:
         raise ValueError(f"a message is damaged: {error}") from None
     if not 0 <= found < _MAX_ROWS:
         raise ValueError(f"a batch of {found} rows")
     return found
-
-
-def _root(buffer: bytes) -> int:
-    """Where the root table of a flatbuffer lies."""
-    return int(struct.unpack_from("<I", buffer, 0)[0])
-
-
-def _field(buffer: bytes, table: int, index: int) -> int | None:
-    """Where a field of a flatbuffers table lies; None where it is left out."""
-    vtable = table - struct.unpack_from("<i", buffer, table)[0]
-    if vtable < 0:
-        raise ValueError("a table is damaged")
-    (size,) = struct.unpack_from("<H", buffer, vtable)
-    if 4 + 2 * index + 2 > size:
-        return None
-    (offset,) = struct.unpack_from("<H", buffer, vtable + 4 + 2 * index)
-    return table + offset if offset else None
 
 
 FORMAT = ArrowFormat(name="Arrow IPC or Feather", unit="record batch", open=_open)

@@ -21,6 +21,7 @@ from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, Unit, offset_betw
 from .arrow_leaves import leaves_of
 from .arrow_source import ArrowSource
 from .parquet_footer import read_row_groups
+from .parquet_sizes import check_lists, rows_at_once
 from .ranged_file import open_for_arrow
 from .table_files import select_files
 
@@ -59,7 +60,8 @@ class _ParquetFile:
         # Of a store, a row group's columns are fetched in few and large requests.
         self._file = pq.ParquetFile(source, pre_buffer=not local, page_checksum_verification=True)
         self._path = path
-        self._num_bytes = source.size()
+        self._source, self._num_bytes = source, source.size()
+        self._max_expansion = opened.limits.max_expansion
         self._groups = read_row_groups(source)
         self.schema: pa.Schema = self._file.schema_arrow
 
@@ -76,9 +78,11 @@ class _ParquetFile:
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         group = self._groups[unit]
+        check_lists(group, columns, num_bytes=self._num_bytes, max_expansion=self._max_expansion)
         row_bytes = max(1, group.num_bytes // max(1, group.num_rows))
+        num_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
         batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
-            batch_size=max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes)),
+            batch_size=rows_at_once(self._source, unit, group, columns, num_rows=num_rows),
             row_groups=[unit],
             columns=list(columns),
             use_threads=False,

@@ -23,8 +23,23 @@ _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _M
 _ROW_GROUPS = 4
 _COLUMNS, _TOTAL_BYTES, _NUM_ROWS = 1, 2, 3
 _META_DATA = 3
-_PATH, _DATA_PAGE, _DICTIONARY_PAGE, _STATISTICS = 3, 9, 11, 12
+_TYPE, _PATH, _NUM_VALUES, _CHUNK_BYTES = 1, 3, 5, 6
+_DATA_PAGE, _DICTIONARY_PAGE, _STATISTICS = 9, 11, 12
+_BYTES_TYPES = (6, 7)  # BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY
 _NULL_COUNT = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """What the footer says of one stored column of a row group."""
+
+    num_values: int
+    """With those inside of lists."""
+    num_bytes: int
+    """Uncompressed."""
+    is_bytes: bool
+    """Whether its values are strings of bytes."""
+    has_dictionary: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +53,8 @@ class RowGroup:
     """Uncompressed."""
     null_counts: Mapping[str, int | None]
     """Stored column, its path joined by dots -> nulls in it; None where the file does not say."""
+    chunks: Mapping[str, Chunk] = dataclasses.field(default_factory=dict)
+    """By stored column."""
 
 
 def read_row_groups(source: Any) -> list[RowGroup]:
@@ -60,18 +77,25 @@ def read_row_groups(source: Any) -> list[RowGroup]:
 
 
 def _row_group(group: Mapping[int, Any]) -> RowGroup:
-    starts, null_counts = [], dict[str, int | None]()
+    starts, null_counts, chunks = [], dict[str, int | None](), dict[str, Chunk]()
     for chunk in group.get(_COLUMNS, []):
         facts = chunk.get(_META_DATA, {})
         pages = (_number(facts.get(number)) for number in (_DATA_PAGE, _DICTIONARY_PAGE))
         starts += [page for page in pages if page]
         path = b".".join(facts.get(_PATH, [])).decode()
         null_counts[path] = _number(facts.get(_STATISTICS, {}).get(_NULL_COUNT))
+        chunks[path] = Chunk(
+            num_values=max(0, _number(facts.get(_NUM_VALUES)) or 0),
+            num_bytes=max(0, _number(facts.get(_CHUNK_BYTES)) or 0),
+            is_bytes=facts.get(_TYPE) in _BYTES_TYPES,
+            has_dictionary=_DICTIONARY_PAGE in facts,
+        )
     return RowGroup(
         offset=min(starts, default=0),
         num_rows=max(0, _number(group.get(_NUM_ROWS)) or 0),
         num_bytes=max(0, _number(group.get(_TOTAL_BYTES)) or 0),
         null_counts=null_counts,
+        chunks=chunks,
     )
 
 
