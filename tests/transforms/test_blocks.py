@@ -164,3 +164,42 @@ def test_cuts_are_chosen_even(num_bytes: int, step: int, num_blocks: int) -> Non
     assert len(blocks) == num_blocks
     lengths = [block.num_bytes for block in blocks]
     assert max(lengths) - min(lengths) <= 2 * step
+
+
+_CUT_FILES = st.lists(st.integers(1, SMALL_BLOCK), min_size=2, max_size=30)
+"""Lengths of what lies before, between and behind the cuts of a file."""
+
+
+def _blocks_of_parts(lengths: list[int], parts: list[str]) -> tuple[Block, ...]:
+    *cuts, num_bytes = itertools.accumulate(lengths)
+    file = _file("large.csv", num_bytes)
+    return group_blocks(
+        [file], {file.path: cuts}, parts={file.path: parts}, block_bytes=SMALL_BLOCK
+    )
+
+
+@given(_CUT_FILES, st.data())
+def test_ranges_that_stand_alone_count_by_what_they_hold(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    parts = [f"{index:064x}" for index in range(len(lengths))]
+    before = _blocks_of_parts(lengths, parts)
+    ranges = [block.ranges[0] for block in before]
+    assert [part.start for part in ranges] == [0, *(part.stop for part in ranges[:-1])]
+    assert ranges[-1].stop == sum(lengths)
+    changed = data.draw(st.integers(0, len(lengths) - 1))
+    after = _blocks_of_parts(lengths, [*parts[:changed], "f" * 64, *parts[changed + 1 :]])
+    place = sum(lengths[:changed])
+    assert [one == other for one, other in zip(before, after, strict=True)] == [
+        not part.start <= place < part.stop for part in ranges
+    ]
+
+
+@given(_CUT_FILES, _CUT_FILES)
+def test_what_is_put_at_the_end_changes_the_last_block(lengths: list[int], more: list[int]) -> None:
+    """The last part grows, and others follow."""
+    parts = [f"{index:064x}" for index in range(len(lengths) + len(more))]
+    before = _blocks_of_parts(lengths, parts[: len(lengths)])
+    longer = [*lengths[:-1], lengths[-1] + more[0], *more[1:]]
+    after = _blocks_of_parts(longer, [*parts[: len(lengths) - 1], *parts[-len(more) :]])
+    assert before[:-1] == after[: len(before) - 1]
