@@ -135,12 +135,7 @@ def _sections(facts: ReaderFacts) -> dict[str, bool]:
 def _constants(facts: ReaderFacts) -> Iterator[str]:
     """The snapshot's facts as assignments; the features are left to be filled in."""
     wanted = _sections(facts)
-    more: dict[str, object] = {}
-    if wanted["classes"]:
-        more |= _class_shares(facts)
-    if wanted["lengths"]:
-        names = varying_lists(facts.features)
-        more["LENGTHS: dict[str, list[int]]"] = {n: list(facts.lengths.get(n, ())) for n in names}
+    more = measured(facts)
     if wanted["sides"]:
         more["SIDES: dict[str, list[str]]"] = sides_of(facts.features, facts.rotated_images)
     if facts.structs:
@@ -150,6 +145,18 @@ def _constants(facts: ReaderFacts) -> Iterator[str]:
         more["LAYOUT: list[tuple[str, bytes, int]]"] = layout
     more[_features(facts)[0]] = {}
     return constants(facts, more)
+
+
+def measured(facts: ReaderFacts) -> dict[str, object]:
+    """What the build measured of classes and lists: target -> value."""
+    more: dict[str, object] = {}
+    wanted = _sections(facts)
+    if wanted["classes"]:
+        more |= _class_shares(facts)
+    if wanted["lengths"]:
+        names = varying_lists(facts.features)
+        more["LENGTHS: dict[str, list[int]]"] = {n: list(facts.lengths.get(n, ())) for n in names}
+    return more
 
 
 def _class_shares(facts: ReaderFacts) -> dict[str, object]:

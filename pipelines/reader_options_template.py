@@ -18,6 +18,9 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 _Range = tuple[str, int, int, int]  # path; records to skip there, to take; place of the first
 _Epoch = Callable[[Any], tf.data.Dataset]  # from the seed of an epoch to its batches
 
+_EPOCHS = 1_000_000  # of a pass, after which going on finds its place: it takes a second …
+_PASSES = 10_000  # … and so many passes as long
+
 
 def change(job: Any) -> None:
     """Changes what ``dataset`` is about to read, as the options ask for it.
@@ -403,10 +406,13 @@ def resumed(job: Any, number: int, rest: _Epoch) -> tf.data.Dataset:
         )
         return tf.data.experimental.from_variant(variant, spec)
 
-    def is_to_come(epoch_seed: Any) -> Any:
-        return tf.reduce_all(epoch_seed != tf.constant(over, tf.int64))
+    before = tf.sort(tf.constant([*over, tf.int64.max], tf.int64))
 
-    return seeds.filter(is_to_come).flat_map(either)
+    def to_come(drawn: Any) -> Any:
+        return tf.boolean_mask(drawn, tf.gather(before, tf.searchsorted(before, drawn)) != drawn)
+
+    # Many at a time: one by one, those of a million epochs would take minutes to pass over.
+    return seeds.batch(1_024).map(to_come).unbatch().flat_map(either)
 
 
 def _seeds(job: Any, number: int) -> tuple[Any, list[int]]:
@@ -415,10 +421,17 @@ def _seeds(job: Any, number: int) -> tuple[Any, list[int]]:
     What is done already of the dataset of seeds are the passes before: the next is that pass.
     """
     passes, inner = (0, number) if job.epochs is None else divmod(number, job.epochs)
+    if inner >= _EPOCHS or passes >= _PASSES:
+        raise ValueError(
+            f"start_step={job.start_step!r} is behind {number:,} epochs, in pass {passes + 1:,}, "
+            f"which are found by drawing all seeds before: at most {_EPOCHS:,} epochs and "
+            f"{_PASSES:,} passes. Begin anew with another seed=."
+        )
     seeds, same = (job.reader._epoch_seeds(job.seed or 0) for _ in range(2))
     for _ in range(passes):
         next(iter(seeds)), next(iter(same))
-    return seeds.take(job.epochs or -1), [int(one) for one in same.take(inner + 1)]
+    drawn = same.take(inner + 1).batch(_EPOCHS).get_single_element()
+    return seeds.take(job.epochs or -1), drawn.numpy().tolist()
 
 
 def _tell(job: Any, ranges: list[_Range], gaps: list[int], done: bytearray) -> None:

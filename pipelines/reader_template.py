@@ -217,7 +217,11 @@ def steps(split: str, batch_size: int, **arguments: Any) -> int:
 # [if serving]
 def preprocess(root: str | os.PathLike[str] | None = None) -> Any:
     """What was done to the raw records, as a function of batches of raw inputs by their names."""
-    return tf.saved_model.load(f"{_folder(root)}/serving").signatures["serving_default"]
+    try:
+        model = tf.saved_model.load(f"{_folder(root)}/serving")
+    except (tf.errors.NotFoundError, FileNotFoundError) as error:  # an operation, or the folder
+        raise ValueError(f"TensorFlow {tf.__version__} cannot load the model: {error}") from None
+    return model.signatures["serving_default"]
 
 
 # [end]
@@ -267,14 +271,12 @@ def _shards(split: str, root: str | os.PathLike[str] | None) -> list[tuple[str, 
         found = (manifest["fingerprint"], manifest["format_version"])
     except (ValueError, LookupError, TypeError):
         raise ValueError(
-            f"{path} is no manifest of a published snapshot ({str(content)[:99]!r}): give the "
-            f"folder of {NAME} {FINGERPRINT} as root=."
+            f"{path} is no manifest ({str(content)[:99]!r}): give {NAME} {FINGERPRINT} as root=."
         ) from None
     if found != (FINGERPRINT, FORMAT_VERSION):
         raise ValueError(
-            f"{path} is of fingerprint {found[0]} (format {found[1]}), but this reader reads "
-            f"{FINGERPRINT} (format {FORMAT_VERSION}) only. Use the reader.py that lies there, "
-            f"or give the folder of {FINGERPRINT} as root=."
+            f"{path} is of fingerprint {found[0]} (format {found[1]}), this is of {FINGERPRINT} "
+            f"(format {FORMAT_VERSION}): use the reader.py that lies there, or give another root=."
         )
     shards = manifest["splits"][split]["shards"]
     return [(f"{_folder(root)}/{shard['file']}", shard["num_examples"]) for shard in shards]
@@ -371,6 +373,10 @@ def _parser(
         raise ValueError(f"columns={columns!r} must be a list of some of {', '.join(FEATURES)}.")
     features = {name: feature for name, feature in FEATURES.items() if name in wanted}
     # [if image]
+    sides = tf.nest.flatten(image_size)
+    whole = [side for side in sides if hasattr(side, "__index__") and 0 < side < 2**16]
+    if image_size is not None and (len(sides) != 2 or whole != sides):
+        raise ValueError(f"image_size={image_size!r} must be (height, width), whole numbers.")
     sizes = {
         name: tuple(image_size or (feature["height"], feature["width"]))
         for name, feature in features.items()

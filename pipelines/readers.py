@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ..schemas.errors import RecipeError
 from ..schemas.features import Image
 from ..schemas.naming import READER, READER_NUMPY
-from .emit import ReaderFacts, constants, emit_reader, fill
+from .emit import ReaderFacts, constants, emit_reader, fill, measured
 from .reader_facts import sides_of
 
 READERS = ("tf", "numpy")
@@ -102,7 +102,7 @@ def emit_numpy_reader(facts: ReaderFacts) -> str:
         ),
     }
     header = _HEADER.format(fingerprint=facts.fingerprint, version=facts.version).splitlines()
-    more = {
+    more = measured(facts) | {
         # The orientation of an encoded image stands in its own EXIF, too.
         "SIDES: dict[str, list[str]]": sides_of(facts.features, frozenset()),
         "STRUCTS: list[str]": list(facts.structs),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from snapshard.pipelines import reader_facts
 from snapshard.pipelines.emit import ReaderFacts, emit_reader
+from snapshard.pipelines.readers import emit_numpy_reader
 from snapshard.schemas.features import (
     Audio,
     BoundingBoxes,
@@ -263,7 +264,7 @@ def test_ordinary_readers_stand_alone() -> None:
     rotated, jpeg = frozenset({"image"}), {"image": frozenset({"jpeg"})}
     table: Features = {f"x{i}": Scalar(dtype=dtype) for i, dtype in enumerate(DTYPES * 2)}
     for files in (
-        emit_reader(facts_of(photographs)),
+        emit_reader(facts_of(photographs, image_formats={"image": frozenset({"jpeg", "png"})})),
         emit_reader(facts_of(photographs, rotated_images=rotated, image_formats=jpeg)),
         emit_reader(facts_of(KINDS["raw images"], serving=True)),
         emit_reader(facts_of(table | LABEL)),
@@ -497,6 +498,18 @@ class TestClasses:
         many = emitted(features, class_counts=range(1, 5_001))
         assert len(many.splitlines()) < len(few.splitlines()) + 45
         assert len(constants(many)["CLASS_WEIGHTS"]) == 5_000
+
+
+def test_both_readers_are_told_the_same() -> None:
+    features: Features = {"words": Tensor(dtype="int64", shape=(None,))} | LABEL
+    told = {"class_counts": (3, 1), "lengths": {"words": (2, 5)}}
+    facts = facts_of(features, **told)
+    of_tf, of_numpy = (
+        constants(text) for text in (emit_reader(facts)["reader.py"], emit_numpy_reader(facts))
+    )
+    assert of_numpy["CLASS_WEIGHTS"] == of_tf["CLASS_WEIGHTS"] == [0.666667, 2.0]
+    for name in ("CLASS_NAMES", "CLASS_SHARES", "LENGTHS", "FEATURES", "LABEL"):
+        assert of_numpy[name] == of_tf[name]
 
 
 class TestLengths:

@@ -143,6 +143,19 @@ class TestForever:
         assert found == [batch["id"].numpy().tolist() for batch in twice][:12]
 
 
+@pytest.mark.parametrize(
+    ("step", "epochs"), [(10**12, None), (2**62, None), (10**7, 1), (10**12, 1000)]
+)
+def test_a_step_too_far_away(reader: types.ModuleType, step: int, epochs: int | None) -> None:
+    with pytest.raises(ValueError, match=r"is behind .* epochs, in pass .*another seed="):
+        reader.dataset("train", 8, seed=1, start_step=step, epochs=epochs)
+
+
+def test_a_step_behind_many_epochs(reader: types.ModuleType) -> None:
+    far = reader.dataset("train", 8, seed=1, start_step=2_000_002, epochs=None)
+    assert len({int(i) for batch in far.take(2) for i in batch["id"]}) == NUM - 16
+
+
 def test_dropping_the_remainder_drops_no_windows_but_the_last(reader: types.ModuleType) -> None:
     num = sum(max(0, i % 7 - 2) for i in range(NUM))
     batches = [*reader.dataset("train", 8, windows=(3, 1), drop_remainder=True)]
@@ -182,3 +195,27 @@ def test_a_scale_of_whole_numbers(tmp_path: Path, write_snapshot: WriteSnapshot)
         reader.dataset("train", 1, scale=0.5, dtype="uint8")
     with pytest.raises(TypeError, match="flot32"):
         reader.dataset("train", 1, dtype="flot32")
+
+
+@pytest.fixture(scope="module")
+def pixels(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot) -> Any:
+    features = {"image": Image(height=2, width=2)}
+    records = [{"image": bytes(range(12))}]
+    return write_snapshot(
+        tmp_path_factory.mktemp("pixels"), features, {"train": [records]}, label=None
+    )
+
+
+@pytest.mark.parametrize(
+    "size",
+    [8, 0, (), (8,), (8, 8, 3), (8, -1), (0, 8), (8.0, 8), "88", ("8", "8"), 2**70, {"a": 1}],
+)
+def test_a_size_that_no_image_has(pixels: types.ModuleType, size: Any) -> None:
+    with pytest.raises(ValueError, match=r"image_size=.* must be \(height, width\), whole numbers"):
+        pixels.dataset("train", 1, image_size=size)
+
+
+def test_a_size_as_a_list_or_of_numpys_numbers(pixels: types.ModuleType) -> None:
+    for size in ([3, 4], (np.int64(3), np.int32(4))):
+        (batch,) = pixels.dataset("train", 1, image_size=size)
+        assert batch["image"].shape == (1, 3, 4, 3)
