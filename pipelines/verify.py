@@ -115,12 +115,13 @@ def check_snapshot(
     for name in extra:
         if name not in UNLISTED:
             findings.damage(name, "extra", "is not in the manifest")
-    _check_build(files, found, manifest, findings)
+    limit = _check_build(files, found, manifest, findings)
     if sample is not None:
         sampled = check_sample(
             files, found, manifest, present, findings=findings, size=sample, progress=progress
         )
-        return dataclasses.replace(_report(folder, manifest, findings), sampled=sampled)
+        report = _report(folder, manifest, findings, limit=limit)
+        return dataclasses.replace(report, sampled=sampled)
     progress.start(STEP, total=len(manifest.files), unit="files")
     progress.advance(STEP, done=0)
     checker = ContentChecker(files, manifest, findings)
@@ -130,10 +131,12 @@ def check_snapshot(
         progress.advance(STEP, done=done)
     checker.look_closer(present)
     progress.finish(STEP, reused=False)
-    return _report(folder, manifest, findings)
+    return _report(folder, manifest, findings, limit=limit)
 
 
-def _report(folder: str, manifest: Manifest | None, findings: Findings) -> Report:
+def _report(
+    folder: str, manifest: Manifest | None, findings: Findings, *, limit: int | None = None
+) -> Report:
     report = Report(
         path=folder,
         fingerprint=None if manifest is None else manifest.fingerprint,
@@ -145,7 +148,8 @@ def _report(folder: str, manifest: Manifest | None, findings: Findings) -> Repor
         return report
     return dataclasses.replace(
         report,
-        options=" --readers tf,numpy" if READER_NUMPY in manifest.files else "",
+        options=(f" --limit {limit}" if limit is not None else "")
+        + (" --readers tf,numpy" if READER_NUMPY in manifest.files else ""),
         num_files=len(manifest.files),
         num_bytes=sum(entry.bytes for entry in manifest.files.values()),
         num_examples=sum(split.num_examples for split in manifest.splits.values()),
@@ -200,7 +204,8 @@ def _is_there(name: str, found: dict[str, FoundFile], findings: Findings) -> boo
 
 def _check_build(
     files: SnapshotFiles, found: dict[str, FoundFile], manifest: Manifest, findings: Findings
-) -> None:
+) -> int | None:
+    """Notes what is odd about ``build.json``; the limit that it tells, if any."""
     there = found.get(BUILD)
     if there is None:
         what = "is missing: what the snapshot was built of, and when, is not known any more"
@@ -209,9 +214,10 @@ def _check_build(
         findings.warn(BUILD, "edited", f"cannot be read: it is {there.other or there.trouble}")
     else:
         try:
-            check_build_facts(files.read(BUILD), manifest, findings)
+            return check_build_facts(files.read(BUILD), manifest, findings)
         except StorageError as error:
             findings.warn(BUILD, "unreadable", str(error))
+    return None
 
 
 def _check_manifest(manifest: Manifest, folder: str, findings: Findings) -> None:

@@ -60,16 +60,20 @@ def with_checksum(facts: Mapping[str, object]) -> dict[str, object]:
     return {**value, "checksum": json_checksum(value)}
 
 
-def check_build_facts(content: bytes, manifest: Manifest, findings: Findings) -> None:
-    """Says what is odd about ``build.json``, which the manifest does not list."""
+def check_build_facts(content: bytes, manifest: Manifest, findings: Findings) -> int | None:
+    """Says what is odd about ``build.json``, which the manifest does not list.
+
+    Returns:
+        The limit that the snapshot was built with, if that is known.
+    """
     try:
         value: Any = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         findings.warn(BUILD, "edited", f"is not JSON: {error}")
-        return
+        return None
     if not isinstance(value, dict):
         findings.warn(BUILD, "edited", "holds no JSON object")
-        return
+        return None
     try:
         right = value.get("checksum") == json_checksum(value)
     except RecursionError:
@@ -79,11 +83,15 @@ def check_build_facts(content: bytes, manifest: Manifest, findings: Findings) ->
         findings.warn(
             BUILD, "edited", f"was edited, or is from before there were checksums: {what}"
         )
-        return
+        return None
     parts = value.get("fingerprint_parts")
     if parts is not None and _fingerprint_of(parts) != manifest.fingerprint:
         what = f"is of another snapshot: its fingerprint_parts do not give {manifest.fingerprint}"
         findings.warn(BUILD, "foreign", what)
+        return None
+    splits = parts.get("splits") if isinstance(parts, dict) else None
+    limit = splits.get("limit") if isinstance(splits, dict) else None
+    return limit if isinstance(limit, int) else None
 
 
 def _fingerprint_of(parts: object) -> str | None:

@@ -146,9 +146,9 @@ class Report:
             out = shlex.quote(_output_root(self.path))
             told.append(
                 f"To mend it: snapshard build SOURCE --out {out}{self.options} --repair, where "
-                "SOURCE is the recipe or data that it was built from (with --limit, if that was "
-                "given). It builds again what is damaged, from the runs in the workspace where "
-                "they are there. Or restore the files from a copy."
+                "SOURCE is the recipe or data that it was built from. It builds again what is "
+                "damaged, from the runs in the workspace where they are there. Or restore the "
+                "files from a copy."
             )
         obstacles = [f for f in self.damages if f.kind == "not a file"]
         extra = [f for f in self.damages if f.kind == "extra"]

@@ -140,7 +140,8 @@ def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> 
                 return scan
             length = int(lengths[number])
         num_read, wrong = _rest_of_frame(stream, length, len(head))
-        scan.note(offset, num_read, _with(trouble or wrong, stream.trouble))
+        cause = stream.trouble if num_read < length else None
+        scan.note(offset, num_read, _with(trouble or wrong, cause))
         if num_read < length:
             scan.complete = False
             return scan

@@ -207,4 +207,4 @@ def test_limits_are_taken_from_the_snapshot(copy: Path, tmp_path: Path) -> None:
     report = check_snapshot(copy / "out", progress=Silent())
     os.unlink(Path(report.path) / "schema.pbtxt")
     (told,) = check_snapshot(copy / "out", progress=Silent()).mending()
-    assert "--readers tf,numpy --repair" in told
+    assert " --limit 50 --readers tf,numpy --repair" in told
