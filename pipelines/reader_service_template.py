@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import random
 import socket
+import time
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 _ORDERS = 8  # orders of the shards, of which each epoch takes one
 _RANGES = 8  # what all workers together can share out for each range that one has open
+_WAIT = 30  # seconds for the first worker to join
+_GET_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"  # empty, where there is none
 _EXACT = {"distributed_epoch", "dynamic", tf.data.experimental.service.ShardingPolicy.DYNAMIC}
 
 
@@ -22,7 +25,7 @@ def served(job: Any) -> None:
     """Makes ``job.epoch`` give finished batches that the workers of a service made.
 
     Raises:
-        ValueError: if no dispatcher answers.
+        ValueError: if no dispatcher answers, or no worker has joined it.
     """
     asked = {"service": job.service} if isinstance(job.service, str) else dict(job.service)
     asked.setdefault("processing_mode", "distributed_epoch")
@@ -96,8 +99,9 @@ def _drawn() -> Any:
 
 
 def _reach(address: str) -> None:
-    """Raises where no dispatcher answers; ``distribute`` would wait for ever."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
+    """Raises where no dispatcher answers, or one without a worker; ``distribute`` would wait."""
+    _, _, where = address.rpartition("://")
+    host, _, port = where.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except (OSError, ValueError) as error:
@@ -105,3 +109,24 @@ def _reach(address: str) -> None:
             f"service={address!r}: no dispatcher answers ({error}). Start one by "
             "`python reader_tools.py serve`, and give the grpc:// address that it prints."
         ) from None
+    end = time.monotonic() + _WAIT
+    while not _has_worker(where):
+        if time.monotonic() > end:
+            raise ValueError(
+                f"service={address!r}: no worker joined its dispatcher within {_WAIT} s. Start one "
+                f"by `python reader_tools.py serve --join grpc://{where}`."
+            )
+        time.sleep(0.2)
+
+
+def _has_worker(where: str) -> bool:
+    """Whether a dispatcher knows a worker; true where it does not tell."""
+    try:
+        import grpc  # type: ignore[import-untyped, unused-ignore]  # TensorFlow needs it itself
+    except ImportError:
+        return True
+    try:
+        with grpc.insecure_channel(where, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            return bool(channel.unary_unary(_GET_WORKERS)(b"", timeout=10))
+    except grpc.RpcError:
+        return True

@@ -268,4 +268,6 @@ def test_the_model_of_the_preparation_needs_the_newer_one(came: tuple[Came, Came
     """It holds the operations of the TensorFlow that built it: of images, one for WebP."""
     new, old = (found[SERVING] for found in came)
     assert new["0.image/uint8"].shape == (1, 8, 8, 3)
-    assert "Op type not registered 'DecodeWebP'" in str(old["error"])
+    told = str(old["error"])
+    assert "TensorFlow 2.16" in told
+    assert "cannot load the model: Op type not registered 'DecodeWebP'" in told
