@@ -13,6 +13,7 @@ from typing import Any
 
 from ..schemas.errors import RecipeError, SnapshardError
 from ..transforms import storage
+from ..transforms.local_files import leads_out
 from ..transforms.opened_source import OpenedSource, open_source
 from .reject_queries import RejectFilter, RejectsFile
 
@@ -125,9 +126,13 @@ class _Fetcher:
             return None, "too long to keep, and it is not known where the source lies"
         if (row["payload_bytes"] or 0) > MAX_FETCHED_BYTES:
             return None, f"longer than {MAX_FETCHED_BYTES:,} bytes"
+        if row["source"].startswith("/") or ".." in row["source"].split("/"):
+            return None, "its name leads out of the source"
         try:
             if self._opened is None:
                 self._opened = open_source(self._url, os.getcwd())
+            if not _may_read(self._opened, row["source"]):
+                return None, f"there is no such file in {self._opened.shown}"
             content = _read(self._opened, row)
         except (SnapshardError, OSError) as error:
             return None, f"the source cannot be read: {storage.redact(str(error))}"
@@ -136,6 +141,14 @@ class _Fetcher:
         if hashlib.sha256(content).hexdigest() != row["payload_sha256"]:
             return None, f"{row['source']} has changed since: its sha256 is another"
         return content, None
+
+
+def _may_read(opened: OpenedSource, path: str) -> bool:
+    """Whether a name is that of a file in the source: no link out of it, no pipe."""
+    if not opened.local:
+        return True
+    full = opened.full_path(path)
+    return os.path.isfile(full) and not leads_out(full, os.path.realpath(opened.root))
 
 
 def _read(opened: OpenedSource, row: dict[str, Any]) -> bytes | None:

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from snapshard import cli
-from snapshard.pipelines import inventory, startup_noise
+from snapshard.pipelines import build, inventory, preparing, startup_noise
 from snapshard.pipelines.inventory import group_blocks
+from snapshard.schemas.errors import StorageError
 
 ROWS = """\
 import json
@@ -102,7 +103,7 @@ class Rows:
     """A recipe whose source reads two of its files only while a service is there."""
 
     def __init__(self, folder: Path, call: Call) -> None:
-        self.folder, self._call = folder, call
+        self.folder, self.call = folder, call
         self.flag = folder / "flag"
         self.out = folder / "out"
         (folder / "data").mkdir()
@@ -119,7 +120,7 @@ class Rows:
 
     def build(self, *options: str, out: Path | None = None) -> dict[str, Any]:
         recipe, out = self.folder / "recipe.py", out or self.out
-        code, output, errors = self._call("build", recipe, "--out", out, "--json", *options)
+        code, output, errors = self.call("build", recipe, "--out", out, "--json", *options)
         assert code == 0, errors
         found: dict[str, Any] = json.loads(output.splitlines()[-1])
         found["facts"] = json.loads((Path(found["path"]) / "build.json").read_text())
@@ -127,9 +128,7 @@ class Rows:
 
     def refuse(self, *options: str) -> str:
         """Builds what is refused; gives what is said."""
-        code, _, errors = self._call(
-            "build", self.folder / "recipe.py", "--out", self.out, *options
-        )
+        code, _, errors = self.call("build", self.folder / "recipe.py", "--out", self.out, *options)
         assert code == 3
         return errors
 
@@ -202,6 +201,40 @@ def test_a_retry_redoes_the_blocks_with_rejects_and_reuses_the_others(
     third = rows.build()
     assert third["num_rejects"] == 0
     assert third["facts"]["blocks"]["prepared"] <= 2
+
+
+@pytest.mark.slow  # builds ten times
+@pytest.mark.parametrize("name", ["retry_stage", "record_amended", "record_build", "point_latest"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_retry_that_is_killed_alters_nothing_and_goes_on(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, name: str, after: bool
+) -> None:
+    first = rows.build()
+    before = hashes(first["path"])
+    rows.flag.touch()
+    where = preparing if name == "retry_stage" else build
+    real = getattr(where, name)
+
+    def killed(*arguments: Any, **options: Any) -> None:
+        if after:
+            real(*arguments, **options)
+        raise StorageError("killed")
+
+    monkeypatch.setattr(where, name, killed)
+    command = (rows.folder / "recipe.py", "--out", rows.out, "--retry-rejects")
+    assert rows.call("build", *command)[0] == 1
+    monkeypatch.setattr(where, name, real)
+    assert hashes(first["path"]) == before
+    # Whichever a plain build finds is whole; the retry goes on.
+    plain = rows.build()
+    assert plain["cached"] or plain["num_rejects"] == 0
+    second = rows.build("--retry-rejects")
+    assert second["num_rejects"] == 0
+    assert second["path"] != first["path"]
+    assert rows.build()["path"] == second["path"]
+    assert hashes(first["path"]) == before
+    for path in (first["path"], second["path"]):
+        assert rows.call("verify", path)[0] == 0
 
 
 @pytest.mark.slow  # builds five times

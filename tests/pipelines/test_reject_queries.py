@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,22 @@ def test_a_source_that_changed_or_moved_is_told(folder: Path, tmp_path: Path) ->
     (folder / ".work" / "refused.json").write_text("[" * 5000)
     found = RejectsFile.find(str(folder))
     assert "not known where the source lies" in str(missing("4"))
+
+
+@pytest.mark.parametrize("name", ["../secret", "/secret", "link", "pipe", "a/../../secret"])
+def test_what_lies_outside_of_the_source_is_never_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_bytes(LONG)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "data" / "pipe")
+    place = PayloadPlace(sha256=hashlib.sha256(LONG).hexdigest(), num_bytes=len(LONG), start=0)
+    reject = Reject(record_id=name, stage="read", reason="r", message="m", source=name, place=place)
+    (tmp_path / "rejects.parquet").write_bytes(rejects_to_bytes([reject]))
+    found = RejectsFile.find(str(tmp_path / "rejects.parquet"))
+    source = str(tmp_path / "data")
+    report = export_payloads(found, ALL, str(tmp_path / "export"), source=source)
+    assert (report.num_files, report.num_missing) == (0, 1)
+    assert [path.name for path in (tmp_path / "export").iterdir()] == [INDEX]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
