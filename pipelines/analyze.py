@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from ..schemas.features import Features
 from ..schemas.recipe import Recipe
 from ..transforms import storage
 from ..transforms.graph import GraphInfo, GraphOutputs, checked_graph, put_graph
+from ..transforms.storage_failures import telling_os_errors
 from .staging import StagedRecipe
 from .train_records import read_handed_over
 
@@ -38,7 +40,7 @@ ANALYSIS = {"batch_rows": BATCH_ROWS, "engine": "FnApiRunner, one worker", "form
 
 _MODULE = __name__
 _TASK, _RECORDS = "task.pickle", "records.pickle"
-_RESULT, _LOG, _FOLDER = "result.json", "log.txt", "graph"
+_LOG, _FOLDER = "log.txt", "graph"
 _LAST_WORDS = 2000
 _BEGIN = b"\n"
 _ENVIRONMENT = {
@@ -113,12 +115,16 @@ def start_process(scratch: str | None = None) -> Iterator["AnalysisProcess"]:
     Args:
         scratch: A local folder to work in; the system's by default.
     """
-    with tempfile.TemporaryDirectory(prefix="snapshard-", dir=scratch) as folder:
+    folder = tempfile.mkdtemp(prefix=storage.SCRATCH, dir=scratch)
+    try:
         process = AnalysisProcess(folder)
         try:
             yield process
         finally:
             process.end()
+    finally:
+        # Not a TemporaryDirectory, which calls itself without end where permission was lost.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class AnalysisProcess:
@@ -136,7 +142,7 @@ class AnalysisProcess:
                 cwd=folder,
                 env={**os.environ, **_ENVIRONMENT},
                 stdin=subprocess.PIPE,
-                stdout=log,
+                stdout=subprocess.PIPE,
                 stderr=log,
             )
 
@@ -161,13 +167,12 @@ class AnalysisProcess:
         if not self._begun:
             self.begin(spec)
         storage.put_bytes(os.path.join(self.folder, _RECORDS), pickle.dumps(spec.read_batches))
+        # Through a pipe: on a full disk there would be no room to say so.
+        told = self._child.stdout.read() if self._child.stdout is not None else b""
         code = self._child.wait()
-        result = None
-        path = os.path.join(self.folder, _RESULT)
-        with contextlib.suppress(FileNotFoundError), open(path) as file:
-            result = json.load(file)
-        if result is None:
+        if not told:
             raise RunnerError(self._last_words(code))
+        result = json.loads(told)
         if "error" in result:
             raise getattr(errors, result["error"])(result["message"])
         return result["outputs"]
@@ -176,9 +181,10 @@ class AnalysisProcess:
         """Ends it, whatever it does."""
         self._child.kill()
         self._child.wait()
-        if self._child.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._child.stdin.close()
+        for stream in (self._child.stdin, self._child.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
 
     def _last_words(self, code: int) -> str:
         with open(os.path.join(self.folder, _LOG), errors="replace") as file:
@@ -194,6 +200,9 @@ class AnalysisProcess:
 
 def main() -> None:
     """What the child process does, in its working directory."""
+    # What libraries print is no result.
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     # What the libraries make while they load stays: to look for garbage among it takes a quarter
     # of the time that loading takes.
     gc.disable()
@@ -208,10 +217,12 @@ def main() -> None:
         task: AnalysisTask = pickle.load(file)
     result: dict[str, object]
     try:
-        result = {"outputs": _analyze_here(task).to_json()}
+        with telling_os_errors("write", os.getcwd()):
+            result = {"outputs": _analyze_here(task).to_json()}
     except SnapshardError as error:
         result = {"error": type(error).__name__, "message": str(error)}
-    storage.put_bytes(os.path.abspath(_RESULT), json.dumps(result).encode())
+    with answer:
+        answer.write(json.dumps(result).encode())
 
 
 def _analyze_here(task: AnalysisTask) -> GraphOutputs:

@@ -37,6 +37,7 @@ from .canonical_graph import canonicalize
 from .computed import as_lists
 from .graph import GraphOutputs
 from .metadata import features_of_outputs, schema_text, tensor_adapter_config
+from .storage_failures import os_error_in
 from .user_code import is_user_file
 
 # Its path becomes part of the names of the graph's lookup tables.
@@ -106,6 +107,9 @@ def analyze(
             _check_any(read_batches(traced.analyzed))
         if isinstance(error, SnapshardError | OSError | MemoryError):
             raise
+        # Beam makes a RuntimeError of what TensorFlow raises while it writes.
+        if "tensorflow." in str(error) and (full := os_error_in(str(error))) is not None:
+            raise full from None
         raise RecipeError(_explain(error, "failed on the data")) from None
     shutil.rmtree(_TEMP)
     canonicalize(Path(folder))

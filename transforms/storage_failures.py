@@ -108,10 +108,16 @@ def telling_os_errors(action: str, url: str) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith("tensorflow."):
             raise
-        number = next((n for n in _NUMBERS if os.strerror(n) in str(error)), None)
-        if number is None:
+        told = os_error_in(str(error))
+        if told is None:
             raise
-        raise _told(OSError(number, os.strerror(number)), action=action, url=url) from None
+        raise _told(told, action=action, url=url) from None
+
+
+def os_error_in(text: str) -> OSError | None:
+    """The failure of a disk that an error's words tell, where it is passed on as words only."""
+    number = next((number for number in _NUMBERS if os.strerror(number) in text), None)
+    return None if number is None else OSError(number, os.strerror(number))
 
 
 def _told(error: Exception, *, action: str, url: str) -> StorageError:
