@@ -174,8 +174,11 @@ class TarArchive(AbstractArchiveFileSystem):
             return f"it ends at byte {self._num_bytes:,} without the mark of an end"
         if rest[:_BLOCK_BYTES].strip(b"\0"):
             return f"damaged from byte {offset:,} on (no valid header)"
-        if rest.strip(b"\0"):
+        behind = self._num_bytes - offset
+        if rest.strip(b"\0") or len(rest) < behind:
             return f"its end is marked at byte {offset:,}, and more follows"
+        if behind % _BLOCK_BYTES:
+            return f"it ends at byte {self._num_bytes:,}, in the middle of a block of zeros"
         return ""
 
     def _get_dirs(self) -> None:

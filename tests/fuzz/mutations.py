@@ -3,6 +3,7 @@
 All of it follows from a ``random.Random``: the same seed damages the same content in the same way.
 """
 
+import copy
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -195,7 +196,7 @@ def _json_bytes(rng: random.Random, value: Any) -> bytes:
 def _edit(rng: random.Random, value: Any) -> Any:
     places = list(_places(value))
     if not places or rng.random() < 0.02:
-        return rng.choice((*_VALUES, _NEST))
+        return copy.deepcopy(rng.choice((*_VALUES, _NEST)))
     holder, key = rng.choice(places)
     way = rng.randrange(8)
     old = holder[key]
@@ -204,9 +205,9 @@ def _edit(rng: random.Random, value: Any) -> Any:
     elif way == 1:
         holder[key] = _NEST
     elif way == 2 and isinstance(holder, list):
-        holder.insert(key, rng.choice((old, *_VALUES)))
+        holder.insert(key, copy.deepcopy(rng.choice((old, *_VALUES))))
     elif way == 2:
-        holder[rng.choice((key + " ", "extra", "", "\ud800", "..", key * 100))] = old
+        holder[rng.choice((key + " ", "extra", "", "\ud800", "..", key * 100))] = copy.deepcopy(old)
     elif way == 3:
         other, at = rng.choice(places)
         if at in other if isinstance(other, dict) else at < len(other):
@@ -219,7 +220,7 @@ def _edit(rng: random.Random, value: Any) -> Any:
         at = rng.randint(0, len(old))
         holder[key] = old[:at] + rng.choice(("", "0", "/", "\n", "é")) + old[at + 1 :]
     else:
-        holder[key] = rng.choice(_VALUES)
+        holder[key] = copy.deepcopy(rng.choice(_VALUES))
     return value
 
 

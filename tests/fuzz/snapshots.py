@@ -7,6 +7,7 @@ byte differs, a finding that does not name the file, and a command that takes da
 import contextlib
 import gzip
 import hashlib
+import importlib
 import io
 import json
 import random
@@ -42,6 +43,10 @@ from snapshard.transforms.encode import encode_examples
 from snapshard.transforms.index import index_bytes, labels_bytes, write_index_table
 from snapshard.transforms.keys import record_keys
 from snapshard.transforms.rejects import rejects_to_bytes
+
+# Loaded here, so that no child has to.
+for _module in ("diff", "gc", "reject_queries", "verify", "why", "worker_shares"):
+    importlib.import_module(f"snapshard.pipelines.{_module}")
 
 NUM = 24
 CODES = {0, 1, 2, 3, 4}

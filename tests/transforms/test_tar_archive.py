@@ -207,8 +207,9 @@ def test_a_tar_cut_at_every_byte_keeps_its_good_members() -> None:
             assert archive.cat_file(name) == full[name]
         assert ("a" in good) == (stop >= 512 + 600)
         assert ("b" in good) == (stop >= content_end)
-        # Without the end's mark something may be missing: that is told.
-        assert bool(found) == (stop < 512 + 1024 + 512 + 512 + 512), (stop, found)
+        # Without the end's mark, or where the last block is cut, something may be missing.
+        is_cut = stop < 512 + 1024 + 512 + 512 + 512 or stop % 512 != 0
+        assert bool(found) == is_cut, (stop, found)
 
 
 def test_a_compressed_tar_cut_at_every_byte(tmp_path: pathlib.Path) -> None:

@@ -17,7 +17,8 @@ from .decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
 
 _BLOCK_BYTES = 512
 _EMPTY_BYTES = 20 * _BLOCK_BYTES
-"""An empty tar has so many zeros at most; more are what a broken copy leaves."""
+_END_BYTES = 1 << 20
+"""So many zeros are in an empty tar, and at the end of another; a broken copy leaves more."""
 _PIECE_BYTES = 1 << 20
 _CUT_BYTES = 32 << 20
 
@@ -200,10 +201,11 @@ class _Forward:
             if block.strip(b"\0"):
                 return f"its end is marked at byte {offset:,}, and more follows"
             num_bytes += len(block)
-        if self.damage or offset or self._starts_within:
+        if self.damage:
             return self.damage
-        if num_bytes % _BLOCK_BYTES or num_bytes > _EMPTY_BYTES:
-            return f"it holds {num_bytes:,} zeros and nothing else"
+        empty = not offset and not self._starts_within
+        if num_bytes % _BLOCK_BYTES or num_bytes > (_EMPTY_BYTES if empty else _END_BYTES):
+            return f"it holds {num_bytes:,} zeros and nothing else from there on"
         return ""
 
     def _skipped(self, position: int) -> bytes:

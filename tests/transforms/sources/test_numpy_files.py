@@ -1,6 +1,7 @@
 """NumPy files: values as they were saved; damage and what cannot be read is told."""
 
 import io
+import zipfile
 from typing import Any
 
 import numpy as np
@@ -228,3 +229,20 @@ def test_a_damaged_file_among_others_is_one_reject(reading: Any) -> None:
     got = reading.read(Numpy(str(reading.folder / "in")))
     assert got.column("data") == list(range(5))
     assert set(got.rejected) == {"b.npy", "c.npy"}
+
+
+@pytest.mark.parametrize("form", ["npy", "npz"])
+def test_rows_behind_those_that_the_head_tells_of_are_told(reading: Any, form: str) -> None:
+    whole = _npy(np.arange(12.0))
+    more = whole.replace(b"(12,)", b"(11,)") if form == "npy" else whole + whole
+    content = more
+    if form == "npz":
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("x.npy", more)
+        content = buffer.getvalue()
+    features = {"x" if form == "npz" else "data": ss.Scalar("float64")}
+    got = reading.read(Numpy(reading.write(f"a.{form}", content)), features=features)
+    assert not got.rows
+    (reject,) = got.rejects
+    assert "its head states the shape" in reject.message

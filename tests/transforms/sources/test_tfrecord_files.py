@@ -315,3 +315,18 @@ def test_kinds_that_differ(reading: Any) -> None:
     reading.write("in/b.tfrecord", framed([example(x=b"text")]))
     with pytest.raises(SchemaError, match="'x' holds int64 in some"):
         reading.read(TFRecords(str(reading.folder / "in")))
+
+
+@pytest.mark.parametrize("name", ["", "snapshard/x"])
+def test_a_feature_that_cannot_be_named_tells_its_file(reading: Any, name: str) -> None:
+    reading.write("d/a.tfrecord", framed(RECORDS))
+    reading.write("d/b.tfrecord", framed([example(**{name: 1})]))
+    with pytest.raises(SchemaError, match=r"^b\.tfrecord: a record holds a feature"):
+        reading.read(TFRecords(f"{reading.folder}/d"))
+
+
+def test_features_of_several_kinds_tell_the_file(reading: Any) -> None:
+    reading.write("d/a.tfrecord", framed([example(x=1)]))
+    reading.write("d/b.tfrecord", framed([example(x=1.5)]))
+    with pytest.raises(SchemaError, match=r"^b\.tfrecord: feature 'x' holds"):
+        reading.read(TFRecords(f"{reading.folder}/d"))

@@ -288,6 +288,31 @@ def test_parts_that_come_twice_or_have_no_suffix(tmp_path: pathlib.Path) -> None
     ] * 2
 
 
+@pytest.mark.parametrize("behind", ["another tar", "a zero-filled tail", "half a block"])
+def test_what_follows_the_mark_of_the_end_is_told(tmp_path: pathlib.Path, behind: str) -> None:
+    data = tar_of([("0.cls", b"0"), ("1.cls", b"1")])
+    tails = {
+        "another tar": tar_of([("2.cls", b"2")]),
+        "a zero-filled tail": bytes(2 << 20),
+        "half a block": bytes(256),
+    }
+    (tmp_path / "a.tar").write_bytes(data + tails[behind])
+    _, rows, rejects = read(WebDataset("a.tar"), tmp_path, {"label": Scalar("int64")})
+    assert [row["label"] for row in rows] == [0, 1]
+    (reject,) = rejects
+    assert reject.reason == "damaged archive"
+    assert "more follows" in reject.message or "zeros and nothing else" in reject.message
+
+
+def test_a_file_of_zeros_is_no_empty_tar(tmp_path: pathlib.Path) -> None:
+    features: dict[str, Feature] = {"label": Scalar("int64")}
+    for num_bytes, is_told in ((1024, False), (10240, False), (993, True), (1 << 20, True)):
+        (tmp_path / "a.tar").write_bytes(bytes(num_bytes))
+        _, rows, rejects = read(WebDataset("a.tar"), tmp_path, features)
+        assert not rows
+        assert bool(rejects) == is_told, num_bytes
+
+
 def test_a_tar_cut_at_every_byte_keeps_its_good_samples(tmp_path: pathlib.Path) -> None:
     data = tar_of([(f"{number}.cls", b"%d" % number) for number in range(2)])
     features: dict[str, Feature] = {"label": Scalar("int64")}
@@ -297,7 +322,8 @@ def test_a_tar_cut_at_every_byte_keeps_its_good_samples(tmp_path: pathlib.Path) 
         _, rows, rejects = read(WebDataset("a.tar"), tmp_path, features)
         good = sum(1024 * number + 512 + 1 <= stop for number in range(2))
         assert [row["label"] for row in rows] == list(range(good)), stop
-        assert bool(rejects) == (stop < 2 * 1024 + 512), (stop, rejects)
+        is_cut = stop < 2 * 1024 + 512 or stop % 512 != 0
+        assert bool(rejects) == is_cut, (stop, rejects)
         assert all(reject.record_id.startswith("a.tar") for reject in rejects)
 
 
