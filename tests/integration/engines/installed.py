@@ -1,4 +1,4 @@
-"""Engines that the tests run on: got once, into a folder outside the tree.
+"""Engines and stores that the tests run on: got once, into a folder outside the tree.
 
 ``python installed.py`` gets what the tools at hand can get, and says what is missing;
 tests that need a missing one skip with that word. With ``SNAPSHARD_NEED_ENGINES`` set it is an
@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 FLINK_VERSION = "1.19.3"
+FAKE_GCS_VERSION = "1.56.1"
 _POM = Path(__file__).parents[3] / "runners" / "flink-job-server-pom.xml"
 
 
@@ -71,7 +72,23 @@ def flink_libraries() -> Path:
     return _got(place, get, needs=sys.executable, command=f"pip install {package}") / "pyflink/lib"
 
 
-ENGINES: tuple[Callable[[], Path], ...] = (prism, flink_job_server, flink_libraries)
+def fake_gcs_server() -> Path:
+    """A stand-in for Google Cloud Storage."""
+    place = folder() / f"fake-gcs-server-{FAKE_GCS_VERSION}"
+    package = f"github.com/fsouza/fake-gcs-server@v{FAKE_GCS_VERSION}"
+
+    def get(target: Path) -> None:
+        _run("go", "install", package, GOBIN=str(target))
+
+    return _got(place, get, needs="go", command=f"go install {package}") / "fake-gcs-server"
+
+
+ENGINES: tuple[Callable[[], Path], ...] = (
+    prism,
+    flink_job_server,
+    flink_libraries,
+    fake_gcs_server,
+)
 
 
 def _got(place: Path, get: Callable[[Path], None], *, needs: str, command: str) -> Path:
