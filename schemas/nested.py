@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from .config import config_class
+from .errors import SchemaError
 from .media import Audio, Image
 from .values import (
     BoundingBoxes,
@@ -91,6 +92,10 @@ def flatten(features: Mapping[str, Any]) -> tuple[dict[str, Leaf], tuple[str, ..
     Returns:
         The flat features, and the names of all structs, inner ones too (``a``, ``a.b``).
 
+    Raises:
+        SchemaError: if a name is not valid Unicode, as a lone surrogate is not: no file of a
+            snapshot could hold it.
+
     >>> flatten({"at": Struct({"x": Scalar("float32")})})[1]
     ('at',)
     """
@@ -103,8 +108,21 @@ def flatten(features: Mapping[str, Any]) -> tuple[dict[str, Leaf], tuple[str, ..
             flat.update(below)
             structs += [name, *names]
         else:
+            if not _is_unicode(name):
+                raise SchemaError(
+                    f"The name {name!a} of a feature is not valid Unicode. Rename the column, "
+                    "key or file that it comes from."
+                )
             flat[name] = feature
     return flat, tuple(structs)
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def nest(features: Mapping[str, Leaf], structs: Iterable[str]) -> dict[str, Leaf | Struct]:
