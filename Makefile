@@ -20,12 +20,16 @@ test: $(VENV)/.dev ## Runs the tests that are quick and need nothing beside Pyth
 	$(PY) -m pytest -m "not slow and not engine" --numprocesses 2 --dist loadfile
 
 .PHONY: test-all
-test-all: test ## Runs the quick tests, then the slow ones and those on real engines
+test-all: test engines ## Runs the quick tests, then the slow ones and those on real engines
 	$(PY) -m pytest -m "slow or engine" || test $$? -eq 5 # 5: no test bears either mark
 
 .PHONY: torture
 torture: $(VENV)/.dev ## Kills builds at random moments, goes on, compares; says where kills struck
 	$(PY) -m tests.integration.torture
+
+.PHONY: engines
+engines: $(VENV)/.dev ## Gets the engines and stores of the tests, what of them can be got here
+	@$(PY) tests/integration/engines/installed.py
 
 .PHONY: lint
 lint: $(VENV)/.dev .mypy_path/snapshard ## Checks style, format and types
