@@ -54,7 +54,7 @@ class Snapshot:
             DamagedSnapshotError: if its manifest is missing or cannot be read.
         """
         folder = locate(path)
-        where = join(folder, MANIFEST)
+        where = storage.redact(join(folder, MANIFEST))
         return cls(folder, Manifest.from_bytes(manifest_bytes(folder), where=where))
 
     def reader(self) -> types.ModuleType:
@@ -123,7 +123,9 @@ def read_latest(url: str) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         fingerprint = None
     if not isinstance(fingerprint, str) or not _FINGERPRINT.fullmatch(fingerprint):
-        raise DamagedSnapshotError(f"{url} names no fingerprint. Build again to replace it.")
+        raise DamagedSnapshotError(
+            f"{storage.redact(url)} names no fingerprint. Build again to replace it."
+        )
     return fingerprint
 
 
@@ -141,6 +143,7 @@ def locate(path: str | os.PathLike[str]) -> str:
 
 def _find(path: str) -> str:
     """The folder of the snapshot that a path means."""
+    shown = storage.redact(path)
     names = _names_in(path)
     if MANIFEST in names:
         return path
@@ -149,7 +152,7 @@ def _find(path: str) -> str:
     # What a build puts into a snapshot before its manifest, which is the commit.
     if {READER, BUILD}.intersection(names) or any(ShardName.parse(name) for name in names):
         raise DamagedSnapshotError(
-            f"{path} has no {MANIFEST}: either its build did not finish, or the file was removed. "
+            f"{shown} has no {MANIFEST}: either its build did not finish, or the file was removed. "
             "Run the same build again: it goes on."
         )
     inside = {name: set(_names_inside(join(path, name))) for name in names if name != WORKSPACE}
@@ -158,45 +161,48 @@ def _find(path: str) -> str:
     found = snapshots or recipes
     if not found and (WORKSPACE in names or any(WORKSPACE in below for below in inside.values())):
         raise RecipeError(
-            f"{path} holds no published snapshot: its build did not finish. Run the same build "
+            f"{shown} holds no published snapshot: its build did not finish. Run the same build "
             "again: it goes on."
         )
     if not found:
         raise RecipeError(
-            f"{path} is no snapshot: there is no {MANIFEST} in it. Give the folder that "
+            f"{shown} is no snapshot: there is no {MANIFEST} in it. Give the folder that "
             "`snapshard build` printed, or the output root."
         )
     if len(found) > 1:
         listed = ", ".join(found[:20]) + (" …" if len(found) > 20 else "")
         raise RecipeError(
-            f"{path} holds several snapshots: {listed}. Name one of them: {join(path, found[0])}"
+            f"{shown} holds several snapshots: {listed}. Name one of them: {join(shown, found[0])}"
         )
     return join(path, found[0]) if snapshots else _latest_in(join(path, found[0]))
 
 
 def _latest_in(folder: str) -> str:
     fingerprint = read_latest(join(folder, LATEST))
-    found = join(folder, fingerprint)
+    found, pointer = join(folder, fingerprint), storage.redact(join(folder, LATEST))
     if not storage.exists(join(found, MANIFEST)):
         raise DamagedSnapshotError(
-            f"{join(folder, LATEST)} names {fingerprint}, and no snapshot of that name is there. "
+            f"{pointer} names {fingerprint}, and no snapshot of that name is there. "
             "Build again, or give the folder of another snapshot."
         )
     return found
 
 
 def _names_in(path: str) -> list[str]:
+    shown = storage.redact(path)
     try:
         names = storage.list_names(path)
     except StorageError as error:
         if not isinstance(error.__context__, NotADirectoryError):
             raise
         raise RecipeError(
-            f"{path} is a file, expected the folder of a snapshot. Give the folder that "
+            f"{shown} is a file, expected the folder of a snapshot. Give the folder that "
             "`snapshard build` printed."
         ) from None
     if not names and not storage.exists(path):
-        raise RecipeError(f"{path} does not exist. Give the folder that `snapshard build` printed.")
+        raise RecipeError(
+            f"{shown} does not exist. Give the folder that `snapshard build` printed."
+        )
     return names
 
 

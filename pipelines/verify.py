@@ -163,7 +163,7 @@ def _in_order(found: list[Finding]) -> list[Finding]:
 
 def _read(folder: str, findings: Findings) -> Manifest | None:
     """The manifest, edited or not; None where it is none."""
-    where = join(folder, MANIFEST)
+    where = storage.redact(join(folder, MANIFEST))
     try:
         content = manifest_bytes(folder)
     except DamagedSnapshotError as error:

@@ -109,7 +109,9 @@ class ContentChecker:
             note(name, "swapped", f"holds what belongs into {other}; were they swapped?")
         elif sha256 in self._elsewhere():
             where = self._elsewhere()[sha256]
-            note(name, "foreign", f"holds what belongs to another snapshot: {where}")
+            note(
+                name, "foreign", f"holds what belongs to another snapshot: {storage.redact(where)}"
+            )
         else:
             what = "its content is not what was written (sha256 differs)"
             kind: Kind = "content"

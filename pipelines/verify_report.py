@@ -53,7 +53,9 @@ class Finding:
             known = [] if self.offset is None else [f"byte {self.offset:,}"]
             known += [] if self.record_id is None else [f"id {self.record_id!r}"]
             place = f"record {self.record:,}{' (' + ', '.join(known) + ')' if known else ''}: "
-        return f"{self.file}: {place}{self.what}"
+        # Names on disk may hold anything, line breaks too.
+        file = self.file if self.file.isprintable() else repr(self.file)
+        return f"{file}: {place}{self.what}"
 
     def to_json(self) -> dict[str, object]:
         """As plain JSON, without what is not known."""
@@ -96,6 +98,11 @@ class Report:
     """None where everything was checked."""
 
     @property
+    def shown_path(self) -> str:
+        """The path without credentials."""
+        return storage.redact(self.path)
+
+    @property
     def exit_code(self) -> int:
         """4 where anything is damaged, 1 where something could not be looked at, else 0."""
         return 4 if self.damages else 1 if self.unreadable else 0
@@ -110,10 +117,10 @@ class Report:
             return []
         shown = found[:limit] if limit else found
         files = {finding.file for finding in self.damages}
-        head = f"{self.path} could not be checked:"
+        head = f"{self.shown_path} could not be checked:"
         if self.damages:
             counted = _counted(len(self.damages), "damages"), _counted(len(files), "files")
-            head = f"{self.path} is damaged: {counted[0]} in {counted[1]}"
+            head = f"{self.shown_path} is damaged: {counted[0]} in {counted[1]}"
         rest = len(found) - len(shown)
         more = [f"  … and {rest:,} more (--lines 0 shows all, --json too)"] if rest else []
         return [head, *(f"  {finding}" for finding in shown), *more, *self.mending()]
@@ -127,14 +134,14 @@ class Report:
                 f"{_counted(sampled.total_records, 'records')} (seed {sampled.seed}), at the whole "
                 f"of {_counted(sampled.num_hashed, 'files')}, and at the names and lengths of all "
                 f"{self.num_files:,}; read {sampled.num_bytes_read:,} of {sampled.total_bytes:,} "
-                f"bytes in {self.path}\nnot looked at: the other records, and whether each index "
-                "is whole. Without --sample all is."
+                f"bytes in {self.shown_path}\nnot looked at: the other records, and whether each "
+                "index is whole. Without --sample all is."
             )
         if self.exit_code:
             return ""
         return (
             f"whole: {_counted(self.num_files, 'files')}, {self.num_bytes:,} bytes, "
-            f"{_counted(self.num_examples, 'examples')} in {self.path}"
+            f"{_counted(self.num_examples, 'examples')} in {self.shown_path}"
         )
 
     def mending(self) -> list[str]:
@@ -143,7 +150,7 @@ class Report:
         told = []
         lost = sorted(kinds.keys() - {"extra"})
         if lost:
-            out = shlex.quote(_output_root(self.path))
+            out = shlex.quote(_output_root(self.shown_path))
             told.append(
                 f"To mend it: snapshard build SOURCE --out {out}{self.options} --repair, where "
                 "SOURCE is the recipe or data that it was built from. It builds again what is "
@@ -154,7 +161,7 @@ class Report:
         extra = [f for f in self.damages if f.kind == "extra"]
         for finding in (*obstacles[:3], *extra[:3]):
             why = "is in the way" if finding.kind == "not a file" else "belongs to no snapshot"
-            path = join(self.path, finding.file)
+            path = join(self.shown_path, finding.file)
             command = f"rm -r {shlex.quote(path)}" if storage.is_local(path) else f"remove {path}"
             told.append(f"What {why}: {command}")
         if self.unreadable:
@@ -167,7 +174,7 @@ class Report:
     def to_json(self) -> dict[str, object]:
         """As plain JSON."""
         return {
-            "path": self.path,
+            "path": self.shown_path,
             "fingerprint": self.fingerprint,
             "whole": not self.damages and not self.unreadable,
             "exit_code": self.exit_code,

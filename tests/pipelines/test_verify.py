@@ -21,7 +21,7 @@ import snapshard as ss
 from snapshard import cli
 from snapshard.pipelines.verify import check_snapshot, raise_findings, verify
 from snapshard.pipelines.verify_code import with_checksum
-from snapshard.pipelines.verify_report import Report
+from snapshard.pipelines.verify_report import Finding, Report
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
@@ -631,6 +631,17 @@ def test_by_url(snapshot: Path) -> None:
         store.rm("memory://verify", recursive=True)
     expected = [("more", "extra"), (TRAIN[0], "missing"), (TRAIN[1], "length")]
     assert found[:3] == expected
+
+
+def test_what_is_told_is_safe_to_print() -> None:
+    """Names may hold line breaks, and URLs credentials."""
+    finding = Finding(file="a\nb\x1b", kind="extra", what="is not in the manifest")
+    assert str(finding) == "'a\\nb\\x1b': is not in the manifest"
+    report = Report(path="s3://key:secret@bucket/out/name/0", fingerprint=None, damages=[finding])
+    for told in (*report.lines(), report.summary(), json.dumps(report.to_json())):
+        assert "secret" not in told
+    assert "--out s3://***@bucket/out" not in report.lines()[-1], "nothing of it needs a build"
+    assert "remove s3://***@bucket/out/name/0/a" in report.lines()[-1]
 
 
 def test_without_a_manifest(snapshot: Path) -> None:
