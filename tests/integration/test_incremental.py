@@ -215,8 +215,19 @@ def row_removed(rows: list[Any]) -> None:
 
 
 @pytest.mark.slow  # three builds each
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "tfrecord"])
-@pytest.mark.parametrize("change", [rows_appended, rows_changed, row_inserted, row_removed])
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("csv", rows_appended),
+        ("csv", rows_changed),
+        ("csv", row_inserted),
+        ("csv", row_removed),
+        ("jsonl", rows_appended),
+        ("jsonl", row_removed),
+        ("tfrecord", rows_changed),
+        ("tfrecord", row_inserted),
+    ],
+)
 def test_a_large_file(
     lab: Any, tmp_path: Path, kind: str, change: Callable[[list[Any]], None]
 ) -> None:
