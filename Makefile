@@ -31,6 +31,12 @@ torture: $(VENV)/.dev ## Kills builds at random moments, goes on, compares; says
 engines: $(VENV)/.dev ## Gets the engines and stores of the tests, what of them can be got here
 	@$(PY) tests/integration/engines/installed.py
 
+FUZZ := 100000
+
+.PHONY: fuzz
+fuzz: $(VENV)/.dev ## Damages FUZZ files, others each time, and says what is made of them
+	$(PY) tests/fuzz/fuzz.py --num $(FUZZ) --first $$(date +%s)
+
 .PHONY: lint
 lint: $(VENV)/.dev .mypy_path/snapshard ## Checks style, format and types
 	$(PY) -m ruff check .

@@ -27,13 +27,14 @@ from random import Random
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import commands
+import decoding
 import inputs
 import snapshots
 import workspace
 from harness import WRONG, Kind, Tally, run_kind, table
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (*inputs.KINDS, *workspace.KINDS, *snapshots.KINDS)
+    kind.name: kind for kind in (*inputs.KINDS, *decoding.KINDS, *workspace.KINDS, *snapshots.KINDS)
 }
 
 

@@ -27,15 +27,53 @@ def _run(*arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow  # 10,000 files are damaged and read: about two minutes
-def test_no_mutation_goes_wrong() -> None:
+def test_no_mutation_goes_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     done = _run("--num", str(NUM), timeout=60 + NUM * 0.2)
-    # Shown by `pytest -rP`, and kept with a failure.
-    print(done.stdout)
+    with capsys.disabled():
+        print(f"\n{done.stdout}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| **all** | " in done.stdout
 
 
-def test_a_few_of_the_quick_kinds() -> None:
-    kinds = ("CSV", "JSON Lines", "NumPy, npz", "PNG")
-    done = _run("--num", "120", *(part for kind in kinds for part in ("--kind", kind)), timeout=300)
+@pytest.mark.slow  # 40 processes of the command line
+def test_no_mutation_goes_wrong_through_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done = _run("--commands", "20", timeout=2500)
+    with capsys.disabled():
+        print(f"\n{done.stdout}")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "20 through the command line" in done.stdout
+
+
+def test_the_quickest_kinds() -> None:
+    kinds = ("CSV", "NumPy, npz", "PNG")
+    done = _run("--num", "90", *(part for kind in kinds for part in ("--kind", kind)), timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_wrong_mutation_is_told_with_the_command_that_tries_it_again() -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
+        "import fuzz, harness, os, signal, time\n"
+        "class Target:\n"
+        "    def mutate(self, rng): return rng.choice((b'error', b'crash', b'exit', b'good'))\n"
+        "    def try_out(self, content):\n"
+        "        if content == b'error': raise KeyError('lost')\n"
+        "        if content == b'crash': os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "        if content == b'exit': os._exit(7)\n"
+        "        return harness.DETECTED, 'told'\n"
+        "fuzz.KINDS['made'] = harness.Kind('made', lambda folder: Target())\n"
+        "sys.exit(fuzz.run(['made'], 20, first=0, ways=True, jobs=1))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(FUZZ.parent)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1, done.stderr
+    for words in ("KeyError", "ends the process by SIGSEGV", "ends the process with code 7"):
+        assert words in done.stdout
+    assert 'python tests/fuzz/fuzz.py "made:' in done.stdout
