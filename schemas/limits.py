@@ -24,11 +24,13 @@ class Limits:
 
     Attributes:
         max_row_bytes: Of a row of CSV, a line of JSON, a record of text: None means 16 MiB, of
-            JSON Lines and of a text file that is one record 64 MiB.
-        max_record_bytes: Of a file that is one record, of one part of a WebDataset's sample, and
-            of a record of a TFRecord file; and of all values of one row of a table.
-        max_expansion: How many times its own size a compressed file, or a member of an archive,
-            may grow to. What stays below 256 MiB is never refused.
+            JSON Lines and of a text file that is one record 64 MiB. A line of JSON that ends
+            within 1 MiB is never refused.
+        max_record_bytes: Of a file that is one record, of the parts of a WebDataset's sample
+            together, and of a record of a TFRecord file.
+        max_expansion: How many times its own size a compressed file, a member of an archive, or
+            the values of a Parquet, Arrow or NumPy file may grow to. What stays below 256 MiB is
+            never refused.
         follow_links: Whether symbolic links may lead out of the source's folder. Where they may
             not, one that does is a reject.
     """

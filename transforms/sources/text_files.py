@@ -252,7 +252,9 @@ def _records(
         held += piece
         position = 0
         for end in ends.finditer(held):
-            if not skipping:
+            if not skipping and end.start() - position > max_bytes:
+                yield offset + position, b"", _too_long(max_bytes)
+            elif not skipping:
                 yield from _trimmed(offset + position, held[position : end.start()])
             skipping = False
             position = end.end()
@@ -261,7 +263,7 @@ def _records(
             break
         if len(held) > max_bytes:
             if not skipping:
-                yield offset, b"", f"it is more than {max_bytes:,} bytes long"
+                yield offset, b"", _too_long(max_bytes)
             skipping = True
             # The end may begin with the last bytes.
             offset += len(held) - _WINDOW_BYTES
@@ -270,6 +272,10 @@ def _records(
         yield from _trimmed(offset, held)
     if damage is not None:
         raise damage
+
+
+def _too_long(max_bytes: int) -> str:
+    return f"it is more than {max_bytes:,} bytes long"
 
 
 def _trimmed(offset: int, content: bytes) -> Iterator[tuple[int, bytes, str]]:
