@@ -1,15 +1,34 @@
-"""The same damage through processes of the command line: exit codes and words, no traceback."""
+"""Commands in this process, and in processes of their own: exit codes and words, no traceback."""
 
+import contextlib
+import io
 import subprocess
 import sys
+from typing import Any
 
 from harness import DETECTED, HARMLESS, WRONG
-from snapshots import CODES, SnapshotTarget
+
+from snapshard import cli
+
+CODES = {0, 1, 2, 3, 4}
+"""Exit codes that stand for something."""
 
 _LIMIT_S = 60.0
 
 
-def try_commands(target: SnapshotTarget, content: bytes, *, number: int) -> tuple[str, str]:
+def run_command(*arguments: str) -> tuple[int, str]:
+    """Exit code of a command in this process, and all that it printed."""
+    sink = io.StringIO()
+    with contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
+        try:
+            cli.main(list(arguments))
+        except SystemExit as ended:
+            code = ended.code
+    assert isinstance(code, int)
+    return code, sink.getvalue()
+
+
+def try_commands(target: Any, content: bytes, *, number: int) -> tuple[str, str]:
     """Damages the file and asks ``verify`` and one other command, by turns."""
     others = (
         ("inspect", str(target.snapshot)),

@@ -8,7 +8,6 @@ import contextlib
 import gzip
 import hashlib
 import importlib
-import io
 import json
 import random
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from commands import CODES, run_command
 from harness import DETECTED, HARMLESS, WRONG, Kind
 from input_contents import csv_of, framed
 from mutations import damage, edit_json
@@ -49,7 +49,6 @@ for _module in ("diff", "gc", "reject_queries", "verify", "why", "worker_shares"
     importlib.import_module(f"snapshard.pipelines.{_module}")
 
 NUM = 24
-CODES = {0, 1, 2, 3, 4}
 
 
 def put_snapshot(folder: Path, *, seed: int, compression: str, num_shards: int = 2) -> str:
@@ -167,18 +166,6 @@ def _rejects() -> list[Reject]:
         )
         for number in range(4)
     ]
-
-
-def run_command(*arguments: str) -> tuple[int, str]:
-    """Exit code of a command in this process, and all that it printed."""
-    sink = io.StringIO()
-    with contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
-        try:
-            cli.main(list(arguments))
-        except SystemExit as ended:
-            code = ended.code
-    assert isinstance(code, int)
-    return code, sink.getvalue()
 
 
 class SnapshotTarget:
