@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -61,11 +62,13 @@ class RejectsFile:
         url: Where it lies.
         refused: Whether it is that of a build that was refused.
         source: Where the records came from, without credentials; None where that is not known.
+        sha256: Of the file, as its snapshot's manifest says; empty where none does.
     """
 
     url: str
     refused: bool
     source: str | None
+    sha256: str = ""
 
     @classmethod
     def find(cls, path: str) -> RejectsFile:
@@ -92,8 +95,14 @@ class RejectsFile:
             if storage.exists(workspace.refused_rejects):
                 source = _source_near(workspace.root)
                 return cls(url=workspace.refused_rejects, refused=True, source=source)
-        folder = Snapshot.open(found).path
-        return cls(url=join(folder, REJECTS), refused=False, source=_source_near(folder))
+        snapshot = Snapshot.open(found)
+        entry = snapshot.manifest.files.get(REJECTS)
+        return cls(
+            url=join(snapshot.path, REJECTS),
+            refused=False,
+            source=_source_near(snapshot.path),
+            sha256="" if entry is None else entry.sha256,
+        )
 
     def rows(
         self, wanted: RejectFilter, columns: list[str] | None = None
@@ -126,8 +135,14 @@ class RejectsFile:
             filesystem, path = storage.filesystem(self.url)
             content = filesystem.open(path, "rb")
         with content:
+            if self.sha256 and storage.is_local(self.url):
+                with storage.failing_as_storage_error("read", self.url):
+                    sha256 = hashlib.file_digest(content, "sha256").hexdigest()
+                    content.seek(0)
+                if sha256 != self.sha256:
+                    raise self._damaged("its sha256 is not the one in the manifest")
             try:
-                with pq.ParquetFile(content) as file:
+                with pq.ParquetFile(content, page_checksum_verification=True) as file:
                     self._check(file)
                     # An error that comes while rows are read is one of the file, too.
                     yield file

@@ -125,7 +125,7 @@ class RejectWriter:
 
     def __init__(self, path: str | io.BytesIO) -> None:
         """Opens the file."""
-        self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd")
+        self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd", write_page_checksum=True)
         self._held: list[pa.Table] = []
         self._num_bytes = 0
 
@@ -202,7 +202,9 @@ def iterate_rows(
         pa.ArrowException: if the file is damaged.
         OSError: if it cannot be read.
     """
-    opened = file if isinstance(file, pq.ParquetFile) else pq.ParquetFile(file)
+    opened = file
+    if not isinstance(file, pq.ParquetFile):
+        opened = pq.ParquetFile(file, page_checksum_verification=True)
     groups: list[int] = []
     for group in range(opened.num_row_groups):
         num_rows = opened.metadata.row_group(group).num_rows

@@ -346,7 +346,19 @@ def test_a_step_across_records_keeps_the_rows(tmp_path: Path, call: Call) -> Non
         "build", tmp_path / "recipe.py", "--out", tmp_path / "out", "--json"
     )
     assert code == 0, errors
-    (row,) = listed(json.loads(output.splitlines()[-1])["path"]).values()
+    snapshot = json.loads(output.splitlines()[-1])["path"]
+    (row,) = listed(snapshot).values()
     assert (row["stage"], row["reason"]) == ("across", "second row of one time")
     assert json.loads(row["payload"])["time"] == 3
     assert row["position"] in (29, 59)
+    code, output, _ = call("rejects", snapshot)
+    assert code == 0
+    assert "1 × across: second row of one time" in output
+    # Whichever bit is another, it is told.
+    path = Path(snapshot) / "rejects.parquet"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    code, _, errors = call("rejects", tmp_path / "out")
+    assert code == 4
+    assert "its sha256 is not the one in the manifest" in errors
