@@ -165,15 +165,19 @@ def feature_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Chan
     """What differs between two sets of features in plain JSON; names of classes one by one."""
     found = []
     for name in dict.fromkeys((*old, *new)):
-        before, after = old.get(name), new.get(name)
+        before, after = pair = old.get(name), new.get(name)
         if before == after:
             continue
         classes = [
             value["names"] if isinstance(value, Mapping) and "names" in value else None
-            for value in (before, after)
+            for value in pair
         ]
         if classes[0] is None or classes[1] is None:
-            found += _changed("features", name, before, after)
+            kinds = {value.get("kind") if isinstance(value, Mapping) else None for value in pair}
+            if len(kinds) == 1:
+                found += _mapped("features", {name: before}, {name: after})
+            else:
+                found += _changed("features", name, before, after)
             continue
         found += _classes(name, classes[0], classes[1])
         found += _changed("features", name, *(_without_names(value) for value in (before, after)))
