@@ -108,10 +108,9 @@ class ContentChecker:
         if other != name:
             note(name, "swapped", f"holds what belongs into {other}; were they swapped?")
         elif sha256 in self._elsewhere():
-            where = self._elsewhere()[sha256]
-            note(
-                name, "foreign", f"holds what belongs to another snapshot: {storage.redact(where)}"
-            )
+            where = storage.redact(self._elsewhere()[sha256])
+            what = f"holds what belongs to another snapshot and not what {MANIFEST} says: {where}"
+            note(name, "foreign", what)
         else:
             what = "its content is not what was written (sha256 differs)"
             kind: Kind = "content"

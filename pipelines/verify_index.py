@@ -141,7 +141,7 @@ def check_labels(content: bytes, shard: ShardEntry, *, label: Feature | None) ->
         expected = shard.label_counts.get(name, 0)
         if count != expected:
             raise StaleIndexError(
-                f"tells of {count:,} records of {name!r}, and the manifest of {expected:,}"
+                f"tells of {count:,} records of {name!r}, and manifest.json of {expected:,}"
             )
 
 

@@ -330,8 +330,8 @@ DAMAGES = {
     "other classes": Expect(
         lambda s: (s / LABELS).write_bytes(bytes(12)),
         (
-            f"{LABELS}: does not fit its shard: it tells of 3 records of 'no', and the "
-            "manifest of 2",
+            f"{LABELS}: does not fit its shard: it tells of 3 records of 'no', and "
+            "manifest.json of 2",
         ),
     ),
     "a reader that is no Python": Expect(
@@ -472,7 +472,7 @@ def test_files_of_another_snapshot(tmp_path: Path) -> None:
         ("reader.py", "foreign"),
         (TRAIN[0], "foreign"),
     ]
-    assert report.damages[2].what.endswith(f"another snapshot: {other}/{TRAIN[0]}")
+    assert report.damages[2].what.endswith(f"not what manifest.json says: {other}/{TRAIN[0]}")
     shutil.rmtree(other)
     found = "\n".join(_check(mine).lines())
     assert "they are not the ones that were written" in found
