@@ -39,7 +39,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 from build import spread
-from read_patterns import ALIKE, BASE, PATTERNS, UNPARSED, Records, decoding, files
+from read_patterns import (
+    ALIKE,
+    BASE,
+    PATTERNS,
+    UNPARSED,
+    Records,
+    decoding,
+    decoding_by_function,
+    files,
+)
 from read_window import mixing, rate, two_epochs
 
 HERE = Path(__file__).resolve().parent
@@ -63,6 +72,7 @@ READER = next(iter(READERS))
 TFDS = "`tfds.as_dataset`, `shuffle(1000)`"
 FILES = "the files themselves, read and decoded"
 DECODING = "decoding alone, from memory, as exactly"
+BY_FUNCTION = "decoding alone, from memory, by the reader's own operation"
 INEXACT = "decoding alone, the inexact default"
 Measure = Callable[[], tuple[float, float]]
 
@@ -191,6 +201,9 @@ def contenders(
         for name, dct in ((DECODING, "INTEGER_ACCURATE"), (INEXACT, "")):
             forms = decoding(contents, batch_size=window.batch_size, dct=dct)
             datasets[name] = fastest(forms, measure)
+        datasets[BY_FUNCTION] = decoding_by_function(
+            contents, batch_size=window.batch_size, dct="INTEGER_ACCURATE"
+        )
     found: dict[str, Measure] = {
         name: functools.partial(measure, dataset) for name, dataset in datasets.items()
     }

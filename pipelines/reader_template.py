@@ -219,7 +219,7 @@ def preprocess(root: str | os.PathLike[str] | None = None) -> Any:
     """What was done to the raw records, as a function of batches of raw inputs by their names."""
     try:
         model = tf.saved_model.load(f"{_folder(root)}/serving")
-    except (tf.errors.NotFoundError, FileNotFoundError) as error:  # an operation, or the folder
+    except (RuntimeError, OSError, tf.errors.OpError) as error:  # no such operation, or folder
         raise ValueError(f"TensorFlow {tf.__version__} cannot load the model: {error}") from None
     return model.signatures["serving_default"]
 
