@@ -135,9 +135,11 @@ class Project:
         check_visible(out, self.hashes)
         return ended
 
-    def kill_after(self, out: Path, seconds: float) -> Ended:
-        """Kills a build after so many seconds, unless it has ended by then."""
-        ended = self.builds.build(self.recipe, out, seconds=seconds)
+    def kill_after(
+        self, out: Path, seconds: float | None = None, *, stop: Stop | None = None
+    ) -> Ended:
+        """Kills a build after a time, or some time after a stop, unless it has ended by then."""
+        ended = self.builds.build(self.recipe, out, seconds=seconds, stop=stop)
         assert ended.killed or ended.code == 0, ended.stderr
         check_visible(out, self.hashes)
         return ended

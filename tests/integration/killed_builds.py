@@ -54,6 +54,8 @@ class Stop:
     when: str
     whole_group: bool = True
     """False kills the one process that puts it."""
+    delay: float = 0.0
+    """So many seconds later, whatever it is at by then; it goes on meanwhile."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,12 +98,15 @@ class Builds:
         """
         self._folder = folder
         self._number = 0
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, *libraries],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        # TensorFlow says much when it is loaded.
+        with open(folder / "log", "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, *libraries],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
 
     def build(
         self,
@@ -146,7 +151,9 @@ class Builds:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        assert line, (self._folder / "log").read_text()
+        answer = json.loads(line)
         noted = [line.split(" ", 1) for line in notes.read_text().splitlines()]
         return Ended(
             code=answer["code"],
@@ -185,6 +192,11 @@ def install(out: str, notes: str, stop: dict[str, Any] | None, *, group: int) ->
 
     def reach(name: str, when: str) -> None:
         if stop is not None and (stop["name"], stop["when"]) == (name, when):
+            if stop["delay"]:
+                timer = threading.Timer(stop["delay"], os.killpg, (group, signal.SIGKILL))
+                timer.daemon = True
+                timer.start()
+                return
             if stop["whole_group"]:
                 os.killpg(group, signal.SIGKILL)
             else:

@@ -147,6 +147,16 @@ def test_extracted_records_and_an_earlier_stage(
 
 
 @pytest.mark.slow  # processes that analyse, each of which loads TensorFlow
+def test_damage_that_the_analysis_meets(projects: Projects, tmp_path: Path) -> None:
+    """In a process of its own, within a pipeline."""
+    project = projects["graph"]
+    left = killed(project, tmp_path / "left", "scratch/", "before")
+    facts = damage_and_go_on(project, left, tmp_path / "out", ".work/runs/*/*.arrow", flip)
+    assert isinstance(facts["damage_met"], list)
+    assert len(facts["damage_met"]) == 1
+
+
+@pytest.mark.slow  # processes that analyse, each of which loads TensorFlow
 def test_a_damaged_graph(projects: Projects, tmp_path: Path) -> None:
     project = projects["graph"]
     left = killed(project, tmp_path / "left", r"plans/", "before")

@@ -1,9 +1,11 @@
 """Kills builds at random moments, again and again: ``make torture``.
 
 ``python -m tests.integration.torture [--seeds N] [--kills N] [RECIPE …]`` builds each recipe of
-``kill_projects`` once, undisturbed. Then, for each seed, it kills builds after random times, one
-to three in the same output, until so many were struck; after each kill, what is visible must be
-whole, and in the end the snapshot the same byte for byte. It prints in which steps they struck.
+``kill_projects`` once, undisturbed. Then, for each seed, it kills builds, one to three in the same
+output, until so many were struck: half of them after a random time, most of which fall into the
+longest steps, and half a random moment after a transition that is drawn from all, so that every
+step has its share. After each kill, what is visible must be whole, and in the end the snapshot
+the same byte for byte. It prints in which steps they struck.
 """
 
 import argparse
@@ -16,20 +18,26 @@ from collections import Counter
 from pathlib import Path
 
 from .kill_projects import LIBRARIES, Project, Projects
-from .killed_builds import STEPS
+from .killed_builds import STEPS, Stop
 
 _BAR = 40
+_SOON = 0.05
 
 
 def torture(project: Project, folder: Path, *, seed: int, num_kills: int) -> Counter[str]:
     """Kills builds until so many were struck; gives how many in each step."""
-    rng = random.Random(seed)
+    rng, longest = random.Random(seed), project.seconds
     struck: Counter[str] = Counter()
     while struck.total() < num_kills:
         out = folder / "out"
         for _ in range(rng.randint(1, 3)):
-            ended = project.kill_after(out, rng.uniform(0, project.seconds))
+            if rng.random() < 0.5:
+                ended = project.kill_after(out, rng.uniform(0, longest))
+            else:
+                stop = Stop(rng.choice(project.names), "before", delay=rng.uniform(1e-6, _SOON))
+                ended = project.kill_after(out, stop=stop)
             if not ended.killed:
+                longest = min(longest, max(ended.seconds, 0.1))
                 break
             struck[ended.step] += 1
         project.go_on(out)
