@@ -6,6 +6,7 @@ the engine passes errors on as text only. A line of standard output says that th
 The process ends when its input does, and when the process that started it is gone.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -22,7 +23,8 @@ _WATCH_SECONDS = 1.0
 def record_failure(error: BaseException, *, folder: str) -> None:
     """Writes an error down: its class, its message, its traceback.
 
-    Written whole or not at all, named so that the earliest sorts first.
+    Named so that the earliest sorts first. Where there is no room for it, a file that is no JSON
+    says that something was raised; where there can be no file, the process ends.
     """
     from ..schemas.errors import SnapshardError
     from .direct import without_step
@@ -36,9 +38,14 @@ def record_failure(error: BaseException, *, folder: str) -> None:
     }
     name = f"{time.time_ns():020d}-{os.getpid()}.failure"
     partial = os.path.join(folder, f"{name}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(record, file)
-    os.rename(partial, os.path.join(folder, f"{name}.json"))
+    try:
+        with contextlib.suppress(OSError), open(partial, "w", encoding="utf-8") as file:
+            # On a full disk there is a file, and no room in it: that alone says enough.
+            json.dump(record, file)
+        os.rename(partial, os.path.join(folder, f"{name}.json"))
+    except OSError:
+        # Not even a name: the end of the process is what can be seen.
+        os._exit(1)
 
 
 def _of_this_package(cls: type) -> bool:

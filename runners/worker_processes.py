@@ -117,7 +117,15 @@ class WorkerProcesses:
         if not names:
             return None
         with open(os.path.join(self._failures, min(names)), encoding="utf-8") as file:
-            record = json.load(file)
+            try:
+                record = json.load(file)
+            except ValueError:
+                return errors.StorageError(
+                    f"Cannot write {self._failures}, where a worker process was to say what went "
+                    f"wrong in the job {self._job_name!r}: no space is left there, it seems. Free "
+                    "some, or name another place in TMPDIR; starting again goes on from what is "
+                    "done."
+                )
         known = {
             cls.__name__: cls
             for cls in vars(errors).values()
