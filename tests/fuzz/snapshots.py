@@ -350,6 +350,42 @@ def _kind(
     return Kind(name, lambda folder: SnapshotTarget(folder, file, judge, **more), share)
 
 
+class RefusedTarget:
+    """The rejects of a build that was refused for them, in its workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        """Writes them, and what is known of that build."""
+        workspace = Workspace(str(folder / "made" / ".work"))
+        self._path = Path(workspace.refused_rejects)
+        self._path.parent.mkdir(parents=True)
+        self._path.write_bytes(rejects_to_bytes(_rejects()))
+        Path(workspace.refused).write_text(
+            json.dumps({"num_records": 99, "num_rejects": 4, "source": str(folder)})
+        )
+        self._root = str(folder / "made")
+        self._content = self._path.read_bytes()
+        self._said = [self._ask(number) for number in range(3)]
+
+    def _ask(self, number: int) -> tuple[int, str]:
+        return run_command("rejects", self._root, *((), ("--json",), ("--list",))[number])
+
+    def mutate(self, rng: random.Random) -> bytes:
+        return damage(rng, self._content, others=[b"PAR1PAR1"], tokens=(b"payload", b"stage"))
+
+    def try_out(self, content: bytes) -> tuple[str, str]:
+        self._path.write_bytes(content)
+        number = content[len(content) // 2] % 3 if content else 0
+        code, said = self._ask(number)
+        self._path.write_bytes(self._content)
+        if code not in CODES:
+            return WRONG, f"rejects ends with {code}: {said[-200:]}"
+        if (code, said) == self._said[number]:
+            return HARMLESS, "the same is told"
+        if code and self._path.name in said:
+            return DETECTED, f"rejects ends with {code}"
+        return WRONG, f"rejects ends with {code} and tells other rejects"
+
+
 def _in(name: str) -> Callable[[str], str]:
     return lambda fingerprint: f"{fingerprint}/{name}"
 
@@ -365,6 +401,7 @@ KINDS = (
     _kind("index .parquet", _in(f"index/{SHARD}.parquet"), share=2),
     _kind("index .labels", _in(f"index/{SHARD}.labels")),
     _kind("rejects.parquet", _in("rejects.parquet"), _rejects_file, 2),
+    Kind("rejects, refused", RefusedTarget),
     _kind("schema.pbtxt", _in("schema.pbtxt")),
     _kind("reader.py", _in("reader.py"), _reader),
 )
