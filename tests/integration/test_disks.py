@@ -145,6 +145,8 @@ def run_with(
     recipe: Path,
     out: Path,
     scratch: Path,
+    workers: int = 1,
+    environment: dict[str, str] | None = None,
     prefix: tuple[str, ...] = (),
 ) -> Ended:
     """Builds, and does something when the build is about to put a file of a phase."""
@@ -154,11 +156,12 @@ def run_with(
     scratch.chmod(0o777)
     paused = [sys.executable, "-c", PAUSED, PHASES[at], str(reached), str(go_on)]
     process = subprocess.Popen(
-        [*prefix, *paused, *_arguments(recipe, out)],
+        [*prefix, *paused, *_arguments(recipe, out, workers=workers)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=recipe.parent,
+        env={**os.environ, **(environment or {})},
     )
     try:
         deadline = time.monotonic() + 200
@@ -245,6 +248,29 @@ def test_a_full_temporary_folder(
         if ended.code:
             assert_told(ended)
     go_on(tmp_path / "out")
+
+
+@pytest.mark.slow  # worker processes
+def test_output_and_temporary_folder_on_one_full_disk(
+    project: Path, go_on: Callable[[Path], None], tmp_path: Path, mounted: Callable[..., Path]
+) -> None:
+    """Workers have no room left to say so: the build ends, and says that."""
+    disk = mounted("disk", num_bytes=4 * MB)
+    (disk / "tmp").mkdir()
+    ended = run_with(
+        # The plan finds room, the shards do not.
+        functools.partial(fill, disk, leave=1 << 14),
+        at="plan",
+        recipe=project / "recipe.py",
+        out=disk / "out",
+        scratch=tmp_path,
+        workers=2,
+        environment={"TMPDIR": str(disk / "tmp")},
+    )
+    assert_told(ended)
+    assert "no space is left there" in ended.error
+    (disk / "ballast").unlink()
+    go_on(disk / "out")
 
 
 @pytest.mark.slow  # two processes for each phase
