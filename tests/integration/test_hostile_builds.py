@@ -1,0 +1,223 @@
+"""Hostile data through the command line: builds end well or are refused, and memory stays flat."""
+
+import csv
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image as PillowImage
+
+import snapshard as ss
+
+NAMES = (
+    'it\'s "quoted"',
+    "{braces}",
+    "back\\slash",
+    "new\nline",
+    "__import__('os').mkdir('executed')",
+    "'''+__import__('os').mkdir('executed')+'''",
+    '"""triple"""',
+    "$(mkdir executed)",
+    "`mkdir executed`",
+    "; mkdir executed",
+    "\u202egpj.exe",
+    "\u2028line",
+    "\x1b[31mred\x1b[0m",
+    "[red]markup[/red]",
+    "# [end]",
+    "null\0byte",
+    "long" * 2500,
+)
+READ = """
+import importlib.util, json, sys
+found = []
+for name in ("reader", "reader_numpy"):
+    spec = importlib.util.spec_from_file_location(name, f"{sys.argv[1]}/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    found.append([module.CLASS_NAMES, list(module.FEATURES)])
+batches = sys.modules["reader"].dataset("train", 8, as_supervised=False)
+print(json.dumps([found, sum(len(batch["label"]) for batch in batches.as_numpy_iterator())]))
+"""
+
+
+class Done(NamedTuple):
+    code: int
+    text: str
+    peak_mib: int
+    """Of the process and of those that it started, the largest one's."""
+
+
+def run(*arguments: str | Path, cwd: Path) -> Done:
+    log = cwd / "log.txt"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "snapshard", *map(str, arguments)],
+            cwd=cwd,
+            stdout=file,
+            stderr=file,
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    text = log.read_text(errors="replace")
+    assert "Traceback" not in text, text
+    return Done(process.returncode, text, used.ru_maxrss >> 10)
+
+
+def png_of(width: int, height: int) -> bytes:
+    """One grey bit a pixel, all black: about a two-hundred-thousandth of what it decodes to."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        crc = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", crc)
+
+    pack = zlib.compressobj(9)
+    row = bytes(1 + (width + 7) // 8)
+    data = b"".join(pack.compress(row) for _ in range(height)) + pack.flush()
+    head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    chunks = chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+def make_images(folder: Path) -> None:
+    for label in ("cat", "dog"):
+        for index in range(12):
+            path = folder / label / f"{index}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixels = np.full((4, 4, 3), index * 9 + len(label) + (label == "dog"), np.uint8)
+            PillowImage.fromarray(pixels).save(path)
+
+
+@pytest.mark.slow
+def test_image_bombs_are_rejects_and_memory_stays_flat(tmp_path: Path) -> None:
+    """Decodes images in TensorFlow twice; a PNG of 60,000² takes 2 s to make."""
+    make_images(tmp_path / "good")
+    make_images(tmp_path / "bad")
+    frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 2000, 2000, 0) + b"\x02\x02\x4c\x01\x00"
+    bombs = {
+        "pixels.png": png_of(60_000, 60_000),
+        "frames.gif": b"GIF89a" + struct.pack("<HHBBB", 9, 9, 0, 0, 0) + frame * 3000 + b";",
+        "name\nwith \x1b[31m breaks.png": b"no image",
+        "n" * 251 + ".png": b"",
+    }
+    for name, content in bombs.items():
+        (tmp_path / "bad" / "cat" / name).write_bytes(content)
+    (tmp_path / "outside.png").write_bytes(b"secret")
+    (tmp_path / "bad" / "dog" / "out.png").symlink_to(tmp_path / "outside.png")
+    (tmp_path / "bad" / "dog" / "loop").symlink_to(tmp_path / "bad")
+    done = {}
+    for name in ("good", "bad"):
+        recipe = tmp_path / f"{name}.py"
+        recipe.write_text(
+            "import snapshard as ss\n"
+            f"recipe = ss.Recipe(name={name!r}, source=ss.ImageFolder({name!r}), max_rejects=9,\n"
+            '    prepare=[ss.images.decode("image"), ss.images.resize("image", (4, 4))])\n'
+        )
+        done[name] = run("build", recipe, "--out", tmp_path / "out", cwd=tmp_path)
+        assert done[name].code == 0, done[name].text
+    assert done["bad"].peak_mib < done["good"].peak_mib + 200
+    assert "\x1b[31m" not in done["bad"].text
+    (path,) = (tmp_path / "out" / "bad").glob("*/manifest.json")
+    rejects = pq.read_table(path.parent / "rejects.parquet").to_pylist()
+    reasons = {reject["id"].rpartition("/")[2]: reject["reason"] for reject in rejects}
+    assert reasons.pop("pixels.png") == reasons.pop("frames.gif") == "too many pixels"
+    assert reasons.pop("loop") == "symbolic link loop"
+    assert "leads out of the source" in reasons.pop("out.png")
+    assert reasons.pop("n" * 251 + ".png") == "empty file"
+    assert list(reasons) == ["name\nwith \x1b[31m breaks.png"]
+    assert not any(b"secret" in (reject["payload"] or b"") for reject in rejects)
+    shown = run("rejects", path.parent, cwd=tmp_path).text
+    assert "name\\nwith \\x1b[31m breaks.png: begins with" in shown
+
+
+@pytest.mark.slow
+def test_hostile_names_come_back_through_the_readers(tmp_path: Path) -> None:
+    """Builds, and reads with TensorFlow in a process of its own."""
+    header = [name for name in NAMES if "\0" not in name and "\n" not in name]
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*header, "label"])
+        classes = [name for name in NAMES if "\0" not in name]
+        writer.writerows([*[i] * len(header), classes[i % len(classes)]] for i in range(160))
+    snapshot = ss.build(
+        ss.Recipe(
+            name="hostile",
+            source=ss.Csv(str(tmp_path / "t.csv"), label="label"),
+            splits=ss.Splits(train=1.0),
+        ),
+        tmp_path / "out",
+        readers=("tf", "numpy"),
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", READ, snapshot.path],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (first, second), num_read = json.loads(done.stdout.splitlines()[-1])
+    assert num_read == 160
+    for class_names, features in (first, second):
+        assert sorted(class_names) == sorted(classes)
+        assert sorted(features) == sorted([*header, "label"])
+    for command in ("inspect", "verify"):
+        text = run(command, snapshot.path, cwd=tmp_path).text
+        assert not {"\x1b", "\u202e", "\u2028"} & set(text)
+    assert not list(tmp_path.rglob("executed"))
+
+
+def build(folder: Path, source: Any, **settings: Any) -> ss.Snapshot:
+    return ss.build(ss.Recipe(name="few", source=source, **settings), folder / "out")
+
+
+@pytest.mark.slow
+def test_few_records_and_many_classes(tmp_path: Path) -> None:
+    """Four builds, which write shards with TensorFlow."""
+    path = tmp_path / "t.csv"
+    tables = {1: 1, 2: 2, 30: 1, 20_000: 10_000}
+    for num_rows, num_classes in tables.items():
+        path.write_text(
+            "n,y\n" + "".join(f"{i},class {i % num_classes}\n" for i in range(num_rows))
+        )
+        types = {"y": ss.ClassLabel(tuple(f"class {i}" for i in range(num_classes)))}
+        snapshot = build(tmp_path, ss.Csv(str(path), label="y", types=types))
+        manifest = snapshot.manifest
+        assert sum(split.num_examples for split in manifest.splits.values()) == num_rows
+        assert len(manifest.features["y"].names) == num_classes  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("", "holds no line of text"), ("n,y\n", "holds a header and no whole row")],
+)
+def test_no_records_are_refused(tmp_path: Path, content: str, words: str) -> None:
+    (tmp_path / "t.csv").write_text(content)
+    with pytest.raises(ss.SnapshardError, match=words):
+        build(tmp_path, ss.Csv(str(tmp_path / "t.csv")))
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+@pytest.mark.slow
+def test_a_kilobyte_that_stands_for_gigabytes(tmp_path: Path) -> None:
+    """A build through the command line, which decodes 256 MiB before it stops."""
+    indices = pa.array(np.zeros(5_000, np.int32))
+    table = pa.table({"s": pa.DictionaryArray.from_arrays(indices, ["x" * (1 << 20)])})
+    pq.write_table(table, tmp_path / "t.parquet", compression="zstd", store_schema=False)
+    assert (tmp_path / "t.parquet").stat().st_size < 4_000
+    done = run("build", "t.parquet", "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.code == 3
+    assert "grows to over 250 times its size" in done.text
+    assert done.peak_mib < 2_500
+    assert not list(tmp_path.rglob("manifest.json"))
