@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schemas.errors import DataError, RejectsError
@@ -41,8 +40,8 @@ def gather_rejects(entries: Iterable[RunEntry], workspace: Workspace, path: str)
         writer = stack.enter_context(RejectWriter(path))
         for *_, entry in sorted(found, key=lambda one: one[:3]):
             with _opened(entry, workspace) as file:
-                for batch in file.iter_batches(1024):
-                    writer.write(pa.Table.from_batches([batch]))
+                for group in range(file.num_row_groups):
+                    writer.write(file.read_row_group(group, use_threads=False))
 
 
 @contextlib.contextmanager

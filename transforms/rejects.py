@@ -13,7 +13,6 @@ import io
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -49,8 +48,9 @@ HELD_BYTES = 16 << 20
 GROUP_BYTES = 4 << 20
 """About the size of a row group."""
 
+_PART_GROUP_BYTES = 1 << 20
 _ROW_BYTES = 700
-_BATCH_ROWS = 256
+_BATCH_ROWS = 32
 
 
 @dataclasses.dataclass
@@ -75,7 +75,8 @@ class Dropped:
             self._held_bytes += _num_bytes(reject)
         if self.folder is not None and self._held_bytes > HELD_BYTES:
             path = os.path.join(self.folder, f"rejects-{len(self._parts)}.parquet")
-            write_rejects(sorted(self.rejects, key=_order), path)
+            # Many parts are merged at once: of each a row group is held.
+            write_rejects(sorted(self.rejects, key=_order), path, group_bytes=_PART_GROUP_BYTES)
             self._parts.append(path)
             self.rejects.clear()
             self._held_bytes = 0
@@ -105,15 +106,17 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def write_rejects(rejects: Iterable[Reject], path: str | io.BytesIO) -> None:
+def write_rejects(
+    rejects: Iterable[Reject], path: str | io.BytesIO, *, group_bytes: int = GROUP_BYTES
+) -> None:
     """Writes rejects as a Parquet file in their order: the same give the same bytes."""
-    with RejectWriter(path) as writer:
+    with RejectWriter(path, group_bytes=group_bytes) as writer:
         held: list[Reject] = []
         size = 0
         for reject in rejects:
             held.append(reject)
             size += _num_bytes(reject)
-            if size >= GROUP_BYTES:
+            if size >= group_bytes:
                 writer.write(_table(held))
                 held, size = [], 0
         if held:
@@ -123,8 +126,9 @@ def write_rejects(rejects: Iterable[Reject], path: str | io.BytesIO) -> None:
 class RejectWriter:
     """Writes tables of rejects to a local Parquet file, in row groups of bounded size."""
 
-    def __init__(self, path: str | io.BytesIO) -> None:
-        """Opens the file."""
+    def __init__(self, path: str | io.BytesIO, *, group_bytes: int = GROUP_BYTES) -> None:
+        """Opens the file; ``group_bytes`` is about the size of a row group."""
+        self._group_bytes = group_bytes
         self._writer = pq.ParquetWriter(path, SCHEMA, compression="zstd", write_page_checksum=True)
         self._held: list[pa.Table] = []
         self._num_bytes = 0
@@ -142,7 +146,7 @@ class RejectWriter:
         """Adds rows; where row groups end depends on the rows alone."""
         self._held.append(table)
         self._num_bytes += table.nbytes
-        if self._num_bytes >= GROUP_BYTES:
+        if self._num_bytes >= self._group_bytes:
             self._flush()
 
     def _flush(self) -> None:
@@ -205,16 +209,16 @@ def iterate_rows(
     opened = file
     if not isinstance(file, pq.ParquetFile):
         opened = pq.ParquetFile(file, page_checksum_verification=True)
-    groups: list[int] = []
     for group in range(opened.num_row_groups):
         num_rows = opened.metadata.row_group(group).num_rows
-        if first < num_rows or groups:
-            groups.append(group)
-        else:
+        if first >= num_rows:
             first -= num_rows
-    batches = opened.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns)
-    rows = (row for batch in batches for row in batch.to_pylist())
-    yield from islice(rows, first, None)
+            continue
+        # Not by batches, which would go across groups.
+        table = opened.read_row_group(group, columns, use_threads=False)
+        for batch in table.slice(first).to_batches(max_chunksize=_BATCH_ROWS):
+            yield from batch.to_pylist()
+        first = 0
 
 
 def iterate_rejects(file: Any) -> Iterator[Reject]:

@@ -22,6 +22,7 @@ from snapshard.transforms.rejects import (
     rejects_to_bytes,
     tally,
     tally_file,
+    write_rejects,
 )
 
 TEXT = st.text(max_size=20)
@@ -97,7 +98,6 @@ def test_what_is_spilled_is_merged_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "HELD_BYTES", 20_000)
-    monkeypatch.setattr(module, "GROUP_BYTES", 8_000)
     rejects = [make(number, source=f"{number % 2}.csv") for number in range(500)]
     random.Random(0).shuffle(rejects)
     dropped = Dropped(folder=str(tmp_path))
@@ -110,10 +110,13 @@ def test_what_is_spilled_is_merged_in_order(
     dropped.write(str(path))
     wanted = sorted(rejects, key=lambda one: (one.source, one.position or 0))
     assert list(iterate_rejects(str(path))) == wanted
-    assert pq.ParquetFile(path).num_row_groups > 5
-    assert [row["id"] for row in iterate_rows(str(path), ["id"], first=123)] == [
-        one.record_id for one in wanted[123:]
-    ]
+    small = tmp_path / "small.parquet"
+    write_rejects(wanted, str(small), group_bytes=8_000)
+    assert pq.ParquetFile(small).num_row_groups > 5
+    for first in (0, 1, 123, 499, 500):
+        assert [row["id"] for row in iterate_rows(str(small), ["id"], first=first)] == [
+            one.record_id for one in wanted[first:]
+        ]
     whole = Dropped()
     whole.add(rejects)
     whole.write(str(tmp_path / "whole.parquet"))
