@@ -28,6 +28,9 @@ RESIDENT_BYTES = 384 << 20
 """… and one mutation may take so much memory."""
 _BATCH = 250
 _EXIT_S = 5.0
+START_S = 10.0
+"""To make a target, which comes before the first mutation; to load a library takes longer."""
+_LOAD_S = 60.0
 _BROKEN = "broken"
 
 
@@ -109,7 +112,7 @@ def _run_batch(kind: Kind, seeds: Sequence[int], tally: Tally) -> int:
             os._exit(code)
     os.close(writing)
     num_done = 0
-    for line in _lines(reading, first_s=LIMIT_S + (60 if kind.loads else 10)):
+    for line in _lines(reading, first_s=LIMIT_S + (_LOAD_S if kind.loads else START_S)):
         seconds, outcome, how = line.split("\t", 2)
         if outcome == _BROKEN:
             os.waitpid(child, 0)

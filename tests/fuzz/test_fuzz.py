@@ -52,19 +52,25 @@ def test_the_quickest_kinds() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow  # waits for what hangs
 def test_a_wrong_mutation_is_told_with_the_command_that_tries_it_again() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
         "import fuzz, harness, os, signal, time\n"
+        "harness.LIMIT_S = harness.START_S = 1.0\n"
+        "WAYS = (b'error', b'crash', b'exit', b'hang', b'memory', b'good')\n"
         "class Target:\n"
-        "    def mutate(self, rng): return rng.choice((b'error', b'crash', b'exit', b'good'))\n"
+        "    def mutate(self, rng): return rng.choice(WAYS)\n"
         "    def try_out(self, content):\n"
         "        if content == b'error': raise KeyError('lost')\n"
         "        if content == b'crash': os.kill(os.getpid(), signal.SIGSEGV)\n"
         "        if content == b'exit': os._exit(7)\n"
+        "        if content == b'hang': time.sleep(60)\n"
+        "        if content == b'memory': len(b'x' * (500 << 20))\n"
         "        return harness.DETECTED, 'told'\n"
+        "harness._EXIT_S = 0.2\n"
         "fuzz.KINDS['made'] = harness.Kind('made', lambda folder: Target())\n"
-        "sys.exit(fuzz.run(['made'], 20, first=0, ways=True, jobs=1))\n"
+        "sys.exit(fuzz.run(['made'], 12, first=0, ways=True, jobs=1))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(FUZZ.parent)],
@@ -74,6 +80,12 @@ def test_a_wrong_mutation_is_told_with_the_command_that_tries_it_again() -> None
         timeout=120,
     )
     assert done.returncode == 1, done.stderr
-    for words in ("KeyError", "ends the process by SIGSEGV", "ends the process with code 7"):
+    for words in (
+        "KeyError",
+        "ends the process by SIGSEGV",
+        "ends the process with code 7",
+        "takes more than 1 s",
+        "MiB of memory",
+    ):
         assert words in done.stdout
     assert 'python tests/fuzz/fuzz.py "made:' in done.stdout
