@@ -150,7 +150,10 @@ def prepare_records(
             summary = read_summary(workspace, digest)
         else:
             progress.start(label, total=len(units), unit="blocks")
-        progress.finish(label, reused=not made, note=f"{summary.num_records:,} records")
+        note = f"{summary.num_records:,} records"
+        if thorough and made:
+            note += "; what was damaged is made anew"
+        progress.finish(label, reused=not made, note=note)
         entries += summary.entries
         outcomes |= _outcomes(config, units, summary)
         digests.append(digest)
