@@ -10,18 +10,22 @@ same. Of each file's contents only the lowest hashes are kept, a uniform sample 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..transforms.stored_records import StoredRecords
 from .diff_records import ComparedRecords
 
 _MAX_FILES = 10_000
 """Of more files no shifts are told."""
 _SAMPLE = 64
 _FEW = 3
+_MOST = 0.75
 _ID = r"(?s)^(?P<source>.*)#(?P<position>[0-9]{1,18})$"
 
 
@@ -46,14 +50,20 @@ class _Seen:
     changed: int = 0
     first: int | None = None
     last_kept: int | None = None
-    last_paired: int | None = None
     gone: npt.NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.empty(0, np.uint64))
     come: npt.NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.empty(0, np.uint64))
+    places: npt.NDArray[np.int64] = dataclasses.field(
+        default_factory=lambda: np.empty((0, 3), np.int64)
+    )
+    """int64[n, 3]: key, place, and whether it is gone, of the old records with the lowest keys."""
+
+    @property
+    def last_before(self) -> int | None:
+        """A place before which no id differs."""
+        return None if self.first is None else max(0, self.first - 1)
 
     def note(self, kind: str, first: int, last: int, number: int) -> None:
         """Takes in some records of a kind, of which the first and the last lie here."""
-        if kind in ("kept", "changed"):
-            self.last_paired = last if self.last_paired is None else max(last, self.last_paired)
         if kind == "kept":
             self.last_kept = last if self.last_kept is None else max(last, self.last_kept)
         elif kind != "rewritten":
@@ -64,17 +74,20 @@ class _Seen:
     def shifted(self, *, by_contents: bool) -> bool:
         """Whether contents are the same at other places.
 
-        Where contents do not tell, all ids behind one place differ, and those before are as they
-        were.
+        Where contents do not tell, the ids behind one place are gone, but for some that happen to
+        be those of other records now, and those before it are not.
         """
         if by_contents:
             both = _lowest(np.concatenate([self.gone, self.come]))
             shared = np.isin(both, self.gone) & np.isin(both, self.come)
             few = self.removed + self.added + self.changed < _FEW
             return not few and 2 * int(shared.sum()) >= len(both) > 0
-        if min(self.removed, self.added) < _FEW or self.first is None or self.last_paired is None:
+        if min(self.removed, self.added) < _FEW or self.first is None:
             return False
-        return self.last_paired < self.first
+        behind = self.places[:, 1] >= self.first
+        if behind.all():
+            return False
+        return bool(self.places[behind, 2].mean() >= _MOST) if behind.any() else False
 
 
 class Shifts:
@@ -96,17 +109,18 @@ class Shifts:
             (old, pairs[~changed, 0], "kept"),
         ):
             if len(rows):
-                ids = records.ids.take(pa.array(rows))
-                self._note(ids, records.contents[rows, 0], kind)
+                self._note(records.take(rows), kind)
 
-    def _note(self, ids: pa.Array, contents: npt.NDArray[np.uint64], kind: str) -> None:
+    def _note(self, records: StoredRecords, kind: str) -> None:
+        ids = records.ids
         parts = pc.extract_regex(ids, _ID)
         numbered = parts.is_valid()
         parts = parts.drop_null()
         if not len(parts):
             return
-        sources, positions = parts.flatten()
-        table = pa.table({"source": sources, "position": positions.cast(pa.string()).cast("int64")})
+        sources, texts = parts.flatten()
+        positions = texts.cast(pa.string()).cast(pa.int64())
+        table = pa.table({"source": sources, "position": positions})
         grouped = table.group_by("source").aggregate(
             [("position", "min"), ("position", "max"), ("position", "count")]
         )
@@ -114,23 +128,33 @@ class Shifts:
             seen = self._of(row["source"])
             if seen is not None:
                 seen.note(kind, row["position_min"], row["position_max"], row["position_count"])
+        chosen = numbered.to_numpy(zero_copy_only=False)
+        groups = list(self._by_file(sources))
         if kind != "kept" and self._contents:
-            held = contents[numbered.to_numpy(zero_copy_only=False)]
-            self._sample(sources, held, kind)
+            contents = records.contents[chosen, 0]
+            name = "come" if kind in ("added", "rewritten") else "gone"
+            for seen, rows in groups:
+                held = [getattr(seen, name), contents[rows]]
+                setattr(seen, name, _lowest(np.concatenate(held)))
+        if kind in ("removed", "changed") or (kind == "kept" and not self._contents):
+            gone = np.full(len(positions), kind == "removed", np.int64)
+            keys = records.keys[chosen].view(np.int64)
+            places = np.stack([keys, positions.to_numpy(), gone], axis=1)
+            for seen, rows in groups:
+                both = np.concatenate([seen.places, places[rows]])
+                seen.places = both[np.argsort(both[:, 0].view(np.uint64), kind="stable")[:_SAMPLE]]
 
-    def _sample(self, sources: pa.Array, contents: npt.NDArray[np.uint64], kind: str) -> None:
+    def _by_file(self, sources: pa.Array) -> Iterator[tuple[_Seen, npt.NDArray[np.int64]]]:
+        """What has been seen of each file, and the rows of its records."""
         encoded = sources.dictionary_encode()
         codes = encoded.indices.to_numpy()
-        order = np.lexsort((contents, codes))
-        codes, contents = codes[order], contents[order]
-        for code, source in enumerate(encoded.dictionary.to_pylist()):
+        order = np.argsort(codes, kind="stable")
+        edges = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
+        names = encoded.dictionary.to_pylist()
+        for source, (start, stop) in zip(names, itertools.pairwise(edges.tolist()), strict=True):
             seen = self._files.get(_text(source))
-            if seen is None:
-                continue
-            start, stop = np.searchsorted(codes, [code, code + 1])
-            name = "come" if kind in ("added", "rewritten") else "gone"
-            held = [getattr(seen, name), contents[start:stop]]
-            setattr(seen, name, _lowest(np.concatenate(held)))
+            if seen is not None:
+                yield seen, order[start:stop]
 
     def _of(self, source: bytes) -> _Seen | None:
         name = _text(source)
@@ -149,7 +173,7 @@ class Shifts:
         return [
             ShiftedFile(
                 source=source,
-                after=seen.last_kept if by_contents else seen.last_paired,
+                after=seen.last_kept if by_contents else seen.last_before,
                 num_removed=seen.removed,
                 num_added=seen.added,
                 num_changed=seen.changed,

@@ -48,13 +48,12 @@ class StoredRecords:
         """How many records."""
         return len(self.keys)
 
-    def take(self, rows: slice | npt.NDArray[np.bool_]) -> StoredRecords:
+    def take(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> StoredRecords:
         """Some of them."""
-        ids = (
-            self.ids[rows]
-            if isinstance(rows, slice)
-            else self.ids.filter(pa.array(rows, pa.bool_()))
-        )
+        if isinstance(rows, slice):
+            ids = self.ids[rows]
+        else:
+            ids = self.ids.take(pa.array(np.flatnonzero(rows) if rows.dtype == bool else rows))
         return StoredRecords(
             keys=self.keys[rows], ids=ids, contents=self.contents[rows], splits=self.splits[rows]
         )

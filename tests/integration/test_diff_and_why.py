@@ -102,6 +102,15 @@ def test_diff_for_programs(call: Call, lab: Any, old: ss.Snapshot, new: ss.Snaps
     assert len(told["records"]["moves"]) >= 1
 
 
+def test_diff_of_ids_alone(call: Call, old: ss.Snapshot, new: ss.Snapshot) -> None:
+    code, out, _ = call("diff", old.path, new.path, "--only-ids")
+    assert code == 0
+    assert "what records hold was not compared (--only-ids)" in out
+    assert "1.csv, after #" in out
+    told = json.loads(call("diff", old.path, new.path, "--only-ids", "--json")[1])
+    assert (told["contents"], told["records"]["changed"]) == (False, 0)
+
+
 def test_diff_of_the_same(call: Call, new: ss.Snapshot, project: Path) -> None:
     assert call("diff", new.path, project / "out")[1].endswith("the same snapshot\n")
 

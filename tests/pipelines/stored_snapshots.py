@@ -27,6 +27,7 @@ def put_records(
     *,
     seed: int = 0,
     num_shards: int = 2,
+    compression: Any = "none",
     build: Mapping[str, Any] | None = None,
     **told: Any,
 ) -> Snapshot:
@@ -47,9 +48,11 @@ def put_records(
         ids.sort(key=lambda record_id: (keys[record_id], record_id))
         shards = []
         for index, part in enumerate(np.array_split(np.array(ids, object), num_shards)):
-            name = ShardName(split=split, index=index, num_shards=num_shards, compression="none")
+            name = ShardName(
+                split=split, index=index, num_shards=num_shards, compression=compression
+            )
             examples = pa.array([records[i][1] for i in part], pa.large_binary())
-            written = write_tfrecord(str(folder / str(name)), [examples], compression="none")
+            written = write_tfrecord(str(folder / str(name)), [examples], compression=compression)
             offsets_file, table_file = name.index_files
             content = index_bytes(written.offsets, written.lengths)
             (folder / offsets_file).write_bytes(content)
@@ -77,7 +80,7 @@ def put_records(
         "features": {"x": ss.Scalar("int64")},
         "structs": [],
         "label": None,
-        "compression": "none",
+        "compression": compression,
         "num_rejects": 0,
         "versions": {"numpy": "2.4"},
         **told,
