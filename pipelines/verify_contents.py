@@ -34,6 +34,7 @@ from .verify_index import (
 from .verify_report import Finding, Findings, Kind
 
 _MAX_SIBLINGS = 50
+_SLACK_BYTES = 1 << 20
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
@@ -70,7 +71,7 @@ class ContentChecker:
         """Holds one file against its hash; an index file against what it must tell, too."""
         entry = self._manifest.files[name]
         try:
-            if name in self._index or is_code(name):
+            if is_code(name) or (name in self._index and not _is_far_longer(there, entry)):
                 self._check_small(name, entry, there)
                 return
             sha256 = self._files.sha256(name, there.num_bytes)
@@ -117,7 +118,8 @@ class ContentChecker:
             if num_bytes != entry.bytes:
                 kind, what = "length", _length(num_bytes, entry)
             note(name, kind, what)
-            self._wrong[name] = what
+            if num_bytes <= _most_bytes(entry) or name in self._shards:
+                self._wrong[name] = what
 
     def look_closer(self, present: set[str]) -> None:
         """Names the records of damaged shards, and what stale index files tell wrongly."""
@@ -273,6 +275,15 @@ def _hashes_beside(folder: str) -> dict[str, str]:
 def _first_differing(found: Frames, known: Frames) -> int | None:
     wrong = np.flatnonzero(found[1] != known[1])
     return int(wrong[0]) if len(wrong) else None
+
+
+def _most_bytes(entry: FileEntry) -> int:
+    """How long an index file may be to be read whole, which memory must hold."""
+    return 2 * entry.bytes + _SLACK_BYTES
+
+
+def _is_far_longer(there: FoundFile, entry: FileEntry) -> bool:
+    return there.num_bytes > _most_bytes(entry)
 
 
 def _length(num_bytes: int, entry: FileEntry) -> str:

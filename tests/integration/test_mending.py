@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 import snapshard as ss
@@ -115,6 +116,25 @@ def test_a_build_with_repair_mends(project: Path, copy: Path, damage: str) -> No
     facts = json.loads((snapshot / "build.json").read_text())
     assert facts["blocks"]["prepared"] == 0, "the runs were reused"
     assert _build(copy, repair=True).cached
+
+
+def test_a_snapshot_in_a_store_is_mended(project: Path) -> None:
+    store = fsspec.filesystem("memory")
+    recipe = load_recipe_file(project / "recipe.py")
+    out = "memory://mending/out"
+    try:
+        path = ss.build(recipe, out).path
+        whole = store.cat_file(f"{path}/{TRAIN[0]}")
+        store.pipe_file(f"{path}/{TRAIN[0]}", whole[:-9] + b"x" + whole[-8:])
+        store.rm(f"{path}/reader.py")
+        report = check_snapshot(out, progress=Silent())
+        assert sorted({finding.file for finding in report.damages}) == ["reader.py", TRAIN[0]]
+        assert f"snapshard build SOURCE --out {out} --repair" in report.mending()[0]
+        assert not ss.build(recipe, out, repair=True).cached
+        assert store.cat_file(f"{path}/{TRAIN[0]}") == whole
+        assert check_snapshot(out, progress=Silent()).exit_code == 0
+    finally:
+        store.rm("memory://mending", recursive=True)
 
 
 def test_what_is_not_ours_is_left(copy: Path) -> None:

@@ -445,6 +445,25 @@ def test_damages_are_all_told_and_shown_up_to_a_limit(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("name", [IDX, TABLE, LABELS, "reader.py"])
+def test_what_is_far_too_long_is_not_held_in_memory(
+    snapshot: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (snapshot / name).open("r+b") as file:
+        file.truncate(200 << 20)
+    real, sizes = storage.read_bytes, []
+
+    def noting(*args: Any) -> bytes:
+        content = real(*args)
+        sizes.append(len(content))
+        return content
+
+    monkeypatch.setattr(storage, "read_bytes", noting)
+    report = _check(snapshot)
+    assert [(finding.file, finding.kind) for finding in report.damages] == [(name, "length")]
+    assert max(sizes) <= 16 << 20
+
+
 def test_the_class_that_differs_is_named(tmp_path: Path) -> None:
     """Where as many records of each class are told as there are."""
     columns = {"label": pa.array([[0], [1], [0], [1]], pa.list_(pa.int64()))}
