@@ -23,7 +23,15 @@ _ASSIGNED = re.compile(
 )
 _MIN_SECRET = 6
 """A shorter value of a URL's query may stand anywhere by chance."""
-_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.ESTALE)
+_NUMBERS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EROFS,
+    errno.EACCES,
+    errno.ESTALE,
+    errno.ENOENT,
+)
 """Of errors that TensorFlow tells in words only."""
 _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 

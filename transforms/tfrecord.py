@@ -27,9 +27,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..schemas.errors import DamagedSnapshotError, StorageError
+from ..schemas.errors import DamagedSnapshotError
 from ..schemas.shards import Compression
 from . import storage
+from .storage_failures import telling_os_errors
 
 FRAME_BYTES = 16
 """What a frame adds to its record."""
@@ -98,31 +99,18 @@ def _slices(
 
 
 def _write_plain(path: str, slices: Iterator[pa.LargeBinaryArray]) -> None:
-    try:
-        with open(path, "wb") as file:
-            for examples in slices:
-                file.write(_framed(examples))
-    except OSError as error:
-        raise _not_written(path, str(error.strerror)) from None
+    with telling_os_errors("write", path), open(path, "wb") as file:
+        for examples in slices:
+            file.write(_framed(examples))
 
 
 def _write_gzip(path: str, slices: Iterator[pa.LargeBinaryArray]) -> None:
     import tensorflow as tf
 
-    try:
-        with tf.io.TFRecordWriter(path, "GZIP") as writer:
-            for examples in slices:
-                for serialized in examples.to_pylist():
-                    writer.write(serialized)
-    except tf.errors.OpError as error:
-        raise _not_written(path, error.message) from None
-
-
-def _not_written(path: str, why: str) -> StorageError:
-    return StorageError(
-        f"{path} could not be written: {why}. Free the space or choose another scratch folder "
-        "(TMPDIR), and start again."
-    )
+    with telling_os_errors("write", path), tf.io.TFRecordWriter(path, "GZIP") as writer:
+        for examples in slices:
+            for serialized in examples.to_pylist():
+                writer.write(serialized)
 
 
 def _framed(examples: pa.LargeBinaryArray) -> pa.Buffer:
