@@ -24,7 +24,7 @@ from .storage_failures import redact_repeated as redact_repeated
 from .storage_failures import telling_os_errors
 from .storage_local import TEMPORARY as TEMPORARY
 from .storage_local import make_folders as make_folders
-from .storage_local import put_bytes_locally, put_file_locally, sync_tree
+from .storage_local import put_bytes_locally, put_file_locally, sizes_locally, sync_tree
 from .storage_remote import open_remote as open_remote
 from .storage_remote import put_bytes_remotely, put_file_remotely
 from .storage_remote import read_remote as read_remote
@@ -231,9 +231,9 @@ def sizes(url: str) -> dict[str, int]:
     Raises:
         StorageError: if it cannot be listed.
     """
-    if is_local(url):
-        return {name: num_bytes(os.path.join(local_path(url), name)) for name in walk(url)}
     with failing_as_storage_error("list", url):
+        if is_local(url):
+            return dict(sizes_locally(local_path(url)))
         found, path = filesystem(url)
         listed: dict[str, Any] = found.find(path, detail=True)
     inside = path.rstrip("/") + "/"

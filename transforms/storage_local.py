@@ -98,6 +98,18 @@ def sync_tree(folder: str) -> None:
             fsync_folder(parent)
 
 
+def sizes_locally(folder: str) -> Iterator[tuple[str, int]]:
+    """Name, relative to a folder, and length of each file below it.
+
+    Files on their way there, from another build of the same, come and go: they are left out.
+    """
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            with contextlib.suppress(FileNotFoundError):
+                yield os.path.relpath(path, folder), os.stat(path).st_size
+
+
 def make_folders(folder: str) -> None:
     """Makes a folder and its parents, durably."""
     if not folder or os.path.isdir(folder):

@@ -197,6 +197,30 @@ def test_walk(root: str) -> None:
     assert storage.walk(f"{root}/absent") == []
 
 
+def test_sizes(root: str) -> None:
+    for path, content in (("b/c/d", b""), ("a", b"12"), ("b/e", b"1")):
+        storage.put_bytes(f"{root}/{path}", content)
+    assert storage.sizes(root) == {"a": 2, "b/c/d": 0, "b/e": 1}
+    assert storage.sizes(f"{root}/absent") == {}
+
+
+def test_sizes_where_files_come_and_go(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another build of the same snapshot puts its files there."""
+    for name in ("a", f".{'0' * 32}.tmp"):
+        storage.put_bytes(str(tmp_path / name), b"x")
+    stat = os.stat
+
+    def gone(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith(".tmp"):
+            os.unlink(path)
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", gone)
+    assert storage.sizes(str(tmp_path)) == {"a": 1}
+
+
 def test_scratch_lies_beside_the_workspace_and_is_removed(tmp_path: pathlib.Path) -> None:
     with storage.scratch_folder(str(tmp_path)) as folder:
         assert os.path.dirname(folder) == str(tmp_path / "scratch")
