@@ -189,7 +189,7 @@ def fill(disk: Path, *, leave: int = 0) -> Path:
 
 
 @pytest.mark.slow  # two processes for each phase
-@pytest.mark.parametrize("phase", ["inventory", "prepare", "write", "publish", "pointer"])
+@pytest.mark.parametrize("phase", ["prepare", "write", "publish", "pointer"])
 def test_a_full_disk(
     project: Path,
     go_on: Callable[[Path], None],
