@@ -86,12 +86,19 @@ class CellReader:
         self._schema = wire_schema(features)
 
     def read(self, rows: Rows) -> Iterator[RawBatch]:
-        """Parses rows; yields batches of at most MAX_BATCH_ROWS, rejects with the first one."""
+        """Parses rows; yields batches of at most MAX_BATCH_ROWS, each with its rejects."""
+        # A window of rows of one byte would be two million rejects at once, were all unfit.
+        for first in range(0, len(rows), MAX_BATCH_ROWS):
+            part = rows
+            if len(rows) > MAX_BATCH_ROWS:
+                part = rows.part(first, min(first + MAX_BATCH_ROWS, len(rows)))
+            yield self._read(part)
+
+    def _read(self, rows: Rows) -> RawBatch:
         bad = _Bad()
         if rows.problem:
             bad.add(0, "read", rows.problem, self._row_problem(rows))
-            yield self._batch(rows, np.zeros(0, np.int64), self._schema.empty_table(), bad)
-            return
+            return self._batch(rows, np.zeros(0, np.int64), self._schema.empty_table(), bad)
         kept = np.arange(len(rows))
         types = {column.index: column.arrow_type for column in self._columns}
         try:
@@ -108,15 +115,7 @@ class CellReader:
         if not fits.all():
             mask = pa.array(fits)
             columns, kept = columns.filter(mask), kept[fits]
-        yield from self._batches(rows, kept, columns, bad)
-
-    def _batches(
-        self, rows: Rows, kept: Offsets, columns: pa.Table, bad: _Bad
-    ) -> Iterator[RawBatch]:
-        for start in range(0, max(len(kept), 1), MAX_BATCH_ROWS):
-            part = slice(start, start + MAX_BATCH_ROWS)
-            yield self._batch(rows, kept[part], columns.slice(start, MAX_BATCH_ROWS), bad)
-            bad = _Bad()
+        return self._batch(rows, kept, columns, bad)
 
     def _batch(self, rows: Rows, kept: Offsets, columns: pa.Table, bad: _Bad) -> RawBatch:
         prefix = f"{self._table.path}#"
