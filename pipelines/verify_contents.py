@@ -194,7 +194,10 @@ class ContentChecker:
             note(shard.file, "record", f"after record {scan.num_records - 1:,}: {scan.ending}")
         if scan.num_records != shard.num_examples:
             what = f"it holds {scan.num_whole:,} whole records, expected {shard.num_examples:,}"
-            if scan.num_records < shard.num_examples:
+            odd = None if known is None else _first_differing(scan.frames, known)
+            if odd is not None and not scan.num_broken:
+                what += f"; from record {odd:,} on they are others than were written"
+            elif scan.num_records < shard.num_examples:
                 first = ids(scan.num_records)
                 told = "" if first is None else f" (id {first!r})"
                 what += f"; record {scan.num_records:,}{told} is the first that is not there"
@@ -273,7 +276,8 @@ def _hashes_beside(folder: str) -> dict[str, str]:
 
 
 def _first_differing(found: Frames, known: Frames) -> int | None:
-    wrong = np.flatnonzero(found[1] != known[1])
+    both = min(len(found[1]), len(known[1]))
+    wrong = np.flatnonzero(found[1][:both] != known[1][:both])
     return int(wrong[0]) if len(wrong) else None
 
 

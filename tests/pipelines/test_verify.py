@@ -153,6 +153,10 @@ DAMAGES = {
             "the first that is not there",
         ),
     ),
+    "other records, and fewer": Expect(
+        lambda s: (s / TRAIN[0]).write_bytes(b"".join(map(frame, [b"a" * 40, b"B" * 51]))),
+        (f"{TRAIN[0]}: it holds 2 whole records, expected 3; from record 1 on they are others",),
+    ),
     "emptied": Expect(lambda s: (s / TRAIN[0]).write_bytes(b""), (TRAIN[0], "holds 0 whole rec")),
     "a whole record added": Expect(
         lambda s: _add(s / TRAIN[0], frame(b"more")), (TRAIN[0], "holds 4 whole records")
