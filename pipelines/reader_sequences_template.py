@@ -177,7 +177,8 @@ def packed(job: Any, length: int) -> None:
     epoch, finish = job.epoch, job.finish
 
     def pack(serialized: Any) -> dict[str, Any]:
-        values = dict(_named(finish(serialized)))
+        parsed = dict(_named(finish(serialized)))
+        values = {name: parsed[name] for name in lists}
         found = _parted(values, length) if len(lists) == 1 else _whole(values, length)
         lengths = tf.stack([one.row_lengths() for one in found.values()], axis=1)
         rows = tf.numpy_function(_rows, [lengths, length], tf.int64, stateful=False)

@@ -207,7 +207,7 @@ def dataset(
 
 
 def steps(split: str, batch_size: int, **arguments: Any) -> int:
-    """Batches in an epoch of ``dataset`` with these arguments: Keras's ``steps_per_epoch``."""
+    """Batches in an epoch of ``dataset``: Keras's ``steps_per_epoch``; -2 where that is unknown."""
     # [if image]
     arguments.setdefault("image_size", (1, 1))  # must be given at times, and does not matter
     # [end]

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from snapshard.schemas.features import ClassLabel, Features, Scalar, Sequence, Tensor, Text
+from snapshard.schemas.features import (
+    Audio,
+    ClassLabel,
+    Features,
+    Scalar,
+    Sequence,
+    Struct,
+    Tensor,
+    Text,
+    flatten,
+)
 
 WriteSnapshot = Callable[..., types.ModuleType]
 
@@ -401,6 +411,27 @@ class TestPack:
         assert sorted(found) == sorted(wanted)
         with pytest.raises(tf.errors.InvalidArgumentError, match="pack=9 is less than the longest"):
             [*reader.dataset("train", 4, pack=9)]
+
+    def test_sounds_and_fields_of_a_struct(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        features, structs = flatten(
+            {"s": Struct({"tokens": Tensor(dtype="uint8", shape=(None,))}), "sound": Audio()}
+        )
+        records = [
+            {"s.tokens": np.arange(i, dtype=np.uint8), "sound": np.ones(i, np.int16)}
+            | {"sound/rate": 8000}
+            for i in range(9)
+        ]
+        reader = write_snapshot(
+            tmp_path, features, {"train": [records]}, label=None, structs=tuple(structs)
+        )
+        batches = [*reader.dataset("train", 4, pack=8, shuffle=False)]
+        assert sorted(flat(segments(batches, "s.tokens"))) == [[*range(i)] for i in range(1, 9)]
+        for batch in batches:
+            assert batch["sound"].dtype == tf.float32
+            same = batch["sound_segment_ids"] == batch["s.tokens_segment_ids"]
+            assert tf.reduce_all(same)
 
     @pytest.mark.parametrize(
         ("options", "said"),
