@@ -5,8 +5,6 @@ SnapshardError, a record that is neither prepared nor rejected, a whole neighbou
 otherwise.
 """
 
-import dataclasses
-import hashlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +12,10 @@ from typing import Any
 
 import input_contents as made
 from harness import DETECTED, HARMLESS, WRONG, Kind
-from inputs import infer, list_files
+from inputs import infer, take
 from mutations import damage
 
 import snapshard as ss
-from snapshard.schemas.blocks import Block
-from snapshard.transforms.blocks import group_blocks
 from snapshard.transforms.prepare.compile import StepRunner, output_features
 
 
@@ -68,10 +64,10 @@ class DecodedTarget:
         return (DETECTED, rejects[0].reason) if rejects else (HARMLESS, "it decodes")
 
     def _prepare(self) -> tuple[dict[str, Any], list[Any]]:
-        opened, selection = list_files(self._source, self._folder)
+        opened, inventory = take(self._source, self._folder)
         rows: dict[str, Any] = {}
         rejects: list[Any] = []
-        for block in _blocks(opened, selection.files):
+        for block in inventory.blocks:
             for batch in self._source.read(
                 block, features=self._features, opened=opened, ordered=range(len(block.ranges))
             ):
@@ -81,15 +77,6 @@ class DecodedTarget:
                 rows.update(zip(prepared.ids, values, strict=True))
                 rejects.extend(prepared.rejects)
         return rows, rejects
-
-
-def _blocks(opened: Any, files: Any) -> Sequence[Block]:
-    return group_blocks([_hashed(opened, file) for file in files], {})
-
-
-def _hashed(opened: Any, file: Any) -> Any:
-    content = b"" if file.problem else opened.read(file.path)
-    return dataclasses.replace(file, sha256=hashlib.sha256(content).hexdigest())
 
 
 FORMS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")

@@ -32,14 +32,20 @@ from harness import DETECTED, HARMLESS, WRONG, Kind
 from mutations import damage, edit_json
 
 import snapshard as ss
+from snapshard.pipelines.inventory import Inventory, take_inventory
 from snapshard.schemas.blocks import Block, FileRange
-from snapshard.schemas.errors import DataError, SnapshardError
+from snapshard.schemas.errors import SnapshardError
 from snapshard.schemas.features import flatten
+from snapshard.schemas.naming import Workspace
+from snapshard.schemas.progress import Silent
 from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.runs import wire_schema
 
 Count = Callable[[bytes], int | None]
 """How many records a plain reader finds; None where it cannot tell."""
+
+Intact = Callable[[bytes], bool]
+"""Whether the checksums of a format are right, as a plain reader finds."""
 
 
 @dataclasses.dataclass
@@ -54,33 +60,29 @@ class Read:
         return {key: row for key, row in self.rows.items() if key.partition("#")[0] == name}
 
 
-def list_files(source: Any, folder: Path) -> tuple[Any, Any]:
-    """Opens a source and lists its files, as an inventory does."""
+def take(source: Any, folder: Path) -> tuple[Any, Inventory]:
+    """Opens a source and takes its inventory."""
     opened = open_source(source.url, str(folder))
-    selection = source.select(opened.list())
-    if not selection.files:
-        raise DataError(f"{opened.shown} holds no files")
-    return opened, selection
+    nowhere = Workspace(str(folder / ".work"))
+    return opened, take_inventory(source, opened, workspace=nowhere, progress=Silent(), write=False)
 
 
 def infer(source: Any, folder: Path) -> dict[str, Any]:
     """The features of a source's records."""
-    opened, selection = list_files(source, folder)
-    return flatten(source.infer(selection.files, opened))[0]
+    opened, inventory = take(source, folder)
+    return flatten(source.infer(inventory.files, opened))[0]
 
 
 def read_source(source: Any, folder: Path, features: Mapping[str, Any]) -> Read:
     """Reads all of a source, each file cut wherever it can be."""
-    opened, selection = list_files(source, folder)
+    opened, inventory = take(source, folder)
     schema = wire_schema(features)
-    got = Read({}, [], sum(selection.num_skipped.values()))
-    for file in selection.files:
-        content = b"" if file.problem else opened.read(file.path)
-        sha256 = hashlib.sha256(content).hexdigest()
-        ends = [0, *(source.cuts(file, opened) if content else ()), len(content)]
+    got = Read({}, [], sum(inventory.num_skipped.values()))
+    for file in inventory.files:
+        ends = [0, *(source.cuts(file, opened) if file.num_bytes else ()), file.num_bytes]
         for start, stop in itertools.pairwise(ends):
             part = FileRange(
-                path=file.path, sha256=sha256, start=start, stop=stop, problem=file.problem
+                path=file.path, sha256=file.sha256, start=start, stop=stop, problem=file.problem
             )
             block = Block((part,))
             for batch in source.read(block, features=features, opened=opened, ordered=[0]):
@@ -108,6 +110,8 @@ class InputTarget:
     layers: Sequence[made.Layer] = ()
     json: bool = False
     tokens: Sequence[bytes] = ()
+    intact: Intact | None = None
+    """For formats with checksums: whether all of them are right."""
     holds_records: bool = True
     """Whether its records bear its name; else it shapes the records of all other files."""
 
@@ -183,8 +187,12 @@ class InputTarget:
         before, after = self._num(self._whole), self._num(got)
         if got.rejects:
             return DETECTED, f"reject: {got.rejects[0].reason}"
+        if _same(got.rows, self._whole.rows):
+            return HARMLESS, "the same records"
+        if self.intact is not None and not self.intact(content):
+            return WRONG, "other records are read, and a checksum is wrong"
         if before == after:
-            return HARMLESS, "as many records"
+            return HARMLESS, "as many records, with other values"
         counted = self.count(content)
         if counted == after:
             return HARMLESS, "another file, as a plain reader sees it"
@@ -224,6 +232,10 @@ class ArchiveTarget(InputTarget):
                 return WRONG, f"a reject without a word: {reject.record_id}"
         if any(words in reject.message for words in _REST for reject in got.rejects):
             return DETECTED, "rejects: the rest is lost"
+        if not got.rejects and _same(got.rows, self._whole.rows):
+            return HARMLESS, "the same records"
+        if not got.rejects and self.intact is not None and not self.intact(content):
+            return WRONG, "other records are read, and a checksum is wrong"
         if after + len(got.rejects) == before:
             return (DETECTED, "rejects") if got.rejects else (HARMLESS, "as many records")
         counted = self.count(content)
@@ -290,6 +302,32 @@ def _stream_rows(content: bytes) -> int | None:
 
 def _file_rows(content: bytes) -> int | None:
     return int(pa.ipc.open_file(content).read_all().num_rows)
+
+
+def _unpacks(unpack: Callable[[bytes], bytes]) -> Intact:
+    return lambda content: _unpacked(lambda _: 1, unpack)(content) is not None
+
+
+def _is_whole_zip(content: bytes) -> bool:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, zlib.error, RuntimeError):
+        return False
+
+
+def _are_whole_frames(content: bytes) -> bool:
+    at = 0
+    while at < len(content):
+        (length,) = struct.unpack("<Q", content[at : at + 8])
+        record = content[at + 12 : at + 12 + length]
+        foot = content[at + 12 + length : at + 16 + length]
+        if content[at + 8 : at + 12] != made.masked(content[at : at + 8]):
+            return False
+        if foot != made.masked(record):
+            return False
+        at += 16 + length
+    return True
 
 
 def _frames(content: bytes) -> int | None:
@@ -371,13 +409,24 @@ def _label_table(suffix: str) -> Callable[[Path], InputTarget]:
 
 
 def _archive(
-    name: str, content: Callable[[int], bytes], count: Count, layers: Sequence[made.Layer] = ()
+    name: str,
+    content: Callable[[int], bytes],
+    count: Count,
+    layers: Sequence[made.Layer] = (),
+    intact: Intact | None = None,
 ) -> Callable[[Path], InputTarget]:
     def target(folder: Path) -> InputTarget:
         others = [content(SEED + 100)]
         source = ss.ImageFolder(str(folder / name))
         return ArchiveTarget(
-            folder, source, name, content(SEED), others, count=count, layers=layers
+            folder,
+            source,
+            name,
+            content(SEED),
+            others,
+            count=count,
+            layers=layers,
+            intact=intact,
         )
 
     return target
@@ -414,6 +463,7 @@ KINDS = (
             ".csv.gz",
             _gzipped(made.csv_of),
             count=_unpacked(_csv_rows),
+            intact=_unpacks(gzip.decompress),
             layers=(made.GZIP,),
         ),
     ),
@@ -429,6 +479,7 @@ KINDS = (
             ".csv.bz2",
             lambda seed: bz2.compress(made.csv_of(seed)),
             count=_unpacked(_csv_rows, bz2.decompress),
+            intact=_unpacks(bz2.decompress),
         ),
     ),
     Kind(
@@ -438,6 +489,7 @@ KINDS = (
             ".jsonl.xz",
             lambda seed: lzma.compress(made.json_lines(seed)),
             count=_unpacked(_lines, lzma.decompress),
+            intact=_unpacks(lzma.decompress),
         ),
     ),
     Kind(
@@ -447,6 +499,7 @@ KINDS = (
             ".txt.zst",
             lambda seed: _zstd(made.text(seed)),
             count=_unpacked(_lines, _unzstd),
+            intact=_unpacks(_unzstd),
             layers=((_unzstd, _zstd),),
         ),
     ),
@@ -465,6 +518,7 @@ KINDS = (
             ".tfrecord",
             made.tfrecord,
             count=_frames,
+            intact=_are_whole_frames,
             layers=(made.tfrecord_layer(SEED + 100),),
         ),
         2,
@@ -477,19 +531,35 @@ KINDS = (
             ".tfrecord.gz",
             _gzipped(made.tfrecord),
             count=_unpacked(_frames),
+            intact=_unpacks(gzip.decompress),
             layers=(made.GZIP,),
         ),
         loads="tensorflow",
     ),
     Kind("NumPy, npy", _files(ss.Numpy, ".npy", made.npy)),
-    Kind("NumPy, npz", _files(ss.Numpy, ".npz", made.npz, layers=(made.npz_layer(SEED + 100),))),
+    Kind(
+        "NumPy, npz",
+        _files(
+            ss.Numpy,
+            ".npz",
+            made.npz,
+            layers=(made.npz_layer(SEED + 100),),
+            intact=_is_whole_zip,
+        ),
+    ),
     Kind("PNG", _images("PNG", layers=(made.PNG,))),
     *(Kind(form, _images(form)) for form in ("JPEG", "GIF", "BMP", "WEBP")),
     Kind("WAV", _sounds),
     Kind("label table, CSV", _label_table(".csv")),
     Kind("label table, JSON", _label_table(".jsonl")),
     Kind("WebDataset tar", _files(ss.WebDataset, ".tar", made.samples, layers=(made.TAR,)), 2),
-    Kind("zip of images", _archive("a.zip", _zip, _zip_members, (made.zip_layer(SEED),))),
+    Kind(
+        "zip of images",
+        _archive("a.zip", _zip, _zip_members, (made.zip_layer(SEED),), _is_whole_zip),
+    ),
     Kind("tar of images", _archive("a.tar", _tar, _tar_members, (made.TAR,))),
-    Kind("tar.gz of images", _archive("a.tar.gz", _gzipped(_tar), _tar_members, (made.GZIP,))),
+    Kind(
+        "tar.gz of images",
+        _archive("a.tar.gz", _gzipped(_tar), _tar_members, (made.GZIP,), _unpacks(gzip.decompress)),
+    ),
 )
