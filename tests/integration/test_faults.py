@@ -32,7 +32,6 @@ from .faults import (
     write_table,
 )
 
-
 EVERY = 1 if "SNAPSHARD_ALL_FAULTS" in os.environ else 2
 """Every other call is enough for each day; with the variable set no call is left out."""
 
@@ -117,10 +116,9 @@ def test_a_store_that_fails_at_any_put(bench: Bench, filesystems: None, mode: st
 
 
 @pytest.mark.slow  # two builds for each put
-@pytest.mark.parametrize("mode", ["half"])
-def test_a_remote_disk_that_fails_at_any_put(bench: Bench, filesystems: None, mode: str) -> None:
+def test_a_remote_disk_that_fails_half_way_of_any_put(bench: Bench, filesystems: None) -> None:
     out = bench.folder / "out"
-    _fail_at_every_call(bench, RemoteDisk, f"remotedisk://{out}", mode=mode)
+    _fail_at_every_call(bench, RemoteDisk, f"remotedisk://{out}", mode="half")
 
 
 def _fail_at_every_call(
@@ -237,6 +235,7 @@ def test_what_could_not_be_synced_does_not_pass_for_done(
     assert list(target.parent.iterdir()) == []
 
 
+@pytest.mark.slow  # a process
 def test_short_writes_are_continued_and_told(tmp_path: Path) -> None:
     """A limit on the length of files: real short writes, then EFBIG, in every library's writer."""
     recipe = write_table(tmp_path, num_rows=3000)
