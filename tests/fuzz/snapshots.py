@@ -294,7 +294,10 @@ def _manifest(target: SnapshotTarget, content: bytes, code: int, said: str) -> t
         return DETECTED, f"verify: {code}"
     if code == 2:
         return DETECTED, "no snapshot there"
-    listed = Manifest.from_bytes(target.content, where="manifest.json").files
+    listed: set[str] = set()
+    with contextlib.suppress(SnapshardError):
+        listed = set(read_manifest(content, where="manifest.json")[0].files)
+    listed |= set(Manifest.from_bytes(target.content, where="manifest.json").files)
     if code == 4 and any(f"{name}: " in said for name in listed):
         # Forged with its checksum, it still does not fit what lies there.
         return DETECTED, f"verify: {code}, by the file"
