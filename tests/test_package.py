@@ -46,7 +46,7 @@ LONGER = {
     "pipelines/reader_copies_template.py": 580,
     "pipelines/reader_options_template.py": 490,
     # One function a command, and one a table: thin, but many.
-    "cli.py": 600,
+    "cli.py": 750,
     "terminal.py": 500,
     # One walk whose methods call each other in turn.
     "transforms/code_digest.py": 430,
