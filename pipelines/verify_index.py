@@ -134,6 +134,11 @@ def check_labels(content: bytes, shard: ShardEntry, *, label: Feature | None) ->
         raise StaleIndexError(
             f"tells the class {int(codes[n])}, and there are {len(label.names):,}", record=n
         )
+    unknown = sorted(shard.label_counts.keys() - set(label.names))
+    if unknown:
+        raise StaleIndexError(
+            f"has no records of {unknown[0][:100]!r}, which manifest.json counts and is no class"
+        )
     if len(shard.label_counts) >= MAX_LABELS:
         return
     counts = np.bincount(codes[codes >= 0], minlength=len(label.names))

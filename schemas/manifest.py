@@ -193,8 +193,8 @@ def read_manifest(
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         trouble = f"{place}: {first['msg']}"
-    except SnapshardError as error:
-        # What the features' own checks say.
+    except (SnapshardError, TypeError) as error:
+        # What features' own checks say; and pydantic, where what tells them apart is a list.
         trouble = str(error)
     raise DamagedSnapshotError(f"{where} is not a manifest: {trouble}. {_MEND}")
 
