@@ -399,15 +399,15 @@ def _in(name: str) -> Callable[[str], str]:
 
 SHARD = "train-00001-of-00002.tfrecord"
 KINDS = (
-    _kind("manifest.json", _in("manifest.json"), _manifest, 4, resealed=_reseal, is_json=True),
+    _kind("manifest.json", _in("manifest.json"), _manifest, 3, resealed=_reseal, is_json=True),
     _kind("build.json", _in("build.json"), _build, 2, resealed=_reseal, is_json=True),
     _kind("latest.json", lambda _: "latest.json", _latest, is_json=True),
-    _kind("shard", _in(SHARD), share=3),
-    _kind("shard, gzip", _in(f"{SHARD}.gz"), share=2, compression="gzip"),
-    _kind("index .idx", _in(f"index/{SHARD}.idx"), share=2),
-    _kind("index .parquet", _in(f"index/{SHARD}.parquet"), share=2),
+    _kind("shard", _in(SHARD), share=2),
+    _kind("shard, gzip", _in(f"{SHARD}.gz"), compression="gzip"),
+    _kind("index .idx", _in(f"index/{SHARD}.idx")),
+    _kind("index .parquet", _in(f"index/{SHARD}.parquet")),
     _kind("index .labels", _in(f"index/{SHARD}.labels")),
-    _kind("rejects.parquet", _in("rejects.parquet"), _rejects_file, 2),
+    _kind("rejects.parquet", _in("rejects.parquet"), _rejects_file),
     Kind("rejects, refused", RefusedTarget),
     _kind("schema.pbtxt", _in("schema.pbtxt")),
     _kind("reader.py", _in("reader.py"), _reader),
