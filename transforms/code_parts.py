@@ -51,7 +51,8 @@ class _PartsWalk(CodeWalk):
         super().__init__(folder)
         self._roots = [os.path.abspath(folder), os.path.realpath(folder)] if folder else []
         self._labels: dict[int, str] = {}
-        self._variables: dict[str, Json] = {}
+        self._objects: dict[int, str] = {}
+        self._variables: dict[str, tuple[Json, int | None]] = {}
 
     def parts(self, root: Any) -> dict[str, str]:
         self.digest(root)
@@ -63,12 +64,12 @@ class _PartsWalk(CodeWalk):
             told[name] = [self._named(reference)]
         for number, label in self._labels.items():
             told.setdefault(label, []).append(self._own(self._records[number]))
-        for label, value in self._variables.items():
+        for label, (value, number) in self._variables.items():
             # A function or class is a part by its own name, whatever it is called where it is used.
-            if value[0] != "record":
+            if number is None:
                 told.setdefault(label, []).append(self._named(value))
-            elif self._is_instance(value[1]):
-                told.setdefault(label, []).append(self._own(self._records[value[1]]))
+            elif number not in self._labels:
+                told.setdefault(label, []).append(self._own(self._records[number]))
         return {label: digest(values)[:_DIGITS] for label, values in sorted(told.items())}
 
     def _start(self, value: Any) -> int:
@@ -76,11 +77,18 @@ class _PartsWalk(CodeWalk):
         label = self._label(value)
         if label is not None:
             self._labels[number] = label
+        else:
+            self._objects[number] = f"{self._label(type(value))} object"
         return number
+
+    def _refer(self, value: Any, where: str) -> Json:
+        # By name at once: a container hashes what it refers to.
+        return self._named(super()._refer(value, where))
 
     def _variable(self, name: str, scope: Mapping[str, Any]) -> Json:
         found = super()._variable(name, scope)
-        self._variables[f"{self._file(scope)}: {name}"] = found
+        number = self._numbers.get(id(scope[name])) if found[0] == "record" else None
+        self._variables[f"{self._file(scope)}: {name}"] = found, number
         return found
 
     def _label(self, value: Any) -> str | None:
@@ -101,10 +109,6 @@ class _PartsWalk(CodeWalk):
             if str(path).startswith(root + os.sep):
                 return os.path.relpath(str(path), root).replace(os.sep, "/")
         return str(scope.get("__name__", "?"))
-
-    def _is_instance(self, number: int) -> bool:
-        record = self._records[number]
-        return isinstance(record, dict) and record["kind"] == "instance"
 
     def _own(self, record: Json) -> Json:
         """A record without what the names in it stand for."""
@@ -137,7 +141,7 @@ class _PartsWalk(CodeWalk):
         """The same with the names of records in place of their numbers, which anything moves."""
         if isinstance(value, list | tuple):
             if len(value) == 2 and value[0] == "record" and isinstance(value[1], int):
-                return ["record", self._labels.get(value[1], "")]
+                return ["record", self._labels.get(value[1]) or self._objects[value[1]]]
             return [self._named(item) for item in value]
         return value
 

@@ -26,6 +26,7 @@ import snapshard as ss
 from snapshard.pipelines.staging import load_recipe_file
 from snapshard.schemas.errors import RecipeError
 from snapshard.transforms.code_digest import code_digest, step_digest
+from snapshard.transforms.code_parts import code_parts
 
 _RECIPE = '''
 """A recipe."""
@@ -171,6 +172,18 @@ def _digest_of(path: Path) -> str:
     return code_digest(recipe.prepare[0], folder=recipe.folder)
 
 
+def _parts_of(path: Path) -> dict[str, str]:
+    recipe = load_recipe_file(path)
+    return code_parts(recipe.prepare[0], folder=recipe.folder)
+
+
+@pytest.fixture(scope="module")
+def base_parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    parts = _parts_of(_write(tmp_path_factory.mktemp("parts")))
+    assert len(parts) > 30
+    return parts
+
+
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return _digest_of(_write(tmp_path_factory.mktemp("base")))
@@ -208,8 +221,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("words.txt", "one two\n", "one\n\ttwo"),
     ],
 )
-def test_what_has_no_effect(tmp_path: Path, base: str, name: str, old: str, new: str) -> None:
-    assert _digest_of(_write(tmp_path, {name: (old, new)})) == base
+def test_what_has_no_effect(
+    tmp_path: Path, base: str, base_parts: dict[str, str], name: str, old: str, new: str
+) -> None:
+    path = _write(tmp_path, {name: (old, new)})
+    assert _digest_of(path) == base
+    assert _parts_of(path) == base_parts
 
 
 @pytest.mark.parametrize(
@@ -265,8 +282,14 @@ def test_what_has_no_effect(tmp_path: Path, base: str, name: str, old: str, new:
         ("lookup.txt", "one 1", "one 2"),
     ],
 )
-def test_what_has_an_effect(tmp_path: Path, base: str, name: str, old: str, new: str) -> None:
-    assert _digest_of(_write(tmp_path, {name: (old, new)})) != base
+def test_what_has_an_effect(
+    tmp_path: Path, base: str, base_parts: dict[str, str], name: str, old: str, new: str
+) -> None:
+    path = _write(tmp_path, {name: (old, new)})
+    assert _digest_of(path) != base
+    # Of dozens of parts those are named that changed: what is read under two names is two.
+    changed = {part for part, _ in _parts_of(path).items() ^ base_parts.items()}
+    assert 1 <= len(changed) <= 4, changed
 
 
 def test_place_times_and_hash_seed_do_not_matter(tmp_path: Path, base: str) -> None:
