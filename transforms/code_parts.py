@@ -64,12 +64,12 @@ class _PartsWalk(CodeWalk):
             told[name] = [self._named(reference)]
         for number, label in self._labels.items():
             told.setdefault(label, []).append(self._own(self._records[number]))
-        for label, (value, number) in self._variables.items():
+        for label, (value, of_object) in self._variables.items():
             # A function or class is a part by its own name, whatever it is called where it is used.
-            if number is None:
+            if of_object is None:
                 told.setdefault(label, []).append(self._named(value))
-            elif number not in self._labels:
-                told.setdefault(label, []).append(self._own(self._records[number]))
+            elif of_object not in self._labels:
+                told.setdefault(label, []).append(self._own(self._records[of_object]))
         return {label: digest(values)[:_DIGITS] for label, values in sorted(told.items())}
 
     def _start(self, value: Any) -> int:
