@@ -29,7 +29,7 @@ def run_command(*arguments: str) -> tuple[int, str]:
 
 
 def try_commands(target: Any, content: bytes, *, number: int) -> tuple[str, str]:
-    """Damages the file and asks ``verify`` and one other command, by turns."""
+    """Damages the file and asks ``verify``, and every second time another command, by turns."""
     others = (
         ("inspect", str(target.snapshot)),
         ("diff", str(target.other), str(target.snapshot)),
@@ -43,7 +43,9 @@ def try_commands(target: Any, content: bytes, *, number: int) -> tuple[str, str]
     outcome, how = target.judge(content, code, said)
     if outcome == WRONG:
         return WRONG, how
-    other = others[number % len(others)]
+    if number % 2:
+        return outcome, f"verify ends with {code}"
+    other = others[number // 2 % len(others)]
     other_code, other_said = _run(*other)
     if "Traceback" in other_said or other_code not in CODES:
         return WRONG, f"{other[0]} ends with {other_code}: {other_said[-300:]}"
