@@ -18,6 +18,7 @@ from ..schemas.splits import Splits
 from ..transforms.keys import record_keys
 from ..transforms.opened_source import open_source
 from ..transforms.prepare.compile import StepRunner
+from ..transforms.prepare.pixel_parts import parts_by_pixels
 from ..transforms.rejects import Dropped
 from ..transforms.summary import Summary
 from ..transforms.validate import Validator
@@ -123,7 +124,8 @@ class RunMaker:
             numbered=self._numbered,
             opened=reader.opened if isinstance(reader, SourceReader) else None,
         )
-        for batch in reader.read(unit):
+        inputs = self._config.features.inputs
+        for batch in (part for read in reader.read(unit) for part in parts_by_pixels(read, inputs)):
             prepared = self._validator.validate(self._steps.prepare(batch), numbered=self._numbered)
             rejects = list(prepared.rejects)
             if len(prepared.ids):
