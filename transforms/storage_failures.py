@@ -111,6 +111,9 @@ def telling_os_errors(action: str, url: str) -> Iterator[None]:
     """
     try:
         yield
+    except BrokenPipeError:
+        # Whoever read the output has enough of it: no file fails.
+        raise
     except OSError as error:
         raise _told(error, action=action, url=str(error.filename or url)) from None
     except Exception as error:

@@ -360,6 +360,11 @@ def test_redacts(text: str, shown: str) -> None:
     assert storage.redact(text) == shown
 
 
+def test_a_reader_that_has_enough_is_no_failure_of_a_file() -> None:
+    with pytest.raises(BrokenPipeError), storage_failures.telling_os_errors("use", "a"):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def test_errors_on_purpose_pass_unchanged() -> None:
     with (
         pytest.raises(SnapshardError, match=r"^mine$"),
