@@ -84,7 +84,7 @@ MANIFESTS = st.builds(
 
 
 @given(MANIFESTS)
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 def test_a_manifest_reads_back(manifest: Manifest) -> None:
     content = manifest.to_bytes()
     assert Manifest.from_bytes(content, where="manifest.json") == manifest
@@ -94,7 +94,7 @@ def test_a_manifest_reads_back(manifest: Manifest) -> None:
 
 
 @given(MANIFESTS, st.integers(0, 1 << 30), st.integers(1, 255))
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 def test_no_byte_of_a_manifest_changes_what_it_says(
     manifest: Manifest, place: int, mask: int
 ) -> None:
@@ -116,7 +116,7 @@ _PATHS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
 @given(st.lists(st.tuples(_PATHS, st.integers(-5, (1 << 63) - 1)), max_size=8), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_an_index_of_ids_reads_back(records: list[tuple[str, int]], numbered: bool) -> None:
     ids = [f"{path}#{number}" if numbered else path for path, number in records]
     with tempfile.TemporaryDirectory() as folder:
@@ -143,7 +143,7 @@ _REJECTS = st.builds(
 
 
 @given(st.lists(_REJECTS, max_size=6))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_rejects_read_back(rejects: list[Reject]) -> None:
     content = rejects_to_bytes(rejects)
     found = rejects_from_bytes(content)
@@ -217,7 +217,7 @@ def test_blocks_read_back(ranges: list[FileRange]) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 1 << 20), st.integers(1, 255))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_a_sealed_file_is_whole_or_none(body: bytes, place: int, mask: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "x")
