@@ -300,11 +300,25 @@ class TestGc:
         assert _listing(out) == before
         assert f"would remove {unpublished}" in printed
         assert "would free" in printed
+        code, listed, _ = call("gc", out, "--dry-run", "--json")
+        going = json.loads(listed)["paths"]
+        assert f"{unpublished}/train-00000-of-00001.tfrecord" in going
+        assert _listing(out) == before
         code, printed, _ = call("gc", out)
         assert code == 0
+        assert not any(Path(path).exists() for path in going)
+        assert json.loads(call("gc", out, "--json")[1])["num_files"] == 0
         assert f"removed {unpublished}" in printed
         assert not unpublished.exists()
         assert call("verify", snapshot)[0] == 0
+
+    def test_links_are_told_and_left(self, snapshot: Path, call: Any, tmp_path: Path) -> None:
+        link = snapshot.parent / ("d" * 16)
+        link.symlink_to(tmp_path)
+        code, _, told = call("gc", snapshot.parent.parent)
+        assert code == 0
+        assert f"{link} is a symbolic link" in " ".join(told.split())
+        assert link.is_symlink()
 
 
 BROKEN_RECIPES = {
