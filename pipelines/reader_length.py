@@ -22,11 +22,17 @@ _MOVES = (
     ("_decode", "_parse"),
     ("_each_image", "_parse"),
     ("_each_image", "_parse", "_pixels"),
+    ("_each_image", "_parse", "_pixels", "_nest"),
 )
 """What may move: the first that makes the reader short enough does."""
 _WITH = {"_parse": ("_tensor", "_ragged"), "_each_image": ("_decode", "_upright")}
 """Functions that are called by one alone, and move with it."""
-_COPIED = {"_parse": ("SIDES",), "_each_image": ("_resize",), "_pixels": ("_resize",)}
+_COPIED = {
+    "_parse": ("SIDES",),
+    "_each_image": ("_resize",),
+    "_pixels": ("_resize",),
+    "_nest": ("STRUCTS",),
+}
 """What it uses and others do, too."""
 _FEATURE_LINES = 24
 """Lines that are left for the features, if they need as many, before functions move."""

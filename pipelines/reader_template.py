@@ -275,7 +275,7 @@ def _shards(split: str, root: str | os.PathLike[str] | None) -> list[tuple[str, 
         ) from None
     if found != (FINGERPRINT, FORMAT_VERSION):
         raise ValueError(
-            f"{path} is of fingerprint {found[0]} (format {found[1]}), this is of {FINGERPRINT} "
+            f"{path} is of fingerprint {found[0]} (format {found[1]}), reader.py of {FINGERPRINT} "
             f"(format {FORMAT_VERSION}): use the reader.py that lies there, or give another root=."
         )
     shards = manifest["splits"][split]["shards"]
@@ -426,10 +426,11 @@ def _parser(
         return (next(iter(values.values())) if len(values) == 1 else values), label
         # [end]
         # [if struct]
-        if not as_supervised:
-            return _nest(values)
-        label = values.pop(str(LABEL))
-        return (next(iter(values.values())) if len(values) == 1 else _nest(values)), label
+        label = values.pop(str(LABEL)) if as_supervised else None
+        if as_supervised and len(values) == 1:
+            return values.popitem()[1], label
+        nested = _nest(values)
+        return (nested, label) if as_supervised else nested
         # [end]
 
     return parse

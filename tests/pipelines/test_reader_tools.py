@@ -25,6 +25,7 @@ from snapshard.pipelines import reader_tools_template as tools
 from snapshard.pipelines import startup_noise
 from snapshard.pipelines.emit_tools import emit_tools
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar
+from snapshard.schemas.manifest import json_checksum
 
 NUMBERS: Features = {"label": ClassLabel(names=("even", "odd")), "id": Scalar(dtype="int64")}
 IMAGES: Features = {"image": Image(storage="encoded"), "label": ClassLabel(names=("a", "b"))}
@@ -45,7 +46,12 @@ def complete(folder: Path) -> None:
         for shard in split["shards"]:
             shard["label_counts"] = {"even": shard["num_examples"] - 30, "odd": 30}
             shard["sha256"] = manifest["files"][shard["file"]]["sha256"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    put_sealed(folder / "manifest.json", manifest)
+
+
+def put_sealed(path: Path, manifest: dict[str, Any]) -> None:
+    """Writes a manifest that was changed, with the checksum that it has then."""
+    path.write_text(json.dumps(manifest | {"checksum": json_checksum(manifest)}))
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +290,7 @@ class TestVerify:
             (folder / name).write_bytes(bytes(size))
             sha256 = hashlib.sha256(bytes(size)).hexdigest()
             manifest["files"][name] = {"bytes": size, "sha256": sha256}
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        put_sealed(folder / "manifest.json", manifest)
         code, _, errors = run(folder, "verify")
         assert code == 4
         assert f"{names[1]}.labels: tells of 64 records, expected 65" in errors
@@ -403,8 +409,8 @@ class TestEmitted:
         text = "\n".join(emit_tools().values())
         assert text == "\n".join(emit_tools().values())
         imported = set(re.findall(r"^\s*(?:import|from) (\w+)", text, re.M))
-        # NumPy comes with TensorFlow; google-crc32c is tried for.
-        ours = {"reader_timing", "tensorflow", "numpy", "google_crc32c"}
+        # NumPy and grpc come with TensorFlow; google-crc32c is tried for.
+        ours = {"reader_timing", "tensorflow", "numpy", "grpc", "google_crc32c"}
         assert imported - ours <= set(sys.stdlib_module_names)
         assert not re.search(r"from \.", text)
 
@@ -472,7 +478,7 @@ def test_bench_of_an_older_snapshot_says_so(
     monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
     manifest = json.loads((numbers / "manifest.json").read_text())
     del manifest["files"]["reader_tools.py"]
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    put_sealed(tmp_path / "manifest.json", manifest)
     with pytest.raises(SystemExit) as ended:
         cli.main(["bench", str(tmp_path)])
     assert ended.value.code == 2
