@@ -120,11 +120,11 @@ def alone(workspace: Workspace, *, write: bool = True) -> Iterator[bool | None]:
     if not storage.is_local(workspace.root):
         yield False if _is_marked(workspace) else None
         return
-    if not write and not storage.exists(join(workspace.root, LOCK)):
-        yield True
-        return
     with contextlib.ExitStack() as closing:
-        descriptor = _open(workspace)
+        makes = write or storage.exists(join(workspace.root, LOCK))
+        # A folder shows as well whether locks work there, so that a dry run tells what a real one
+        # would do.
+        descriptor = _open(workspace) if makes else _open_folder(workspace)
         held: bool | None = None
         if descriptor is not None:
             closing.callback(os.close, descriptor)
@@ -134,6 +134,14 @@ def alone(workspace: Workspace, *, write: bool = True) -> Iterator[bool | None]:
             except OSError as error:
                 held = False if error.errno == errno.EWOULDBLOCK else None
         yield False if held is None and _is_marked(workspace) else held
+
+
+def _open_folder(workspace: Workspace) -> int | None:
+    root = storage.local_path(workspace.root)
+    for folder in (root, os.path.dirname(root)):
+        with contextlib.suppress(OSError):
+            return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    return None
 
 
 def _open(workspace: Workspace) -> int | None:
