@@ -251,7 +251,7 @@ class TestRoot:
         self, reader: types.ModuleType, folder: Path, tmp_path: Path, write_snapshot: WriteSnapshot
     ) -> None:
         write_snapshot(tmp_path, NUMBERED, {"train": numbered([3])}, fingerprint="f" * 16)
-        with pytest.raises(ValueError, match=f"{'f' * 16}.*reader.py of {FINGERPRINT}.*root=") as error:
+        with pytest.raises(ValueError, match=f"{'f' * 16}.*reader.py of {FINGERPRINT}") as error:
             reader.dataset("train", 8, root=tmp_path)
         assert "root=" in str(error.value)
         assert str(tmp_path) in str(error.value)
