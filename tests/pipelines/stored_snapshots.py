@@ -28,7 +28,6 @@ def put_records(
     seed: int = 0,
     num_shards: int = 2,
     compression: Any = "none",
-    build: Mapping[str, Any] | None = None,
     **told: Any,
 ) -> Snapshot:
     """Writes a snapshot of these records, in the order that a build gives them."""
@@ -91,6 +90,4 @@ def put_records(
         **{"fingerprint": fingerprint, **facts}, seed=seed, splits=splits, files=files
     )
     (folder / "manifest.json").write_bytes(manifest.to_bytes())
-    if build is not None:
-        (folder / "build.json").write_text(json.dumps(build))
     return Snapshot.open(folder)
