@@ -27,7 +27,9 @@ def check_visible(out: Path, hashes: dict[str, str]) -> int:
     manifests = list(out.glob("*/*/manifest.json"))
     for manifest in manifests:
         verify(Snapshot.open(manifest.parent), progress=Silent())
-        assert file_hashes(manifest.parent) == hashes
+        found = file_hashes(manifest.parent)
+        names = found.keys() | hashes.keys()
+        assert not [name for name in sorted(names) if found.get(name) != hashes.get(name)]
     for pointer in out.glob("*/latest.json"):
         fingerprint = json.loads(pointer.read_text())["fingerprint"]
         assert pointer.parent / fingerprint / "manifest.json" in manifests
