@@ -121,7 +121,7 @@ assert run("build", recipes[1], "--out", out + "-warm")[0] == 0
 usual = time.perf_counter() - started
 for recipe in recipes:
     for _ in range(int(number)):
-        code = fork("build", recipe, "--out", out, kill_within=0.6 * usual)
+        code = fork("build", recipe, "--out", out, kill_within=0.4 * usual)
         counts["killed" if code == -9 else "over before"] += 1
     if recipe in recipes[::3]:
         code = fork("gc", out, kill_within=0.02)
@@ -163,7 +163,7 @@ def test_only_whole_snapshots_are_ever_seen(tmp_path: Path) -> None:
     """Two builders share one output root and one name: they meet at most recipes."""
     recipes = [write_table(tmp_path / f"r{n}", num_rows=30 + n) for n in range(6)]
     with looking(tmp_path / "out" / "table", tmp_path) as seen:
-        orders = (recipes, recipes[::-1])
+        orders = (recipes, recipes[3:] + recipes[:3])
         builders = [
             run_builder(tmp_path / "out", order, seed=seed, kills=4)
             for seed, order in enumerate(orders)
@@ -178,7 +178,7 @@ def test_only_whole_snapshots_are_ever_seen(tmp_path: Path) -> None:
     assert seen["looks"] > 100
     assert seen["whole snapshots"] > seen["looks"]
     assert min(seen[way] for way in ("opened", "inspected", "read by the reader")) > 0, seen
-    assert sum(count["killed"] for count in counts) > 10
+    assert sum(count["killed"] for count in counts) > 5
     published = look(tmp_path / "out" / "table")
     assert len(published) == len(recipes)
     # Alone, each gives the same bytes.
