@@ -31,6 +31,8 @@ class Limits:
         max_expansion: How many times its own size a compressed file, a member of an archive, or
             the values of a Parquet, Arrow or NumPy file may grow to. What stays below 256 MiB is
             never refused.
+        max_columns: Of a table of CSV, and of names of JSON Lines, a feature each. Beyond that a
+            build is refused, where they are not declared with ``features=``.
         follow_links: Whether symbolic links may lead out of the source's folder. Where they may
             not, one that does is a reject.
     """
@@ -38,6 +40,7 @@ class Limits:
     max_row_bytes: _Count | None = None
     max_record_bytes: _Count = 1 << 30
     max_expansion: _Count = 250
+    max_columns: _Count = 10_000
     follow_links: _Flag = False
 
     def changed(self) -> dict[str, object]:
@@ -47,6 +50,14 @@ class Limits:
             for field in dataclasses.fields(self)
             if (value := getattr(self, field.name)) != field.default
         }
+
+
+def too_many_columns(path: str, found: int, max_columns: int) -> str:
+    """What is said of a table of too many columns."""
+    return (
+        f"{path} has {found:,} columns or names, more than {max_columns:,}. Is it the right file? "
+        "Declare those to read with features=, or allow more with limits=ss.Limits(max_columns=…)."
+    )
 
 
 FREE_BYTES = 256 << 20

@@ -121,7 +121,8 @@ class CsvFiles:
             header = None if file.problem else self._header(file)
             if header is None:
                 continue
-            check_names(header.names, path=file.path)
+            max_columns = self._opened.limits.max_columns
+            check_names(header.names, path=file.path, max_columns=max_columns)
             if found and set(header.names) != set(found[0].table.header):
                 first = found[0].table
                 lacks = sorted(set(first.header) - set(header.names))

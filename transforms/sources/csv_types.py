@@ -26,6 +26,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -35,6 +36,7 @@ import pyarrow.compute as pc
 
 from ...schemas.errors import SchemaError
 from ...schemas.features import Dtype, Feature, Scalar
+from ...schemas.limits import too_many_columns
 from ...schemas.manifest import MAX_LABELS
 from .csv_rows import Rows, find_rows, skip_mark
 from .csv_table import Table
@@ -120,12 +122,14 @@ def read_header(
     return Header(tuple(cells), rows.offset + int(following))
 
 
-def check_names(names: Sequence[str], *, path: str) -> None:
-    """Checks that every column has a name of its own.
+def check_names(names: Sequence[str], *, path: str, max_columns: int) -> None:
+    """Checks that every column has a name of its own, and that they are not too many.
 
     Raises:
         SchemaError: naming the columns that do not.
     """
+    if len(names) > max_columns:
+        raise SchemaError(too_many_columns(path, len(names), max_columns))
     for position, name in enumerate(names, start=1):
         if not name.strip():
             raise SchemaError(
@@ -133,7 +137,7 @@ def check_names(names: Sequence[str], *, path: str) -> None:
                 "declare the columns to read with features=."
             )
     if len(set(names)) < len(names):
-        double = sorted({name for name in names if names.count(name) > 1})
+        double = sorted(name for name, num in Counter(names).items() if num > 1)
         raise SchemaError(
             f"{path}: the header names {', '.join(map(repr, double))} more than once. Rename the "
             "columns."

@@ -13,6 +13,7 @@ from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
 from ...schemas.features import Feature, Features, Scalar, tensor_form
+from ...schemas.limits import too_many_columns
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from .csv_text import Text, open_text
@@ -161,6 +162,9 @@ class JsonLines:
             found = JsonTypes(file.path)
             for lines in self._windows(file, opened, sample=sample):
                 found.add(lines)
+                if len(found.seen) > opened.limits.max_columns:
+                    words = too_many_columns(file.path, len(found.seen), opened.limits.max_columns)
+                    raise SchemaError(words)
             return found.to_json()
 
         value = remembered(opened, file.sha256, f"types {sample}", look)

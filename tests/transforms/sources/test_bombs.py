@@ -23,7 +23,7 @@ import zstandard
 
 import snapshard as ss
 from snapshard.schemas import limits
-from snapshard.schemas.errors import DataError, RecipeError
+from snapshard.schemas.errors import DataError, RecipeError, SchemaError
 from snapshard.schemas.features import Scalar
 from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.prepare.image_header import UnreadableImageError, read_header
@@ -307,6 +307,22 @@ def test_links_out_of_the_source(tmp_path: Path) -> None:
         assert "folder/secret.png" not in found
     followed = open_source("source", str(tmp_path), ss.Limits(follow_links=True)).list()
     assert {"file.png", "folder/secret.png"} <= {f.path for f in followed if not f.problem}
+
+
+def test_tables_of_too_many_columns(reading: Any) -> None:
+    names = [f"c{i}" for i in range(10_100)]
+    line = ",".join(names)
+    keys = ",".join(f'"{name}":1' for name in names)
+    for source in (
+        ss.Csv(reading.write("t.csv", f"{line}\n{line}\n".encode())),
+        ss.JsonLines(reading.write("t.jsonl", f'{{"c0":1}}\n{{{keys}}}\n'.encode())),
+    ):
+        with pytest.raises(SchemaError, match="has 10,100 columns or names, more than 10,000"):
+            reading.read(source)
+    got = reading.read(
+        ss.JsonLines(str(reading.folder / "t.jsonl")), features={"c0": Scalar(dtype="int64")}
+    )
+    assert got.column("c0") == [1, 1]
 
 
 def test_limits_are_checked_and_enter_the_fingerprint_where_they_are_changed() -> None:
