@@ -32,7 +32,7 @@ class Limits:
             the values of a Parquet, Arrow or NumPy file may grow to. What stays below 256 MiB is
             never refused.
         max_columns: Of a table of CSV, and of names of JSON Lines, a feature each. Beyond that a
-            build is refused, where they are not declared with ``features=``.
+            build is refused.
         follow_links: Whether symbolic links may lead out of the source's folder. Where they may
             not, one that does is a reject.
     """
@@ -56,7 +56,7 @@ def too_many_columns(path: str, found: int, max_columns: int) -> str:
     """What is said of a table of too many columns."""
     return (
         f"{path} has {found:,} columns or names, more than {max_columns:,}. Is it the right file? "
-        "Declare those to read with features=, or allow more with limits=ss.Limits(max_columns=…)."
+        "limits=ss.Limits(max_columns=…) in the recipe allows more."
     )
 
 
