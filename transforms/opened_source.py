@@ -136,10 +136,18 @@ class OpenedSource:
 
         Raises:
             RecipeError: if there is no such file.
+            DataError: if it is too large to be read whole.
             StorageError: if it cannot be read, or is not what ``sides`` says: its content must
                 not slip into a snapshot whose fingerprint speaks of another.
         """
         side, path = self.side(url)
+        for file in side.list():
+            if file.num_bytes > self.limits.max_record_bytes:
+                raise DataError(
+                    f"{storage.redact(url)} has {file.num_bytes:,} bytes, more than "
+                    f"{self.limits.max_record_bytes:,}, and is read whole. limits=ss.Limits("
+                    "max_record_bytes=…) in the recipe allows more."
+                )
         content = side.read(path)
         if self.sides.get(url, "") not in ("", hashlib.sha256(content).hexdigest()):
             raise StorageError(

@@ -309,6 +309,13 @@ def test_links_out_of_the_source(tmp_path: Path) -> None:
     assert {"file.png", "folder/secret.png"} <= {f.path for f in followed if not f.problem}
 
 
+def test_a_table_beside_that_is_too_large(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_bytes(b"file,label\n" + b"x" * 100)
+    opened = open_source(str(tmp_path), str(tmp_path), ss.Limits(max_record_bytes=50))
+    with pytest.raises(DataError, match=r"labels\.csv has 111 bytes, more than 50"):
+        opened.read_side("labels.csv")
+
+
 def test_tables_of_too_many_columns(reading: Any) -> None:
     names = [f"c{i}" for i in range(10_100)]
     line = ",".join(names)
