@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..schemas.blocks import SourceFile
+from ..schemas.errors import SchemaError
 from ..schemas.features import Feature, features_from_json, features_to_json, flatten
 from ..schemas.fingerprint import digest, library_versions
 from ..schemas.recipe import OpenSource, Source
+from ..transforms import storage
 from ..transforms.opened_source import OpenedSource
 from ..transforms.sources.remembered import remembered
 from .inventory import input_digest
@@ -83,7 +85,12 @@ def infer_features(
     """
 
     def infer() -> dict[str, Any]:
-        features, structs = flatten(source.infer(files, opened))
+        inferred = source.infer(files, opened)
+        try:
+            features, structs = flatten(inferred)
+        except SchemaError as error:
+            where = f"{type(source).__name__}, {storage.redact(source.url)}"
+            raise SchemaError(f"{where}: {error}") from None
         found = {"features": features_to_json(features), "structs": list(structs)}
         return found | {"names": list(features)}
 

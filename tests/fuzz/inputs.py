@@ -32,10 +32,10 @@ from harness import DETECTED, HARMLESS, WRONG, Kind
 from mutations import damage, edit_json
 
 import snapshard as ss
+from snapshard.pipelines.findings import infer_features
 from snapshard.pipelines.inventory import Inventory, take_inventory
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import SnapshardError
-from snapshard.schemas.features import flatten
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.transforms.opened_source import open_source
@@ -70,7 +70,7 @@ def take(source: Any, folder: Path) -> tuple[Any, Inventory]:
 def infer(source: Any, folder: Path) -> dict[str, Any]:
     """The features of a source's records."""
     opened, inventory = take(source, folder)
-    return flatten(source.infer(inventory.files, opened))[0]
+    return infer_features(source, inventory.files, opened)[0]
 
 
 def read_source(source: Any, folder: Path, features: Mapping[str, Any]) -> Read:
