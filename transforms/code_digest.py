@@ -108,6 +108,7 @@ class CodeWalk:
         self._open: set[int] = set()
 
     def digest(self, root: Any) -> str:
+        """Hash of an object and of all that it refers to, hex."""
         name = getattr(root, "__qualname__", None) or type(root).__qualname__
         try:
             return digest([self._refer(root, name), self._records])
