@@ -13,8 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..schemas.blocks import SourceFile
-from ..schemas.errors import SchemaError
-from ..schemas.features import Feature, features_from_json, features_to_json, flatten
+from ..schemas.errors import RecipeError, SchemaError
+from ..schemas.features import (
+    Feature,
+    features_from_json,
+    features_to_json,
+    flatten,
+    wire_columns,
+)
 from ..schemas.fingerprint import digest, library_versions
 from ..schemas.recipe import OpenSource, Source
 from ..transforms import storage
@@ -88,7 +94,8 @@ def infer_features(
         inferred = source.infer(files, opened)
         try:
             features, structs = flatten(inferred)
-        except SchemaError as error:
+            wire_columns(features)
+        except (RecipeError, SchemaError) as error:
             where = f"{type(source).__name__}, {storage.redact(source.url)}"
             raise SchemaError(f"{where}: {error}") from None
         found = {"features": features_to_json(features), "structs": list(structs)}

@@ -28,7 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...schemas.errors import SchemaError
+from ...schemas.errors import RecipeError, SchemaError
 from ...schemas.features import (
     BoundingBoxes,
     ClassLabel,
@@ -36,6 +36,7 @@ from ...schemas.features import (
     Features,
     Scalar,
     Sequence,
+    wire_columns,
 )
 from .wire_arrays import Lists, wire_batch, wire_lists
 
@@ -104,6 +105,10 @@ def infer_columns(
             )
     if not features:
         raise SchemaError(f"The table {name} has no column but the files' names.")
+    try:
+        wire_columns(features)
+    except RecipeError as error:
+        raise SchemaError(f"The table {name}: {error}") from None
     return features
 
 
