@@ -36,6 +36,7 @@ from ...schemas.features import (
     Features,
     Scalar,
     Sequence,
+    flatten,
     wire_columns,
 )
 from .wire_arrays import Lists, wire_batch, wire_lists
@@ -106,8 +107,8 @@ def infer_columns(
     if not features:
         raise SchemaError(f"The table {name} has no column but the files' names.")
     try:
-        wire_columns(features)
-    except RecipeError as error:
+        wire_columns(flatten(features)[0])
+    except (RecipeError, SchemaError) as error:
         raise SchemaError(f"The table {name}: {error}") from None
     return features
 
