@@ -198,3 +198,13 @@ def test_links_lead_somewhere_and_names_are_public(document: str) -> None:
         for part in name[1:].split("."):
             assert hasattr(found_so_far, part), f"ss{name}"
             found_so_far = getattr(found_so_far, part)
+
+
+@pytest.mark.parametrize("document", ["reliability.md", "engines.md"])
+def test_tests_that_a_document_names_are_there(document: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / document).read_text())
+    assert named
+    for path, function in named:
+        tree = ast.parse((ROOT / path).read_text())
+        functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert not function or function in functions, f"{path}::{function}"
