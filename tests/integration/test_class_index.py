@@ -36,6 +36,7 @@ def test_images(lab: Any, sign_digits: ss.Snapshot) -> None:
     assert stored(sign_digits) == lab.read_back(sign_digits).values["label"].tolist()
 
 
+@pytest.mark.slow  # worker processes that load TensorFlow
 def test_several_shards_by_two_workers(lab: Any, recipe: Path, tmp_path: Path) -> None:
     text = recipe.read_text().replace("prepare=", "shards=ss.Shards(num_shards=3), prepare=")
     recipe.write_text(text)

@@ -19,6 +19,8 @@ from PIL import Image as PillowImage
 
 import snapshard as ss
 
+pytestmark = pytest.mark.slow  # every option on four snapshots that are built for it
+
 SHIPPED = Path(__file__).parents[2] / "examples" / "data" / "sign_digits"
 BATCH = 8
 

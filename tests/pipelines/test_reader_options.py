@@ -274,6 +274,7 @@ class TestGoingOn:
     @settings(
         max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
     )
+    @pytest.mark.slow  # many epochs of many divisions
     @given(
         stages=st.lists(
             st.tuples(st.integers(0, 6), st.integers(3, 11), st.integers(1, 4)),

@@ -127,6 +127,7 @@ class TestBenchmark:
         assert {1, 2, "auto"} <= {row["parallelism"] for row in rows}
         assert all(row["examples/s"] > 0 for row in rows)
 
+    @pytest.mark.slow  # reads as slowly as a slow store
     def test_throttled_as_reckoned(self, run: Run, numbers: Path) -> None:
         arguments = ["--mb-per-s", "0.02,0.05", "--seconds", "0.6", "--batch-size", "16", "--json"]
         code, found, _ = run(numbers, "benchmark", *arguments)
@@ -161,6 +162,7 @@ class TestBenchmark:
 
 
 class TestDoctor:
+    @pytest.mark.slow  # measures stages one by one
     def test_input_binds_a_short_step_by_its_slowest_stage(self, run: Run, images: Path) -> None:
         arguments = ["--step-ms", "0.1", "--seconds", "0.3", "--batch-size", "3", "--json"]
         code, found, _ = run(images, "doctor", *arguments, "--image-size", "300", "300")
@@ -202,6 +204,7 @@ class TestDoctor:
         assert "stored order" in items["files and elements shuffled"]["measured"]
         assert "shuffle" not in [row["stage"] for row in found["stages"]]
 
+    @pytest.mark.slow  # measures stages one by one
     def test_compression_that_does_not_pay_is_told(self, run: Run, images: Path) -> None:
         arguments = ["doctor", "--seconds", "0.05", "--step-ms", "1", "--image-size", "8", "8"]
         _, found, _ = run(images, *arguments, "--json")
@@ -214,6 +217,7 @@ class TestDoctor:
         assert "MapDataset" in used
         assert last.startswith("BatchDataset")
 
+    @pytest.mark.slow  # measures stages one by one
     def test_augment_is_a_stage(self, run: Run, numbers: Path, tmp_path: Path) -> None:
         path = tmp_path / "mine.py"
         path.write_text(
