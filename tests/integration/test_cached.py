@@ -12,6 +12,8 @@ import snapshard as ss
 from snapshard.pipelines import inventory
 from snapshard.transforms.blocks import group_blocks
 
+pytestmark = pytest.mark.slow  # a build for each change
+
 RESIZED = 'prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8))],'
 
 OWN_STEP = '''

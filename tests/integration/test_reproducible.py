@@ -58,6 +58,7 @@ def make_table(folder: Path) -> None:
         (folder / f"part {part}.csv").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.slow  # two builds
 @pytest.mark.parametrize(
     "rest",
     [

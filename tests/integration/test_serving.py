@@ -62,6 +62,7 @@ def _scale(inputs: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow  # an analysis and a model
 def test_tables_with_a_preprocessing_fn(tmp_path: Path, lab: Any) -> None:
     rng = np.random.default_rng(0)
     rows: dict[str, Any] = {

@@ -132,6 +132,7 @@ class TestLengths:
 
 
 class TestFormats:
+    @pytest.mark.slow  # a build for each format
     @pytest.mark.parametrize(
         ("channels", "kinds", "expected"),
         [

@@ -355,6 +355,7 @@ def test_records_of_uneven_size_and_few_to_a_shard_are_levelled() -> None:
     assert max(sizes) - min(sizes) <= records.columns.num_bytes.max() + FRAME_BYTES
 
 
+@pytest.mark.slow  # a million records
 def test_a_million_records_in_a_thousand_strata() -> None:
     records = uniform_records(1_000_000, lambda rng, n: rng.integers(1, 400, n), num_strata=1_000)
     splits = Splits(**THREE, stratify_by="label")

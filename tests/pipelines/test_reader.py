@@ -187,6 +187,7 @@ class TestShuffle:
 
 
 class TestShard:
+    @pytest.mark.slow  # many divisions
     @pytest.mark.parametrize("count", [1, 2, 3, 7, 25])
     @pytest.mark.parametrize("shuffle", [False, True])
     def test_the_parts_are_the_split(

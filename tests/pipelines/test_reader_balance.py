@@ -175,6 +175,7 @@ class TestBalance:
         assert len(set(found)) == len(found) == NUM
         assert all(place % NUM == number for number, place in found)
 
+    @pytest.mark.slow  # a process that loads TensorFlow
     def test_another_process_gives_the_same(self, reader: types.ModuleType) -> None:
         folder = os.path.dirname(str(reader.__file__))
         code = (

@@ -180,6 +180,7 @@ class TestWithoutALimit:
 
 
 class TestWindow:
+    @pytest.mark.slow  # many epochs
     @pytest.mark.parametrize("shuffle", [True, False])
     @pytest.mark.parametrize("num", [2, 3, 5])
     def test_every_record_once_an_epoch_and_never_more_than_the_limit(

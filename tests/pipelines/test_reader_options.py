@@ -94,6 +94,7 @@ class TestImages:
 
 
 class TestWorkers:
+    @pytest.mark.slow  # many divisions
     @pytest.mark.parametrize("count", [1, 3, 4, 11])
     @pytest.mark.parametrize("drop", [False, True])
     def test_as_many_steps_for_each(self, reader: types.ModuleType, count: int, drop: bool) -> None:

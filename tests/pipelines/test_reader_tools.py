@@ -177,6 +177,7 @@ class TestDoctor:
         seen = {row["symptom"]: row["seen"] for row in found["symptoms"]}
         assert seen["starved accelerator"] == "yes"
 
+    @pytest.mark.slow  # measures stages one by one
     def test_a_long_step_is_not_bound(self, run: Run, numbers: Path) -> None:
         arguments = ["--step-ms", "60", "--seconds", "0.05", "--batch-size", "8"]
         _, found, _ = run(numbers, "doctor", *arguments, "--json")
@@ -190,6 +191,7 @@ class TestDoctor:
         }
         assert all(row["measured"] and row["where it comes from"] for row in found["symptoms"])
 
+    @pytest.mark.slow  # measures stages one by one
     def test_checklist_is_about_this_pipeline(self, run: Run, numbers: Path) -> None:
         base = ["doctor", "--step-ms", "1", "--seconds", "0.05", "--json"]
         _, found, _ = run(numbers, *base)

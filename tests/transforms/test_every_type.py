@@ -302,6 +302,7 @@ def runner(request: pytest.FixtureRequest) -> StepRunner:
     return StepRunner([Touch(request.param)], EVERY)
 
 
+@pytest.mark.slow  # a graph for each example
 def test_any_value_comes_back_from_the_steps(runner: StepRunner) -> None:
     # One batch, not many: of so many features each run takes a second.
     records = [

@@ -131,6 +131,7 @@ def test_arrow_files_come_back_equal(lab: Any, tmp_path: Path, name: str) -> Non
     assert rows == {f"{name}#{i}": expected_of(row) for i, row in enumerate(ROWS)}
 
 
+@pytest.mark.slow  # a build for each place
 @pytest.mark.parametrize("place", ["memory", "zip"])
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow", "t.arrows"])
 def test_arrow_files_elsewhere_come_back_equal(

@@ -19,6 +19,8 @@ import snapshard as ss
 from snapshard.pipelines.verify import verify
 from snapshard.schemas.progress import Silent
 
+pytestmark = pytest.mark.slow  # a build for each source
+
 NUM = 7
 SIZE = (6, 9)
 RATE = 8000

@@ -97,6 +97,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow  # a build for each place
 @pytest.mark.parametrize("place", PLACES)
 def test_class_folders_come_back_equal_from_anywhere(lab: Any, tmp_path: Path, place: str) -> None:
     files = contents()

@@ -60,6 +60,7 @@ def test_sqlite_comes_back_equal(lab: Any, tmp_path: Path, sqlite: Path) -> None
     assert build(tmp_path, source).cached
 
 
+@pytest.mark.slow  # a build for each place
 @pytest.mark.parametrize(("place", "workers"), [("memory", 1), ("memory", 2), ("zip", 1)])
 def test_sqlite_elsewhere_comes_back_equal(
     lab: Any, tmp_path: Path, sqlite: Path, place: str, workers: int
