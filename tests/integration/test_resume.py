@@ -1,4 +1,4 @@
-"""Builds that are killed, that run at the same time, or that fail: what they leave and say."""
+"""Builds that are killed again and again, interrupted, or that fail: what they leave and say."""
 
 import contextlib
 import dataclasses
@@ -76,9 +76,9 @@ def project(lab: Any, shared: Callable[[str], Path]) -> Project:
 
 
 @contextlib.contextmanager
-def started(project: Project, out: Path, *, workers: int = 1) -> Iterator[subprocess.Popen[str]]:
+def started(project: Project, out: Path) -> Iterator[subprocess.Popen[str]]:
     """A build under way, in a process group of its own; dead in the end."""
-    arguments = ["build", str(project.recipe), "--out", str(out), "--workers", str(workers)]
+    arguments = ["build", str(project.recipe), "--out", str(out)]
     process = subprocess.Popen(
         [sys.executable, str(project.script), *arguments, "--json"],
         stdout=subprocess.PIPE,
@@ -96,12 +96,12 @@ def started(project: Project, out: Path, *, workers: int = 1) -> Iterator[subpro
         process.communicate()
 
 
-def kill_at(project: Project, out: Path, point: str, *, workers: int) -> bool:
+def kill_at(project: Project, out: Path, point: str) -> bool:
     """Kills a build at a point; False where it had ended before."""
     pattern, number = POINTS[point]
     workspace = out / "made" / ".work"
     deadline = time.monotonic() + 200
-    with started(project, out, workers=workers) as process:
+    with started(project, out) as process:
         while len(list(workspace.glob(pattern))) < number:
             if process.poll() is not None:
                 return False
@@ -110,50 +110,17 @@ def kill_at(project: Project, out: Path, point: str, *, workers: int) -> bool:
         return process.poll() is None
 
 
-def go_on(lab: Any, project: Project, out: Path, *, workers: int = 1) -> ss.Snapshot:
-    with started(project, out, workers=workers) as process:
+def go_on(lab: Any, project: Project, out: Path) -> ss.Snapshot:
+    with started(project, out) as process:
         stdout, stderr = process.communicate(timeout=300)
     done = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
     return ss.Snapshot.open(lab.last_json(done)["path"])
 
 
-@pytest.mark.slow  # two processes that load TensorFlow for each point
-@pytest.mark.parametrize("point", ["a few runs", "the first shard", "half of the shards"])
-def test_killed_build_goes_on(lab: Any, project: Project, tmp_path: Path, point: str) -> None:
-    assert kill_at(project, tmp_path, point, workers=1), "over before it could be killed"
-    assert not list(tmp_path.rglob("manifest.json"))
-    assert not list(tmp_path.rglob("latest.json"))
-    found = tmp_path.glob("made/.work/runs/*/*.json")
-    num_runs = sum(".keys." not in path.name for path in found)
-    num_shards = len(list(tmp_path.glob("made/.work/shards/*/*.json")))
-    snapshot = go_on(lab, project, tmp_path)
-    facts = lab.build_facts(snapshot)
-    assert facts["blocks"]["total"] > 30
-    assert facts["blocks"]["prepared"] == facts["blocks"]["total"] - num_runs
-    assert facts["shards"] == {"total": 36, "written": 36 - num_shards}
-    if point == "a few runs":
-        assert 0 < facts["blocks"]["prepared"] < facts["blocks"]["total"]
-    else:
-        assert facts["blocks"]["prepared"] == 0
-        assert 0 < facts["shards"]["written"] < 36
-    assert lab.hashes(snapshot) == project.hashes
-
-
-@pytest.mark.slow  # worker processes, and their orphans
-@pytest.mark.parametrize("point", ["a few runs", "half of the shards"])
-def test_killed_build_with_workers_goes_on(
-    lab: Any, project: Project, tmp_path: Path, point: str
-) -> None:
-    """The workers of the killed build may still be at work for a second when the next begins."""
-    assert kill_at(project, tmp_path, point, workers=2), "over before it could be killed"
-    snapshot = go_on(lab, project, tmp_path, workers=2)
-    assert lab.hashes(snapshot) == project.hashes
-
-
 @pytest.mark.slow  # many kills, one after the other
 def test_killed_again_and_again(lab: Any, project: Project, tmp_path: Path) -> None:
     for point in POINTS:
-        kill_at(project, tmp_path, point, workers=1)
+        kill_at(project, tmp_path, point)
     snapshot = go_on(lab, project, tmp_path)
     assert lab.hashes(snapshot) == project.hashes
     # What was on its way when a build was killed, garbage collection clears; the rest is listed.
@@ -163,22 +130,6 @@ def test_killed_again_and_again(lab: Any, project: Project, tmp_path: Path) -> N
     assert found == {*snapshot.manifest.files, "manifest.json", "build.json"}
     assert not list((tmp_path / "made" / ".work" / "scratch").glob("*"))
     assert lab.build(project.recipe, tmp_path).cached
-
-
-@pytest.mark.slow  # two processes that load TensorFlow, at the same time
-def test_two_at_once(lab: Any, project: Project, tmp_path: Path) -> None:
-    with started(project, tmp_path) as first, started(project, tmp_path) as second:
-        outputs = [process.communicate(timeout=300) for process in (first, second)]
-    for process, (_, stderr) in zip((first, second), outputs, strict=True):
-        assert process.returncode == 0, stderr
-    found = {
-        lab.last_json(subprocess.CompletedProcess([], 0, stdout, stderr))["path"]
-        for stdout, stderr in outputs
-    }
-    (path,) = found
-    assert lab.hashes(path) == project.hashes
-    snapshots = [entry for entry in (tmp_path / "made").iterdir() if entry.name != ".work"]
-    assert {entry.name for entry in snapshots} == {Path(path).name, "latest.json"}
 
 
 @pytest.mark.slow  # a process that loads TensorFlow
