@@ -21,7 +21,7 @@ test: $(VENV)/.dev ## Runs the tests that are quick and need nothing beside Pyth
 
 .PHONY: test-all
 test-all: test engines ## Runs the quick tests, then the slow ones and those on real engines
-	$(PY) -m pytest -m "slow or engine" --numprocesses 2 --dist loadfile || test $$? -eq 5 # 5: no test bears either mark
+	$(PY) -m pytest -m "slow or engine" --numprocesses 2 --dist loadfile --durations=25 || test $$? -eq 5 # 5: no test bears either mark
 
 .PHONY: torture
 torture: $(VENV)/.dev ## Kills builds at random moments, goes on, compares; says where kills struck

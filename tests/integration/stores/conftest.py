@@ -98,8 +98,6 @@ def gcs(_gcs_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """GCS with an empty bucket, called "bucket"; ``gs://`` leads to it."""
     with Proxy(_gcs_server) as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
-        # Else the first request looks over the internet for what kind of bucket it is.
-        monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         _forget_filesystems()
         import gcsfs
 
