@@ -10,7 +10,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable
-from typing import Any
 
 from ..schemas.naming import join
 from ..transforms import storage
@@ -80,15 +79,8 @@ class SnapshotFiles:
         return found, sorted(others), sorted(refused)
 
     def _look_remote(self, names: list[str]) -> tuple[dict[str, FoundFile], list[str], list[str]]:
-        with storage.failing_as_storage_error("list", self.folder):
-            filesystem, path = storage.filesystem(self.folder)
-            listed: dict[str, Any] = filesystem.find(path, detail=True)
-        inside = path.rstrip("/") + "/"
-        sizes = {
-            key.removeprefix(inside): int(info.get("size") or 0)
-            for key, info in listed.items()
-            if not key.endswith("/")
-        }
+        listed = storage.sizes(self.folder)
+        sizes = {name: size for name, size in listed.items() if not name.endswith("/")}
         found = {name: FoundFile(num_bytes=sizes[name]) for name in names if name in sizes}
         folders = {name[:end] for name in sizes for end in _slashes(name)}
         found |= {name: FoundFile(other="a folder") for name in names if name in folders}

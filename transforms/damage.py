@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..schemas.shards import Compression
-from .tfrecord import FRAME_BYTES, stored_chunks
+from .tfrecord import FRAME_BYTES, checksum_trouble, filled, masked, stored_chunks
 
 MAX_BROKEN = 1000
 """So many broken records of a file are listed; the others are counted."""
@@ -90,14 +90,14 @@ def frame_trouble(frame: bytes, length: int) -> str | None:
     if len(frame) < length:
         return f"the file ends {length - len(frame):,} bytes before the record does"
     told, checksum = _HEAD.unpack_from(frame)
-    trouble = _differing(checksum, google_crc32c.value(frame[:8]), "its length")
+    trouble = checksum_trouble(checksum, masked(google_crc32c.value(frame[:8])), "its length")
     if trouble is not None:
         return trouble
     if told != length - FRAME_BYTES:
         return f"it has {told:,} bytes, expected {length - FRAME_BYTES:,}"
     (checksum,) = _FOOT.unpack_from(frame, length - _FOOT.size)
     crc = google_crc32c.value(frame[_HEAD.size : length - _FOOT.size])
-    return _differing(checksum, crc, "the record")
+    return checksum_trouble(checksum, masked(crc), "the record")
 
 
 def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> Scan:
@@ -130,7 +130,9 @@ def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> 
         if len(head) == _HEAD.size:
             told, checksum = _HEAD.unpack(head)
             length = FRAME_BYTES + told
-            trouble = _differing(checksum, google_crc32c.value(head[:8]), "its length")
+            trouble = checksum_trouble(
+                checksum, masked(google_crc32c.value(head[:8])), "its length"
+            )
         if len(head) < _HEAD.size or trouble is not None:
             # Only the index can say where the next one begins.
             if number >= len(starts) or int(starts[number]) != offset:
@@ -163,18 +165,11 @@ def _rest_of_frame(stream: _Stream, length: int, num_read: int) -> tuple[int, st
     num_read += len(foot)
     if num_read < length:
         return num_read, f"the file ends {length - num_read:,} bytes before the record does"
-    return num_read, _differing(_FOOT.unpack(foot)[0], crc, "the record")
+    return num_read, checksum_trouble(_FOOT.unpack(foot)[0], masked(crc), "the record")
 
 
 def _with(what: str | None, cause: str | None) -> str | None:
     return what if what is None or cause is None else f"{what} ({cause})"
-
-
-def _differing(stored: int, crc: int, what: str) -> str | None:
-    expected = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    if stored == expected:
-        return None
-    return f"the checksum of {what} is {stored:#010x}, expected {expected:#010x} for what is there"
 
 
 class _Stream:
@@ -190,20 +185,12 @@ class _Stream:
 
     def take(self, num_bytes: int) -> bytes:
         """The next bytes; fewer only where there are no more."""
-        self._fill(num_bytes)
+        if self._at + num_bytes > len(self._held):
+            self._held = filled(self._held[self._at :], num_bytes, self._chunks)
+            self._at = 0
         taken = self._held[self._at : self._at + num_bytes]
         self._at += len(taken)
         return taken
-
-    def _fill(self, num_bytes: int) -> None:
-        missing = num_bytes - (len(self._held) - self._at)
-        if missing <= 0:
-            return
-        parts = [self._held[self._at :]]
-        while missing > 0 and (chunk := next(self._chunks, b"")):
-            parts.append(chunk)
-            missing -= len(chunk)
-        self._held, self._at = b"".join(parts), 0
 
     def _inflated(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """The content of a GZIP member, up to the last byte that can be had of a damaged one."""

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from ..schemas.errors import DamagedSnapshotError
 from ..schemas.shards import Compression
 from . import storage
-from .tfrecord import FRAME_BYTES, uncompressed_chunks
+from .tfrecord import FOOT_BYTES, FRAME_BYTES, HEAD_BYTES, filled, uncompressed_chunks
 
-_HEAD_BYTES, _FOOT_BYTES = 12, 4
 _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
 _FIXED = {_EIGHT: 8, _FOUR: 4}
 _INT64_LIST = 3
@@ -29,25 +28,17 @@ def stored_examples(url: str, compression: Compression) -> Iterator[bytes]:
     """
     chunks = uncompressed_chunks(url, compression)
     held = b""
-    while True:
-        while len(held) < _HEAD_BYTES and (chunk := next(chunks, b"")):
-            held += chunk
-        if not held:
-            return
+    while held := filled(held, HEAD_BYTES, chunks):
         length = FRAME_BYTES + int.from_bytes(held[:8], "little")
-        parts, size = [held], len(held)
-        while size < length and (chunk := next(chunks, b"")):
-            parts.append(chunk)
-            size += len(chunk)
-        held = b"".join(parts)
-        if size < length:
+        held = filled(held, length, chunks)
+        if len(held) < length:
             raise DamagedSnapshotError(f"{storage.redact(url)} ends in the middle of a record.")
         at = 0
-        while at + _HEAD_BYTES <= len(held):
+        while at + HEAD_BYTES <= len(held):
             length = FRAME_BYTES + int.from_bytes(held[at : at + 8], "little")
             if at + length > len(held):
                 break
-            yield held[at + _HEAD_BYTES : at + length - _FOOT_BYTES]
+            yield held[at + HEAD_BYTES : at + length - FOOT_BYTES]
             at += length
         held = held[at:]
 

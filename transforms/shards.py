@@ -40,12 +40,10 @@ from .runs import (
 from .sealed import is_lost, put_sealed, read_sealed
 from .strata import bytes_texts, count_labels, is_countable, label_texts, most_frequent
 from .summary import RunEntry
-from .tfrecord import scan_tfrecord, write_tfrecord
+from .tfrecord import scan_tfrecord, stored_chunks, write_tfrecord
 
 if TYPE_CHECKING:
     from .graph import TransformGraph
-
-_CHUNK_BYTES = 16 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -322,9 +320,8 @@ def _sha256_of(url: str) -> str | None:
     """Hash of a file in place, hex; None where it is gone, or cannot be read any more."""
     hasher = hashlib.sha256()
     try:
-        num_bytes = storage.num_bytes(url)
-        for start in range(0, num_bytes, _CHUNK_BYTES):
-            hasher.update(storage.read_bytes(url, start, min(num_bytes, start + _CHUNK_BYTES)))
+        for chunk in stored_chunks(url):
+            hasher.update(chunk)
     except StorageError as error:
         if is_lost(error):
             return None

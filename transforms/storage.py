@@ -237,7 +237,7 @@ def sizes(url: str) -> dict[str, int]:
         found, path = filesystem(url)
         listed: dict[str, Any] = found.find(path, detail=True)
     inside = path.rstrip("/") + "/"
-    return {name.removeprefix(inside): int(info["size"] or 0) for name, info in listed.items()}
+    return {name.removeprefix(inside): int(info.get("size") or 0) for name, info in listed.items()}
 
 
 @contextlib.contextmanager

@@ -24,9 +24,8 @@ from ..schemas.naming import ShardName, join
 from . import storage
 from .index import index_from_bytes
 from .keys import Keys, text_keys
-from .tfrecord import FRAME_BYTES, uncompressed_chunks
+from .tfrecord import FOOT_BYTES, FRAME_BYTES, HEAD_BYTES, filled, uncompressed_chunks
 
-_HEAD_BYTES, _FOOT_BYTES = 12, 4
 DIGEST_BYTES = 16
 BATCH_ROWS = 1 << 16
 
@@ -134,15 +133,10 @@ def _content_hashes(folder: str, name: ShardName, offsets_file: str) -> Iterator
     held, at = b"", 0
     for length in lengths.tolist():
         if at + length > len(held):
-            parts = [held[at:]]
-            missing = length - len(parts[0])
-            while missing > 0 and (chunk := next(chunks, b"")):
-                parts.append(chunk)
-                missing -= len(chunk)
-            held, at = b"".join(parts), 0
-            if missing > 0 or length < FRAME_BYTES:
+            held, at = filled(held[at:], length, chunks), 0
+            if len(held) < length or length < FRAME_BYTES:
                 raise _disagreeing(folder, name)
-        example = memoryview(held)[at + _HEAD_BYTES : at + length - _FOOT_BYTES]
+        example = memoryview(held)[at + HEAD_BYTES : at + length - FOOT_BYTES]
         yield blake2b(example, digest_size=DIGEST_BYTES).digest()
         at += length
 

@@ -32,7 +32,9 @@ from ..schemas.shards import Compression
 from . import storage
 from .storage_failures import telling_os_errors
 
-FRAME_BYTES = 16
+HEAD_BYTES, FOOT_BYTES = 12, 4
+"""A frame: the record's length and its checksum, the record, the record's checksum."""
+FRAME_BYTES = HEAD_BYTES + FOOT_BYTES
 """What a frame adds to its record."""
 
 _HEAD = struct.Struct("<QI")
@@ -225,7 +227,7 @@ def _frames(chunks: Iterator[bytes]) -> Iterator[int]:
             expected = _length_checksums(np.array([length], np.uint64))
             _compare(checksum, int(expected[0]), "its length")
             num_bytes = FRAME_BYTES + length
-        held = _filled(held, num_bytes, chunks)
+        held = filled(held, num_bytes, chunks)
         if not held:
             return
         if len(held) < _HEAD.size:
@@ -252,13 +254,24 @@ def _checked(held: bytes, edges: list[int]) -> Iterator[int]:
 
 
 def _compare(stored: int, expected: int, what: str) -> None:
-    if stored != expected:
-        raise BrokenFrameError(
-            f"the checksum of {what} is {stored:#010x}, expected {expected:#010x} for what is there"
-        )
+    trouble = checksum_trouble(stored, expected, what)
+    if trouble is not None:
+        raise BrokenFrameError(trouble)
 
 
-def _filled(held: bytes, num_bytes: int, chunks: Iterator[bytes]) -> bytes:
+def checksum_trouble(stored: int, expected: int, what: str) -> str | None:
+    """What is wrong with a masked checksum; None if it is the one that is expected."""
+    if stored == expected:
+        return None
+    return f"the checksum of {what} is {stored:#010x}, expected {expected:#010x} for what is there"
+
+
+def masked(crc: int) -> int:
+    """A CRC32C as TFRecord files store it."""
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def filled(held: bytes, num_bytes: int, chunks: Iterator[bytes]) -> bytes:
     """Takes chunks until so many bytes are held; fewer only where the file ends."""
     parts = [held]
     missing = num_bytes - len(held)
