@@ -160,7 +160,7 @@ def publish(
     facts = json.dumps(with_checksum(build_facts), indent=1, sort_keys=True)
     storage.put_bytes(join(settings.snapshot, BUILD), facts.encode())
     _check_files(settings.snapshot, manifest)
-    storage.sync_folders(settings.snapshot)
+    storage.settle(settings.snapshot)
     storage.put_bytes(join(settings.snapshot, MANIFEST), manifest.to_bytes())
     return Snapshot(settings.snapshot, manifest)
 

@@ -24,7 +24,13 @@ from .storage_failures import redact_repeated as redact_repeated
 from .storage_failures import telling_os_errors
 from .storage_local import TEMPORARY as TEMPORARY
 from .storage_local import make_folders as make_folders
-from .storage_local import put_bytes_locally, put_file_locally, sizes_locally, sync_tree
+from .storage_local import (
+    put_bytes_locally,
+    put_file_locally,
+    remove_unfinished,
+    sizes_locally,
+    sync_tree,
+)
 from .storage_remote import open_remote as open_remote
 from .storage_remote import put_bytes_remotely, put_file_remotely
 from .storage_remote import read_remote as read_remote
@@ -295,16 +301,18 @@ def put_file(local: str, url: str) -> None:
             os.unlink(local)
 
 
-def sync_folders(url: str) -> None:
-    """Makes all names below a local folder durable, whoever put them there; stores need none.
+def settle(url: str) -> None:
+    """Makes a local folder hold whole files alone, with durable names; on stores it does.
 
-    A build that was killed may have named files without having made their names durable.
+    A process that was killed may have named files without having made their names durable, and
+    may have left one on its way.
 
     Raises:
         StorageError: if that fails: then what lies there must not be relied on.
     """
     if is_local(url):
         with failing_as_storage_error("write", url):
+            remove_unfinished(local_path(url))
             sync_tree(local_path(url))
 
 

