@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from .schemas.limits import Limits
     from .schemas.recipe import Recipe
-    from .schemas.runner import Direct, Flink, Prism
+    from .schemas.runner import Direct, Flink, Prism, Spark
     from .schemas.shards import Shards
     from .schemas.splits import Splits
     from .transforms.prepare import audio, images, records, series, tables, text
@@ -76,6 +76,7 @@ __all__ = [
     "Shards",
     "SnapshardError",
     "Snapshot",
+    "Spark",
     "Splits",
     "Sql",
     "Struct",
@@ -127,6 +128,7 @@ _EXPORTS: dict[str, str] = {
     "Shards": ".schemas.shards",
     "SnapshardError": ".schemas.errors",
     "Snapshot": ".pipelines.snapshot",
+    "Spark": ".schemas.runner",
     "Splits": ".schemas.splits",
     "Struct": ".schemas.features",
     "Tensor": ".schemas.features",

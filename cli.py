@@ -53,8 +53,8 @@ _Limit = Annotated[
 _Runner = Annotated[
     str,
     typer.Option(
-        help="Where the jobs run: direct, prism, flink, or a TOML file that names one with its "
-        "settings. Changes no byte.",
+        help="Where the jobs run: direct, prism, flink, spark, or a TOML file that names one with "
+        "its settings. Changes no byte.",
         metavar="ENGINE",
     ),
 ]
@@ -71,6 +71,14 @@ _FlinkJar = Annotated[
     typer.Option(
         help="Beam's job server for Flink; by default what SNAPSHARD_FLINK_JAR names.",
         metavar="FILE",
+        show_default=False,
+    ),
+]
+_SparkMaster = Annotated[
+    str | None,
+    typer.Option(
+        help="A Spark cluster's master, spark://host:7077; without it Spark runs on this machine.",
+        metavar="URL",
         show_default=False,
     ),
 ]
@@ -127,6 +135,7 @@ def build(
     runner: _Runner = "direct",
     flink_master: _FlinkMaster = None,
     flink_jar: _FlinkJar = None,
+    spark_master: _SparkMaster = None,
     repair: Annotated[
         bool,
         typer.Option("--repair", help="Check what is built already; build again what is damaged."),
@@ -156,7 +165,12 @@ def build(
 
     _check_root(out)
     engine = _engine(
-        runner, context.args, workers=workers, flink_master=flink_master, flink_jar=flink_jar
+        runner,
+        context.args,
+        workers=workers,
+        flink_master=flink_master,
+        flink_jar=flink_jar,
+        spark_master=spark_master,
     )
     wanted = check_readers(name.strip() for name in readers.split(","))
     recipe = _recipe_of(source)
@@ -495,7 +509,7 @@ def check_runner(
     context: typer.Context,
     engine: Annotated[
         str,
-        typer.Argument(help="direct, prism, flink, or a TOML file.", metavar="ENGINE"),
+        typer.Argument(help="direct, prism, flink, spark, or a TOML file.", metavar="ENGINE"),
     ],
     out: Annotated[
         str | None,
@@ -508,13 +522,19 @@ def check_runner(
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False)] = None,
     flink_master: _FlinkMaster = None,
     flink_jar: _FlinkJar = None,
+    spark_master: _SparkMaster = None,
 ) -> None:
     """Look whether an engine can run builds: what it needs, then a small job."""
     from . import terminal
     from .pipelines.check_runner import check_runner as run_check
 
     config = _engine(
-        engine, context.args, workers=workers, flink_master=flink_master, flink_jar=flink_jar
+        engine,
+        context.args,
+        workers=workers,
+        flink_master=flink_master,
+        flink_jar=flink_jar,
+        spark_master=spark_master,
     )
     report = run_check(config, out)
     for worker in report.workers:
@@ -552,14 +572,7 @@ def gc(
     )
 
 
-def _engine(
-    name: str,
-    beam_options: list[str],
-    *,
-    workers: int | None = None,
-    flink_master: str | None = None,
-    flink_jar: str | None = None,
-) -> RunnerConfig:
+def _engine(name: str, beam_options: list[str], **settings: str | int | None) -> RunnerConfig:
     """What the arguments say of the engine."""
     from .pipelines.engines import runner_config
 
@@ -569,13 +582,7 @@ def _engine(
                 f"Got unexpected extra argument ({option}). Options of Beam follow --, each as "
                 "--name=value."
             )
-    return runner_config(
-        name,
-        workers=workers,
-        master=flink_master,
-        jar=flink_jar,
-        beam_options=tuple(beam_options) or None,
-    )
+    return runner_config(name, **settings, beam_options=tuple(beam_options) or None)
 
 
 def _rebuild(snapshot: str, shard: str | None, source: str | None, *, as_json: bool) -> int:

@@ -8,9 +8,14 @@ import tomllib
 from typing import Any
 
 from ..schemas.errors import RecipeError
-from ..schemas.runner import Direct, Flink, Prism, RunnerConfig
+from ..schemas.runner import Direct, Flink, Prism, RunnerConfig, Spark
 
-CONFIGS: dict[str, type[RunnerConfig]] = {"direct": Direct, "prism": Prism, "flink": Flink}
+CONFIGS: dict[str, type[RunnerConfig]] = {
+    "direct": Direct,
+    "prism": Prism,
+    "flink": Flink,
+    "spark": Spark,
+}
 """What each engine is told, by its name."""
 
 
@@ -20,8 +25,9 @@ def runner_config(name: str, **settings: Any) -> RunnerConfig:
     A file holds ``runner = "flink"`` and the fields of that engine's config.
 
     Args:
-        name: ``direct``, ``prism``, ``flink``, or the path of a ``.toml`` file.
-        settings: Fields of the config; None is not said. They win over those of the file.
+        name: ``direct``, ``prism``, ``flink``, ``spark``, or the path of a ``.toml`` file.
+        settings: Fields of the config; None is not said. They win over those of the file. With an
+            engine's name before theirs (``flink_master``) they are that engine's alone.
 
     Raises:
         RecipeError: if there is no such engine, file, or field.
@@ -39,6 +45,7 @@ def runner_config(name: str, **settings: Any) -> RunnerConfig:
             f"{where}runner {name!r}, expected one of {', '.join(CONFIGS)}, or a TOML file that "
             'names one, as in runner = "flink".'
         )
+    said = {key.removeprefix(f"{name}_"): value for key, value in said.items()}
     known = [field.name for field in dataclasses.fields(config)]
     unknown = sorted(said.keys() - set(known))
     if unknown:

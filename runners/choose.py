@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..schemas.runner import Direct, JobRunner, Prism, RunnerConfig
+from ..schemas.runner import Direct, Flink, JobRunner, Prism, RunnerConfig
 
 
 def make_runner(config: RunnerConfig) -> JobRunner:
@@ -15,6 +15,10 @@ def make_runner(config: RunnerConfig) -> JobRunner:
         from .prism import PrismRunner
 
         return PrismRunner(config)
-    from .flink import FlinkRunner
+    if isinstance(config, Flink):
+        from .flink import FlinkRunner
 
-    return FlinkRunner(config)
+        return FlinkRunner(config)
+    from .spark import SparkRunner
+
+    return SparkRunner(config)

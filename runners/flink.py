@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
-import subprocess
 import urllib.error
 import urllib.request
 
 from ..schemas.errors import RecipeError
 from ..schemas.runner import Flink
+from .java import check_jar, check_java, java_program, refuse_loopback
 from .portable import PortableRunner
 
 EMBEDDED = "[local]"
 """The master that means: in the job server, on this machine."""
 
-_MIN_JAVA = 11
 _REACH_SECONDS = 5.0
 
 
@@ -38,24 +35,18 @@ class FlinkRunner(PortableRunner):
         Raises:
             RecipeError: if one of them is missing.
         """
-        self._check_java()
-        if not os.path.isfile(self._jar):
-            where = self._jar or "not named"
-            raise RecipeError(
-                f"The job server for Flink is {where}{' and not a file' if self._jar else ''}. "
-                "Get the jar beam-runners-flink-<version>-job-server from Maven Central (or make "
-                "it: docs/flink.md), and name it with --flink-jar or in SNAPSHARD_FLINK_JAR."
-            )
+        check_java("Flink")
+        check_jar(
+            "Flink",
+            self._jar,
+            artifact="beam-runners-flink-<version>-job-server",
+            naming="with --flink-jar or in SNAPSHARD_FLINK_JAR",
+        )
         if self._master == EMBEDDED:
             return
         self._check_cluster()
         if self.shares_memory:
-            raise RecipeError(
-                f"Flink at {self._master} cannot reach workers inside this process. Say how its "
-                "workers run Python: --environment_type=DOCKER --environment_config=IMAGE (the "
-                "Dockerfile makes one), or --environment_type=EXTERNAL "
-                "--environment_config=HOST:PORT of Beam's worker pools. See docs/flink.md."
-            )
+            refuse_loopback("Flink", self._master)
 
     def engine_options(self) -> list[str]:
         """The runner and its parallelism."""
@@ -64,7 +55,7 @@ class FlinkRunner(PortableRunner):
     def server_command(self, port: int, folder: str) -> list[str]:
         """The job server, which holds Flink itself where there is no cluster."""
         return [
-            _java(),
+            java_program(),
             f"-Djava.io.tmpdir={folder}",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-jar",
@@ -75,21 +66,6 @@ class FlinkRunner(PortableRunner):
             "--artifact-port=0",
             "--expansion-port=0",
         ]
-
-    def _check_java(self) -> None:
-        try:
-            told = subprocess.run(
-                [_java(), "-version"], capture_output=True, text=True, check=False, timeout=30
-            ).stderr
-        except OSError:
-            told = ""
-        found = re.search(r'version "(\d+)', told)
-        if found is None or int(found[1]) < _MIN_JAVA:
-            raise RecipeError(
-                f"Flink's job server needs Java {_MIN_JAVA} or newer; "
-                f"{_java()} is {f'version {found[1]}' if found else 'not there'}. Install a JRE "
-                "(apt install openjdk-17-jre-headless), or name one in JAVA_HOME."
-            )
 
     def _check_cluster(self) -> None:
         url = self._master if "://" in self._master else f"http://{self._master}"
@@ -107,10 +83,3 @@ class FlinkRunner(PortableRunner):
                 f"Flink at {url} has {slots} task slots, and --workers {self._num_workers} asks "
                 "for more. Add TaskManagers, or ask for fewer workers."
             )
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        return os.path.join(home, "bin", "java")
-    return shutil.which("java") or "java"

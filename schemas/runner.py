@@ -63,7 +63,31 @@ class Flink:
     beam_options: tuple[str, ...] = ()
 
 
-RunnerConfig = Direct | Prism | Flink
+@config_class
+class Spark:
+    """Apache Spark: embedded on this machine, or a cluster.
+
+    Embedded, its worker is this process. The workers of a cluster run Python as the options
+    say: ``--environment_type=DOCKER`` with the image of the Dockerfile, or ``EXTERNAL`` with the
+    address of Beam's worker pools.
+
+    Args:
+        workers: Partitions of a job, where Spark is not told otherwise; embedded, elements that
+            are worked on at once.
+        master: Of a cluster, as Spark names it: ``spark://host:7077``, ``yarn``; "local" for the
+            embedded engine.
+        jar: Beam's job server for Spark; by default the file that the environment variable
+            ``SNAPSHARD_SPARK_JAR`` names.
+        beam_options: Further options of Beam, each as ``--name=value``.
+    """
+
+    workers: int = pydantic.Field(default=1, ge=1, strict=True)
+    master: str = "local"
+    jar: str = ""
+    beam_options: tuple[str, ...] = ()
+
+
+RunnerConfig = Direct | Prism | Flink | Spark
 """What ``ss.build(…, runner=)`` takes."""
 
 

@@ -61,10 +61,21 @@ def test_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "http://localhost:1" in told
 
 
+def test_no_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java(tmp_path, monkeypatch, version="17.0.1")
+    monkeypatch.delenv("SNAPSHARD_SPARK_JAR", raising=False)
+    assert "SNAPSHARD_SPARK_JAR" in check(ss.Spark())
+    jar = tmp_path / "server.jar"
+    jar.touch()
+    told = check(ss.Spark(jar=str(jar), master="spark://localhost:1"))
+    assert "No Spark cluster answers at spark://localhost:1" in told
+    assert "--environment_type" in check(ss.Spark(jar=str(jar), master="yarn"))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("runner = 'spark'", ["'spark'", "direct, prism, flink"]),
+        ("runner = 'ray'", ["'ray'", "direct, prism, flink"]),
         ("workers = 2", ["names one"]),
         ("runner = 'flink'\nmester = 'x'", ["'mester'", "master"]),
         ("runner = 'direct'\nworkers = 0", ["workers"]),
@@ -91,6 +102,9 @@ def test_team_file_and_arguments(tmp_path: Path) -> None:
 
 def test_unknown_engine() -> None:
     with pytest.raises(ss.SnapshardError, match="expected one of direct, prism, flink"):
-        runner_config("spark")
+        runner_config("ray")
     with pytest.raises(ss.SnapshardError, match="takes no 'master'"):
         runner_config("direct", master="a:1")
+    with pytest.raises(ss.SnapshardError, match="takes no 'flink_master'"):
+        runner_config("spark", flink_master="a:1")
+    assert runner_config("flink", flink_master="a:1") == ss.Flink(master="a:1")

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from .flink_cluster import FlinkCluster
-from .installed import MissingEngineError, flink_job_server, flink_libraries, prism
+from .installed import (
+    MissingEngineError,
+    flink_job_server,
+    flink_libraries,
+    prism,
+    spark_job_server,
+)
 
 TABLE_RECIPE = """
 import snapshard as ss
@@ -60,6 +66,11 @@ def prism_program() -> Path:
 @pytest.fixture(scope="session")
 def flink_jar() -> Path:
     return _there(flink_job_server)
+
+
+@pytest.fixture(scope="session")
+def spark_jar() -> Path:
+    return _there(spark_job_server)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 FLINK_VERSION = "1.19.3"
 FAKE_GCS_VERSION = "1.56.1"
-_POM = Path(__file__).parents[3] / "runners" / "flink-job-server-pom.xml"
+_RUNNERS = Path(__file__).parents[3] / "runners"
 
 
 class MissingEngineError(Exception):
@@ -44,16 +44,12 @@ def prism() -> Path:
 
 def flink_job_server() -> Path:
     """Beam's job server for Flink, a jar with Flink inside."""
-    _need("java", command="apt install openjdk-17-jre-headless")
-    place = folder() / f"flink-job-server-{_pom_version('beam')}-{_pom_version('flink')}"
+    return _job_server("flink")
 
-    def get(target: Path) -> None:
-        target.mkdir(parents=True)
-        shutil.copy(_POM, target / "pom.xml")
-        _run("mvn", "-B", "-q", "-f", str(target / "pom.xml"), "package")
 
-    command = f"mvn -f {_POM} package"
-    return _got(place, get, needs="mvn", command=command) / "target/beam-flink-job-server-1.jar"
+def spark_job_server() -> Path:
+    """Beam's job server for Spark, a jar with Spark inside."""
+    return _job_server("spark")
 
 
 def flink_libraries() -> Path:
@@ -87,8 +83,25 @@ ENGINES: tuple[Callable[[], Path], ...] = (
     prism,
     flink_job_server,
     flink_libraries,
+    spark_job_server,
     fake_gcs_server,
 )
+
+
+def _job_server(engine: str) -> Path:
+    _need("java", command="apt install openjdk-17-jre-headless")
+    pom = _RUNNERS / f"{engine}-job-server-pom.xml"
+    text = pom.read_text()
+    versions = [text.partition(f"<{n}>")[2].partition(f"</{n}>")[0] for n in ("beam", engine)]
+    place = folder() / f"{engine}-job-server-{'-'.join(versions)}"
+
+    def get(target: Path) -> None:
+        target.mkdir(parents=True)
+        shutil.copy(pom, target / "pom.xml")
+        _run("mvn", "-B", "-q", "-f", str(target / "pom.xml"), "package")
+
+    made = _got(place, get, needs="mvn", command=f"mvn -f {pom} package")
+    return made / "target" / f"beam-{engine}-job-server-1.jar"
 
 
 def _got(place: Path, get: Callable[[Path], None], *, needs: str, command: str) -> Path:
@@ -122,10 +135,6 @@ def _run(*command: str, **environment: str) -> None:
         text=True,
         env=os.environ | environment,
     )
-
-
-def _pom_version(name: str) -> str:
-    return _POM.read_text().partition(f"<{name}>")[2].partition(f"</{name}>")[0]
 
 
 def main() -> int:

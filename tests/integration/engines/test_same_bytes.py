@@ -77,6 +77,14 @@ def test_images_on_embedded_flink(
     assert lab.hashes(snapshot) == image_hashes
 
 
+def test_embedded_spark(
+    lab: Any, table_recipe: Path, table_hashes: dict[str, str], spark_jar: Path, tmp_path: Path
+) -> None:
+    snapshot = build_on(ss.Spark(workers=2, jar=str(spark_jar)), table_recipe, tmp_path)
+    assert lab.hashes(snapshot) == table_hashes
+    assert lab.build_facts(snapshot)["runner"] == "spark"
+
+
 def test_flink_cluster(
     lab: Any,
     table_recipe: Path,
