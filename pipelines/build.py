@@ -9,53 +9,28 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..runners.choose import make_runner as make_runner
 from ..schemas.errors import RecipeError
-from ..schemas.fingerprint import digest
-from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
 from ..schemas.progress import Progress, Silent
 from ..schemas.recipe import Recipe
 from ..schemas.runner import JobRunner, RunnerConfig
 from ..transforms import storage
-from ..transforms.graph import checked_graph, read_graph_info
-from ..transforms.shards import ShardSettings, missing_shards, shard_name
 from ..transforms.storage_failures import telling_os_errors
-from ..transforms.summary import Summary
+from .build_steps import BuildNotes, BuildSteps
 from .damage import redoing_damage
 from .engines import runner_config
-from .fingerprint_details import fingerprint_details, list_inputs
-from .layout import Layout, lay_out, plan_with, train_split
-from .leaks import find_leaks
 from .occupancy import building
-from .preparing import Prepared, prepare_records
-from .publish import point_latest, publish
 from .readers import READERS, check_readers
 from .refusals import refuse_memory_of_one_process, refuse_output_among_data
-from .rejects import check_prepared, forget_refused, told_source
-from .repair import withdraw_damaged
-from .resolve import with_image_facts
-from .retries import (
-    amended_survey,
-    latest_amended,
-    read_amended,
-    record_amended,
-    record_build,
-)
-from .run_files import keys_suffix
-from .serving import put_serving
+from .retries import latest_amended
 from .snapshot import Snapshot
-from .stages import label_of
-from .staging import StagedRecipe, refuse_while_loading, stage
-from .survey import Survey, survey
-from .train_records import train_records
-from .watch import watched
+from .staging import refuse_while_loading, stage
+from .survey import Survey
 
 if TYPE_CHECKING:
     from .analyze import AnalysisProcess
@@ -127,8 +102,8 @@ def build(
         ).run()
 
 
-class Build:
-    """One build under way."""
+class Build(BuildSteps):
+    """One build under way: all steps in this process."""
 
     def __init__(
         self,
@@ -143,16 +118,11 @@ class Build:
         retry_rejects: bool = False,
     ) -> None:
         """Takes what to build, where to, on what; does nothing yet."""
-        self._recipe = recipe
-        self._out = OutputPaths(storage.absolute(out), recipe.name)
-        self._workspace = Workspace(self._out.workspace)
-        self._runner = runner
-        self._limit = limit
-        self._readers = readers
+        super().__init__(
+            recipe, out, runner=runner, progress=progress, limit=limit, readers=readers
+        )
         self._repair = repair
         self._retry_rejects = retry_rejects
-        self._progress = progress
-        self._seconds: dict[str, float] = {}
 
     def run(self) -> Snapshot:
         """Runs what is not done yet."""
@@ -166,17 +136,10 @@ class Build:
         with contextlib.ExitStack() as stack:
             # What has never been built will need it: it need not wait for the inventory.
             process = None if storage.exists(self._out.latest) else self._start_analysis(stack)
-            with self._timed("inventory"):
-                found = survey(
-                    self._recipe,
-                    workspace=self._workspace,
-                    progress=self._progress,
-                    limit=self._limit,
-                    readers=self._readers,
-                )
+            found = self.survey()
             if not self._retry_rejects:
                 latest = latest_amended(self._workspace, found.fingerprint)
-                published = self._published(latest)
+                published = self.published(latest, repair=self._repair)
                 if published is not None:
                     return published
             if process is None and found.inventory.num_hashed:
@@ -185,17 +148,6 @@ class Build:
                 # A process for the analysis serves once.
                 lambda met: self._build(found, None if met else process, met, started=started)
             )
-
-    def _published(self, fingerprint: str) -> Snapshot | None:
-        """The snapshot of this fingerprint if it is published; it is the latest then."""
-        folder = self._out.snapshot(fingerprint)
-        if self._repair:
-            withdraw_damaged(folder, progress=self._progress)
-        if not storage.exists(join(folder, MANIFEST)):
-            return None
-        point_latest(self._out, fingerprint)
-        forget_refused(self._workspace)
-        return dataclasses.replace(Snapshot.open(folder), cached=True)
 
     def _start_analysis(self, stack: contextlib.ExitStack) -> AnalysisProcess | None:
         """Lets the process of the analysis load its libraries ahead."""
@@ -219,180 +171,31 @@ class Build:
             from .analyze import AnalysisTask
 
             process.begin(AnalysisTask(staged=staged, prepared=found.features.prepared))
-        amended = read_amended(self._workspace)
-        with self._timed("prepare"):
-            prepared = prepare_records(
-                found,
-                staged,
-                self._workspace,
-                runner=self._runner,
-                progress=self._progress,
-                thorough=bool(met),
-                amended=amended,
-                retry=self._retry_rejects,
-            )
-        check_prepared(found, prepared, self._workspace)
-        record_amended(self._workspace, prepared.amended, before=amended)
-        plain, found = found.fingerprint, amended_survey(found, prepared.outcomes)
-        record_build(self._workspace, plain, found.fingerprint)
+        plain = found.fingerprint
+        found, prepared = self.prepare(found, staged, thorough=bool(met), retry=self._retry_rejects)
         if (self._retry_rejects or found.fingerprint != plain) and (
-            published := self._published(found.fingerprint)
+            published := self.published(found.fingerprint, repair=self._repair)
         ) is not None:
             return published
-        with self._timed("analyze"):
-            graph = self._analyze(found, staged, prepared, process=process)
-        with self._timed("plan"):
-            layout = self._plan(found, prepared.summary, graph)
-        settings = self._settings(found, prepared.summary, layout, graph)
+        graph = self.analyze(found, staged, prepared, process=process)
+        layout = self.plan(found, prepared.summary, graph)
+        settings = self.settings(found, prepared.summary, layout, graph)
         # What needs no shards is done meanwhile.
-        with self._timed("write"), ThreadPoolExecutor(1) as meanwhile:
-            leaks = meanwhile.submit(
-                find_leaks,
-                prepared.summary.entries,
-                layout.splits,
-                workspace=self._workspace,
-                suffix=keys_suffix(self._recipe.splits),
-            )
-            serving = meanwhile.submit(put_serving, found, settings)
-            num_written = self._write(found, prepared.digest, layout, settings)
-        facts = {
-            "blocks": {
-                "total": prepared.num_units,
-                "prepared": prepared.num_made + prepared.num_retried,
-            },
-            "damage_met": list(met),
-            "fingerprint_details": fingerprint_details(found),
-            "fingerprint_parts": found.parts.to_json(),
-            "host": platform.node(),
-            # Not in the manifest: what is skipped is no input, and may vary under one fingerprint.
-            "input": {
-                "bytes": found.inventory.num_bytes,
-                "files": len(found.inventory.files),
-                "skipped": dict(found.inventory.num_skipped),
-                "source": told_source(found),
-            },
-            "retried": {"blocks": prepared.num_retried, "amended": prepared.num_amended},
-            "runner": self._runner.name,
-            "seconds": {name: round(value, 3) for name, value in self._seconds.items()},
-            "shards": {
-                "total": sum(len(plan.shards) for plan in layout.splits),
-                "written": num_written,
-            },
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-            "work": {
-                "blocks": list_inputs(found, self._workspace),
-                "graph": graph,
-                "runs": [entry.run.run_id for entry in prepared.entries],
-                "summary": list(prepared.summaries),
-            },
-        }
-        snapshot = publish(
+        with ThreadPoolExecutor(1) as meanwhile:
+            leaks = meanwhile.submit(self.shared_contents, prepared, layout)
+            serving = meanwhile.submit(self.serving, found, settings)
+            num_written = self.write(found, prepared.digest, layout, settings)
+        return self.publish(
             found,
             settings,
-            plans=layout.splits,
+            layout=layout,
             prepared=prepared,
             serving=serving.result(),
             shared_contents=leaks.result(),
-            build_facts=facts,
-        )
-        point_latest(self._out, found.fingerprint)
-        forget_refused(self._workspace)
-        return snapshot
-
-    def _analyze(
-        self,
-        found: Survey,
-        staged: StagedRecipe,
-        prepared: Prepared,
-        *,
-        process: AnalysisProcess | None,
-    ) -> str | None:
-        """Makes sure that the transform graph is in the workspace; gives its folder."""
-        if self._recipe.preprocessing_fn is None:
-            return None
-        from .analyze import AnalysisSpec, analyze
-
-        self._progress.start("analyze", total=None, unit="graph")
-        plans = plan_with(
-            self._recipe,
-            prepared.summary,
-            workspace=self._workspace,
-            size_ratio=1.0,
-            limit=found.limit,
-        )
-        name = prepared.digest
-        spec = AnalysisSpec(
-            staged=staged,
-            prepared=found.features.prepared,
-            read_batches=train_records(
-                train_split(plans),
-                workspace=self._workspace,
-                summary_digest=name,
-                prepared=found.features.prepared,
-                stratify_by=self._recipe.splits.stratify_by,
+            notes=BuildNotes(
+                started=started,
+                seconds=self._seconds,
+                num_written=num_written,
+                damage_met=met,
             ),
         )
-        parts = found.parts
-        url = self._workspace.graph(
-            digest([name, parts.analysis, parts.preprocessing, parts.splits, dict(parts.versions)])
-        )
-        reused = checked_graph(url) is not None
-        with storage.scratch_folder(self._workspace.root) as scratch:
-            analyze(spec, url, scratch=scratch, process=process)
-        self._progress.finish("analyze", reused=reused)
-        return url
-
-    def _plan(self, found: Survey, summary: Summary, graph: str | None) -> Layout:
-        self._progress.start("plan", total=None, unit="shards")
-        layout, reused = lay_out(found, summary, workspace=self._workspace, graph=graph)
-        num_shards = sum(len(plan.shards) for plan in layout.splits)
-        self._progress.finish("plan", reused=reused, note=f"{num_shards:,} shards")
-        return layout
-
-    def _settings(
-        self, found: Survey, summary: Summary, layout: Layout, graph: str | None
-    ) -> ShardSettings:
-        info = read_graph_info(graph) if graph is not None else None
-        prepared = found.features.prepared if info is None else dict(info.outputs)
-        final = with_image_facts(prepared, summary.image_facts())
-        return ShardSettings(
-            workspace=self._workspace,
-            snapshot=self._out.snapshot(found.fingerprint),
-            fingerprint=found.fingerprint,
-            prepared=found.features.prepared,
-            final=final,
-            label=label_of(found.recipe, final),
-            compression=layout.compression,
-            numbered=found.recipe.files.numbered,
-            stratify_by=self._recipe.splits.stratify_by,
-            graph=graph,
-        )
-
-    def _write(
-        self, found: Survey, summary_digest: str, layout: Layout, settings: ShardSettings
-    ) -> int:
-        """Makes sure that all shards are in place; gives how many were written."""
-        names = [shard_name(shard, settings) for plan in layout.splits for shard in plan.shards]
-        outputs = [self._workspace.shard_info(found.fingerprint, str(name)) for name in names]
-        missing = missing_shards(settings, names)
-        if missing:
-            with watched(self._progress, "write", outputs=outputs, unit="shards"):
-                from .write import WriteShards
-
-                job = WriteShards(
-                    settings,
-                    layout.splits,
-                    summary_digest,
-                    self._runner.threads_per_worker,
-                )
-                self._runner.run(lambda pipeline: pipeline | job, job_name="write")
-        else:
-            self._progress.start("write", total=len(outputs), unit="shards")
-        self._progress.finish("write", reused=not missing)
-        return len(missing)
-
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self._seconds[step] = time.perf_counter() - started

@@ -23,7 +23,8 @@ from ..schemas.recipe import Recipe
 from ..transforms import storage
 from ..transforms.example_bytes import first_difference, stored_examples
 from ..transforms.shards import ShardWriter, shard_name
-from .build import Build, make_runner
+from .build import make_runner
+from .build_steps import BuildSteps
 from .engines import runner_config
 from .part_changes import build_facts
 from .preparing import prepare_records
@@ -31,7 +32,7 @@ from .readers import READERS
 from .snapshot import Snapshot
 from .snapshot_files import SnapshotFiles
 from .staging import stage
-from .survey import Survey, survey
+from .survey import Survey
 from .verify_index import read_id
 
 _WANTED = re.compile(r"(?:(?P<split>[A-Za-z][A-Za-z0-9_]*)-)?(?P<number>\d+)")
@@ -164,11 +165,11 @@ def rebuild_shard(
             limit=limit if isinstance(limit, int) else None,
             readers=READERS if READER_NUMPY in manifest.files else READERS[:1],
         )
-        found = again.look()
+        found = again.survey()
         changed: list[str] = []
         if found.fingerprint != manifest.fingerprint and facts:
             changed = differences(facts["fingerprint_parts"], found.parts.to_json())
-        info, where = again.write(found, shard.file)
+        info, where = again.write_one(found, shard.file)
         comparing = _Comparison(snapshot, shard, where)
         return Rebuilt(
             shard=shard.file,
@@ -180,28 +181,18 @@ def rebuild_shard(
         )
 
 
-class _Again(Build):
+class _Again(BuildSteps):
     """A build of one shard."""
 
-    def look(self) -> Survey:
-        """Reads the source anew."""
-        return survey(
-            self._recipe,
-            workspace=self._workspace,
-            progress=self._progress,
-            limit=self._limit,
-            readers=self._readers,
-        )
-
-    def write(self, found: Survey, file: str) -> tuple[ShardInfo | None, str]:
+    def write_one(self, found: Survey, file: str) -> tuple[ShardInfo | None, str]:
         """Prepares all and writes one shard: what it is, if one is planned; and its folder."""
         staged = stage(found.recipe, self._workspace)
         prepared = prepare_records(
             found, staged, self._workspace, runner=self._runner, progress=self._progress
         )
-        graph = self._analyze(found, staged, prepared, process=None)
-        layout = self._plan(found, prepared.summary, graph)
-        settings = self._settings(found, prepared.summary, layout, graph)
+        graph = self.analyze(found, staged, prepared)
+        layout = self.plan(found, prepared.summary, graph)
+        settings = self.settings(found, prepared.summary, layout, graph)
         planned: dict[str, tuple[SplitPlan, ShardPlan]] = {
             str(shard_name(shard, settings)): (split, shard)
             for split in layout.splits

@@ -1,0 +1,314 @@
+"""The steps of a build, a method each: given what those before it made, it makes its own.
+
+``build`` runs them all in one process, ``chain`` one of them, with what lies in the workspace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..schemas.fingerprint import digest
+from ..schemas.manifest import FileEntry, ServingEntry
+from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
+from ..schemas.progress import Progress
+from ..schemas.recipe import Recipe
+from ..schemas.runner import JobRunner
+from ..transforms import storage
+from ..transforms.graph import checked_graph, read_graph_info
+from ..transforms.shards import ShardSettings, missing_shards, shard_name
+from ..transforms.summary import Summary
+from .fingerprint_details import fingerprint_details, list_inputs
+from .layout import Layout, lay_out, plan_with, train_split
+from .leaks import find_leaks
+from .preparing import Prepared, prepare_records
+from .publish import point_latest, publish
+from .readers import READERS
+from .rejects import check_prepared, forget_refused, told_source
+from .repair import withdraw_damaged
+from .resolve import with_image_facts
+from .retries import amended_survey, read_amended, record_amended, record_build
+from .run_files import keys_suffix
+from .serving import put_serving
+from .snapshot import Snapshot
+from .stages import label_of
+from .staging import StagedRecipe
+from .survey import Survey, survey
+from .train_records import train_records
+from .watch import watched
+
+if TYPE_CHECKING:
+    from .analyze import AnalysisProcess
+
+Serving = tuple[ServingEntry | None, Mapping[str, FileEntry]]
+"""What the manifest says of the model for serving, and the model's files."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BuildNotes:
+    """What a build tells of itself beside what it made.
+
+    Attributes:
+        started: When it began, in seconds since 1970.
+        seconds: How long each step took, by its name.
+        num_written: Shards that were not there yet.
+        damage_met: What of earlier builds' work was damaged, in words.
+    """
+
+    started: float
+    seconds: Mapping[str, float]
+    num_written: int
+    damage_met: Sequence[str] = ()
+
+
+class BuildSteps:
+    """The steps of one build."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: str,
+        *,
+        runner: JobRunner,
+        progress: Progress,
+        limit: int | None = None,
+        readers: Sequence[str] = READERS[:1],
+    ) -> None:
+        """Takes what to build, where to, on what; does nothing yet."""
+        self._recipe = recipe
+        self._out = OutputPaths(storage.absolute(out), recipe.name)
+        self._workspace = Workspace(self._out.workspace)
+        self._runner = runner
+        self._limit = limit
+        self._readers = readers
+        self._progress = progress
+        self._seconds: dict[str, float] = {}
+
+    def survey(self) -> Survey:
+        """Reads what there is to build."""
+        with self._timed("inventory"):
+            return survey(
+                self._recipe,
+                workspace=self._workspace,
+                progress=self._progress,
+                limit=self._limit,
+                readers=self._readers,
+            )
+
+    def published(self, fingerprint: str, *, repair: bool = False) -> Snapshot | None:
+        """The snapshot of this fingerprint if it is published; it is the latest then."""
+        folder = self._out.snapshot(fingerprint)
+        if repair:
+            withdraw_damaged(folder, progress=self._progress)
+        if not storage.exists(join(folder, MANIFEST)):
+            return None
+        point_latest(self._out, fingerprint)
+        forget_refused(self._workspace)
+        return dataclasses.replace(Snapshot.open(folder), cached=True)
+
+    def prepare(
+        self, found: Survey, staged: StagedRecipe, *, thorough: bool = False, retry: bool = False
+    ) -> tuple[Survey, Prepared]:
+        """Makes sure that all records are prepared; gives the survey with what stands for what.
+
+        Args:
+            found: The survey.
+            staged: Its recipe.
+            thorough: Reads every run that there is already, and makes damaged ones anew.
+            retry: Prepares blocks that hold rejects again.
+
+        Raises:
+            RejectsError: if there are more rejects than the recipe allows.
+        """
+        amended = read_amended(self._workspace)
+        with self._timed("prepare"):
+            prepared = prepare_records(
+                found,
+                staged,
+                self._workspace,
+                runner=self._runner,
+                progress=self._progress,
+                thorough=thorough,
+                amended=amended,
+                retry=retry,
+            )
+        check_prepared(found, prepared, self._workspace)
+        record_amended(self._workspace, prepared.amended, before=amended)
+        plain, found = found.fingerprint, amended_survey(found, prepared.outcomes)
+        record_build(self._workspace, plain, found.fingerprint)
+        return found, prepared
+
+    def analyze(
+        self,
+        found: Survey,
+        staged: StagedRecipe,
+        prepared: Prepared,
+        *,
+        process: AnalysisProcess | None = None,
+    ) -> str | None:
+        """Makes sure that the transform graph is in the workspace; gives its folder."""
+        if self._recipe.preprocessing_fn is None:
+            return None
+        from .analyze import AnalysisSpec, analyze
+
+        self._progress.start("analyze", total=None, unit="graph")
+        with self._timed("analyze"):
+            plans = plan_with(
+                self._recipe,
+                prepared.summary,
+                workspace=self._workspace,
+                size_ratio=1.0,
+                limit=found.limit,
+            )
+            name = prepared.digest
+            spec = AnalysisSpec(
+                staged=staged,
+                prepared=found.features.prepared,
+                read_batches=train_records(
+                    train_split(plans),
+                    workspace=self._workspace,
+                    summary_digest=name,
+                    prepared=found.features.prepared,
+                    stratify_by=self._recipe.splits.stratify_by,
+                ),
+            )
+            parts = found.parts
+            made_of = [name, parts.analysis, parts.preprocessing, parts.splits]
+            url = self._workspace.graph(digest([*made_of, dict(parts.versions)]))
+            reused = checked_graph(url) is not None
+            with storage.scratch_folder(self._workspace.root) as scratch:
+                analyze(spec, url, scratch=scratch, process=process)
+        self._progress.finish("analyze", reused=reused)
+        return url
+
+    def plan(self, found: Survey, summary: Summary, graph: str | None) -> Layout:
+        """Makes sure that splits and shards are planned."""
+        self._progress.start("plan", total=None, unit="shards")
+        with self._timed("plan"):
+            layout, reused = lay_out(found, summary, workspace=self._workspace, graph=graph)
+        num_shards = sum(len(plan.shards) for plan in layout.splits)
+        self._progress.finish("plan", reused=reused, note=f"{num_shards:,} shards")
+        return layout
+
+    def settings(
+        self, found: Survey, summary: Summary, layout: Layout, graph: str | None
+    ) -> ShardSettings:
+        """What the shards have in common."""
+        info = read_graph_info(graph) if graph is not None else None
+        prepared = found.features.prepared if info is None else dict(info.outputs)
+        final = with_image_facts(prepared, summary.image_facts())
+        return ShardSettings(
+            workspace=self._workspace,
+            snapshot=self._out.snapshot(found.fingerprint),
+            fingerprint=found.fingerprint,
+            prepared=found.features.prepared,
+            final=final,
+            label=label_of(found.recipe, final),
+            compression=layout.compression,
+            numbered=found.recipe.files.numbered,
+            stratify_by=self._recipe.splits.stratify_by,
+            graph=graph,
+        )
+
+    def write(
+        self, found: Survey, summary_digest: str, layout: Layout, settings: ShardSettings
+    ) -> int:
+        """Makes sure that all shards are in place; gives how many were written."""
+        names = [shard_name(shard, settings) for plan in layout.splits for shard in plan.shards]
+        outputs = [self._workspace.shard_info(found.fingerprint, str(name)) for name in names]
+        with self._timed("write"):
+            missing = missing_shards(settings, names)
+            if missing:
+                with watched(self._progress, "write", outputs=outputs, unit="shards"):
+                    from .write import WriteShards
+
+                    job = WriteShards(
+                        settings,
+                        layout.splits,
+                        summary_digest,
+                        self._runner.threads_per_worker,
+                    )
+                    self._runner.run(lambda pipeline: pipeline | job, job_name="write")
+            else:
+                self._progress.start("write", total=len(outputs), unit="shards")
+        self._progress.finish("write", reused=not missing)
+        return len(missing)
+
+    def shared_contents(self, prepared: Prepared, layout: Layout) -> Mapping[str, int]:
+        """How many contents stand in several splits."""
+        return find_leaks(
+            prepared.summary.entries,
+            layout.splits,
+            workspace=self._workspace,
+            suffix=keys_suffix(self._recipe.splits),
+        )
+
+    def serving(self, found: Survey, settings: ShardSettings) -> Serving:
+        """Puts the model for serving into the snapshot's folder."""
+        return put_serving(found, settings)
+
+    def publish(
+        self,
+        found: Survey,
+        settings: ShardSettings,
+        *,
+        layout: Layout,
+        prepared: Prepared,
+        serving: Serving,
+        shared_contents: Mapping[str, int],
+        notes: BuildNotes,
+    ) -> Snapshot:
+        """Completes the snapshot, whose shards are in place; it is the latest then."""
+        facts = {
+            "blocks": {
+                "total": prepared.num_units,
+                "prepared": prepared.num_made + prepared.num_retried,
+            },
+            "damage_met": list(notes.damage_met),
+            "fingerprint_details": fingerprint_details(found),
+            "fingerprint_parts": found.parts.to_json(),
+            "host": platform.node(),
+            # Not in the manifest: what is skipped is no input, and may vary under one fingerprint.
+            "input": {
+                "bytes": found.inventory.num_bytes,
+                "files": len(found.inventory.files),
+                "skipped": dict(found.inventory.num_skipped),
+                "source": told_source(found),
+            },
+            "retried": {"blocks": prepared.num_retried, "amended": prepared.num_amended},
+            "runner": self._runner.name,
+            "seconds": {name: round(value, 3) for name, value in notes.seconds.items()},
+            "shards": {
+                "total": sum(len(plan.shards) for plan in layout.splits),
+                "written": notes.num_written,
+            },
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(notes.started)),
+            "work": {
+                "blocks": list_inputs(found, self._workspace),
+                "graph": settings.graph,
+                "runs": [entry.run.run_id for entry in prepared.entries],
+                "summary": list(prepared.summaries),
+            },
+        }
+        snapshot = publish(
+            found,
+            settings,
+            plans=layout.splits,
+            prepared=prepared,
+            serving=serving,
+            shared_contents=shared_contents,
+            build_facts=facts,
+        )
+        point_latest(self._out, found.fingerprint)
+        forget_refused(self._workspace)
+        return snapshot
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._seconds[step] = time.perf_counter() - started
