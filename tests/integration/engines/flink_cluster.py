@@ -118,6 +118,11 @@ class FlinkCluster:
         """What lets its workers run Python: the pool of this machine."""
         return ("--environment_type=EXTERNAL", f"--environment_config=localhost:{self._pool_port}")
 
+    @property
+    def num_running(self) -> int:
+        """TaskManagers that have not been killed."""
+        return sum(process.poll() is None for process in self.task_managers)
+
     def workers(self) -> list[psutil.Process]:
         """The Python workers that the pool has started for jobs under way."""
         with contextlib.suppress(psutil.NoSuchProcess):

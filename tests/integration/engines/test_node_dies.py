@@ -78,10 +78,21 @@ def undisturbed(
 
 
 @pytest.fixture(scope="module")
-def cluster(flink_jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkCluster]:
-    """A cluster that may be damaged."""
+def cluster_to_damage(
+    flink_jar: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FlinkCluster]:
+    """A cluster; a test may leave it damaged."""
     with FlinkCluster(flink_libraries(), tmp_path_factory.mktemp("flink")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(cluster_to_damage: FlinkCluster) -> FlinkCluster:
+    """A cluster of two machines, that one may be killed of."""
+    while cluster_to_damage.num_running < 2:
+        cluster_to_damage.start_task_manager()
+    cluster_to_damage.wait_for_slots(4)
+    return cluster_to_damage
 
 
 def kill_working_machine(cluster: FlinkCluster) -> None:
@@ -134,8 +145,6 @@ def test_job_goes_on(
     assert lab.hashes(str(path)) == undisturbed
     found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
     assert found == {*undisturbed, "build.json"}
-    cluster.start_task_manager()
-    cluster.wait_for_slots(4)
 
 
 def wait_for(folder: Path, pattern: str, number: int, *, process: Any) -> None:
