@@ -10,9 +10,11 @@ import json
 from collections.abc import Sequence
 
 from ..schemas.blocks import SplitPlan
+from ..schemas.errors import DamagedWorkError
 from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe
 from ..schemas.shards import Compression
+from ..transforms import storage
 from ..transforms.sealed import put_sealed, read_sealed
 from ..transforms.shards import load_graph, run_readers
 from ..transforms.sizing import measure_sample
@@ -59,11 +61,9 @@ def lay_out(
     found: Survey, summary: Summary, *, workspace: Workspace, graph: str | None
 ) -> tuple[Layout, bool]:
     """The layout of a snapshot, and whether the workspace had it already."""
-    url, what = workspace.plan(found.fingerprint), f"plan-2 {found.fingerprint}"
-    content = read_sealed(url, what=what)
-    if content is not None:
-        value = json.loads(content)
-        return Layout(plan_from_json(value["splits"]), value["compression"]), True
+    planned = find_layout(workspace, found.fingerprint)
+    if planned is not None:
+        return planned, True
     recipe = found.recipe
     sizes = measure_sample(
         run_readers(summary.entries, workspace, found.features.prepared),
@@ -82,8 +82,37 @@ def lay_out(
     )
     layout = Layout(plans, compression)
     value = {"compression": compression, "splits": plan_to_json(plans)}
-    put_sealed(url, json.dumps(value, sort_keys=True).encode(), what=what)
+    url, content = workspace.plan(found.fingerprint), json.dumps(value, sort_keys=True)
+    put_sealed(url, content.encode(), what=_what(found.fingerprint))
     return layout, False
+
+
+def find_layout(workspace: Workspace, fingerprint: str) -> Layout | None:
+    """The layout that the workspace has of a snapshot; None where it is missing or damaged."""
+    content = read_sealed(workspace.plan(fingerprint), what=_what(fingerprint))
+    if content is None:
+        return None
+    value = json.loads(content)
+    return Layout(plan_from_json(value["splits"]), value["compression"])
+
+
+def read_layout(workspace: Workspace, fingerprint: str) -> Layout:
+    """The layout that the workspace has of a snapshot.
+
+    Raises:
+        DamagedWorkError: if it is missing or damaged.
+    """
+    found = find_layout(workspace, fingerprint)
+    if found is None:
+        raise DamagedWorkError(
+            f"{storage.redact(workspace.plan(fingerprint))} is missing or damaged. Start the build "
+            "again: it makes it anew."
+        )
+    return found
+
+
+def _what(fingerprint: str) -> str:
+    return f"plan-2 {fingerprint}"
 
 
 def train_split(plans: Sequence[SplitPlan]) -> SplitPlan:

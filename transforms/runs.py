@@ -203,14 +203,14 @@ class RunReader:
         wanted = self._batches if keys is None else self._batches[slice(*self._overlap(keys))]
         for info in wanted:
             (batch,) = self._fetch([info])
-            yield batch if keys is None else _within(batch, keys)
+            yield batch if keys is None else records_within(batch, keys)
 
     def read(self, keys: KeyRange) -> list[pa.RecordBatch]:
         """The records of the range, in order."""
         first, stop = self._overlap(keys)
         if first >= stop:
             return []
-        inside = (_within(batch, keys) for batch in self._fetch(self._batches[first:stop]))
+        inside = (records_within(batch, keys) for batch in self._fetch(self._batches[first:stop]))
         return [batch for batch in inside if batch.num_rows]
 
     def _fetch(self, wanted: Sequence[BatchInfo]) -> Iterator[pa.RecordBatch]:
@@ -235,7 +235,7 @@ class RunReader:
             yield pa.ipc.read_record_batch(pa.ipc.read_message(message), self._schema)
 
 
-def _within(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:
+def records_within(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:
     """The rows of a sorted batch that lie in the range."""
     partitions = batch.column(PARTITION).to_numpy()
     low = int(np.searchsorted(partitions, keys.partition, side="left"))

@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,10 @@ from .tfrecord import scan_tfrecord, stored_chunks, write_tfrecord
 
 if TYPE_CHECKING:
     from .graph import TransformGraph
+
+
+ReadRecords = Callable[[str], Iterator[pa.RecordBatch]]
+"""Given a local folder to work in, yields a shard's records in their final order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,10 +163,18 @@ class ShardWriter:
         self._graph = load_graph(settings.graph)
         self._columns = wire_schema(settings.prepared).names
 
-    def write(self, split: SplitPlan, shard: ShardPlan) -> ShardInfo:
+    def write(
+        self, split: SplitPlan, shard: ShardPlan, *, records: ReadRecords | None = None
+    ) -> ShardInfo:
         """Makes sure that a shard and its index lie in the snapshot's folder.
 
         Idempotent: a shard that is in place with the length it was written with is reported.
+
+        Args:
+            split: The split that the shard is of.
+            shard: What to write.
+            records: Its records; by default they are read from the runs, range by range. How they
+                are cut into batches changes no byte.
 
         Raises:
             StorageError: if what was written does not read back as planned.
@@ -172,18 +184,29 @@ class ShardWriter:
         done = read_shard_info(settings, name)
         if done is not None:
             return done
+        if records is None:
+            records = functools.partial(self._read, split, shard)
         with storage.scratch_folder(settings.workspace.root) as scratch:
-            return self._write(name, split, shard, scratch)
+            return self._write(name, shard, records(scratch), scratch)
+
+    def _read(self, split: SplitPlan, shard: ShardPlan, _: str) -> Iterator[pa.RecordBatch]:
+        return records_of(
+            self._readers,
+            split=split,
+            shard=shard,
+            prepared=self._settings.prepared,
+            stratify_by=self._settings.stratify_by,
+        )
 
     def _write(
-        self, name: ShardName, split: SplitPlan, shard: ShardPlan, scratch: str
+        self, name: ShardName, shard: ShardPlan, batches: Iterator[pa.RecordBatch], scratch: str
     ) -> ShardInfo:
         settings = self._settings
         path = os.path.join(scratch, str(name))
         noted = _Noted()
         written = write_tfrecord(
             path,
-            self._examples(split, shard, noted=noted),
+            self._examples(batches, shard, noted=noted),
             compression=settings.compression,
         )
         hasher = hashlib.sha256()
@@ -234,18 +257,11 @@ class ShardWriter:
         return info
 
     def _examples(
-        self, split: SplitPlan, shard: ShardPlan, *, noted: _Noted
+        self, batches: Iterator[pa.RecordBatch], shard: ShardPlan, *, noted: _Noted
     ) -> Iterator[pa.LargeBinaryArray]:
         """The shard's serialized examples; notes what the index is to say of them on the way."""
         settings = self._settings
         label = settings.final.get(settings.label) if settings.label else None
-        batches = records_of(
-            self._readers,
-            split=split,
-            shard=shard,
-            prepared=settings.prepared,
-            stratify_by=settings.stratify_by,
-        )
         for records in batches:
             noted.ids.append(bytes_texts(records.column(ID)))
             columns = records.select(self._columns)
