@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from .schemas.limits import Limits
     from .schemas.recipe import Recipe
-    from .schemas.runner import Direct, Flink, Prism, Spark
+    from .schemas.runner import Dataflow, Direct, Flink, Prism, Spark
     from .schemas.shards import Shards
     from .schemas.splits import Splits
     from .transforms.prepare import audio, images, records, series, tables, text
@@ -59,6 +59,7 @@ __all__ = [
     "BoundingBoxes",
     "ClassLabel",
     "Csv",
+    "Dataflow",
     "Direct",
     "Files",
     "Flink",
@@ -113,6 +114,7 @@ _EXPORTS: dict[str, str] = {
     "BoundingBoxes": ".schemas.features",
     "ClassLabel": ".schemas.features",
     "Csv": ".transforms.sources.csv",
+    "Dataflow": ".schemas.runner",
     "Direct": ".schemas.runner",
     "Flink": ".schemas.runner",
     "Image": ".schemas.features",

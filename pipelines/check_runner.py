@@ -15,7 +15,7 @@ import time
 import uuid
 from typing import Any
 
-from ..schemas.errors import RunnerError, SnapshardError
+from ..schemas.errors import RecipeError, RunnerError, SnapshardError
 from ..schemas.fingerprint import library_versions
 from ..schemas.naming import join
 from ..schemas.runner import JobRunner, RunnerConfig
@@ -53,6 +53,11 @@ def check_runner(config: RunnerConfig, out: str | None = None) -> RunnerReport:
     """
     runner = make_runner(config)
     runner.check()
+    if not runner.sees_local_files and (out is None or storage.is_local(out)):
+        raise RecipeError(
+            f"The workers of {runner.name} do not see {out or 'a folder of this machine'}. Say "
+            "where builds will be put, and the small job with them: --out gs://bucket/folder"
+        )
     with tempfile.TemporaryDirectory(prefix="snapshard-") as local:
         folder = join(local if out is None else storage.absolute(out), f".check-{uuid.uuid4().hex}")
         try:

@@ -8,13 +8,14 @@ import tomllib
 from typing import Any
 
 from ..schemas.errors import RecipeError
-from ..schemas.runner import Direct, Flink, Prism, RunnerConfig, Spark
+from ..schemas.runner import Dataflow, Direct, Flink, Prism, RunnerConfig, Spark
 
 CONFIGS: dict[str, type[RunnerConfig]] = {
     "direct": Direct,
     "prism": Prism,
     "flink": Flink,
     "spark": Spark,
+    "dataflow": Dataflow,
 }
 """What each engine is told, by its name."""
 
@@ -25,7 +26,7 @@ def runner_config(name: str, **settings: Any) -> RunnerConfig:
     A file holds ``runner = "flink"`` and the fields of that engine's config.
 
     Args:
-        name: ``direct``, ``prism``, ``flink``, ``spark``, or the path of a ``.toml`` file.
+        name: ``direct``, ``prism``, ``flink``, ``spark``, ``dataflow``, or the path of a ``.toml`` file.
         settings: Fields of the config; None is not said. They win over those of the file. With an
             engine's name before theirs (``flink_master``) they are that engine's alone.
 

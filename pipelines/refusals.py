@@ -14,7 +14,7 @@ from ..transforms.opened_source import open_source
 
 
 def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRunner) -> None:
-    """Refuses ``memory://`` where other processes would look for it in vain.
+    """Refuses ``memory://``, and this machine's disks, where workers would look for them in vain.
 
     Raises:
         RecipeError: if the source or the output lies there.
@@ -24,6 +24,12 @@ def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRu
     source = recipe.source
     urls = [source.url, *source.side_urls] if isinstance(source, Source) else []
     for url in (*urls, out.out):
+        if not runner.sees_local_files and storage.is_local(url.rpartition("::")[2]):
+            raise RecipeError(
+                f"{storage.redact(url)} lies on this machine, where no worker of {runner.name} can "
+                f"{'write' if url == out.out else 'read'} it. Put it where they reach it, on an "
+                "object store, and give its URL, as in gs://bucket/folder."
+            )
         if storage.is_in_memory(url):
             raise RecipeError(
                 f"{storage.redact(url)} lies in the memory of this process, where no worker "

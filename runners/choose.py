@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..schemas.runner import Direct, Flink, JobRunner, Prism, RunnerConfig
+from ..schemas.runner import Dataflow, Direct, Flink, JobRunner, Prism, RunnerConfig
 
 
 def make_runner(config: RunnerConfig) -> JobRunner:
@@ -19,6 +19,10 @@ def make_runner(config: RunnerConfig) -> JobRunner:
         from .flink import FlinkRunner
 
         return FlinkRunner(config)
+    if isinstance(config, Dataflow):
+        from .dataflow import DataflowRunner
+
+        return DataflowRunner(config)
     from .spark import SparkRunner
 
     return SparkRunner(config)

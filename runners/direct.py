@@ -60,6 +60,11 @@ class DirectRunner:
         """Whether there is but one worker: this process."""
         return self.num_workers == 1
 
+    @property
+    def sees_local_files(self) -> bool:
+        """Always: workers are processes here."""
+        return True
+
     def check(self) -> None:
         """Needs nothing that snapshard did not bring."""
 

@@ -6,6 +6,8 @@ runs on this machine, its worker is this process (Beam's LOOPBACK environment).
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -17,7 +19,9 @@ from .job_server import JobServer
 from .quiet import quiet, quiet_threads
 
 _RAISED = re.compile(
-    r"snapshard\.schemas\.errors\.(\w+): (.*?)(?: \[while running '|\Z)", re.DOTALL
+    # Dataflow adds where it passed through.
+    r"snapshard\.schemas\.errors\.(\w+): (.*?)(?: \[while running '|\n\s*passed through:|\Z)",
+    re.DOTALL,
 )
 _LAST_WORDS = 2000
 
@@ -46,6 +50,11 @@ class PortableRunner:
     def shares_memory(self) -> bool:
         """Whether the worker is this process."""
         return self._environment_type() == "LOOPBACK"
+
+    @property
+    def sees_local_files(self) -> bool:
+        """Taken for true: a cluster's machines may have mounted the same network disk."""
+        return True
 
     def check(self) -> None:
         """Looks for what the engine needs.
@@ -117,8 +126,6 @@ class PortableRunner:
         return given[-1] if given else "LOOPBACK"
 
     def _options(self, job_name: str, *further: str) -> Any:
-        from apache_beam.options.pipeline_options import PipelineOptions
-
         flags = [
             *self.engine_options(),
             f"--environment_type={self._environment_type()}",
@@ -127,14 +134,7 @@ class PortableRunner:
             *self._beam_options,
             *further,
         ]
-        try:
-            return PipelineOptions(flags, job_name=job_name, pickle_library="cloudpickle")
-        except SystemExit:
-            # Beam's parser has said on standard error which option it does not take.
-            raise RecipeError(
-                f"Beam does not take the options {' '.join(self._beam_options)}. Give each as "
-                "--name=value."
-            ) from None
+        return parsed_options(flags, given=self._beam_options, job_name=job_name)
 
     def _explained(self, text: str, *, job_name: str) -> SnapshardError:
         own = own_error(text)
@@ -150,6 +150,35 @@ class PortableRunner:
             f"The job {job_name!r} failed on {self.name}. Start the same build again: it goes on "
             f"from what is finished. What the engine said:\n{text.strip()[-_LAST_WORDS:]}"
         )
+
+
+def parsed_options(flags: Sequence[str], *, given: Sequence[str], job_name: str = "") -> Any:
+    """Beam's ``PipelineOptions`` of flags.
+
+    Args:
+        flags: Each as ``--name=value``.
+        given: Those of them that the user wrote.
+        job_name: Of the job; empty where the flags may say it.
+
+    Raises:
+        RecipeError: if Beam does not take one of them.
+    """
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    said = io.StringIO()
+    named = {"job_name": job_name} if job_name else {}
+    try:
+        with contextlib.redirect_stderr(said):
+            options = PipelineOptions(list(flags), pickle_library="cloudpickle", **named)
+            # Values are looked at only when they are asked for.
+            options.get_all_options()
+    except SystemExit:
+        reason = said.getvalue().strip().rpartition("error: ")[2]
+        raise RecipeError(
+            f"Beam does not take the options {' '.join(given)}: {reason}. Give each as "
+            "--name=value."
+        ) from None
+    return options
 
 
 def own_error(text: str) -> SnapshardError | None:

@@ -87,7 +87,41 @@ class Spark:
     beam_options: tuple[str, ...] = ()
 
 
-RunnerConfig = Direct | Prism | Flink | Spark
+@config_class
+class Dataflow:
+    """Dataflow, Google's service: it starts machines for each job, and ends them.
+
+    Beam's own options say the same, and win: ``--project=…`` among ``beam_options``. What is
+    marked so has to be said, here or there.
+
+    Args:
+        project: Id of the Google Cloud project; by default what ``GOOGLE_CLOUD_PROJECT`` names.
+        region: Where the machines are; by default what ``CLOUDSDK_COMPUTE_REGION`` names.
+        temp_location: A ``gs://`` folder for Dataflow's own files. Has to be said.
+        staging_location: Another one for what is sent to workers; by default ``temp_location``.
+        image: The container of the workers: what the Dockerfile makes. Has to be said, unless
+            options say how workers get snapshard otherwise.
+        machine_type: Of the workers; by default Dataflow chooses.
+        workers: Machines to begin with; by default Dataflow chooses.
+        max_workers: The most machines that it may add; by default Dataflow's own limit.
+        service_account: E-mail address of the account that workers run as; by default that of
+            Compute Engine.
+        beam_options: Further options of Beam, each as ``--name=value``.
+    """
+
+    project: str = ""
+    region: str = ""
+    temp_location: str = ""
+    staging_location: str = ""
+    image: str = ""
+    machine_type: str = ""
+    workers: int | None = pydantic.Field(default=None, ge=1, strict=True)
+    max_workers: int | None = pydantic.Field(default=None, ge=1, strict=True)
+    service_account: str = ""
+    beam_options: tuple[str, ...] = ()
+
+
+RunnerConfig = Direct | Prism | Flink | Spark | Dataflow
 """What ``ss.build(…, runner=)`` takes."""
 
 
@@ -108,6 +142,10 @@ class JobRunner(Protocol):
     @property
     def shares_memory(self) -> bool:
         """Whether jobs run in this very process, so that they see what is in its memory."""
+
+    @property
+    def sees_local_files(self) -> bool:
+        """Whether workers may see this machine's disks, or a network disk that it has."""
 
     def check(self) -> None:
         """Looks for what the engine needs.

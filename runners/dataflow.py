@@ -1,0 +1,171 @@
+"""Dataflow: Google's service that runs Beam jobs on machines which it starts for them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from ..schemas.errors import RunnerError, SnapshardError
+from ..schemas.runner import Dataflow
+from .dataflow_checks import check_options, check_service
+from .portable import own_error, parsed_options
+from .quiet import quiet
+
+_LOGGER = logging.getLogger(__name__)
+_LAST_WORDS = 2000
+_MAX_NAME = 63
+_DONE = "DONE"
+
+
+class DataflowRunner:
+    """Runs jobs on Dataflow; a context manager around a build's jobs, which starts nothing itself.
+
+    It fulfils :class:`snapshard.schemas.runner.JobRunner`.
+    """
+
+    name = "dataflow"
+    threads_per_worker = 1
+    """One: Dataflow starts a worker process for each of a machine's cores."""
+    shares_memory = False
+    sees_local_files = False
+
+    def __init__(self, config: Dataflow) -> None:
+        """Takes what Dataflow is told; asks nobody yet."""
+        self._config = config
+
+    def check(self) -> None:
+        """Looks for what Dataflow needs, credentials and the bucket of its files included.
+
+        Raises:
+            RecipeError: if something is missing: what, and how to get it.
+        """
+        with quiet():
+            options = self.options("check")
+            check_options(options)
+            check_service(options)
+
+    def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
+        """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
+
+        Where it is interrupted (Ctrl-C), the job is cancelled: it would go on and cost. With
+        ``--template_location`` the job is described and its files are put, and nothing runs.
+        A :class:`SnapshardError` raised by a DoFn comes out as itself, with its own message.
+
+        Raises:
+            RunnerError: if Dataflow did not take the job, or it did not end well.
+        """
+        import apache_beam as beam
+
+        with quiet():
+            options = self.options(job_name)
+            try:
+                pipeline = beam.Pipeline(options=options)
+                construct(pipeline)
+                result = pipeline.run()
+            except SnapshardError:
+                raise
+            except Exception as error:
+                raise RunnerError(
+                    f"Dataflow did not take the job {job_name!r}: {_shortened(str(error))}"
+                ) from None
+            if result.has_job:
+                self._wait(result, pipeline.runner, job_name=job_name)
+
+    def options(self, job_name: str) -> Any:
+        """Beam's options for a job: what the config says, then the user's own, which win.
+
+        Raises:
+            RecipeError: if Beam does not take one of the user's.
+        """
+        from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+        config = self._config
+        said = {
+            "project": config.project,
+            "region": config.region,
+            "temp_location": config.temp_location,
+            "staging_location": config.staging_location,
+            "sdk_container_image": config.image,
+            "machine_type": config.machine_type,
+            "num_workers": config.workers,
+            "max_num_workers": config.max_workers,
+            "service_account_email": config.service_account,
+        }
+        flags = [
+            "--runner=DataflowRunner",
+            # The image has Beam, and what else there is to know of this environment is in it too.
+            "--sdk_location=container",
+            "--experiments=disable_logging_submission_environment",
+            f"--labels=snapshard_step={job_name}",
+            *(f"--{name}={value}" for name, value in said.items() if value),
+            *config.beam_options,
+        ]
+        options = parsed_options(flags, given=config.beam_options)
+        cloud = options.view_as(GoogleCloudOptions)
+        cloud.job_name = _unique_name(cloud.job_name or "snapshard", job_name)
+        return options
+
+    def __enter__(self) -> DataflowRunner:
+        """Does nothing: each job has machines of its own."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Does nothing."""
+
+    def _wait(self, result: Any, runner: Any, *, job_name: str) -> None:
+        """Waits for the job's end."""
+        from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+        cloud = result._options.view_as(GoogleCloudOptions)
+        job_id = result.job_id()
+        url = (
+            f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job_id}"
+            f"?project={cloud.project}"
+        )
+        # A warning, since Python shows those unasked: whoever starts what costs wants to see it.
+        _LOGGER.warning("The job %r runs on Dataflow: %s", job_name, url)
+        try:
+            # Beam's own wait does this in a thread, which loses what is raised there.
+            runner.poll_for_job_completion(runner, result, None)
+        except KeyboardInterrupt:
+            with contextlib.suppress(Exception):
+                result.cancel()
+                _LOGGER.warning("The job %r is told to stop: %s", job_name, url)
+                raise
+            _LOGGER.warning("The job %r could not be told to stop, and costs: %s", job_name, url)
+            raise
+        except Exception as error:
+            raise RunnerError(
+                f"The job {job_name!r} was lost sight of; it may go on: {url}. Start the same "
+                "build again when it has ended: it goes on from what is finished. What went "
+                f"wrong: {_shortened(str(error))}"
+            ) from None
+        state = str(result.state)
+        if state != _DONE:
+            said = str(getattr(runner, "last_error_msg", None) or "nothing.")
+            raise own_error(said) or RunnerError(
+                f"The job {job_name!r} ended as {state} on Dataflow: {url}. Start the same build "
+                f"again: it goes on from what is finished. What Dataflow said: {_shortened(said)}"
+            )
+
+
+def _unique_name(prefix: str, job_name: str) -> str:
+    """A job's name, which no other that is under way may bear."""
+    stamp = f"-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:6]}"
+    plain = re.sub("[^-a-z0-9]+", "-", f"{prefix}-{job_name}".lower())
+    return plain[: _MAX_NAME - len(stamp)] + stamp
+
+
+def _shortened(text: str) -> str:
+    return text.strip()[-_LAST_WORDS:]
