@@ -136,6 +136,14 @@ def build(
     flink_master: _FlinkMaster = None,
     flink_jar: _FlinkJar = None,
     spark_master: _SparkMaster = None,
+    write_by: Annotated[
+        str,
+        typer.Option(
+            help="How records come to their shard: ranges of runs, the engine's shuffle, or auto. "
+            "Changes no byte.",
+            metavar="WAY",
+        ),
+    ] = "auto",
     repair: Annotated[
         bool,
         typer.Option("--repair", help="Check what is built already; build again what is damaged."),
@@ -162,6 +170,7 @@ def build(
     from . import terminal
     from .pipelines.build import build as run_build
     from .pipelines.readers import check_readers
+    from .pipelines.ways import check_way
 
     _check_root(out)
     engine = _engine(
@@ -183,6 +192,7 @@ def build(
             runner=engine,
             repair=repair,
             retry_rejects=retry_rejects,
+            write_by=check_way(write_by),
             progress=bars,
         )
     if as_json:

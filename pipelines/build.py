@@ -31,6 +31,7 @@ from .retries import latest_amended
 from .snapshot import Snapshot
 from .staging import refuse_while_loading, stage
 from .survey import Survey
+from .ways import WriteBy, check_way
 
 if TYPE_CHECKING:
     from .analyze import AnalysisProcess
@@ -46,6 +47,7 @@ def build(
     runner: str | RunnerConfig = "direct",
     retry_rejects: bool = False,
     repair: bool = False,
+    write_by: WriteBy = "auto",
     progress: Progress | None = None,
 ) -> Snapshot:
     """Builds the snapshot of a recipe, or finds it built.
@@ -70,6 +72,9 @@ def build(
             in the source itself is prepared again anyway. Where a block comes out otherwise,
             another snapshot is published beside the one that there may be.
         repair: Checks a snapshot that is built already, and builds again what is damaged.
+        write_by: How records come to their shard, which changes no byte: "ranges" (each shard
+            reads its slice of every run), "shuffle" (the engine's own), or "auto": the shuffle
+            where slices are too small to be worth a store's request each, about from 40 GB on.
         progress: Told how far each step is.
 
     Returns:
@@ -84,7 +89,7 @@ def build(
     refuse_while_loading("ss.build")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise RecipeError(f"ss.build: limit={limit!r}, expected a number of records, 1 or more.")
-    readers = check_readers(readers)
+    readers, write_by = check_readers(readers), check_way(write_by)
     config = runner_config(runner, workers=workers) if isinstance(runner, str) else runner
     if not isinstance(runner, str) and workers is not None:
         config = dataclasses.replace(config, workers=workers)
@@ -99,6 +104,7 @@ def build(
             readers=readers,
             repair=repair,
             retry_rejects=retry_rejects,
+            write_by=write_by,
         ).run()
 
 
@@ -116,10 +122,17 @@ class Build(BuildSteps):
         readers: Sequence[str] = READERS[:1],
         repair: bool = False,
         retry_rejects: bool = False,
+        write_by: WriteBy = "auto",
     ) -> None:
         """Takes what to build, where to, on what; does nothing yet."""
         super().__init__(
-            recipe, out, runner=runner, progress=progress, limit=limit, readers=readers
+            recipe,
+            out,
+            runner=runner,
+            progress=progress,
+            limit=limit,
+            readers=readers,
+            write_by=write_by,
         )
         self._repair = repair
         self._retry_rejects = retry_rejects
@@ -184,7 +197,7 @@ class Build(BuildSteps):
         with ThreadPoolExecutor(1) as meanwhile:
             leaks = meanwhile.submit(self.shared_contents, prepared, layout)
             serving = meanwhile.submit(self.serving, found, settings)
-            num_written = self.write(found, prepared.digest, layout, settings)
+            num_written = self.write(found, prepared, layout, settings)
         return self.publish(
             found,
             settings,
@@ -196,6 +209,8 @@ class Build(BuildSteps):
                 started=started,
                 seconds=self._seconds,
                 num_written=num_written,
+                written_by=self._written_by,
+                runner=self._runner.name,
                 damage_met=met,
             ),
         )

@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..schemas.fingerprint import digest
 from ..schemas.manifest import FileEntry, ServingEntry
-from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
+from ..schemas.naming import MANIFEST, OutputPaths, ShardName, Workspace, join
 from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
 from ..schemas.runner import JobRunner
@@ -37,9 +37,11 @@ from .serving import put_serving
 from .snapshot import Snapshot
 from .stages import label_of
 from .staging import StagedRecipe
+from .steps import Part
 from .survey import Survey, survey
 from .train_records import train_records
 from .watch import watched
+from .ways import WriteBy, runs_per_task, shuffles
 
 if TYPE_CHECKING:
     from .analyze import AnalysisProcess
@@ -56,13 +58,22 @@ class BuildNotes:
         started: When it began, in seconds since 1970.
         seconds: How long each step took, by its name.
         num_written: Shards that were not there yet.
+        written_by: Which way these were written; None where there were none.
+        runner: The engine's name.
         damage_met: What of earlier builds' work was damaged, in words.
     """
 
     started: float
     seconds: Mapping[str, float]
     num_written: int
+    written_by: str | None
+    runner: str
     damage_met: Sequence[str] = ()
+
+
+def shard_names(layout: Layout, settings: ShardSettings) -> Sequence[ShardName]:
+    """The names of all planned shards' files, in order."""
+    return [shard_name(shard, settings) for plan in layout.splits for shard in plan.shards]
 
 
 class BuildSteps:
@@ -77,6 +88,7 @@ class BuildSteps:
         progress: Progress,
         limit: int | None = None,
         readers: Sequence[str] = READERS[:1],
+        write_by: WriteBy = "auto",
     ) -> None:
         """Takes what to build, where to, on what; does nothing yet."""
         self._recipe = recipe
@@ -86,6 +98,8 @@ class BuildSteps:
         self._limit = limit
         self._readers = readers
         self._progress = progress
+        self._write_by = write_by
+        self._written_by: WriteBy | None = None
         self._seconds: dict[str, float] = {}
 
     def survey(self) -> Survey:
@@ -215,28 +229,69 @@ class BuildSteps:
         )
 
     def write(
-        self, found: Survey, summary_digest: str, layout: Layout, settings: ShardSettings
+        self,
+        found: Survey,
+        prepared: Prepared,
+        layout: Layout,
+        settings: ShardSettings,
+        *,
+        part: Part | None = None,
     ) -> int:
-        """Makes sure that all shards are in place; gives how many were written."""
-        names = [shard_name(shard, settings) for plan in layout.splits for shard in plan.shards]
+        """Makes sure that all shards, or a part of them, are in place; gives how many it wrote."""
+        names = shard_names(layout, settings)
+        if part is not None:
+            names = part.of(names)
         outputs = [self._workspace.shard_info(found.fingerprint, str(name)) for name in names]
         with self._timed("write"):
             missing = missing_shards(settings, names)
             if missing:
                 with watched(self._progress, "write", outputs=outputs, unit="shards"):
-                    from .write import WriteShards
-
-                    job = WriteShards(
-                        settings,
-                        layout.splits,
-                        summary_digest,
-                        self._runner.threads_per_worker,
-                    )
+                    job = self._write_job(prepared, layout, settings, missing=set(missing))
                     self._runner.run(lambda pipeline: pipeline | job, job_name="write")
             else:
                 self._progress.start("write", total=len(outputs), unit="shards")
-        self._progress.finish("write", reused=not missing)
+        by_shuffle = "by the engine's shuffle" if self._written_by == "shuffle" else ""
+        self._progress.finish("write", reused=not missing, note=by_shuffle)
         return len(missing)
+
+    def _write_job(
+        self,
+        prepared: Prepared,
+        layout: Layout,
+        settings: ShardSettings,
+        *,
+        missing: Set[ShardName],
+    ) -> Any:
+        """The job that writes shards, by one way or the other."""
+        from .shuffle import ShuffleShards
+        from .write import WriteShards
+
+        runs = [entry.run for entry in prepared.summary.entries]
+        shards = [shard for plan in layout.splits for shard in plan.shards]
+        if not shuffles(
+            self._write_by,
+            runs,
+            num_shards=len(shards),
+            workspace=self._workspace.root,
+            engine=self._runner.name,
+        ):
+            self._written_by = "ranges"
+            splits = [
+                dataclasses.replace(
+                    plan, shards=tuple(s for s in plan.shards if shard_name(s, settings) in missing)
+                )
+                for plan in layout.splits
+            ]
+            return WriteShards(settings, splits, prepared.digest, self._runner.threads_per_worker)
+        self._written_by = "shuffle"
+        names = shard_names(layout, settings)
+        return ShuffleShards(
+            settings,
+            prepared.digest,
+            wanted=[number for number, name in enumerate(names) if name in missing],
+            num_runs=len(runs),
+            group=runs_per_task(runs, num_shards=len(shards)),
+        )
 
     def shared_contents(self, prepared: Prepared, layout: Layout) -> Mapping[str, int]:
         """How many contents stand in several splits."""
@@ -280,9 +335,10 @@ class BuildSteps:
                 "source": told_source(found),
             },
             "retried": {"blocks": prepared.num_retried, "amended": prepared.num_amended},
-            "runner": self._runner.name,
+            "runner": notes.runner,
             "seconds": {name: round(value, 3) for name, value in notes.seconds.items()},
             "shards": {
+                "by": notes.written_by,
                 "total": sum(len(plan.shards) for plan in layout.splits),
                 "written": notes.num_written,
             },
