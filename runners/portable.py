@@ -20,7 +20,8 @@ from .quiet import quiet, quiet_threads
 
 _RAISED = re.compile(
     # Dataflow adds where it passed through.
-    r"snapshard\.schemas\.errors\.(\w+): (.*?)(?: \[while running '|\n\s*passed through:|\Z)",
+    r"snapshard\.schemas\.errors\.(\w+): "
+    r"(.*?)(?: \[while running '|\n\s*passed through:|\n\nDuring handling of the above |\Z)",
     re.DOTALL,
 )
 _LAST_WORDS = 2000

@@ -22,20 +22,30 @@ def quiet(*further: str) -> Iterator[None]:
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.CRITICAL + 1)
             silenced.append(logger)
+    root = logging.getLogger()
+    root.addFilter(_is_not_beams)
     try:
         yield
     finally:
+        root.removeFilter(_is_not_beams)
         for logger in silenced:
             logger.setLevel(logging.NOTSET)
 
 
+def _is_not_beams(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is not what Beam passes on of a job server."""
+    return "apache_beam" not in record.pathname
+
+
 @contextlib.contextmanager
 def quiet_threads() -> Iterator[None]:
-    """Keeps what Beam's threads raise when an engine hangs up off the terminal.
+    """Keeps what Beam's threads raise when an engine hangs up, or print, off the terminal.
 
     Workers in this process lose their connection at the end of every job; a job that failed is
     told by its result.
     """
+    from apache_beam.runners.worker import sdk_worker
+
     shown: Callable[[threading.ExceptHookArgs], object] = threading.excepthook
 
     def hook(raised: threading.ExceptHookArgs) -> None:
@@ -43,10 +53,17 @@ def quiet_threads() -> Iterator[None]:
             shown(raised)
 
     threading.excepthook = hook
+    # What a step raises goes to standard error as a traceback, and to the engine.
+    vars(sdk_worker)["print"] = _unprinted
     try:
         yield
     finally:
         threading.excepthook = shown
+        vars(sdk_worker).pop("print")
+
+
+def _unprinted(*_: object, **__: object) -> None:
+    """Prints nothing."""
 
 
 def _is_hanging_up(error: BaseException | None) -> bool:
