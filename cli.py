@@ -14,10 +14,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .cli_options import (
+    BEAM_OPTIONS,
+    FlinkJar,
+    FlinkMaster,
+    Limit,
+    Runner,
+    SnapshotPath,
+    Source,
+    SparkMaster,
+    check_root,
+    engine_of,
+    recipe_of,
+)
+
 if TYPE_CHECKING:
     from .pipelines.snapshot import Snapshot
-    from .schemas.recipe import Recipe
-    from .schemas.runner import RunnerConfig
 
 _WITH_THREADS = {"pyarrow", "tensorflow"}
 """Libraries whose threads may still run in the end."""
@@ -31,66 +43,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-_Source = Annotated[
-    str,
-    typer.Argument(
-        help="A recipe file (.py), or raw data itself: a folder of class folders of images, a "
-        "CSV file or a folder of them; a path, a glob or a URL.",
-        metavar="SOURCE",
-        show_default=False,
-    ),
-]
-_Limit = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Take so many records, those with the lowest keys: for a dry run.",
-        metavar="N",
-        show_default=False,
-    ),
-]
-_Runner = Annotated[
-    str,
-    typer.Option(
-        help="Where the jobs run: direct, prism, flink, spark, or a TOML file that names one with "
-        "its settings. Changes no byte.",
-        metavar="ENGINE",
-    ),
-]
-_FlinkMaster = Annotated[
-    str | None,
-    typer.Option(
-        help="A Flink cluster's web address, host:port; without it Flink runs on this machine.",
-        metavar="HOST:PORT",
-        show_default=False,
-    ),
-]
-_FlinkJar = Annotated[
-    str | None,
-    typer.Option(
-        help="Beam's job server for Flink; by default what SNAPSHARD_FLINK_JAR names.",
-        metavar="FILE",
-        show_default=False,
-    ),
-]
-_SparkMaster = Annotated[
-    str | None,
-    typer.Option(
-        help="A Spark cluster's master, spark://host:7077; without it Spark runs on this machine.",
-        metavar="URL",
-        show_default=False,
-    ),
-]
-_BEAM_OPTIONS = {"allow_extra_args": True}
-"""What follows ``--`` goes to Beam."""
-_SnapshotPath = Annotated[
-    str,
-    typer.Argument(
-        help="A snapshot's folder, or one that holds snapshots: then the latest.",
-        metavar="SNAPSHOT",
-    ),
-]
 
 
 def _version(wanted: bool) -> None:
@@ -110,10 +62,10 @@ def options(
     """Turns raw files into a training-ready snapshot, once: TFRecord shards and their reader."""
 
 
-@app.command(context_settings=_BEAM_OPTIONS)
+@app.command(context_settings=BEAM_OPTIONS)
 def build(
     context: typer.Context,
-    source: _Source,
+    source: Source,
     out: Annotated[str, typer.Option(help="Output root: a folder or URL.", metavar="DIR")],
     workers: Annotated[
         int | None,
@@ -124,7 +76,7 @@ def build(
             show_default=False,
         ),
     ] = None,
-    limit: _Limit = None,
+    limit: Limit = None,
     readers: Annotated[
         str,
         typer.Option(
@@ -132,10 +84,10 @@ def build(
             metavar="NAMES",
         ),
     ] = "tf",
-    runner: _Runner = "direct",
-    flink_master: _FlinkMaster = None,
-    flink_jar: _FlinkJar = None,
-    spark_master: _SparkMaster = None,
+    runner: Runner = "direct",
+    flink_master: FlinkMaster = None,
+    flink_jar: FlinkJar = None,
+    spark_master: SparkMaster = None,
     write_by: Annotated[
         str,
         typer.Option(
@@ -172,8 +124,8 @@ def build(
     from .pipelines.readers import check_readers
     from .pipelines.ways import check_way
 
-    _check_root(out)
-    engine = _engine(
+    check_root(out)
+    engine = engine_of(
         runner,
         context.args,
         workers=workers,
@@ -182,7 +134,7 @@ def build(
         spark_master=spark_master,
     )
     wanted = check_readers(name.strip() for name in readers.split(","))
-    recipe = _recipe_of(source)
+    recipe = recipe_of(source)
     with terminal.Bars() as bars:
         snapshot = run_build(
             recipe,
@@ -204,8 +156,78 @@ def build(
     terminal.say(f"{'already built' if snapshot.cached else 'built'}: {snapshot.path}")
 
 
+@app.command(context_settings=BEAM_OPTIONS)
+def step(
+    context: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="inventory, prepare, analyze, plan, write, verify or publish; each needs those "
+            "before it.",
+            metavar="STEP",
+        ),
+    ],
+    source: Source,
+    out: Annotated[str, typer.Option(help="Output root: a folder or URL.", metavar="DIR")],
+    part: Annotated[
+        str | None,
+        typer.Option(
+            help="A part of prepare or write alone, 1/8 to 8/8. Then prepare is still to be run, "
+            "which finds it done.",
+            metavar="PART",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False)] = None,
+    limit: Limit = None,
+    readers: Annotated[str, typer.Option(help="As a build has it.", metavar="NAMES")] = "tf",
+    runner: Runner = "direct",
+    flink_master: FlinkMaster = None,
+    flink_jar: FlinkJar = None,
+    spark_master: SparkMaster = None,
+    write_by: Annotated[str, typer.Option(help="As a build has it.", metavar="WAY")] = "auto",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object as the last line.")
+    ] = False,
+) -> None:
+    """Run one step of a build, as a scheduler's task; one that is done does nothing.
+
+    All steps of a build take the same recipe, --out, --limit and --readers.
+    """
+    from . import terminal
+    from .pipelines.build import run_step
+    from .pipelines.ways import check_way
+
+    check_root(out)
+    engine = engine_of(
+        runner,
+        context.args,
+        workers=workers,
+        flink_master=flink_master,
+        flink_jar=flink_jar,
+        spark_master=spark_master,
+    )
+    recipe = recipe_of(source)
+    with terminal.Bars() as bars:
+        report = run_step(
+            recipe,
+            out,
+            name,
+            part=part,
+            limit=limit,
+            readers=[name.strip() for name in readers.split(",")],
+            runner=engine,
+            write_by=check_way(write_by),
+            progress=bars,
+        )
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        terminal.say(report.line())
+
+
 @app.command()
-def init(source: _Source) -> None:
+def init(source: Source) -> None:
     """Print the recipe that raw data suggests, as a file worth keeping."""
     from . import terminal
     from .pipelines.suggest import describe_suggestion
@@ -215,8 +237,8 @@ def init(source: _Source) -> None:
 
 @app.command()
 def plan(
-    source: _Source,
-    limit: _Limit = None,
+    source: Source,
+    limit: Limit = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -246,7 +268,7 @@ def plan(
         for shares in shares_of_snapshot(Snapshot.open(source), workers):
             terminal.show_shares(shares, batch_size, exact=True)
         return
-    recipe = _recipe_of(source)
+    recipe = recipe_of(source)
     with terminal.Bars() as bars:
         found = forecast(recipe, progress=bars, limit=limit)
     skipped = ", ".join(f"{reason}: {number:,}" for reason, number in found.num_skipped.items())
@@ -273,7 +295,7 @@ def plan(
 
 
 @app.command()
-def inspect(snapshot: _SnapshotPath) -> None:
+def inspect(snapshot: SnapshotPath) -> None:
     """Show what a snapshot holds."""
     from . import terminal
     from .pipelines.snapshot import Snapshot
@@ -304,7 +326,7 @@ def inspect(snapshot: _SnapshotPath) -> None:
 
 @app.command()
 def verify(
-    snapshot: _SnapshotPath,
+    snapshot: SnapshotPath,
     sample: Annotated[
         str | None,
         typer.Option(
@@ -395,7 +417,7 @@ def why(
             help="Another snapshot's folder; with a recipe, the --out of its builds.", metavar="B"
         ),
     ],
-    limit: _Limit = None,
+    limit: Limit = None,
     readers: Annotated[
         str, typer.Option(help="With a recipe: as its build has it.", metavar="NAMES")
     ] = "tf",
@@ -418,7 +440,7 @@ def why(
     if lies_at(old):
         found = explain(Snapshot.open(old), Snapshot.open(new), num_shown=files)
     else:
-        recipe = _recipe_of(old)
+        recipe = recipe_of(old)
         wanted = [name.strip() for name in readers.split(",")]
         with terminal.Bars() as bars:
             found = why_not_found(
@@ -502,7 +524,7 @@ def rejects(
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def bench(context: typer.Context, snapshot: _SnapshotPath) -> None:
+def bench(context: typer.Context, snapshot: SnapshotPath) -> None:
     """Measure how fast a snapshot reads here; what follows it goes to its own reader_tools.py.
 
     For example: snapshard bench SNAPSHOT --batch-size 256 --sweep --mb-per-s 10,100. All that it
@@ -514,7 +536,7 @@ def bench(context: typer.Context, snapshot: _SnapshotPath) -> None:
     raise typer.Exit(run_bench(Snapshot.open(snapshot), context.args))
 
 
-@app.command("check-runner", context_settings=_BEAM_OPTIONS)
+@app.command("check-runner", context_settings=BEAM_OPTIONS)
 def check_runner(
     context: typer.Context,
     engine: Annotated[
@@ -530,15 +552,15 @@ def check_runner(
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False)] = None,
-    flink_master: _FlinkMaster = None,
-    flink_jar: _FlinkJar = None,
-    spark_master: _SparkMaster = None,
+    flink_master: FlinkMaster = None,
+    flink_jar: FlinkJar = None,
+    spark_master: SparkMaster = None,
 ) -> None:
     """Look whether an engine can run builds: what it needs, then a small job."""
     from . import terminal
     from .pipelines.check_runner import check_runner as run_check
 
-    config = _engine(
+    config = engine_of(
         engine,
         context.args,
         workers=workers,
@@ -575,24 +597,13 @@ def gc(
     for path in report.unpublished:
         terminal.say(f"{'would remove' if dry_run else 'removed'} {path}, which is not published")
     for path in report.busy:
-        terminal.show_warning(f"{path} is left alone: a build is at work there.")
+        terminal.show_warning(
+            f"{path} is left alone: a build is at work there, or a chain of steps is under way."
+        )
     terminal.say(
         f"{'would free' if dry_run else 'freed'} {terminal.human_bytes(report.num_bytes)} in "
         f"{terminal.human_count(report.num_files, 'files')}"
     )
-
-
-def _engine(name: str, beam_options: list[str], **settings: str | int | None) -> RunnerConfig:
-    """What the arguments say of the engine."""
-    from .pipelines.engines import runner_config
-
-    for option in beam_options:
-        if not option.startswith("--"):
-            raise typer.BadParameter(
-                f"Got unexpected extra argument ({option}). Options of Beam follow --, each as "
-                "--name=value."
-            )
-    return runner_config(name, **settings, beam_options=tuple(beam_options) or None)
 
 
 def _rebuild(snapshot: str, shard: str | None, source: str | None, *, as_json: bool) -> int:
@@ -605,38 +616,11 @@ def _rebuild(snapshot: str, shard: str | None, source: str | None, *, as_json: b
             "--rebuild-shard and --from go together: --from names the recipe or the data that the "
             "snapshot was built from. No code that lies beside a snapshot is run."
         )
-    recipe = _recipe_of(source)
+    recipe = recipe_of(source)
     with terminal.Bars() as bars:
         found = rebuild_shard(snapshot, shard, recipe, progress=bars)
     terminal.say(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
     return found.exit_code
-
-
-def _check_root(out: str) -> None:
-    """Refuses an output root that cannot be one."""
-    from .schemas.errors import RecipeError
-    from .transforms import storage
-
-    if not out:
-        raise RecipeError("--out is empty, expected a folder or URL.")
-    if storage.is_local(out):
-        path = storage.local_path(out)
-        if os.path.exists(path) and not os.path.isdir(path):
-            raise RecipeError(f"--out: {path} is a file, expected a folder. Choose another place.")
-
-
-def _recipe_of(source: str) -> Recipe:
-    """The recipe in a file, or the one that raw data suggests, shown."""
-    if source.endswith(".py"):
-        from .pipelines.staging import load_recipe_file
-
-        return load_recipe_file(source)
-    from . import terminal
-    from .pipelines.suggest import recipe_text, suggest_recipe
-
-    recipe = suggest_recipe(source)
-    terminal.show_note(recipe_text(recipe))
-    return recipe
 
 
 def _json_facts(snapshot: Snapshot) -> dict[str, Any]:

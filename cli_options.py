@@ -1,0 +1,112 @@
+"""What commands have in common: arguments and options, and what is made of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from .schemas.recipe import Recipe
+    from .schemas.runner import RunnerConfig
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="A recipe file (.py), or raw data itself: a folder of class folders of images, a "
+        "CSV file or a folder of them; a path, a glob or a URL.",
+        metavar="SOURCE",
+        show_default=False,
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Take so many records, those with the lowest keys: for a dry run.",
+        metavar="N",
+        show_default=False,
+    ),
+]
+Runner = Annotated[
+    str,
+    typer.Option(
+        help="Where the jobs run: direct, prism, flink, spark, or a TOML file that names one with "
+        "its settings. Changes no byte.",
+        metavar="ENGINE",
+    ),
+]
+FlinkMaster = Annotated[
+    str | None,
+    typer.Option(
+        help="A Flink cluster's web address, host:port; without it Flink runs on this machine.",
+        metavar="HOST:PORT",
+        show_default=False,
+    ),
+]
+FlinkJar = Annotated[
+    str | None,
+    typer.Option(
+        help="Beam's job server for Flink; by default what SNAPSHARD_FLINK_JAR names.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+SparkMaster = Annotated[
+    str | None,
+    typer.Option(
+        help="A Spark cluster's master, spark://host:7077; without it Spark runs on this machine.",
+        metavar="URL",
+        show_default=False,
+    ),
+]
+BEAM_OPTIONS = {"allow_extra_args": True}
+"""What follows ``--`` goes to Beam."""
+SnapshotPath = Annotated[
+    str,
+    typer.Argument(
+        help="A snapshot's folder, or one that holds snapshots: then the latest.",
+        metavar="SNAPSHOT",
+    ),
+]
+
+
+def engine_of(name: str, beam_options: list[str], **settings: str | int | None) -> RunnerConfig:
+    """What the arguments say of the engine."""
+    from .pipelines.engines import runner_config
+
+    for option in beam_options:
+        if not option.startswith("--"):
+            raise typer.BadParameter(
+                f"Got unexpected extra argument ({option}). Options of Beam follow --, each as "
+                "--name=value."
+            )
+    return runner_config(name, **settings, beam_options=tuple(beam_options) or None)
+
+
+def check_root(out: str) -> None:
+    """Refuses an output root that cannot be one."""
+    from .schemas.errors import RecipeError
+    from .transforms import storage
+
+    if not out:
+        raise RecipeError("--out is empty, expected a folder or URL.")
+    if storage.is_local(out):
+        path = storage.local_path(out)
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise RecipeError(f"--out: {path} is a file, expected a folder. Choose another place.")
+
+
+def recipe_of(source: str) -> Recipe:
+    """The recipe in a file, or the one that raw data suggests, shown."""
+    if source.endswith(".py"):
+        from .pipelines.staging import load_recipe_file
+
+        return load_recipe_file(source)
+    from . import terminal
+    from .pipelines.suggest import recipe_text, suggest_recipe
+
+    recipe = suggest_recipe(source)
+    terminal.show_note(recipe_text(recipe))
+    return recipe
