@@ -15,12 +15,13 @@ from ..schemas.features import Features
 from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe, Source
 from ..schemas.splits import Splits
+from ..transforms.key_histogram import KeyBins
 from ..transforms.keys import record_keys
 from ..transforms.opened_source import open_source
 from ..transforms.prepare.compile import StepRunner
 from ..transforms.prepare.pixel_parts import parts_by_pixels
 from ..transforms.rejects import Dropped
-from ..transforms.summary import Summary
+from ..transforms.summary import Summary, name_summary
 from ..transforms.validate import Validator
 from .extraction import reading
 from .keying import RecordKeys
@@ -55,6 +56,8 @@ class PrepareConfig:
     """The sha256 of each file beside the source, by URL."""
     amended: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The runs that stand for others since blocks were retried: id -> id."""
+    bins: KeyBins = KeyBins()  # noqa: RUF009
+    """What the runs' summaries count by."""
 
     def run_id(self, unit: WorkUnit) -> str:
         """The name of a unit's run."""
@@ -143,6 +146,7 @@ def run_files(config: PrepareConfig, recipe: Recipe) -> RunFiles:
         label=label_of(recipe, config.features.outputs),
         stratify_by=recipe.splits.stratify_by if last else None,
         suffix=keys_suffix(recipe.splits) if last else "plain",
+        bins=config.bins,
     )
 
 
@@ -176,5 +180,6 @@ class SourceReader:
 def summary_digest(config: PrepareConfig, units: Sequence[WorkUnit], splits: Splits) -> str:
     """Names the summary of these units' runs."""
     run_ids = sorted(config.run_id(unit) for unit in units)
-    text = "\n".join([keys_suffix(splits), *run_ids])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    counted_by = [] if config.bins == KeyBins() else [repr(config.bins)]
+    text = "\n".join([keys_suffix(splits), *counted_by, *run_ids])
+    return name_summary(hashlib.sha256(text.encode()).hexdigest()[:32], len(units))

@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
 
 from ..schemas.naming import Workspace
-from ..transforms.key_histogram import NUM_KEY_BINS, KeyColumns
+from ..transforms import storage
+from ..transforms.key_histogram import BIN_BITS, KeyColumns
 from ..transforms.runs import KEY, NUM_BYTES, PARTITION, STRATUM, KeyRange, RunReader, keys_schema
 from ..transforms.summary import RunEntry
 
-_BIN_WIDTH = (1 << 64) // NUM_KEY_BINS
+_REQUESTS = 32
+"""Runs that are read at once from a store."""
 
 
 def key_columns_reader(
-    entries: Sequence[RunEntry], *, workspace: Workspace, suffix: str
+    entries: Sequence[RunEntry], *, workspace: Workspace, suffix: str, bits: int = BIN_BITS
 ) -> Callable[[Collection[tuple[int, int]]], KeyColumns]:
-    """Gives a function that reads the rows of some (partition, bin) pairs from all key files."""
-    readers = [
-        RunReader(workspace.run_keys(entry.run.run_id, suffix), entry.keys, keys_schema())
-        for entry in entries
-    ]
+    """Gives a function that reads the rows of some (partition, bin) pairs from all key files.
+
+    Args:
+        entries: The runs.
+        workspace: Where they lie.
+        suffix: Names their key files.
+        bits: There are 2**bits bins.
+    """
+    readers: list[RunReader] = []
 
     def read(bins: Collection[tuple[int, int]]) -> KeyColumns:
-        found = [
-            batch
-            for partition, start, stop in _stretches(bins)
-            for reader in readers
-            for batch in reader.read(
-                KeyRange(partition, start * _BIN_WIDTH, (stop + 1) * _BIN_WIDTH)
+        if not readers:
+            readers.extend(
+                RunReader(workspace.run_keys(entry.run.run_id, suffix), entry.keys, keys_schema())
+                for entry in entries
             )
+        width = 1 << (64 - bits)
+        ranges = [
+            KeyRange(partition, start * width, (stop + 1) * width)
+            for partition, start, stop in _stretches(bins)
         ]
-        records = pa.Table.from_batches(found, keys_schema()).combine_chunks()
+        # A store answers slowly, and many at once.
+        with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
+            found = pool.map(lambda reader: list(reader.read_all(ranges)), readers)
+            batches = [batch for of_run in found for batch in of_run]
+        records = pa.Table.from_batches(batches, keys_schema()).combine_chunks()
 
         def values(name: str) -> np.ndarray:
             return np.asarray(records.column(name))

@@ -15,9 +15,10 @@ from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe
 from ..schemas.shards import Compression
 from ..transforms import storage
+from ..transforms.key_histogram import BIN_BITS
 from ..transforms.sealed import put_sealed, read_sealed
 from ..transforms.shards import load_graph, run_readers
-from ..transforms.sizing import measure_sample
+from ..transforms.sizing import SAMPLE_RUNS, measure_sample
 from ..transforms.summary import Summary
 from .compression import choose_compression
 from .key_columns import key_columns_reader
@@ -45,7 +46,10 @@ def plan_with(
 ) -> tuple[SplitPlan, ...]:
     """Plans splits and shards; ``size_ratio`` is stored by prepared bytes."""
     reader = key_columns_reader(
-        summary.entries, workspace=workspace, suffix=keys_suffix(recipe.splits)
+        summary.entries,
+        workspace=workspace,
+        suffix=keys_suffix(recipe.splits),
+        bits=BIN_BITS if limit is not None else summary.histogram.bits,
     )
     return plan_splits(
         summary.histogram,
@@ -66,7 +70,7 @@ def lay_out(
         return planned, True
     recipe = found.recipe
     sizes = measure_sample(
-        run_readers(summary.entries, workspace, found.features.prepared),
+        run_readers(summary.table.of_lowest_keys(SAMPLE_RUNS), workspace, found.features.prepared),
         partitions=range(len(recipe.splits.names)),
         prepared=found.features.prepared,
         graph=load_graph(graph),

@@ -13,7 +13,6 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ..schemas.blocks import SourceFile
@@ -61,7 +60,7 @@ def lowest_records(
         return _below(read_keys(pairs), stop)
 
     bin_ = stop >> BIN_SHIFT
-    whole = _entries(histogram, np.flatnonzero(histogram.bin < bin_))
+    whole = histogram.take(np.flatnonzero(histogram.bin < bin_))
     pairs = _pairs(histogram, bin_)
     if not pairs or stop % (1 << BIN_SHIFT) == 0:
         return whole, read_below, stop
@@ -88,20 +87,6 @@ def _pairs(histogram: KeyHistogram, bin_: int) -> list[tuple[int, int]]:
     """The (partition, bin) pairs of a bin that hold records."""
     partitions = np.unique(histogram.partition[histogram.bin == bin_])
     return [(int(partition), bin_) for partition in partitions]
-
-
-def _entries(histogram: KeyHistogram, rows: npt.NDArray[np.intp]) -> KeyHistogram:
-    """Some entries of a histogram; strata that are left without any are left out."""
-    used, strata = np.unique(histogram.stratum[rows], return_inverse=True)
-    return KeyHistogram(
-        tuple(histogram.strata[index] for index in used),
-        histogram.partition[rows],
-        strata.astype(np.int32),
-        histogram.bin[rows],
-        histogram.num_records[rows],
-        histogram.num_bytes[rows],
-        histogram.max_bytes[rows],
-    )
 
 
 def _below(columns: KeyColumns, stop: int) -> KeyColumns:

@@ -2,7 +2,8 @@
 
 Pure: data in, data out. Keys are read, through a function that the caller gives, only of the
 few bins of the histogram that a cut falls into, in two rounds: first the ends of the splits,
-then the cuts between shards.
+then the cuts between shards. Of a histogram of fine bins, which many runs have, none is read
+where cuts at the bins' edges are good enough.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ..schemas.blocks import ShardPlan, SplitPlan
+from ..schemas.errors import RecipeError
 from ..schemas.shards import Shards
 from ..schemas.splits import KEY_SPACE, Splits
-from ..transforms.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
+from ..transforms.key_histogram import BIN_BITS, KeyHistogram
 from ..transforms.tfrecord import FRAME_BYTES
 from .cuts import balanced_cuts, even_targets, nearest_cuts
 from .key_rows import Ints, KeyRows, KeyRowsReader, ReadKeys
 from .limits import Limit, lowest_records
-from .split_ends import SplitContent, find_splits
+from .split_ends import SplitContent, find_splits, fine_splits
 
 _FINE_RECORDS = 1_000_000
 """Up to so many records of a split, all keys are read where shards are too small to cut blindly."""
+_MANY_ROWS = 1 << 24
+"""So many keys are read of fine bins at the most: each pass over them asks every run."""
 
 
 def plan_splits(
@@ -47,11 +51,14 @@ def plan_splits(
     has over a million records, the keys around the cuts alone are looked at: then by up to
     two records of the size found there.) With ``num_examples`` each shard but the last holds
     exactly so many records. Records of equal keys stay together, which 64-bit keys of
-    different ids do not have but by chance.
+    different ids do not have but by chance. Of fine bins, shards may differ by the heaviest bin,
+    where cuts within 1 % would need the keys of more than 16.8 million records: with ``bins_for``,
+    that is of more than some 100,000 shards.
 
     Args:
-        histogram: All prepared records. Partitions: the split's index where splits are partitioned,
-            else 0. Strata: the values of ``stratify_by`` as text.
+        histogram: All prepared records. Partitions: the split's index where splits are partitioned
+            or bins are fine (see :class:`~.KeyBins`), else 0. Strata: the values of
+            ``stratify_by`` as text.
         splits: Names and fractions.
         shards: The settings that give each split its number of shards.
         size_ratio: Stored bytes per encoded byte, for the number of shards: 1.0 but with GZIP
@@ -64,29 +71,44 @@ def plan_splits(
         A plan per split, in the order of the splits; one without records has no shards.
 
     Raises:
-        RecipeError: if the settings give a split no number of shards.
+        RecipeError: if the settings give a split no number of shards, or if ``num_examples`` would
+            need the keys of more records than can be read.
         StorageError: if ``read_keys`` gives other records than the histogram counted.
     """
     stratified = splits.stratify_by is not None
     stop = KEY_SPACE
     if limit is not None:
+        histogram = histogram.coarse(partitioned=splits.partitioned)
         histogram, read_keys, stop = lowest_records(histogram, read_keys, limit)
-    reader = KeyRowsReader(histogram, read_keys, stratified)
-    contents = find_splits(histogram, splits=splits, reader=reader, stop=stop)
-    cutters = [
-        _Cutter.of(content, shards=shards, size_ratio=size_ratio)
-        for content in contents
-        if content.num_records.any()
-    ]
+    if histogram.bits > BIN_BITS:
+        contents = fine_splits(histogram, splits)
+        if not splits.partitioned:
+            nowhere = np.broadcast_to(np.int16(0), histogram.partition.shape)
+            histogram = dataclasses.replace(histogram, partition=nowhere)
+        reader = KeyRowsReader(histogram, read_keys, stratified)
+    else:
+        reader = KeyRowsReader(histogram, read_keys, stratified)
+        contents = find_splits(histogram, splits=splits, reader=reader, stop=stop)
+    planned: dict[str, tuple[ShardPlan, ...]] = {}
+    cutters = []
+    for content in contents:
+        if not len(content.bins) or not content.num_records.any():
+            continue
+        cutter = _Cutter.of(content, shards=shards, size_ratio=size_ratio)
+        if cutter.wanted.any():
+            cutters.append(cutter)
+        else:
+            # At once: of fine bins, what a cutter holds is large.
+            planned[content.name] = cutter.shards()
     pairs = {
         (cutter.content.partition, int(bin_))
         for cutter in cutters
-        for bin_ in np.flatnonzero(cutter.wanted)
+        for bin_ in cutter.content.bins[cutter.wanted]
     }
     for rows in reader.batches(pairs):
         for cutter in cutters:
             cutter.add(rows)
-    planned = {cutter.content.name: cutter.shards() for cutter in cutters}
+    planned |= {cutter.content.name: cutter.shards() for cutter in cutters}
     return tuple(
         SplitPlan(
             name=content.name,
@@ -141,7 +163,7 @@ class _Cutter:
     fine: bool
     """Whether all records are looked at, not only those next to a target."""
     wanted: npt.NDArray[np.bool_]
-    """bool[4096], the bins whose rows are needed."""
+    """Of the content's bins, those whose rows are needed."""
     parts: list[_Atoms]
 
     @classmethod
@@ -163,10 +185,17 @@ class _Cutter:
         hit = np.searchsorted(bounds, floors, side="right") - 1
         several = content.num_records > 1
         # A target at a bin's edge is met without reading; so is one in a bin of one record.
-        wanted = np.zeros(NUM_KEY_BINS, np.bool_)
+        wanted = np.zeros(len(content.bins), np.bool_)
         wanted[hit[(bounds[hit] != floors) & several[hit]]] = True
         fine = False
-        if not by_count and num_shards > 1:
+        if content.bits > BIN_BITS:
+            # By number, all targets must be met; by size, most often the edges of bins do.
+            rows = int(content.num_records[wanted].sum())
+            if by_count and rows > _MANY_ROWS:
+                raise RecipeError(_say_too_many(content, rows, num_shards))
+            if not by_count and (rows > _MANY_ROWS or _level_at_edges(whole, bounds, num_shards)):
+                wanted[:] = False
+        elif not by_count and num_shards > 1:
             # A cut misses its target by half a record at the most, so two shards differ by two.
             local = int(content.max_bytes[hit].max()) + FRAME_BYTES
             largest = int(content.max_bytes.max()) + FRAME_BYTES
@@ -174,12 +203,15 @@ class _Cutter:
             fine = coarse and num_records <= _FINE_RECORDS
         if fine:
             wanted = several
-        unread = np.flatnonzero((content.num_records > 0) & ~wanted)
-        return cls(content, targets, by_count, fine, wanted, [whole.take(unread)])
+        unread = (content.num_records > 0) & ~wanted
+        parts = [whole if unread.all() else whole.take(np.flatnonzero(unread))]
+        return cls(content, targets, by_count, fine, wanted, parts)
 
     def add(self, rows: KeyRows) -> None:
         """Takes the split's rows out of a batch that holds whole bins."""
-        rows = rows.take(np.flatnonzero(self.wanted[rows.bins]))
+        content = self.content
+        place = np.minimum(np.searchsorted(content.bins, rows.bins), len(content.bins) - 1)
+        rows = rows.take(np.flatnonzero(self.wanted[place] & (content.bins[place] == rows.bins)))
         rows = rows.take(np.flatnonzero(self.content.holds(rows)))
         if not len(rows.keys):
             return
@@ -191,7 +223,9 @@ class _Cutter:
 
     def _next_to_targets(self, atoms: _Atoms) -> _Atoms:
         """Joins the atoms of each bin but for the bounds next to a target: little to keep."""
-        bins = (atoms.keys >> np.uint64(BIN_SHIFT)).astype(np.int64)
+        bins = np.searchsorted(
+            self.content.bins, (atoms.keys >> np.uint64(64 - self.content.bits)).astype(np.int64)
+        )
         starts = np.flatnonzero(np.diff(bins, prepend=-1))
         weights = atoms.weights(by_count=self.by_count)
         before = np.cumsum(weights) - weights
@@ -204,13 +238,16 @@ class _Cutter:
 
     def shards(self) -> tuple[ShardPlan, ...]:
         """Cuts; all rows of the wanted bins have been added."""
-        atoms = _Atoms(
-            *(
-                np.concatenate([getattr(part, column.name) for part in self.parts])
-                for column in dataclasses.fields(_Atoms)
+        if len(self.parts) == 1:
+            atoms = self.parts[0]
+        else:
+            atoms = _Atoms(
+                *(
+                    np.concatenate([getattr(part, column.name) for part in self.parts])
+                    for column in dataclasses.fields(_Atoms)
+                )
             )
-        )
-        atoms = atoms.take(np.argsort(atoms.keys))
+            atoms = atoms.take(np.argsort(atoms.keys))
         bounds = _bounds(atoms.weights(by_count=self.by_count))
         # Fewer only where records share their keys.
         num_shards = min(len(self.targets) + 1, len(atoms.keys))
@@ -229,7 +266,8 @@ class _Cutter:
         if len(ranges) > 1:
             # The ranges of strata reach out to where other strata have no record of the split.
             start = max(start, int(atoms.keys[0]))
-            stop = min(stop, ((int(atoms.keys[-1]) >> BIN_SHIFT) + 1) << BIN_SHIFT)
+            shift = 64 - self.content.bits
+            stop = min(stop, ((int(atoms.keys[-1]) >> shift) + 1) << shift)
         edges = [start, *(int(key) for key in atoms.keys[cuts[1:-1]]), stop]
         num_records = np.add.reduceat(atoms.num_records, cuts[:-1])
         num_bytes = np.add.reduceat(atoms.num_bytes, cuts[:-1])
@@ -249,12 +287,31 @@ class _Cutter:
 
 
 def _whole_bins(content: SplitContent) -> _Atoms:
-    """All bins, empty ones too, as atoms."""
+    """All bins as atoms."""
     return _Atoms(
-        np.arange(NUM_KEY_BINS, dtype=np.uint64) << np.uint64(BIN_SHIFT),
+        content.bins.astype(np.uint64) << np.uint64(64 - content.bits),
         content.num_records,
         content.num_bytes,
         content.max_bytes,
+    )
+
+
+def _level_at_edges(bins: _Atoms, bounds: Ints, num_shards: int) -> bool:
+    """Whether shards that end at edges of bins are as equal as records allow, or within 1 %."""
+    if len(bins.keys) < num_shards:
+        return False
+    heaviest = int(np.diff(bounds).max())
+    # Shards that differ by the heaviest bin are no smaller than the average without one.
+    smallest = int(bounds[-1]) // num_shards - heaviest
+    return heaviest * 100 <= smallest or heaviest <= int(bins.max_bytes.max()) + FRAME_BYTES
+
+
+def _say_too_many(content: SplitContent, num_rows: int, num_shards: int) -> str:
+    return (
+        f"Shards: num_examples puts {num_shards - 1:,} cuts of split {content.name!r} behind exact "
+        f"records, for which the keys of {num_rows:,} of its {int(content.num_records.sum()):,} "
+        f"records would be read from every run; up to {_MANY_ROWS:,} are. Give num_shards or "
+        "target_bytes, which need none, or more examples to a shard."
     )
 
 

@@ -5,14 +5,15 @@ carries descriptors and summaries, never records.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
 
 from ..schemas.blocks import unit_from_line
 from ..schemas.naming import Workspace
-from ..transforms.summary import Summary, write_summary
+from ..transforms.key_histogram import KeyHistogram
+from ..transforms.summary import Summary, num_parts, write_summary
 from .block_runs import PrepareConfig, RunMaker
 from .concurrent import ConcurrentDoFn
 from .inventory import read_descriptors
@@ -59,15 +60,61 @@ class CombineSummaries(beam.CombineFn):
         return Summary.merge(accumulator)
 
 
+class _CutSummaryFn(beam.DoFn):
+    """Cuts the summary of a run, of which each part is combined in a place of its own."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def process(self, summary: Summary) -> Iterator[tuple[int, Summary]]:
+        yield from summary.parts(self._number)
+
+
 class _WriteSummaryFn(beam.DoFn):
-    """Puts the combined summary into the workspace."""
+    """Puts a part of the combined summary into the workspace."""
 
     def __init__(self, workspace: Workspace, digest: str) -> None:
         self._workspace = workspace
         self._digest = digest
 
-    def process(self, summary: Summary) -> None:
-        write_summary(summary, self._workspace, self._digest)
+    def process(self, element: tuple[int, Summary] | Summary) -> None:
+        part, summary = (0, element) if isinstance(element, Summary) else element
+        write_summary(summary, self._workspace, self._digest, part)
+
+
+@dataclasses.dataclass(eq=False)
+class _SumUp(beam.PTransform):
+    """Combines the summaries of runs, and puts what comes of it into the workspace.
+
+    Input: a Summary of each run. Output: none.
+    """
+
+    workspace: Workspace
+    name: str
+    may_be_none: bool
+    """Whether there may be no run at all."""
+
+    def expand(self, summaries: Any) -> Any:
+        number = num_parts(self.name)
+        if number == 1:
+            combine = beam.CombineGlobally(CombineSummaries())
+            if not self.may_be_none:
+                # An empty summary instead of none costs a build of few files five more transforms.
+                combine = combine.without_defaults()
+            parts = summaries | "CombineSummaries" >> combine  # Summary
+        else:
+            cut = summaries | "CutSummary" >> beam.ParDo(_CutSummaryFn(number))  # (part, Summary)
+            # So that there is a file of every part, of one without records too.
+            nothing = Summary(KeyHistogram.empty(), ())
+            empty = summaries.pipeline | "EveryPart" >> beam.Create(
+                [(part, nothing) for part in range(number)]
+            )
+            parts = (
+                (cut, empty)
+                | "WithEveryPart" >> beam.Flatten()
+                | "CombineParts" >> beam.CombinePerKey(CombineSummaries())  # (part, Summary)
+            )
+        return parts | "WriteSummary" >> beam.ParDo(_WriteSummaryFn(self.workspace, self.name))
 
 
 @dataclasses.dataclass(eq=False)
@@ -85,10 +132,6 @@ class PrepareRuns(beam.PTransform):
 
     def expand(self, pbegin: Any) -> Any:
         """Wires the steps."""
-        combine = beam.CombineGlobally(CombineSummaries())
-        if self.descriptors:
-            # An empty summary instead of none costs a build of few files five more transforms.
-            combine = combine.without_defaults()
         return (
             pbegin
             | "DescriptorFiles" >> beam.Create(list(self.descriptors))  # url
@@ -96,7 +139,6 @@ class PrepareRuns(beam.PTransform):
             | "SpreadBlocks" >> beam.Reshuffle()
             | "PrepareBlock"
             >> beam.ParDo(_PrepareBlockFn(self.config, self.num_threads))  # Summary
-            | "CombineSummaries" >> combine
-            | "WriteSummary"
-            >> beam.ParDo(_WriteSummaryFn(self.config.workspace, self.summary_digest))
+            | "SumUp"
+            >> _SumUp(self.config.workspace, self.summary_digest, may_be_none=not self.descriptors)
         )

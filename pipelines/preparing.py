@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from ..schemas.blocks import WorkUnit
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
 from ..schemas.runner import JobRunner
+from ..transforms import storage
 from ..transforms.partitions import time_ends
-from ..transforms.summary import RunEntry, Summary, find_summary, read_summary
+from ..transforms.run_table import RunTable
+from ..transforms.summary import Summary, find_summary, read_summary, remove_summary
 from .block_runs import PrepareConfig, run_files, summary_digest
 from .inventory import write_descriptors
+from .key_bins import bins_for
 from .merging import plan_spans
 from .retries import outcome, retry_stage
 from .run_files import run_in_place
@@ -24,6 +31,8 @@ from .time_ends import find_time_ends
 from .watch import watched
 
 STEP = "prepare"
+_LOOKED_FOR = 10_000
+"""So many runs are looked for at a time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +45,7 @@ class Prepared:
     """Names that summary."""
     summaries: tuple[str, ...]
     """The digests of all stages' summaries, the final one last."""
-    entries: tuple[RunEntry, ...]
+    entries: RunTable
     """The runs of all stages: each may hold rejects."""
     num_units: int
     """Blocks, and ranges of later stages …"""
@@ -51,15 +60,24 @@ class Prepared:
     outcomes: Mapping[str, str]
     """What those of them hold that this build has, by the id of the run that they stand for."""
 
+    def to_json(self) -> dict[str, object]:
+        """What :func:`find_prepared` finds them by, as plain JSON."""
+        counts = ("num_units", "num_made", "num_retried", "num_amended")
+        return {
+            "counts": {name: getattr(self, name) for name in counts},
+            "outcomes": dict(self.outcomes),
+            "summaries": list(self.summaries),
+        }
+
     @property
     def num_rejects(self) -> int:
         """Rejects of all stages."""
-        return sum(entry.run.num_rejects for entry in self.entries)
+        return self.entries.total("num_rejects")
 
     @property
     def num_filtered(self) -> int:
         """Records that steps of all stages dropped on purpose."""
-        return sum(entry.run.num_filtered for entry in self.entries)
+        return self.entries.total("num_filtered")
 
 
 def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> PrepareConfig:
@@ -128,11 +146,15 @@ def prepare_records(
     config = first_config(found, staged, workspace)
     config = dataclasses.replace(config, amended=dict(amended or {}))
     units: Sequence[WorkUnit] = found.inventory.blocks
-    entries: list[RunEntry] = []
+    tables: list[RunTable] = []
     digests: list[str] = []
     outcomes: dict[str, str] = {}
     num_units = num_made = num_retried = num_amended = 0
     while True:
+        if config.stage + 1 == len(found.stages):
+            recipe = found.recipe
+            bins = bins_for(recipe.splits, recipe.shards, num_units=len(units))
+            config = dataclasses.replace(config, bins=bins)
         if retry:
             done = retry_stage(
                 config, units, splits=found.recipe.splits, runner=runner, progress=progress
@@ -154,7 +176,7 @@ def prepare_records(
         if thorough and made:
             note += "; what was damaged is made anew"
         progress.finish(label, reused=not made, note=note)
-        entries += summary.entries
+        tables.append(summary.table)
         outcomes |= _outcomes(config, units, summary)
         digests.append(digest)
         num_units, num_made = num_units + len(units), num_made + made
@@ -174,13 +196,72 @@ def prepare_records(
         summary=summary,
         digest=digest,
         summaries=tuple(digests),
-        entries=tuple(entries),
+        entries=RunTable.joined(tables),
         num_units=num_units,
         num_made=num_made,
         num_retried=num_retried,
         num_amended=num_amended,
         amended=config.amended,
         outcomes=outcomes,
+    )
+
+
+def prepare_part(
+    found: Survey,
+    staged: StagedRecipe,
+    workspace: Workspace,
+    *,
+    blocks: Sequence[WorkUnit],
+    runner: JobRunner,
+    progress: Progress,
+    amended: Mapping[str, str],
+) -> int:
+    """Makes sure that some blocks have their runs of the first stage; sums up nothing.
+
+    Args:
+        found: The survey.
+        staged: Its recipe.
+        workspace: Where runs lie.
+        blocks: Some of the survey's.
+        runner: What runs the job.
+        progress: Told how far it is.
+        amended: The runs that stand for others: id -> id.
+
+    Returns:
+        How many had no run yet.
+    """
+    config = first_config(found, staged, workspace)
+    config = dataclasses.replace(config, amended=dict(amended))
+    missing = set(_missing_runs(config, blocks, found.recipe, thorough=False))
+    units = [block for block in blocks if config.run_id(block) in missing]
+    if not units:
+        progress.start(STEP, total=len(blocks), unit="blocks")
+    else:
+        # Of no use to anybody: the summary that counts is that of all blocks.
+        name = hashlib.sha256(f"part {sorted(missing)}".encode()).hexdigest()[:32]
+        _run_stage(config, units, name, label=STEP, runner=runner, progress=progress)
+        remove_summary(workspace, name)
+    progress.finish(STEP, reused=not units)
+    return len(units)
+
+
+def find_prepared(workspace: Workspace, told: Mapping[str, Any]) -> Prepared | None:
+    """The prepared records of a build that told of them by :meth:`Prepared.to_json`.
+
+    None where a summary of them is missing or damaged.
+    """
+    found = [find_summary(workspace, name) for name in told["summaries"]]
+    summaries = [summary for summary in found if summary is not None]
+    if len(summaries) < len(found):
+        return None
+    return Prepared(
+        summary=summaries[-1],
+        digest=told["summaries"][-1],
+        summaries=tuple(told["summaries"]),
+        entries=RunTable.joined([summary.table for summary in summaries]),
+        amended={},
+        outcomes=told["outcomes"],
+        **told["counts"],
     )
 
 
@@ -199,12 +280,19 @@ def _missing_runs(
 ) -> list[str]:
     """The units' runs that have to be made, in part or in whole."""
     files = run_files(config, recipe)
+
+    def is_missing(unit: WorkUnit) -> bool:
+        info = run_in_place(config.workspace, config.run_id(unit))
+        return info is None or (thorough and files.drop_damage(info))
+
+    # Three small requests each: a store answers slowly, and many at once.
+    local = storage.is_local(config.workspace.root)
     missing = []
-    for unit in units:
-        run_id = config.run_id(unit)
-        info = run_in_place(config.workspace, run_id)
-        if info is None or (thorough and files.drop_damage(info)):
-            missing.append(run_id)
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1) if local else 64) as pool:
+        for start in range(0, len(units), _LOOKED_FOR):
+            some = units[start : start + _LOOKED_FOR]
+            found = pool.map(is_missing, some)
+            missing += [config.run_id(unit) for unit, gone in zip(some, found, strict=True) if gone]
     return missing
 
 

@@ -23,6 +23,7 @@ from ..schemas.runner import JobRunner
 from ..schemas.splits import Splits
 from ..transforms import storage
 from ..transforms.sealed import put_sealed, read_sealed
+from ..transforms.summary import remove_summary
 from .block_runs import PrepareConfig, summary_digest
 from .inventory import write_descriptors
 from .part_changes import build_facts
@@ -121,8 +122,7 @@ def retry_stage(
         descriptors = write_descriptors(list(redone), workspace)
         job = PrepareRuns(trial, descriptors, name, runner.threads_per_worker)
         runner.run(lambda pipeline: pipeline | job, job_name=STEP)
-    storage.remove_tree(workspace.summary(name))
-    storage.remove_tree(workspace.summary_runs(name))
+    remove_summary(workspace, name)
     amended = dict(config.amended)
     num_amended = 0
     for unit, info in redone.items():

@@ -27,7 +27,7 @@ from ..schemas.splits import Splits
 from ..transforms import storage
 from ..transforms.contents import content_hashes
 from ..transforms.image_formats import found_formats
-from ..transforms.key_histogram import KeyHistogram
+from ..transforms.key_histogram import KeyBins, KeyHistogram
 from ..transforms.rejects import Dropped
 from ..transforms.runs import (
     KEY,
@@ -70,6 +70,7 @@ class RunFiles:
         label: str | None,
         stratify_by: str | None,
         suffix: str,
+        bins: KeyBins = KeyBins(),  # noqa: B008
     ) -> None:
         """Takes where runs lie and what their records hold.
 
@@ -79,11 +80,13 @@ class RunFiles:
             label: The feature to predict: equal contents are those of all others.
             stratify_by: The feature whose values are the strata; None for none.
             suffix: Names the key files: see :func:`keys_suffix`.
+            bins: What summaries count by.
         """
         self._workspace = workspace
         self._features = features
         self._stratify_by = stratify_by
         self._suffix = suffix
+        self._bins = bins
         self.schema = run_schema(features)
         inputs = {name: feature for name, feature in features.items() if name != label}
         self._compared = wire_schema(inputs or features).names
@@ -219,12 +222,16 @@ class RunFiles:
     def _summary(self, entry: RunEntry) -> Summary:
         """The facts of one run, from its key file."""
         url = self._workspace.run_keys(entry.run.run_id, self._suffix)
+        bins = self._bins
         parts = (
             KeyHistogram.from_arrays(
-                batch.column(PARTITION).to_numpy(),
-                batch.column(KEY).to_numpy(),
+                bins.partitions(
+                    batch.column(PARTITION).to_numpy(), keys := batch.column(KEY).to_numpy()
+                ),
+                keys,
                 num_bytes=batch.column(NUM_BYTES).to_numpy(),
                 strata=batch.column(STRATUM) if self._stratify_by else None,
+                bits=bins.bits,
             )
             for batch in RunReader(url, entry.keys, keys_schema()).scan()
         )

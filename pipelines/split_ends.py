@@ -20,24 +20,28 @@ import numpy as np
 import numpy.typing as npt
 
 from ..schemas.splits import KEY_SPACE, Splits
-from ..transforms.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
+from ..transforms.key_histogram import BIN_BITS, BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
 from .key_rows import Ints, KeyRows, KeyRowsReader
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitContent:
-    """A split's records: by what rule, and how many in each bin."""
+    """A split's records: by what rule, and how many in some bins, those of others being none."""
 
     name: str
     partition: int
     ranges: tuple[tuple[int, int], ...]
     """[start, stop) of the keys of each stratum."""
+    bins: npt.NDArray[np.integer]
+    """int[n], ascending: all 4,096, or of fine ones those that hold records."""
     num_records: Ints
-    """int64[4096], exact."""
+    """int64[n], exact."""
     num_bytes: Ints
-    """int64[4096], exact."""
+    """int64[n], exact."""
     max_bytes: Ints
-    """int64[4096], size of the largest record."""
+    """int64[n], size of the largest record."""
+    bits: int = BIN_BITS
+    """A bin is so many of the key's top bits."""
 
     def holds(self, rows: KeyRows) -> npt.NDArray[np.bool_]:
         """Says which rows are the split's: bool[n]."""
@@ -105,11 +109,36 @@ def find_splits(
             name=name,
             partition=i if grouped else 0,
             ranges=tuple((a[i], b[i]) for a, b in zip(starts, ends, strict=True)),
+            bins=np.arange(NUM_KEY_BINS),
             num_records=count[i],
             num_bytes=size[i],
             max_bytes=largest[i],
         )
         for i, name in enumerate(splits.names)
+    )
+
+
+def fine_splits(histogram: KeyHistogram, splits: Splits) -> tuple[SplitContent, ...]:
+    """What each split holds, of a histogram that counts by split; reads no key.
+
+    See :class:`~.KeyBins`: partitions are the splits' own, or no end of a split is inside a cell.
+    """
+    ranges = [(0, KEY_SPACE)] * len(splits.names)
+    if not splits.partitioned:
+        ranges = [(start, stop) for _, start, stop in splits.key_ranges()]
+    edges = np.searchsorted(histogram.partition, np.arange(len(ranges) + 1))
+    return tuple(
+        SplitContent(
+            name=name,
+            partition=index if splits.partitioned else 0,
+            ranges=(ranges[index],),
+            bins=histogram.bin[edges[index] : edges[index + 1]],
+            num_records=histogram.num_records[edges[index] : edges[index + 1]],
+            num_bytes=histogram.num_bytes[edges[index] : edges[index + 1]],
+            max_bytes=histogram.max_bytes[edges[index] : edges[index + 1]],
+            bits=histogram.bits,
+        )
+        for index, name in enumerate(splits.names)
     )
 
 
@@ -159,7 +188,7 @@ def _stratified_ends(histogram: KeyHistogram, splits: Splits) -> tuple[list[list
 
 
 def _place_entries(
-    bins: npt.NDArray[np.int16],
+    bins: npt.NDArray[np.int32],
     strata: npt.NDArray[np.int32],
     ends: list[list[int]],
     cuts: list[_Cut],

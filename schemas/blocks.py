@@ -184,7 +184,7 @@ class RunInfo:
     num_rejects: int
     rejects_sha256: str
     """Of the file of its rejects; empty where there are none."""
-    batches: tuple[BatchInfo, ...]
+    batches: Sequence[BatchInfo]
     image_facts: Mapping[str, ImageFacts] = dataclasses.field(default_factory=dict)
     """What the records' images have in common, by feature."""
     num_filtered: int = 0

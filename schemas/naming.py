@@ -191,13 +191,14 @@ class Workspace:
         """The rejects of a run's block."""
         return join(self.root, "runs", run_id[:2], f"{run_id}.rejects")
 
-    def summary(self, digest: str) -> str:
-        """The key histogram of a set of runs; its arrival is the summary's commit."""
-        return join(self.root, "summaries", f"{digest}.arrow")
+    def summary(self, name: str, kind: str, part: int | None = None) -> str:
+        """A file of a summary, or of a part of it: a set of runs.
 
-    def summary_runs(self, digest: str) -> str:
-        """The runs of a summary and where their batches lie, one JSON line each."""
-        return join(self.root, "summaries", f"{digest}.jsonl")
+        ``arrow`` is the key histogram, whose arrival is the commit; ``runs`` says what is known
+        of each run, ``batches`` where their batches lie.
+        """
+        number = "" if part is None else f".{part:04d}"
+        return join(self.root, "summaries", f"{name}{number}.{kind}")
 
     def graph(self, digest: str) -> str:
         """A transform graph, by what its analysis read and ran."""
@@ -206,6 +207,19 @@ class Workspace:
     def plan(self, fingerprint: str) -> str:
         """The plan of one snapshot's shards."""
         return join(self.root, "plans", f"{fingerprint}.json")
+
+    @property
+    def chains(self) -> str:
+        """What is known of chains of steps: a folder each."""
+        return join(self.root, "chains")
+
+    def chain_note(self, chain: str, step: str) -> str:
+        """What a step of a chain leaves for those after it."""
+        return join(self.chains, chain, f"{step}.json")
+
+    def pinned(self, chain: str) -> str:
+        """What a chain builds, as its inventory found it."""
+        return join(self.chains, chain, "pinned.jsonl")
 
     def shard_info(self, fingerprint: str, shard: str) -> str:
         """What is known of a shard in place."""

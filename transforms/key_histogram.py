@@ -1,14 +1,19 @@
 """How many records, and how many bytes of them, lie where in the space of keys.
 
-A histogram over 4,096 equal bins of the key, kept apart by partition and stratum. Runs make
-them, they add up exactly in any order, and the plan is computed from the sum: it never needs
-the records, and their keys only in the few bins that a cut falls into.
+A histogram over equal bins of the key, kept apart by partition and stratum. Runs make them, they
+add up exactly in any order, and the plan is computed from the sum: it never needs the records,
+and their keys only in the few bins that a cut falls into.
+
+There are 4,096 bins, unless there are so many runs that no key of theirs can be read to plan:
+then so many more bins that a cut can be put at the edge of one (:class:`KeyBins`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,30 +22,51 @@ import pyarrow.compute as pc
 
 from .keys import Keys
 
-NUM_KEY_BINS = 4096
-"""A bin is the top 12 bits of the key."""
-BIN_SHIFT = 64 - 12
+BIN_BITS = 12
+"""A bin is the top 12 bits of the key …"""
+FINE_BITS = 24
+"""… or up to so many: 16.8 million bins, of which planning holds some 34 bytes each."""
+NUM_KEY_BINS = 1 << BIN_BITS
+BIN_SHIFT = 64 - BIN_BITS
 
 _SCHEMA = pa.schema(
     [
         ("partition", pa.int16()),
         ("stratum", pa.int32()),
-        ("bin", pa.int16()),
+        ("bin", pa.int32()),
         ("num_records", pa.int64()),
         ("num_bytes", pa.int64()),
         ("max_bytes", pa.int64()),
     ]
 )
-_STRATA = b"strata"
+_BITS = b"bits"
 # Entries that wait to be added up, at the most, before merging goes on (about 40 B each).
 _PENDING = 1 << 20
 
 Ints = npt.NDArray[np.int64]
 
 
-def key_bins(keys: Keys) -> npt.NDArray[np.int16]:
-    """The bin of each key: int16[n] for uint64[n]."""
-    return (keys >> np.uint64(BIN_SHIFT)).astype(np.int16)
+def key_bins(keys: Keys, bits: int = BIN_BITS) -> npt.NDArray[np.int32]:
+    """The bin of each key: int32[n] for uint64[n]."""
+    return (keys >> np.uint64(64 - bits)).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyBins:
+    """The cells that a histogram counts by."""
+
+    bits: int = BIN_BITS
+    """A bin is so many of the key's top bits."""
+    ends: tuple[int, ...] = ()
+    """Of hash splits where there are more bins than 4,096: the first key behind each split but the
+    last. The number of the split then takes the partition's place, so no end is inside a cell."""
+
+    def partitions(self, partitions: npt.NDArray[np.int16], keys: Keys) -> npt.NDArray[np.int16]:
+        """What records count as the partition of: int16[n]."""
+        if not self.ends:
+            return partitions
+        ends = np.array(self.ends, np.uint64)
+        return np.searchsorted(ends, keys, side="right").astype(np.int16)
 
 
 def stratum_codes(strata: pa.Array, names: Sequence[str]) -> npt.NDArray[np.int32]:
@@ -91,16 +117,19 @@ class KeyHistogram:
     partition: npt.NDArray[np.int16]
     stratum: npt.NDArray[np.int32]
     """Indices into ``strata``."""
-    bin: npt.NDArray[np.int16]
+    bin: npt.NDArray[np.int32]
     num_records: Ints
     num_bytes: Ints
     max_bytes: Ints
     """Size of the largest record."""
+    bits: int = BIN_BITS
+    """There are 2**bits bins."""
 
     @classmethod
-    def empty(cls) -> KeyHistogram:
+    def empty(cls, bits: int = BIN_BITS) -> KeyHistogram:
         """The histogram of no records."""
-        return _add_up((), *(np.empty(0, np.int64) for _ in range(6)))
+        none = np.empty(0, np.int64)
+        return _add_up((), none, none, none, none, none, none, bits=bits)
 
     @classmethod
     def from_arrays(
@@ -110,6 +139,7 @@ class KeyHistogram:
         *,
         num_bytes: npt.NDArray[np.int64],
         strata: pa.Array | None = None,
+        bits: int = BIN_BITS,
     ) -> KeyHistogram:
         """Counts records.
 
@@ -119,6 +149,7 @@ class KeyHistogram:
             num_bytes: int64[n], encoded size of each record.
             strata: string or binary[n], or a dictionary of them: the stratum of each record. A
                 null counts as the empty text. None puts all into the one stratum ``""``.
+            bits: For 2**bits bins.
         """
         if strata is None:
             names: tuple[str, ...] = ("",)
@@ -132,7 +163,8 @@ class KeyHistogram:
             codes = stratum_codes(strata, names)
         ones = np.ones(len(keys), np.int64)
         sizes = np.asarray(num_bytes, np.int64)
-        return _add_up(names, partitions, codes, key_bins(keys), ones, sizes, sizes)
+        bins = key_bins(keys, bits)
+        return _add_up(names, partitions, codes, bins, ones, sizes, sizes, bits=bits)
 
     @classmethod
     def merge(cls, histograms: Iterable[KeyHistogram]) -> KeyHistogram:
@@ -146,6 +178,23 @@ class KeyHistogram:
             if num_pending > max(_PENDING, len(merged.bin)):
                 merged, pending, num_pending = _concatenate([merged, *pending]), [], 0
         return _concatenate([merged, *pending]) if pending else merged
+
+    @classmethod
+    def joined(cls, parts: Sequence[KeyHistogram]) -> KeyHistogram:
+        """Puts together what :meth:`parts` cut, in its order."""
+        if len(parts) == 1:
+            return parts[0]
+        if any(part.strata not in ((), ("",)) for part in parts):
+            return cls.merge(parts)
+        columns: dict[str, Any] = {}
+        for name in _SCHEMA.names:
+            columns[name] = np.concatenate([getattr(part, name) for part in parts])
+        # Of hash splits the parts follow each other; of others each has some of every partition.
+        if (columns["partition"][1:] < columns["partition"][:-1]).any():
+            order = np.argsort(columns["partition"], kind="stable")
+            for name, column in columns.items():
+                columns[name] = column[order]
+        return cls(("",), **columns, bits=max(part.bits for part in parts))
 
     def to_bytes(self) -> bytes:
         """The histogram as an Arrow IPC stream; equal histograms give equal bytes."""
@@ -161,7 +210,8 @@ class KeyHistogram:
             self.num_bytes,
             self.max_bytes,
         ]
-        batch = pa.record_batch([pa.array(column) for column in columns], schema=_SCHEMA)
+        schema = _SCHEMA.with_metadata({_BITS: str(self.bits)})
+        batch = pa.record_batch([pa.array(column) for column in columns], schema=schema)
         sink = pa.BufferOutputStream()
         for part in (name_batch, batch):
             with pa.ipc.new_stream(sink, part.schema) as writer:
@@ -175,11 +225,56 @@ class KeyHistogram:
         source = pa.BufferReader(data)
         names, entries = (pa.ipc.open_stream(source).read_all() for _ in range(2))
         texts = names.column("strata").to_pylist()
-        columns = [entries.column(name).to_numpy() for name in _SCHEMA.names]
-        return cls(tuple(t.decode("utf-8", "surrogateescape") for t in texts), *columns)
+        columns: dict[str, Any] = {n: entries.column(n).to_numpy() for n in _SCHEMA.names}
+        strata = tuple(t.decode("utf-8", "surrogateescape") for t in texts)
+        return cls(strata, **columns, bits=int(entries.schema.metadata[_BITS]))
+
+    def parts(self, num_parts: int) -> list[KeyHistogram]:
+        """The histogram cut into equal ranges of the key, a power of two up to 4,096 of them."""
+        part = self.bin >> (self.bits - num_parts.bit_length() + 1)
+        order = np.argsort(part, kind="stable")
+        edges = np.searchsorted(part[order], np.arange(num_parts + 1))
+        return [
+            self.take(order[start:stop]) if start < stop else KeyHistogram.empty(self.bits)
+            for start, stop in itertools.pairwise(edges.tolist())
+        ]
+
+    def take(self, rows: npt.NDArray[np.intp]) -> KeyHistogram:
+        """Some of the entries, by their indices; strata that are left without any are left out."""
+        used, strata = np.unique(self.stratum[rows], return_inverse=True)
+        return KeyHistogram(
+            tuple(self.strata[index] for index in used),
+            self.partition[rows],
+            strata.astype(np.int32),
+            self.bin[rows],
+            self.num_records[rows],
+            self.num_bytes[rows],
+            self.max_bytes[rows],
+            self.bits,
+        )
+
+    def coarse(self, *, partitioned: bool) -> KeyHistogram:
+        """The same records in 4,096 bins.
+
+        Args:
+            partitioned: Whether the partitions are those of the records, and not the number of
+                a hash split (see :class:`KeyBins`).
+        """
+        return _add_up(
+            self.strata,
+            self.partition if partitioned else np.zeros_like(self.partition),
+            self.stratum,
+            self.bin >> (self.bits - BIN_BITS),
+            self.num_records,
+            self.num_bytes,
+            self.max_bytes,
+        )
 
 
 def _concatenate(histograms: Sequence[KeyHistogram]) -> KeyHistogram:
+    bits = {part.bits for part in histograms if len(part.bin)} or {BIN_BITS}
+    if len(bits) > 1:
+        raise ValueError(f"histograms of different bins, 2 to the power of {sorted(bits)}")
     names = sorted({name for part in histograms for name in part.strata}, key=_encoded)
     place = {name: index for index, name in enumerate(names)}
     codes = [
@@ -194,6 +289,7 @@ def _concatenate(histograms: Sequence[KeyHistogram]) -> KeyHistogram:
         np.concatenate([part.num_records for part in histograms]),
         np.concatenate([part.num_bytes for part in histograms]),
         np.concatenate([part.max_bytes for part in histograms]),
+        bits=bits.pop(),
     )
 
 
@@ -205,8 +301,9 @@ def _add_up(
     num_records: Ints,
     num_bytes: Ints,
     max_bytes: Ints,
+    bits: int = BIN_BITS,
 ) -> KeyHistogram:
-    cell = (partitions.astype(np.int64) * len(names) + strata) * NUM_KEY_BINS + bins
+    cell = ((partitions.astype(np.int64) * len(names) + strata) << bits) + bins
     order = np.argsort(cell, kind="stable")
     cell = cell[order]
     starts = np.flatnonzero(np.diff(cell, prepend=-1))
@@ -218,14 +315,15 @@ def _add_up(
         sums: Ints = ufunc.reduceat(values[order], starts)
         return sums
 
-    group, bin_ = np.divmod(cell, NUM_KEY_BINS)
+    group, bin_ = cell >> bits, cell & ((1 << bits) - 1)
     partition, stratum = np.divmod(group, max(len(names), 1))
     return KeyHistogram(
         names,
         partition.astype(np.int16),
         stratum.astype(np.int32),
-        bin_.astype(np.int16),
+        bin_.astype(np.int32),
         combined(np.add, num_records),
         combined(np.add, num_bytes),
         combined(np.maximum, max_bytes),
+        bits,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -182,8 +183,16 @@ class RunReader:
         """Takes what is known of the run; opens nothing."""
         self._url = url
         self._schema = schema
-        self._batches = batches
-        self._firsts = [(batch.partition, batch.key) for batch in batches]
+        self._given = batches
+
+    @functools.cached_property
+    def _batches(self) -> Sequence[BatchInfo]:
+        # Of a million runs most are never read here.
+        return list(self._given)
+
+    @functools.cached_property
+    def _firsts(self) -> list[tuple[int, int]]:
+        return [(batch.partition, batch.key) for batch in self._batches]
 
     def _overlap(self, keys: KeyRange) -> tuple[int, int]:
         """Indices [first, stop) of the batches that may hold records of the range."""
@@ -212,6 +221,28 @@ class RunReader:
             return []
         inside = (records_within(batch, keys) for batch in self._fetch(self._batches[first:stop]))
         return [batch for batch in inside if batch.num_rows]
+
+    def read_all(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        """The records of several ranges, each batch read once; neighbouring ones in one request.
+
+        Args:
+            ranges: In ascending order, none overlapping another.
+        """
+        of_batch: dict[int, list[KeyRange]] = {}
+        for keys in ranges:
+            for index in range(*self._overlap(keys)):
+                of_batch.setdefault(index, []).append(keys)
+        stretch: list[int] = []
+        for index in (*of_batch, -1):
+            if stretch and index != stretch[-1] + 1:
+                fetched = self._fetch([self._batches[i] for i in stretch])
+                for place, batch in zip(stretch, fetched, strict=True):
+                    for keys in of_batch[place]:
+                        inside = records_within(batch, keys)
+                        if inside.num_rows:
+                            yield inside
+                stretch = []
+            stretch.append(index)
 
     def _fetch(self, wanted: Sequence[BatchInfo]) -> Iterator[pa.RecordBatch]:
         """Neighbouring batches, in one request, each checked."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 SAMPLE_RECORDS = 2_048
 SAMPLE_BYTES = 4 << 20
+SAMPLE_RUNS = 64
+"""Of more runs, those whose first keys are the lowest are looked at: a sample of a million runs
+would otherwise ask two thousand of them for a batch each, over and over."""
 _GZIP_LEVEL = 6
 """What TensorFlow's writer uses."""
 

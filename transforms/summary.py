@@ -1,42 +1,31 @@
 """What planning knows of a set of runs: key histogram, where batches lie, what images share.
 
 Summaries of single runs are combined on the runner by :class:`CombineSummaries`; merging is
-exact and order-independent, so the result depends on nothing but the runs.
+exact and order-independent, so the result depends on nothing but the runs. The summary of more
+than :data:`PART_RUNS` runs is combined and kept in parts, so that nothing of each run is ever
+gathered in one place: a part has a range of the keys' bins, and the runs whose ids say so.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..schemas.blocks import BatchInfo, ImageFacts, RunInfo
+from ..schemas.blocks import BatchInfo, ImageFacts
 from ..schemas.errors import DamagedWorkError
 from ..schemas.naming import Workspace
 from . import storage
-from .key_histogram import KeyHistogram
+from .key_histogram import BIN_BITS, KeyHistogram
+from .run_table import RunEntry as RunEntry
+from .run_table import RunPart, RunTable, table_to_bytes
 from .sealed import put_sealed, read_sealed
 
-
-@dataclasses.dataclass(frozen=True)
-class RunEntry:
-    """One run and its key file."""
-
-    run: RunInfo
-    keys: tuple[BatchInfo, ...]
-    """Where the batches of the run's key file lie."""
-
-    def to_line(self) -> str:
-        """One JSON line; :meth:`from_line` is its dual."""
-        keys = [list(dataclasses.astuple(batch)) for batch in self.keys]
-        return json.dumps({"run": self.run.to_json(), "keys": keys}, sort_keys=True)
-
-    @classmethod
-    def from_line(cls, line: str | bytes) -> RunEntry:
-        """Reads what :meth:`to_line` wrote."""
-        value = json.loads(line)
-        return cls(RunInfo.from_json(value["run"]), batches_from_json(value["keys"]))
+PART_RUNS = 4096
+"""Up to so many runs have a summary of one part. Of more, a part has about so many."""
+_PLAIN_DIGITS = 32
+_KEYS, _RUNS, _BATCHES = "arrow", "runs", "batches"
 
 
 def batches_from_json(value: Iterable[Sequence[Any]]) -> tuple[BatchInfo, ...]:
@@ -45,28 +34,51 @@ def batches_from_json(value: Iterable[Sequence[Any]]) -> tuple[BatchInfo, ...]:
     return tuple(BatchInfo(**dict(zip(names, batch, strict=True))) for batch in value)
 
 
+def name_summary(digest: str, num_runs: int) -> str:
+    """The name of a summary of so many runs: a digest of 32 hex digits, and how many parts it has.
+
+    >>> name_summary("0" * 32, 4096) == "0" * 32
+    True
+    >>> num_parts(name_summary("0" * 32, 1_000_000))
+    256
+    """
+    doublings = (-(-num_runs // PART_RUNS) - 1).bit_length() if num_runs else 0
+    return digest if doublings == 0 else f"{digest}{min(doublings, BIN_BITS):02x}"
+
+
+def num_parts(name: str) -> int:
+    """How many parts a summary of this name has: a power of two."""
+    return 1 << int(name[_PLAIN_DIGITS:] or "0", 16)
+
+
 @dataclasses.dataclass(frozen=True)
 class Summary:
     """Facts of a set of runs, sorted by run id."""
 
     histogram: KeyHistogram
-    entries: tuple[RunEntry, ...]
+    entries: Sequence[RunEntry]
+
+    @property
+    def table(self) -> RunTable:
+        """The runs of a summary that was read from the workspace."""
+        if not isinstance(self.entries, RunTable):
+            raise TypeError("only a summary that lies in the workspace has a table")
+        return self.entries
 
     @property
     def num_records(self) -> int:
         """Records in all runs."""
-        return sum(entry.run.num_records for entry in self.entries)
-
-    @property
-    def num_rejects(self) -> int:
-        """Rejects of all runs' blocks."""
-        return sum(entry.run.num_rejects for entry in self.entries)
+        return int(self.histogram.num_records.sum())
 
     def image_facts(self) -> dict[str, ImageFacts]:
         """What all images have in common, by feature."""
         merged: dict[str, ImageFacts] = {}
-        for entry in self.entries:
-            for name, facts in entry.run.image_facts.items():
+        if isinstance(self.entries, RunTable):
+            found = self.entries.image_facts()
+        else:
+            found = [dict(entry.run.image_facts) for entry in self.entries]
+        for of_run in found:
+            for name, facts in of_run.items():
                 merged[name] = merged[name].merge(facts) if name in merged else facts
         return merged
 
@@ -80,36 +92,84 @@ class Summary:
             tuple(sorted(entries, key=lambda entry: entry.run.run_id)),
         )
 
-
-def write_summary(summary: Summary, workspace: Workspace, digest: str) -> None:
-    """Puts a summary into the workspace; the histogram is last and commits it."""
-    lines = "".join(entry.to_line() + "\n" for entry in summary.entries)
-    url = workspace.summary_runs(digest)
-    put_sealed(url, lines.encode(), what=f"summary-runs-2 {digest}")
-    url = workspace.summary(digest)
-    put_sealed(url, summary.histogram.to_bytes(), what=f"summary-2 {digest}")
-
-
-def find_summary(workspace: Workspace, digest: str) -> Summary | None:
-    """Reads a summary from the workspace; None where it is missing or damaged."""
-    content = read_sealed(workspace.summary(digest), what=f"summary-2 {digest}")
-    lines = read_sealed(workspace.summary_runs(digest), what=f"summary-runs-2 {digest}")
-    if content is None or lines is None:
-        return None
-    entries = tuple(RunEntry.from_line(line) for line in lines.splitlines())
-    return Summary(KeyHistogram.from_bytes(content), entries)
+    def parts(self, number: int) -> Iterator[tuple[int, Summary]]:
+        """Cuts a summary: (part, what belongs to it), without those that hold nothing."""
+        of_run: dict[int, list[RunEntry]] = {}
+        for entry in self.entries:
+            of_run.setdefault(int(entry.run.run_id[:8], 16) % number, []).append(entry)
+        for part, histogram in enumerate(self.histogram.parts(number)):
+            if part in of_run or len(histogram.bin):
+                yield part, Summary(histogram, tuple(of_run.get(part, ())))
 
 
-def read_summary(workspace: Workspace, digest: str) -> Summary:
+def write_summary(summary: Summary, workspace: Workspace, name: str, part: int = 0) -> None:
+    """Puts a summary, or a part of it, into the workspace; the histogram is last and commits it."""
+    runs, batches = table_to_bytes(summary.entries)
+    for kind, content in (
+        (_BATCHES, batches),
+        (_RUNS, runs),
+        (_KEYS, summary.histogram.to_bytes()),
+    ):
+        what = f"summary-3 {name} {part} {kind}"
+        put_sealed(_url(workspace, name, part, kind), content, what=what)
+
+
+def find_summary(workspace: Workspace, name: str) -> Summary | None:
+    """Reads a summary from the workspace; None where it is missing or damaged.
+
+    Where the batches of its runs lie is read when someone asks for them.
+    """
+    histograms, runs = [], []
+    for part in range(num_parts(name)):
+        keys, table = (_find(workspace, name, part, kind) for kind in (_KEYS, _RUNS))
+        if keys is None or table is None:
+            return None
+        if not storage.exists(_url(workspace, name, part, _BATCHES)):
+            return None
+        histograms.append(KeyHistogram.from_bytes(keys))
+        runs.append(RunPart(table, functools.partial(_batches, workspace, name, part)))
+    return Summary(KeyHistogram.joined(histograms), RunTable(runs))
+
+
+def read_summary(workspace: Workspace, name: str) -> Summary:
     """Reads a summary from the workspace.
 
     Raises:
         DamagedWorkError: if it is missing or damaged.
     """
-    found = find_summary(workspace, digest)
+    found = find_summary(workspace, name)
     if found is None:
-        raise DamagedWorkError(
-            f"{storage.redact(workspace.summary(digest))}, or the .jsonl beside it, is missing or "
-            "damaged. Start the build again: it makes it anew."
-        )
+        raise _damaged(workspace, name)
     return found
+
+
+def remove_summary(workspace: Workspace, name: str) -> None:
+    """Removes a summary; its commit goes first."""
+    for part in range(num_parts(name)):
+        for kind in (_KEYS, _RUNS, _BATCHES):
+            storage.remove_tree(_url(workspace, name, part, kind))
+
+
+def _url(workspace: Workspace, name: str, part: int, kind: str) -> str:
+    return workspace.summary(name, kind, part if num_parts(name) > 1 else None)
+
+
+def _find(workspace: Workspace, name: str, part: int, kind: str) -> bytes | None:
+    what = f"summary-3 {name} {part} {kind}"
+    return read_sealed(_url(workspace, name, part, kind), what=what)
+
+
+def _batches(workspace: Workspace, name: str, part: int) -> bytes:
+    content = _find(workspace, name, part, _BATCHES)
+    if content is None:
+        # Found late, and no summary from here on: the next attempt makes it anew.
+        storage.remove_tree(_url(workspace, name, part, _KEYS))
+        raise _damaged(workspace, name)
+    return content
+
+
+def _damaged(workspace: Workspace, name: str) -> DamagedWorkError:
+    return DamagedWorkError(
+        f"{storage.redact(_url(workspace, name, 0, _KEYS))}, or a file beside it, is missing or "
+        "damaged. Start the build again: it makes it anew."
+    )

@@ -24,8 +24,8 @@ from snapshard.schemas.manifest import FileEntry, Manifest, ShardEntry, SplitEnt
 from snapshard.schemas.naming import stays_inside
 from snapshard.transforms.index import index_bytes, index_from_bytes, write_index_table
 from snapshard.transforms.rejects import printable, rejects_from_bytes, rejects_to_bytes
+from snapshard.transforms.run_table import RunEntry, RunPart, RunTable, table_to_bytes
 from snapshard.transforms.sealed import put_sealed, read_sealed
-from snapshard.transforms.summary import RunEntry
 
 NAMES = st.text(
     st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\{}\n\r\0\x1b<>&%/ é"),
@@ -175,8 +175,13 @@ _FACTS = st.builds(
     st.lists(_BATCHES, max_size=3).map(tuple),
 )
 def test_facts_of_runs_read_back(run: RunInfo, keys: tuple[BatchInfo, ...]) -> None:
-    entry = RunEntry(run, keys)
-    assert RunEntry.from_line(entry.to_line()) == entry
+    other = dataclasses.replace(run, run_id="other", batches=keys, num_rejects=0)
+    content, batches = table_to_bytes([RunEntry(run, keys), RunEntry(other, ())])
+    found = list(RunTable([RunPart(content, lambda: batches)]))
+    assert [tuple(entry.keys) for entry in found] == [keys, ()]
+    assert [
+        dataclasses.replace(entry.run, batches=tuple(entry.run.batches)) for entry in found
+    ] == [run, other]
 
 
 @given(
