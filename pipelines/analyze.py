@@ -37,6 +37,8 @@ BATCH_ROWS = 4096
 """Rows in each record batch that is analysed. More is faster; less needs less memory."""
 ANALYSIS = {"batch_rows": BATCH_ROWS, "engine": "FnApiRunner, one worker", "format": 2}
 """How the analysis runs, as far as it shapes the graph: part of the fingerprint."""
+ON_RUNNER = {"batch_rows": BATCH_ROWS, "engine": "the runner", "format": 1}
+"""The same of an analysis on the engine of the other jobs: ``analyze_on_runner``."""
 
 _MODULE = __name__
 _TASK, _RECORDS = "task.pickle", "records.pickle"
@@ -81,6 +83,7 @@ def analyze(
     *,
     scratch: str | None = None,
     process: "AnalysisProcess | None" = None,
+    code: str = "",
 ) -> GraphInfo:
     """Makes sure that the transform graph lies in ``url``. Idempotent.
 
@@ -90,6 +93,7 @@ def analyze(
         scratch: A local folder to work in; the system's by default.
         process: A child process that was started ahead, and may have been told the task; it
             serves once.
+        code: Digest of the function, to be kept with the graph.
 
     Raises:
         RecipeError: if ``preprocessing_fn`` fails; with its own words and the line.
@@ -102,10 +106,11 @@ def analyze(
         return done
     if process is None:
         with start_process(scratch) as started:
-            return analyze(spec, url, process=started)
+            return analyze(spec, url, process=started, code=code)
     outputs = process.run(spec)
     folder = os.path.join(process.folder, _FOLDER)
-    return put_graph(folder, url, inputs=spec.prepared, outputs=GraphOutputs.from_json(outputs))
+    made = GraphOutputs.from_json(outputs)
+    return put_graph(folder, url, inputs=spec.prepared, outputs=made, code=code)
 
 
 @contextlib.contextmanager

@@ -164,7 +164,8 @@ class Build(BuildSteps):
 
     def _start_analysis(self, stack: contextlib.ExitStack) -> AnalysisProcess | None:
         """Lets the process of the analysis load its libraries ahead."""
-        if self._recipe.preprocessing_fn is None:
+        recipe = self._recipe
+        if recipe.preprocessing_fn is None or recipe.analyze_on_runner or recipe.transform_from:
             return None
         from .analyze import start_process
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..schemas.fingerprint import digest
 from ..schemas.manifest import FileEntry, ServingEntry
 from ..schemas.naming import MANIFEST, OutputPaths, ShardName, Workspace, join
 from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
 from ..schemas.runner import JobRunner
 from ..transforms import storage
-from ..transforms.graph import checked_graph, read_graph_info
+from ..transforms.graph import read_graph_info
 from ..transforms.shards import ShardSettings, missing_shards, shard_name
 from ..transforms.summary import Summary
+from .analyzing import ensure_graph
 from .fingerprint_details import fingerprint_details, list_inputs
-from .layout import Layout, lay_out, plan_with, train_split
+from .layout import Layout, lay_out
 from .leaks import find_leaks
 from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish
@@ -39,9 +39,8 @@ from .stages import label_of
 from .staging import StagedRecipe
 from .steps import Part
 from .survey import Survey, survey
-from .train_records import train_records
 from .watch import watched
-from .ways import WriteBy, runs_per_task, shuffles
+from .ways import WriteBy, write_job
 
 if TYPE_CHECKING:
     from .analyze import AnalysisProcess
@@ -165,37 +164,18 @@ class BuildSteps:
         process: AnalysisProcess | None = None,
     ) -> str | None:
         """Makes sure that the transform graph is in the workspace; gives its folder."""
-        if self._recipe.preprocessing_fn is None:
+        if found.graph is None and self._recipe.preprocessing_fn is None:
             return None
-        from .analyze import AnalysisSpec, analyze
-
         self._progress.start("analyze", total=None, unit="graph")
         with self._timed("analyze"):
-            plans = plan_with(
-                self._recipe,
-                prepared.summary,
+            url, reused = ensure_graph(
+                found,
+                staged,
+                prepared,
                 workspace=self._workspace,
-                size_ratio=1.0,
-                limit=found.limit,
+                runner=self._runner,
+                process=process,
             )
-            name = prepared.digest
-            spec = AnalysisSpec(
-                staged=staged,
-                prepared=found.features.prepared,
-                read_batches=train_records(
-                    train_split(plans),
-                    workspace=self._workspace,
-                    summary_digest=name,
-                    prepared=found.features.prepared,
-                    stratify_by=self._recipe.splits.stratify_by,
-                ),
-            )
-            parts = found.parts
-            made_of = [name, parts.analysis, parts.preprocessing, parts.splits]
-            url = self._workspace.graph(digest([*made_of, dict(parts.versions)]))
-            reused = checked_graph(url) is not None
-            with storage.scratch_folder(self._workspace.root) as scratch:
-                analyze(spec, url, scratch=scratch, process=process)
         self._progress.finish("analyze", reused=reused)
         return url
 
@@ -246,52 +226,21 @@ class BuildSteps:
             missing = missing_shards(settings, names)
             if missing:
                 with watched(self._progress, "write", outputs=outputs, unit="shards"):
-                    job = self._write_job(prepared, layout, settings, missing=set(missing))
+                    job, self._written_by = write_job(
+                        prepared.summary,
+                        prepared.digest,
+                        layout.splits,
+                        settings=settings,
+                        missing=set(missing),
+                        runner=self._runner,
+                        write_by=self._write_by,
+                    )
                     self._runner.run(lambda pipeline: pipeline | job, job_name="write")
             else:
                 self._progress.start("write", total=len(outputs), unit="shards")
         by_shuffle = "by the engine's shuffle" if self._written_by == "shuffle" else ""
         self._progress.finish("write", reused=not missing, note=by_shuffle)
         return len(missing)
-
-    def _write_job(
-        self,
-        prepared: Prepared,
-        layout: Layout,
-        settings: ShardSettings,
-        *,
-        missing: Set[ShardName],
-    ) -> Any:
-        """The job that writes shards, by one way or the other."""
-        from .shuffle import ShuffleShards
-        from .write import WriteShards
-
-        runs = [entry.run for entry in prepared.summary.entries]
-        shards = [shard for plan in layout.splits for shard in plan.shards]
-        if not shuffles(
-            self._write_by,
-            runs,
-            num_shards=len(shards),
-            workspace=self._workspace.root,
-            engine=self._runner.name,
-        ):
-            self._written_by = "ranges"
-            splits = [
-                dataclasses.replace(
-                    plan, shards=tuple(s for s in plan.shards if shard_name(s, settings) in missing)
-                )
-                for plan in layout.splits
-            ]
-            return WriteShards(settings, splits, prepared.digest, self._runner.threads_per_worker)
-        self._written_by = "shuffle"
-        names = shard_names(layout, settings)
-        return ShuffleShards(
-            settings,
-            prepared.digest,
-            wanted=[number for number, name in enumerate(names) if name in missing],
-            num_runs=len(runs),
-            group=runs_per_task(runs, num_shards=len(shards)),
-        )
 
     def shared_contents(self, prepared: Prepared, layout: Layout) -> Mapping[str, int]:
         """How many contents stand in several splits."""

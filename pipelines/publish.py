@@ -32,7 +32,7 @@ from ..schemas.naming import (
     join,
 )
 from ..transforms import storage
-from ..transforms.graph import TransformGraph, read_graph_file
+from ..transforms.graph import PUBLISHED, TransformGraph, read_graph_file
 from ..transforms.lengths import length_boundaries, varying_lists
 from ..transforms.metadata import schema_text
 from ..transforms.shards import ShardSettings, read_shard_info, shard_name
@@ -96,6 +96,7 @@ def publish(
         graph = TransformGraph(settings.graph).info
         for name in graph.files:
             publisher.put(name, read_graph_file(settings.graph, graph, name))
+        publisher.put(PUBLISHED, graph.to_bytes())
     publisher.files |= serving_files
     with storage.scratch_folder(settings.workspace.root) as scratch:
         path = os.path.join(scratch, REJECTS)

@@ -17,7 +17,8 @@ def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRu
     """Refuses ``memory://``, and this machine's disks, where workers would look for them in vain.
 
     Raises:
-        RecipeError: if the source or the output lies there.
+        RecipeError: if the source or the output lies there, or an analysis on the engine could
+            not keep its temporary files beside the output.
     """
     if runner.shares_memory:
         return
@@ -35,6 +36,23 @@ def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRu
                 f"{storage.redact(url)} lies in the memory of this process, where no worker "
                 "process can read or write it. Build with workers=1, or put it into files."
             )
+    if recipe.analyze_on_runner and not (runs_here(runner) or is_reached_by_tensorflow(out.out)):
+        raise RecipeError(
+            "analyze_on_runner keeps temporary files of TensorFlow's beside the output, and "
+            f"TensorFlow cannot write to {storage.redact(out.out)}. Put the output on gs://, "
+            "hdfs:// or a disk that all workers share; or leave analyze_on_runner= out of the "
+            "recipe: then one process beside the build analyses."
+        )
+
+
+def runs_here(runner: JobRunner) -> bool:
+    """Whether all workers run on this machine."""
+    return runner.shares_memory or runner.name in ("direct", "prism")
+
+
+def is_reached_by_tensorflow(url: str) -> bool:
+    """Whether TensorFlow, and Beam, write there by themselves."""
+    return storage.is_local(url) or url.startswith(("gs://", "hdfs://"))
 
 
 def refuse_output_among_data(recipe: Recipe, out: OutputPaths) -> None:

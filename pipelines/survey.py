@@ -18,9 +18,10 @@ from ..transforms.code_digest import code_digest, step_digest
 from ..transforms.opened_source import OpenedSource, open_source
 from ..transforms.prepare.step_files import digest_with_files, read_step_files
 from ..transforms.source_settings import source_settings
-from .analyze import ANALYSIS
+from .analyze import ANALYSIS, ON_RUNNER
 from .extraction import extract
 from .findings import Findings
+from .given_graph import GivenGraph, find_graph
 from .inventory import Inventory, count_unused_rows, take_inventory
 from .limits import Limit
 from .readers import READERS
@@ -47,6 +48,8 @@ class Survey:
     readers: tuple[str, ...]
     """Names of those that the snapshot ships."""
     limit: Limit | None
+    graph: GivenGraph | None
+    """The transform graph of another build, if the recipe takes one."""
     stages: tuple[StageFeatures, ...]
     """What goes into and comes out of each stage of prepare."""
     stage_digests: tuple[str, ...]
@@ -108,15 +111,21 @@ def survey(
     }
     if features.structs:
         prepare["structs"] = list(features.structs)
-    preprocessing = None
+    preprocessing, analysis = None, None
     if recipe.preprocessing_fn is not None:
         preprocessing = code_digest(recipe.preprocessing_fn, folder=recipe.folder)
+        analysis = ON_RUNNER if recipe.analyze_on_runner else ANALYSIS
+    graph = None
+    if recipe.transform_from is not None:
+        graph = find_graph(recipe.transform_from, folder=recipe.folder)
+        graph.check_fits(features.prepared, code=preprocessing)
+        preprocessing, analysis = graph.info.code or None, {"transform_from": graph.digest}
     parts = FingerprintParts(
         name=recipe.name,
         inputs=inventory.input_digest,
         prepare=prepare,
         preprocessing=preprocessing,
-        analysis=ANALYSIS if preprocessing is not None else None,
+        analysis=analysis,
         splits=recipe.splits.to_json() | ({} if limit is None else {"limit": limit}),
         shards=recipe.shards.to_json(),
         readers=list(readers) if len(readers) > 1 else None,
@@ -133,6 +142,7 @@ def survey(
         fingerprint=fingerprint(parts),
         readers=tuple(readers),
         limit=None if limit is None else Limit(limit, inventory.stop_key),
+        graph=graph,
         stages=between,
         stage_digests=_stage_digests(recipe, stages, between, base=prepare),
     )

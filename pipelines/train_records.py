@@ -1,26 +1,68 @@
-"""The records that analysis sees: the train split's, run by run, in a fixed order.
-
-A function of a module and plain arguments, so that it reaches the process that analyses.
-"""
+"""The records that analysis sees: the train split's, run by run, in a fixed order."""
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from ..schemas.blocks import ShardPlan, SplitPlan
 from ..schemas.features import Features
 from ..schemas.naming import Workspace
-from ..transforms.runs import KeyRange
+from ..transforms.runs import KeyRange, RunReader
 from ..transforms.shards import rows_of_shard, run_readers
 from ..transforms.summary import read_summary
 
 _POLL_SECONDS = 0.02
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainRecords:
+    """Reads wire columns of a split's records: plain data, good in any process."""
+
+    workspace: Workspace
+    summary_digest: str
+    prepared: Features
+    split: SplitPlan
+    """Without its shards."""
+    whole: ShardPlan
+    """All of them as one: together they are one range of one partition."""
+    stratify_by: str | None
+
+    @property
+    def num_records(self) -> int:
+        """How many there are."""
+        return self.whole.num_examples
+
+    def readers(self) -> list[RunReader]:
+        """Of all runs, in the order of their ids."""
+        entries = read_summary(self.workspace, self.summary_digest).entries
+        return run_readers(entries, self.workspace, self.prepared)
+
+    def read(
+        self, readers: Iterable[RunReader], columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Named columns of the split's records in some runs, run by run, each in its own order."""
+        keys = KeyRange(self.whole.partition, self.whole.start_key, self.whole.stop_key)
+        for reader in readers:
+            for records in reader.scan(keys):
+                kept = rows_of_shard(
+                    records,
+                    split=self.split,
+                    shard=self.whole,
+                    prepared=self.prepared,
+                    stratify_by=self.stratify_by,
+                )
+                if kept.num_rows:
+                    yield kept.select(list(columns))
+
+    def __call__(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The same of all runs: no merge is needed, and the order depends on the inputs alone."""
+        yield from self.read(self.readers(), columns)
 
 
 def train_records(
@@ -30,12 +72,8 @@ def train_records(
     summary_digest: str,
     prepared: Features,
     stratify_by: str | None,
-) -> Callable[[Sequence[str]], Iterable[pa.RecordBatch]]:
-    """A picklable function that reads named wire columns of a split's records.
-
-    The records come run by run, runs in the order of their ids, each in its own order: no merge
-    is needed, and the order depends on nothing but the inputs.
-    """
+) -> TrainRecords:
+    """What reads the records of a planned split."""
     # All shards of a split are neighbouring key ranges of one partition: together, one range.
     whole = ShardPlan(
         split=split.name,
@@ -47,13 +85,12 @@ def train_records(
         num_examples=sum(shard.num_examples for shard in split.shards),
         num_bytes=sum(shard.num_bytes for shard in split.shards),
     )
-    return functools.partial(
-        _read,
-        split=SplitPlan(name=split.name, shards=(), strata=split.strata),
-        whole=whole,
+    return TrainRecords(
         workspace=workspace,
         summary_digest=summary_digest,
         prepared=prepared,
+        split=SplitPlan(name=split.name, shards=(), strata=split.strata),
+        whole=whole,
         stratify_by=stratify_by,
     )
 
@@ -71,24 +108,3 @@ def read_handed_over(columns: Sequence[str], *, path: str) -> Iterable[pa.Record
         read = pickle.load(file)
     found: Iterable[pa.RecordBatch] = read(columns)
     return found
-
-
-def _read(
-    columns: Sequence[str],
-    *,
-    split: SplitPlan,
-    whole: ShardPlan,
-    workspace: Workspace,
-    summary_digest: str,
-    prepared: Features,
-    stratify_by: str | None,
-) -> Iterator[pa.RecordBatch]:
-    entries = read_summary(workspace, summary_digest).entries
-    keys = KeyRange(whole.partition, whole.start_key, whole.stop_key)
-    for reader in run_readers(entries, workspace, prepared):
-        for records in reader.scan(keys):
-            kept = rows_of_shard(
-                records, split=split, shard=whole, prepared=prepared, stratify_by=stratify_by
-            )
-            if kept.num_rows:
-                yield kept.select(list(columns))

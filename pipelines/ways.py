@@ -5,13 +5,18 @@ Both give the same bytes, so this is no part of a fingerprint.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Sequence, Set
+from typing import Any, Literal, get_args
 
-from ..schemas.blocks import RunInfo
+from ..schemas.blocks import SplitPlan
 from ..schemas.errors import RecipeError
+from ..schemas.naming import ShardName
+from ..schemas.runner import JobRunner
 from ..transforms import storage
+from ..transforms.shards import ShardSettings, shard_name
+from ..transforms.summary import Summary
 
 WriteBy = Literal["auto", "ranges", "shuffle"]
 """How shards are written: ``ranges``, ``shuffle``, or whichever fits."""
@@ -38,9 +43,55 @@ def check_way(write_by: str) -> WriteBy:
     raise RecipeError(f"write_by={write_by!r}, expected one of {', '.join(get_args(WriteBy))}.")
 
 
-def shuffles(
-    write_by: WriteBy, runs: Sequence[RunInfo], *, num_shards: int, workspace: str, engine: str
-) -> bool:
+def write_job(
+    summary: Summary,
+    digest: str,
+    splits: Sequence[SplitPlan],
+    *,
+    settings: ShardSettings,
+    missing: Set[ShardName],
+    runner: JobRunner,
+    write_by: WriteBy = "auto",
+) -> tuple[Any, WriteBy]:
+    """The job that writes shards, and by which way it does.
+
+    Args:
+        summary: Of the runs.
+        digest: Its name.
+        splits: The plan.
+        settings: What the shards have in common.
+        missing: The shards that are to be written.
+        runner: Where the job is to run.
+        write_by: What the user asks for.
+    """
+    from .shuffle import ShuffleShards
+    from .write import WriteShards
+
+    shards = [shard for split in splits for shard in split.shards]
+    num_runs = len(summary.entries)
+    mean = mean_slice_bytes(
+        int(summary.histogram.num_bytes.sum()), num_runs=num_runs, num_shards=len(shards)
+    )
+    root = settings.workspace.root
+    if not shuffles(write_by, mean_slice_bytes=mean, workspace=root, engine=runner.name):
+        wanted = [
+            dataclasses.replace(
+                split, shards=tuple(s for s in split.shards if shard_name(s, settings) in missing)
+            )
+            for split in splits
+        ]
+        return WriteShards(settings, wanted, digest, runner.threads_per_worker), "ranges"
+    job = ShuffleShards(
+        settings,
+        digest,
+        wanted=[n for n, shard in enumerate(shards) if shard_name(shard, settings) in missing],
+        num_runs=num_runs,
+        group=runs_per_task(mean),
+    )
+    return job, "shuffle"
+
+
+def shuffles(write_by: WriteBy, *, mean_slice_bytes: float, workspace: str, engine: str) -> bool:
     """Whether shards are written by the runner's shuffle.
 
     Left to itself: where the mean slice of a run that belongs to a shard is under 256 KiB, runs
@@ -48,8 +99,7 @@ def shuffles(
 
     Args:
         write_by: What the user asks for.
-        runs: All runs.
-        num_shards: Of all splits, done or not: a build that goes on goes on the same way.
+        mean_slice_bytes: Of all shards, done or not: a build that goes on goes on the same way.
         workspace: Where the runs lie.
         engine: The runner's name.
     """
@@ -57,16 +107,16 @@ def shuffles(
         return write_by == "shuffle"
     if storage.is_local(workspace) or engine in _HOLD_IN_MEMORY:
         return False
-    return mean_slice_bytes(runs, num_shards=num_shards) < MIN_SLICE_BYTES
+    return mean_slice_bytes < MIN_SLICE_BYTES
 
 
-def mean_slice_bytes(runs: Sequence[RunInfo], *, num_shards: int) -> float:
+def mean_slice_bytes(num_bytes: int, *, num_runs: int, num_shards: int) -> float:
     """Bytes of a run that belong to a shard, in the mean; 0 where there are no runs or shards."""
-    num_slices = len(runs) * num_shards
-    return sum(run.num_bytes for run in runs) / num_slices if num_slices else 0.0
+    num_slices = num_runs * num_shards
+    return num_bytes / num_slices if num_slices else 0.0
 
 
-def runs_per_task(runs: Sequence[RunInfo], *, num_shards: int) -> int:
+def runs_per_task(mean_slice_bytes: float) -> int:
     """How many runs one task of the shuffle merges, so that chunks are not much too small."""
-    mean = mean_slice_bytes(runs, num_shards=num_shards)
-    return max(1, min(MAX_GROUP, math.ceil(MIN_SLICE_BYTES / mean) if mean else 1))
+    wanted = math.ceil(MIN_SLICE_BYTES / mean_slice_bytes) if mean_slice_bytes else 1
+    return max(1, min(MAX_GROUP, wanted))

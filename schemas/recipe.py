@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from .analysis import check_analysis
 from .blocks import Block, RawBatch, Selection, SourceFile
 from .errors import RecipeError
 from .features import Feature, Features, Struct, flatten, wire_columns
@@ -271,6 +272,10 @@ class Recipe:
             "total": 100}``. A stage that is not named shares what ``total`` allows; without a
             ``total``, None's meaning holds for each stage that is not named.
         limits: How much a single file, row or value may ask for.
+        analyze_on_runner: Has the engine analyse, where one process would take too long. Means
+            and quantiles may then differ in their last bits from one such build to another.
+        transform_from: A snapshot whose transform graph is taken in place of an analysis; or the
+            folder of a graph in a workspace. A relative path counts from the recipe's file.
     """
 
     name: str
@@ -285,6 +290,8 @@ class Recipe:
     seed: int = 0
     max_rejects: Budget = None
     limits: Limits = dataclasses.field(default_factory=Limits)
+    analyze_on_runner: bool = False
+    transform_from: str | None = None
     folder: str = dataclasses.field(init=False, compare=False, repr=False, default="")
     """Folder of the file that the recipe was made in; relative sources count from it."""
     structs: tuple[str, ...] = dataclasses.field(init=False, compare=False, repr=False, default=())
@@ -328,16 +335,12 @@ class Recipe:
                 raise RecipeError(
                     f"Recipe: {argument}={getattr(self, argument)!r} is no ss.{kind.__name__}(…)."
                 )
-        if self.preprocessing_fn is not None:
-            if not callable(self.preprocessing_fn):
-                raise RecipeError(
-                    f"Recipe: preprocessing_fn={self.preprocessing_fn!r} is not a function."
-                )
-            if "train" not in self.splits.names:
-                raise RecipeError(
-                    "Recipe: preprocessing_fn is analysed on the split called 'train', and there "
-                    f"is none in {', '.join(self.splits.names)}. Name one split train."
-                )
+        check_analysis(
+            self.preprocessing_fn,
+            analyze_on_runner=self.analyze_on_runner,
+            transform_from=self.transform_from,
+            split_names=self.splits.names,
+        )
         if self.features is not None:
             self._flatten_features(self.features)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):

@@ -15,7 +15,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import apache_beam as beam
 import pyarrow as pa
@@ -107,12 +107,23 @@ def analyze(
             _check_any(read_batches(traced.analyzed))
         if isinstance(error, SnapshardError | OSError | MemoryError):
             raise
-        # Beam makes a RuntimeError of what TensorFlow raises while it writes.
-        if "tensorflow." in str(error) and (full := os_error_in(str(error))) is not None:
-            raise full from None
-        raise RecipeError(_explain(error, "failed on the data")) from None
+        raise analysis_error(error) from None
     shutil.rmtree(_TEMP)
-    canonicalize(Path(folder))
+    return finish_graph(folder, prepared, traced)
+
+
+def finish_graph(
+    folder: str, prepared: Features, traced: "Traced", *, temp: str | None = None
+) -> GraphOutputs:
+    """Completes what ``WriteTransformFn`` wrote into a local folder, in canonical bytes.
+
+    Args:
+        folder: Local.
+        prepared: The features that the graph is given.
+        traced: What its function tells.
+        temp: Where temporary files lay, if the path was a different one each time.
+    """
+    canonicalize(Path(folder), temp=temp)
     raw = Path(folder) / "metadata" / "schema.pbtxt"
     raw.parent.mkdir()
     raw.write_bytes(schema_text(prepared, computed=True))
@@ -123,6 +134,14 @@ def analyze(
         like_input=traced.like_input,
     )
     return GraphOutputs(features=features, kept=traced.kept)
+
+
+def analysis_error(error: Exception) -> Exception:
+    """What to tell of an error that an analysis ended with."""
+    # Beam makes a RuntimeError of what TensorFlow raises while it writes.
+    if "tensorflow." in str(error) and (full := os_error_in(str(error))) is not None:
+        return full
+    return RecipeError(_explain(error, "failed on the data"))
 
 
 class Traced:
@@ -247,10 +266,19 @@ class _ReadFn(beam.DoFn):
 
 def _check_any(batches: Iterable[pa.RecordBatch]) -> None:
     if not any(batch.num_rows for batch in batches):
-        raise DataError(
-            "No record fell into the split 'train', and preprocessing_fn is analysed on it. Give "
-            "it a larger fraction, or more data."
-        )
+        refuse_no_records()
+
+
+def refuse_no_records() -> NoReturn:
+    """Says that there is nothing to analyse.
+
+    Raises:
+        DataError: always.
+    """
+    raise DataError(
+        "No record fell into the split 'train', and preprocessing_fn is analysed on it. Give "
+        "it a larger fraction, or more data."
+    )
 
 
 def _no_batches(columns: Sequence[str]) -> Iterable[pa.RecordBatch]:

@@ -17,24 +17,28 @@ from typing import Any
 from tensorflow.core.protobuf import saved_model_pb2
 
 
-def canonicalize(folder: Path) -> None:
+def canonicalize(folder: Path, *, temp: str | None = None) -> None:
     """Rewrites what ``WriteTransformFn`` wrote: the same graph, in canonical bytes.
 
-    ``fingerprint.pb``, which holds a random identifier, is removed.
+    ``fingerprint.pb``, which holds a random identifier, is removed; and so is the path of the
+    folder ``temp``, which stands in the names of tables.
     """
     model = folder / "transform_fn" / "saved_model.pb"
-    model.write_bytes(canonical_saved_model(model.read_bytes()))
+    model.write_bytes(canonical_saved_model(model.read_bytes(), temp=temp))
     (folder / "transform_fn" / "fingerprint.pb").unlink(missing_ok=True)
     assets = folder / "transformed_metadata" / "asset_map"
     if assets.exists():
         assets.write_text(json.dumps(json.loads(assets.read_bytes()), sort_keys=True))
 
 
-def canonical_saved_model(content: bytes) -> bytes:
+def canonical_saved_model(content: bytes, *, temp: str | None = None) -> bytes:
     """A ``saved_model.pb`` with the nodes of its functions in canonical order."""
     model = saved_model_pb2.SavedModel.FromString(content)
     for graph in model.meta_graphs:
         library = graph.graph_def.library
+        if temp is not None:
+            for nodes in (graph.graph_def.node, *(f.node_def for f in library.function)):
+                _leave_out(nodes, f"{temp}/".encode())
         for function in library.function:
             _put_in_order(function.node_def)
         functions = sorted(library.function, key=lambda function: function.signature.name)
@@ -147,6 +151,15 @@ def _rename_map(field: Any, value: Any, renamed: Callable[[str], str]) -> None:
             else:
                 value[renamed(key)] = value[key]
             del value[key]
+
+
+def _leave_out(nodes: Any, path: bytes) -> None:
+    """Takes a path out of the names of tables."""
+    for node in nodes:
+        # To look up what is not there would put it there.
+        if "shared_name" in node.attr:
+            name = node.attr["shared_name"]
+            name.s = name.s.replace(path, b"")
 
 
 def _put_in_order(nodes: Any) -> None:

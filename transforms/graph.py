@@ -38,7 +38,9 @@ from .runs import wire_schema
 from .sealed import is_lost, put_sealed, read_sealed
 
 DESCRIPTION = "graph.json"
-_WHAT = "graph-2"
+PUBLISHED = "metadata/graph.json"
+"""Where a snapshot has it."""
+_WHAT = "graph-3"
 
 _NUMPY = {"int64": np.int64, "float32": np.float32, "bytes": np.object_}
 
@@ -78,10 +80,13 @@ class GraphInfo:
     """Outputs that are an input, unchanged: its name."""
     files: Mapping[str, str]
     """Relative path -> sha256 of each file, ``graph.json`` apart."""
+    code: str = ""
+    """Digest of the ``preprocessing_fn`` that it is of; empty where that is not known."""
 
     def to_bytes(self) -> bytes:
         """The content of ``graph.json``."""
         value = {
+            "code": self.code,
             "files": dict(sorted(self.files.items())),
             "inputs": features_to_json(self.inputs),
             "kept": dict(sorted(self.kept.items())),
@@ -98,11 +103,21 @@ class GraphInfo:
             outputs=features_from_json(value["outputs"]),
             kept=value["kept"],
             files=value["files"],
+            code=value["code"],
         )
 
 
-def put_graph(local: str, url: str, *, inputs: Features, outputs: GraphOutputs) -> GraphInfo:
+def put_graph(
+    local: str, url: str, *, inputs: Features, outputs: GraphOutputs, code: str = ""
+) -> GraphInfo:
     """Moves a finished graph from a local folder to its place.
+
+    Args:
+        local: The folder.
+        url: The place.
+        inputs: The features that it is given.
+        outputs: What it makes.
+        code: Digest of its ``preprocessing_fn``.
 
     Raises:
         StorageError: if it cannot be written.
@@ -111,11 +126,27 @@ def put_graph(local: str, url: str, *, inputs: Features, outputs: GraphOutputs) 
     for name in storage.walk(local):
         with open(os.path.join(local, name), "rb") as file:
             files[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    info = GraphInfo(inputs=inputs, outputs=outputs.features, kept=outputs.kept, files=files)
+    info = GraphInfo(
+        inputs=inputs, outputs=outputs.features, kept=outputs.kept, files=files, code=code
+    )
     for name in files:
         storage.put_file(os.path.join(local, name), join(url, name))
     put_sealed(join(url, DESCRIPTION), info.to_bytes(), what=_WHAT)
     return info
+
+
+def copy_graph(source: str, info: GraphInfo, url: str) -> None:
+    """Makes sure that a graph lies in another place, too.
+
+    Raises:
+        DamagedWorkError: if a file of the source is missing or damaged.
+        StorageError: if it cannot be written.
+    """
+    if checked_graph(url) is not None:
+        return
+    for name in info.files:
+        storage.put_bytes(join(url, name), read_graph_file(source, info, name))
+    put_sealed(join(url, DESCRIPTION), info.to_bytes(), what=_WHAT)
 
 
 def read_graph_info(url: str) -> GraphInfo | None:

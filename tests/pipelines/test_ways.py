@@ -2,23 +2,16 @@
 
 import pytest
 
-from snapshard.pipelines.ways import MAX_GROUP, check_way, runs_per_task, shuffles
-from snapshard.schemas.blocks import RunInfo
+from snapshard.pipelines.ways import (
+    MAX_GROUP,
+    check_way,
+    mean_slice_bytes,
+    runs_per_task,
+    shuffles,
+)
 from snapshard.schemas.errors import RecipeError
 
-
-def runs(num: int, *, num_bytes: int = 64 << 20) -> list[RunInfo]:
-    return [
-        RunInfo(
-            run_id=f"{index:032x}",
-            num_records=1,
-            num_bytes=num_bytes,
-            num_rejects=0,
-            rejects_sha256="",
-            batches=(),
-        )
-        for index in range(num)
-    ]
+KIB = 1024
 
 
 @pytest.mark.parametrize(
@@ -34,17 +27,18 @@ def runs(num: int, *, num_bytes: int = 64 << 20) -> list[RunInfo]:
 )
 def test_auto(num_shards: int, workspace: str, engine: str, expected: bool) -> None:
     """Runs of 64 MiB: the mean slice falls under 256 KiB at 256 shards, about 40 GB."""
-    settings = {"num_shards": num_shards, "workspace": workspace, "engine": engine}
-    assert shuffles("auto", runs(3), **settings) is expected  # type: ignore[arg-type]
-    assert shuffles("shuffle", runs(3), **settings) is True  # type: ignore[arg-type]
-    assert shuffles("ranges", runs(3), **settings) is False  # type: ignore[arg-type]
+    mean = mean_slice_bytes(3 * 64 * KIB**2, num_runs=3, num_shards=num_shards)
+    where = {"workspace": workspace, "engine": engine}
+    assert shuffles("auto", mean_slice_bytes=mean, **where) is expected
+    assert shuffles("shuffle", mean_slice_bytes=mean, **where) is True
+    assert shuffles("ranges", mean_slice_bytes=mean, **where) is False
 
 
 def test_tasks_merge_more_runs_where_slices_are_small() -> None:
-    assert runs_per_task(runs(9), num_shards=256) == 1
-    assert runs_per_task(runs(9), num_shards=2560) == 10
-    assert runs_per_task(runs(9), num_shards=10**6) == MAX_GROUP
-    assert runs_per_task([], num_shards=0) == 1
+    assert runs_per_task(256 * KIB) == runs_per_task(10**9) == 1
+    assert runs_per_task(25 * KIB) == 11
+    assert runs_per_task(1.5) == MAX_GROUP
+    assert runs_per_task(mean_slice_bytes(0, num_runs=0, num_shards=0)) == 1
 
 
 def test_another_word_is_refused() -> None:
