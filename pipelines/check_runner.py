@@ -71,8 +71,9 @@ def _run(runner: JobRunner, folder: str) -> RunnerReport:
     with runner:
         runner.run(lambda pipeline: _probe(pipeline, folder), job_name="check")
     seconds = time.monotonic() - started
-    names = storage.list_names(folder)
-    found = [json.loads(storage.read_bytes(join(folder, name))) for name in names]
+    urls = [_place(element, folder) for element in range(_NUM_ELEMENTS)]
+    # By name, since the listings of some stores lag behind what was put.
+    found = [json.loads(storage.read_bytes(url)) for url in urls if storage.exists(url)]
     if len(found) != _NUM_ELEMENTS:
         raise RunnerError(
             f"Of {_NUM_ELEMENTS} files that workers wrote into {storage.redact(folder)}, "
@@ -104,10 +105,14 @@ def _probe(pipeline: Any, folder: str) -> Any:
     )
 
 
+def _place(element: int, folder: str) -> str:
+    return join(folder, f"{element:02}.json")
+
+
 def _tell(element: int, folder: str) -> None:
     """What one element does, on a worker."""
     try:
-        storage.put_bytes(join(folder, f"{element:02}.json"), json.dumps(_facts()).encode())
+        storage.put_bytes(_place(element, folder), json.dumps(_facts()).encode())
     except SnapshardError as error:
         raise type(error)(f"On the worker {socket.gethostname()}: {error}") from None
 

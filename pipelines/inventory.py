@@ -280,7 +280,8 @@ def _learn_file(
             digest.update(chunk)
             num_bytes += len(chunk)
     except StorageError as error:
-        if isinstance(error.__context__, PermissionError):
+        # On a store it is the credentials that are refused, which may have expired: not a file.
+        if opened.local and isinstance(error.__context__, PermissionError):
             return NO_PERMISSION
         if not opened.archived:
             raise

@@ -175,9 +175,13 @@ def _check_files(folder: str, manifest: Manifest) -> None:
     found = storage.sizes(folder)
     for name, entry in manifest.files.items():
         if found.get(name) != entry.bytes:
-            there = f"{found[name]:,} bytes" if name in found else "nothing"
+            url = join(folder, name)
+            num_bytes = storage.size_of(url)
+            if num_bytes == entry.bytes:
+                continue
+            there = "nothing" if num_bytes is None else f"{num_bytes:,} bytes"
             raise StorageError(
-                f"{storage.redact(join(folder, name))} was written with {entry.bytes:,} bytes, and "
+                f"{storage.redact(url)} was written with {entry.bytes:,} bytes, and "
                 f"there is {there} now. Nothing was published. Find out what else writes there, "
                 "and build again: it goes on from what is done."
             )

@@ -199,6 +199,10 @@ def _names_in(path: str) -> list[str]:
             f"{shown} is a file, expected the folder of a snapshot. Give the folder that "
             "`snapshard build` printed."
         ) from None
+    if not storage.is_local(path):
+        # A store's listing may lag behind what was put.
+        wanted = (name for name in (MANIFEST, LATEST) if name not in names)
+        names += [name for name in wanted if storage.exists(join(path, name))]
     if not names and not storage.exists(path):
         raise RecipeError(
             f"{shown} does not exist. Give the folder that `snapshard build` printed."

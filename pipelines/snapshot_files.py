@@ -81,6 +81,10 @@ class SnapshotFiles:
     def _look_remote(self, names: list[str]) -> tuple[dict[str, FoundFile], list[str], list[str]]:
         listed = storage.sizes(self.folder)
         sizes = {name: size for name, size in listed.items() if not name.endswith("/")}
+        for name in names:
+            # A listing may lag behind what was put.
+            if name not in sizes and (size := storage.size_of(join(self.folder, name))) is not None:
+                sizes[name] = size
         found = {name: FoundFile(num_bytes=sizes[name]) for name in names if name in sizes}
         folders = {name[:end] for name in sizes for end in _slashes(name)}
         found |= {name: FoundFile(other="a folder") for name in names if name in folders}

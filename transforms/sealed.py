@@ -12,6 +12,7 @@ import hashlib
 
 from ..schemas.errors import StorageError
 from . import storage
+from .storage_failures import store_answer
 
 _BAD_DISK = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
 
@@ -66,6 +67,9 @@ def is_lost(error: StorageError) -> bool:
     cause = error.__context__
     if isinstance(cause, FileNotFoundError | NotADirectoryError):
         return True
+    if cause is not None and store_answer(cause) is not None:
+        # s3fs tells with a disk's number that a store is busy.
+        return False
     return isinstance(cause, OSError) and cause.errno in _BAD_DISK
 
 

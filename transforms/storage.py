@@ -186,6 +186,22 @@ def num_bytes(url: str) -> int:
         return int(found.info(path)["size"])
 
 
+def size_of(url: str) -> int | None:
+    """Length of a file; None where there is none. It is asked for by name, not by a listing.
+
+    Listings of some stores lag behind what was put.
+
+    Raises:
+        StorageError: if it cannot be looked at.
+    """
+    try:
+        return num_bytes(url)
+    except StorageError as error:
+        if isinstance(error.__context__, FileNotFoundError | NotADirectoryError):
+            return None
+        raise
+
+
 def list_names(url: str) -> list[str]:
     """Names directly in a folder, sorted; [] where there is no such folder.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import http
 import os
 import re
 import urllib.parse
@@ -33,6 +34,8 @@ _NUMBERS = (
     errno.ENOENT,
 )
 """Of errors that TensorFlow tells in words only."""
+_REFUSED = {400, 401, 403, 407}
+_BUSY = {408, 429, 500, 502, 503, 504, 509}
 _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 
 
@@ -146,6 +149,20 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
             "Log in first (gcloud auth application-default login, aws configure), or name the "
             "credentials in the environment.",
         )
+    if (answer := store_answer(error)) is not None:
+        status, code = answer
+        if status in _REFUSED:
+            return (
+                f"the store refuses it ({code})",
+                "Check the credentials, which may have expired, and what they allow; starting "
+                "again goes on from what is done.",
+            )
+        if status in _BUSY:
+            return (
+                f"the store did not serve it, though it was asked several times ({code})",
+                "It is overloaded or down: starting again, later or with fewer workers, goes on "
+                "from what is done.",
+            )
     if number in (errno.ENOSPC, errno.EDQUOT):
         return (
             "no space is left there",
@@ -173,6 +190,34 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
             "is done.",
         )
     detail = (isinstance(error, OSError) and error.strerror) or str(error)
-    detail = redact_repeated(detail, url)
+    detail = " ".join(redact_repeated(detail, url).split())
     what = f"{detail} ({type(error).__name__})" if detail else type(error).__name__
     return what, "Once that is mended, starting again goes on from what is done."
+
+
+def store_answer(error: BaseException) -> tuple[int, str] | None:
+    """The status of HTTP by which a store refused a request, and its word for it; None elsewhere.
+
+    s3fs raises errors of the system that were caused by botocore's; gcsfs has one of its own, and
+    words alone for what is forbidden.
+
+    >>> store_answer(OSError("Forbidden: https://host/a"))
+    (403, '403 Forbidden')
+    """
+    for one in (error, error.__cause__):
+        response = getattr(one, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            told = response.get("Error", {})
+            # An answer to HEAD has no body: its code is the status.
+            word = told.get("Message" if str(told.get("Code")) == str(status) else "Code")
+        else:
+            status = getattr(one, "status", None) or getattr(one, "code", None)
+            word = None
+        if isinstance(status, int) and status >= 400:
+            with contextlib.suppress(ValueError):
+                word = word or http.HTTPStatus(status).phrase
+            return status, f"{status} {word}"
+    if isinstance(error, OSError) and str(error).startswith("Forbidden: "):
+        return 403, "403 Forbidden"
+    return None

@@ -3,9 +3,13 @@
 import dataclasses
 import http.client
 import http.server
+import socket
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
+
+from .listings import hidden_from, named_by_put
 
 _HOP = {"connection", "transfer-encoding", "content-length", "host", "keep-alive"}
 
@@ -29,9 +33,26 @@ class Request:
     ranged: bool
 
 
-Breaking = Callable[[str, str], int]
-"""Given method and path: 0 passes the request on, a status answers it, -1 cuts the connection
-after the store has got half of it."""
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What the proxy answers in the place of the store.
+
+    Attributes:
+        status: Of HTTP.
+        code: As S3 names its errors.
+        headers: Further ones.
+    """
+
+    status: int
+    code: str = "SlowDown"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+CUT = -1
+"""Cuts the connection after the store has got half of the request."""
+
+Breaking = Callable[[str, str], int | Answer]
+"""Given method and path: 0 passes the request on, a status or an answer answers it, :data:`CUT`."""
 
 
 class Proxy:
@@ -42,6 +63,9 @@ class Proxy:
         self.requests: list[Request] = []
         self.breaking: Breaking = lambda method, path: 0
         self.num_broken = 0
+        self.listing_lag_s = 0.0
+        """For so long after its put an object is in no listing."""
+        self._put_at: dict[str, float] = {}
         self._target = target
         self._lock = threading.Lock()
         proxy = self
@@ -60,6 +84,12 @@ class Proxy:
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def list_from_now(self, folder: str) -> None:
+        """Shows the objects that lie in ``bucket/folder`` in listings, whatever the lag."""
+        for name in self._put_at:
+            if name.startswith(f"{folder}/"):
+                self._put_at[name] = float("-inf")
 
     @property
     def url(self) -> str:
@@ -88,24 +118,19 @@ class Proxy:
         if answer:
             with self._lock:
                 self.num_broken += 1
-        if answer < 0:
-            handler.close_connection = True
-            handler.connection.close()
+        headers = {k: v for k, v in handler.headers.items() if k.lower() not in _HOP}
+        if answer == CUT:
+            self._pass_half(handler, headers, body)
             return
         if answer:
-            text = b"<Error><Code>SlowDown</Code><Message>Slow down</Message></Error>"
-            handler.send_response(answer)
-            handler.send_header("Content-Type", "application/xml")
-            handler.send_header("Content-Length", str(len(text)))
-            handler.end_headers()
-            handler.wfile.write(text)
+            _tell(handler, Answer(answer) if isinstance(answer, int) else answer)
             return
         connection = http.client.HTTPConnection(self._target, timeout=60)
-        headers = {k: v for k, v in handler.headers.items() if k.lower() not in _HOP}
         connection.request(handler.command, handler.path, body=body, headers=headers)
         got = connection.getresponse()
         content = got.read()
         with self._lock:
+            content = self._kept_back(handler, got.status, content)
             self.requests.append(
                 Request(
                     handler.command,
@@ -125,6 +150,42 @@ class Proxy:
         if handler.command != "HEAD":
             handler.wfile.write(content)
         connection.close()
+
+    def _pass_half(
+        self, handler: http.server.BaseHTTPRequestHandler, headers: dict[str, str], body: bytes
+    ) -> None:
+        host, _, port = self._target.partition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as store:
+            lines = [f"{handler.command} {handler.path} HTTP/1.1", f"Host: {self._target}"]
+            lines += [f"{name}: {value}" for name, value in headers.items()]
+            lines += [f"Content-Length: {len(body)}", "", ""]
+            store.sendall("\r\n".join(lines).encode("latin-1") + body[: len(body) // 2])
+        handler.close_connection = True
+        handler.connection.shutdown(socket.SHUT_RDWR)
+
+    def _kept_back(
+        self, handler: http.server.BaseHTTPRequestHandler, status: int, content: bytes
+    ) -> bytes:
+        """An answer of the store, without what was put too lately to be listed."""
+        name = named_by_put(handler.command, handler.path, content)
+        if name is not None and status < 300:
+            self._put_at[name] = time.monotonic()
+        if handler.command != "GET" or not self.listing_lag_s:
+            return content
+        seen = time.monotonic() - self.listing_lag_s
+        hidden = {name for name, at in self._put_at.items() if at > seen}
+        return hidden_from(content, hidden, self._put_at.keys() - hidden, path=handler.path)
+
+
+def _tell(handler: http.server.BaseHTTPRequestHandler, answer: Answer) -> None:
+    text = f"<Error><Code>{answer.code}</Code><Message>{answer.code}</Message></Error>".encode()
+    handler.send_response(answer.status)
+    headers = {"Content-Type": "application/xml", "Content-Length": str(len(text))}
+    for name, value in (headers | dict(answer.headers)).items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    if handler.command != "HEAD":
+        handler.wfile.write(text)
 
 
 def _body(handler: http.server.BaseHTTPRequestHandler) -> bytes:
