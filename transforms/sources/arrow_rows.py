@@ -322,10 +322,12 @@ def _shown_expected(feature: Feature, form: TensorForm) -> str:
 def _shown(array: pa.Array, row: int) -> str:
     """A cell for a message, shortened."""
     text = "what cannot be shown"
-    for type_ in (array.type, pa.large_string(), pa.large_binary()):
-        # Text may not be UTF-8, a time more than Python can hold.
+    cell = array[row : row + 1]
+    for type_ in (None, pa.large_string(), pa.large_binary()):
+        # Text may not be UTF-8, a time more than Python can hold. To its own type no cell is cast:
+        # Arrow 25 aborts the process at a slice of lists of nothing.
         with contextlib.suppress(ValueError, OverflowError, pa.ArrowException):
-            text = repr(array[row : row + 1].cast(type_)[0].as_py())
+            text = repr((cell if type_ is None else cell.cast(type_))[0].as_py())
             break
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
 

@@ -25,6 +25,7 @@ FEATURES: dict[str, Feature] = {
     "s": Scalar("string"),
     "l": Sequence(Scalar("float64")),
 }
+NOTHING = SMALL.set_column(2, "l", pa.array([[None]] * ROWS))
 CONTENTS = {
     "parquet": parquet(SMALL),
     "arrow": ipc(SMALL),
@@ -192,6 +193,15 @@ def test_text_that_is_not_utf8_is_a_matter_of_its_row(reading: Any, form: str) -
     got = reading.read(make(reading.write("t", write(table))))
     assert got.column("s") == [b"ok", b"fine"]
     assert "t row 1: column 's' is b'caf\\xe9', expected string (not UTF-8)" in got.rejected["t#1"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_lists_of_nothing_are_told_and_shown(reading: Any, form: str) -> None:
+    """Arrow 25 aborts the process where such a list is cast to its own type."""
+    got = read(reading, form, (parquet if form == "parquet" else ipc)(NOTHING))
+    assert not got.rows
+    assert len(got.rejects) == ROWS
+    assert "column 'l' is [None]" in got.rejected["broken#3"]
 
 
 def test_tables_without_rows_give_none(reading: Any) -> None:
