@@ -17,7 +17,7 @@ from typing import Any
 import fsspec
 from fsspec.registry import known_implementations
 
-from ..schemas.errors import RecipeError
+from ..schemas.errors import RecipeError, StorageError
 from .storage_failures import failing_as_storage_error as failing_as_storage_error
 from .storage_failures import redact as redact
 from .storage_failures import redact_repeated as redact_repeated
