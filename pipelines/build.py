@@ -18,10 +18,11 @@ from ..runners.choose import make_runner as make_runner
 from ..schemas.errors import RecipeError
 from ..schemas.progress import Progress, Silent
 from ..schemas.recipe import Recipe
-from ..schemas.runner import JobRunner, RunnerConfig
+from ..schemas.runner import Direct, JobRunner, RunnerConfig
 from ..transforms import storage
 from ..transforms.storage_failures import telling_os_errors
 from .build_steps import BuildNotes, BuildSteps
+from .chain import Chain
 from .damage import redoing_damage
 from .engines import runner_config
 from .occupancy import building
@@ -30,6 +31,8 @@ from .refusals import refuse_memory_of_one_process, refuse_output_among_data
 from .retries import latest_amended
 from .snapshot import Snapshot
 from .staging import refuse_while_loading, stage
+from .step_report import StepReport
+from .steps import IN_PARTS, RUN_JOBS, Part, check_step
 from .survey import Survey
 from .ways import WriteBy, check_way
 
@@ -87,12 +90,9 @@ def build(
         RunnerError: if a worker dies; building again goes on.
     """
     refuse_while_loading("ss.build")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise RecipeError(f"ss.build: limit={limit!r}, expected a number of records, 1 or more.")
+    _check_limit("ss.build", limit)
     readers, write_by = check_readers(readers), check_way(write_by)
-    config = runner_config(runner, workers=workers) if isinstance(runner, str) else runner
-    if not isinstance(runner, str) and workers is not None:
-        config = dataclasses.replace(config, workers=workers)
+    config = _config(runner, workers)
     with telling_os_errors("use", os.fspath(out)), make_runner(config) as engine:
         engine.check()
         return Build(
@@ -106,6 +106,78 @@ def build(
             retry_rejects=retry_rejects,
             write_by=write_by,
         ).run()
+
+
+def run_step(
+    recipe: Recipe,
+    out: str | os.PathLike[str],
+    step: str,
+    *,
+    part: str | None = None,
+    workers: int | None = None,
+    limit: int | None = None,
+    readers: Sequence[str] = READERS[:1],
+    runner: str | RunnerConfig = "direct",
+    write_by: WriteBy = "auto",
+    progress: Progress | None = None,
+) -> StepReport:
+    """Runs one step of a build, for schedulers: what the steps before it made is in the workspace.
+
+    Args:
+        recipe: What to build.
+        out: The output root, as :func:`build` has it.
+        step: ``inventory``, ``prepare``, ``analyze``, ``plan``, ``write``, ``verify`` or
+            ``publish``; each needs those before it, with the same recipe, ``out``, ``limit`` and
+            ``readers``. One that is done does nothing.
+        part: Of ``prepare`` and ``write`` a part alone: "1/8" to "8/8", in any order or at once.
+            Then ``prepare`` itself still has to run, which finds it done; after all parts of
+            ``write`` nothing has.
+        workers: As :func:`build` has it.
+        limit: As :func:`build` has it.
+        readers: As :func:`build` has it.
+        runner: Where the jobs of this step run; another one for each step changes no byte.
+        write_by: As :func:`build` has it.
+        progress: Told how far the step is.
+
+    Returns:
+        What became of it.
+
+    Raises:
+        StepOrderError: if a step before it has to run first, since it is not done, or what it did
+            was of other inputs.
+        DamagedSnapshotError: if ``verify`` finds a shard damaged; ``write`` makes it anew.
+        SnapshardError: as :func:`build`.
+    """
+    refuse_while_loading("ss.run_step")
+    _check_limit("ss.run_step", limit)
+    wanted = None if part is None else Part.parse(part)
+    if wanted is not None and check_step(step) not in IN_PARTS:
+        raise RecipeError(f"{step} has no parts; {' and '.join(sorted(IN_PARTS))} have.")
+    config = _config(runner, workers)
+    if check_step(step) not in RUN_JOBS or (step == "analyze" and not recipe.analyze_on_runner):
+        config = Direct()
+    with telling_os_errors("use", os.fspath(out)), make_runner(config) as engine:
+        engine.check()
+        return Chain(
+            recipe,
+            os.fspath(out),
+            runner=engine,
+            progress=progress or Silent(),
+            limit=limit,
+            readers=check_readers(readers),
+            write_by=check_way(write_by),
+        ).run(step, part=wanted)
+
+
+def _check_limit(name: str, limit: int | None) -> None:
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise RecipeError(f"{name}: limit={limit!r}, expected a number of records, 1 or more.")
+
+
+def _config(runner: str | RunnerConfig, workers: int | None) -> RunnerConfig:
+    if isinstance(runner, str):
+        return runner_config(runner, workers=workers)
+    return runner if workers is None else dataclasses.replace(runner, workers=workers)
 
 
 class Build(BuildSteps):

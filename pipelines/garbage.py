@@ -26,7 +26,7 @@ FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 WORK = {"runs": "runs", "summaries": "summary", "graphs": "graph", "blocks": "blocks"}
 """Folders of the workspace -> where ``build.json`` names what a snapshot was made of."""
 
-ROOMS = frozenset({*WORK, "plans", "shards", "staged", "extracted", "scratch", MARKERS})
+ROOMS = frozenset({*WORK, "plans", "shards", "staged", "extracted", "scratch", "chains", MARKERS})
 """Folders of the workspace in which something may be cleared."""
 
 _ID = re.compile(r"[0-9a-f]{16,64}")
@@ -59,11 +59,13 @@ class References:
 
     Attributes:
         published: Fingerprints of the published snapshots.
+        chains: Ids of the chains of steps that made some of them.
         work: Folder of the workspace -> ids of what is kept in it; None keeps all, where a
             snapshot does not tell what it was made of.
     """
 
     published: frozenset[str]
+    chains: frozenset[str] = frozenset()
     work: dict[str, frozenset[str]] | None
 
 
@@ -110,6 +112,8 @@ def _is_garbage_work(room: str, rest: list[str], references: References) -> bool
         return name.startswith(storage.SCRATCH)
     if room not in ROOMS or not _ID.fullmatch(name):
         return False
+    if room == "chains":
+        return name not in references.chains
     if room in _BY_SNAPSHOT:
         return name not in references.published
     if room in WORK:

@@ -22,8 +22,10 @@ from ..schemas.errors import RecipeError, StorageError
 from ..schemas.naming import BUILD, LATEST, MANIFEST, WORKSPACE, Workspace, join
 from ..transforms import storage
 from ..transforms.stamps import modified_ns
+from .chain_notes import chains, is_recent
 from .garbage import FINGERPRINT, ROOMS, WORK, References, StoredFile, choose_garbage
 from .occupancy import SAFE_AGE_S, alone
+from .retries import latest_amended
 
 _COMMITS = {("runs", "json"), ("summaries", "arrow"), ("graphs", "json")}
 
@@ -36,7 +38,8 @@ class GcReport:
         paths: The files, each with its folder.
         num_bytes: Of all of them.
         unpublished: Folders of snapshots that were never published, all cleared.
-        busy: Folders of names that were left alone, since a build is at work there.
+        busy: Folders of names that were left alone, since a build is at work there, or a chain of
+            steps has been within the last 24 hours and has yet to publish.
         links: Symbolic links in the place of snapshots and workspaces; none is followed.
     """
 
@@ -86,12 +89,20 @@ def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
 def _collect(folder: str, *, dry_run: bool) -> GcReport:
     workspace = Workspace(join(folder, WORKSPACE))
     with alone(workspace, write=not dry_run) as held:
-        if held is False:
+        if held is False or _under_way(folder, workspace):
             return GcReport(busy=(folder,))
         files = list(_stored_files(folder))
-        found = {name for name in storage.list_names(folder) if FINGERPRINT.fullmatch(name)}
+        # What one listing has and another has not yet is there.
+        names = {*storage.list_names(folder), *(file.path.split("/")[0] for file in files)}
+        found = {name for name in names if FINGERPRINT.fullmatch(name)}
         links = [name for name in sorted({*found, WORKSPACE}) if _is_link(join(folder, name))]
         references = _references(folder, found)
+        chains_kept = {
+            chain
+            for chain, fingerprint, _ in chains(workspace)
+            if _is_published(folder, workspace, fingerprint)
+        }
+        references = dataclasses.replace(references, chains=frozenset(chains_kept))
         unpublished = found - references.published - set(links)
         garbage = choose_garbage(files, references)
         if not held:
@@ -115,6 +126,19 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
             unpublished=tuple(join(folder, name) for name in sorted(unpublished)),
             links=tuple(join(folder, name) for name in links),
         )
+
+
+def _under_way(folder: str, workspace: Workspace) -> bool:
+    """Whether a chain of steps may go on: what its steps made is not referred to yet."""
+    return any(
+        is_recent(when) and not _is_published(folder, workspace, fingerprint)
+        for _, fingerprint, when in chains(workspace)
+    )
+
+
+def _is_published(folder: str, workspace: Workspace, fingerprint: str) -> bool:
+    standing = latest_amended(workspace, fingerprint)
+    return storage.exists(join(folder, standing, MANIFEST))
 
 
 def _remove(

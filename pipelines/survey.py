@@ -19,14 +19,16 @@ from ..transforms.opened_source import OpenedSource, open_source
 from ..transforms.prepare.step_files import digest_with_files, read_step_files
 from ..transforms.source_settings import source_settings
 from .analyze import ANALYSIS, ON_RUNNER
-from .extraction import extract
+from .extraction import extract, reading
 from .findings import Findings
 from .given_graph import GivenGraph, find_graph
 from .inventory import Inventory, count_unused_rows, take_inventory
 from .limits import Limit
+from .pinned import Pinned
 from .readers import READERS
 from .resolve import ResolvedFeatures, resolve_features
 from .stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
+from .staging import keep_origin
 
 RUN_FORMAT = 5
 """Rises when the same input and code would give other runs."""
@@ -64,26 +66,38 @@ def survey(
     write: bool = True,
     limit: int | None = None,
     readers: Sequence[str] = READERS[:1],
+    pinned: Pinned | None = None,
 ) -> Survey:
     """Lists and hashes the source, infers its features, and computes the fingerprint.
+
+    With ``pinned`` nothing is listed or extracted: what it holds is surveyed once more.
 
     Raises:
         RecipeError: if the recipe does not fit the source.
         DataError: if the source is empty or its features cannot be told.
     """
     read_step_files(recipe)
-    given, recipe = recipe, extract(recipe, workspace, progress=progress)
+    given = recipe
+    if pinned is not None and pinned.extracted is not None:
+        recipe = reading(recipe, pinned.extracted)
+        keep_origin(recipe, given)
+    else:
+        recipe = extract(recipe, workspace, progress=progress)
     source = recipe.files
     opened = open_source(source.url, recipe.folder, recipe.limits)
     opened = opened.expecting({url: opened.side_digest(url) for url in source.side_urls})
-    inventory = take_inventory(
-        source,
-        opened,
-        workspace=workspace,
-        progress=progress,
-        write=write,
-        limit=None if source.numbered else limit,
-        seed=recipe.seed,
+    inventory = (
+        pinned.inventory
+        if pinned is not None
+        else take_inventory(
+            source,
+            opened,
+            workspace=workspace,
+            progress=progress,
+            write=write,
+            limit=None if source.numbered else limit,
+            seed=recipe.seed,
+        )
     )
     described = source_settings(source, folder=recipe.folder)
     if changed := recipe.limits.changed():
@@ -93,7 +107,8 @@ def survey(
     features = resolve_features(recipe, files=inventory.selected, opened=remembering)
     if write:
         findings.write(remembering)
-    inventory = count_unused_rows(inventory, source, opened)
+    if pinned is None:
+        inventory = count_unused_rows(inventory, source, opened)
     stages = stages_of(recipe)
     between = stage_features(stages, features.raw, prepared=features.prepared)
     check_stages(recipe, stages, between)

@@ -21,6 +21,10 @@ class RecipeError(SnapshardError):
     exit_code = 2
 
 
+class StepOrderError(RecipeError):
+    """A step of a build is to run before one that it needs, or of something that has changed."""
+
+
 class DataError(SnapshardError):
     """The data is refused: empty, against its schema, too many rejects. Exit code 3."""
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.errors import Reject, SchemaError, StorageError
-from ...schemas.features import Features
+from ...schemas.features import Features, features_from_json
 from ...schemas.naming import join
 from ...schemas.recipe import OpenSource
 from .. import storage
@@ -76,6 +76,24 @@ class ExtractedTable:
     media = False
     numbered = True
     side_urls = ()
+
+    def to_json(self) -> dict[str, object]:
+        """All but the folder, as plain JSON; :meth:`from_json` is its dual."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        types = None if self.types is None else types_to_json(self.types)
+        return {**plain, "url": "", "types": types, "specs": dict(self.specs)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], *, folder: str) -> ExtractedTable:
+        """Reads what :meth:`to_json` gave, of files in this folder."""
+        types = value["types"]
+        if types is not None:
+            types = {
+                name: kind if isinstance(kind, str) else features_from_json({name: kind})[name]
+                for name, kind in types.items()
+            }
+        lists = {name: tuple(value[name]) for name in ("files", "columns")}
+        return cls(**{**value, **lists, "url": folder, "types": types})
 
     def settings(self) -> dict[str, object]:
         """What shapes the records, as plain JSON, for the fingerprint."""

@@ -1,0 +1,325 @@
+"""Builds step by step: what each leaves, what is refused, and that the result is a build's."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines import inventory
+from snapshard.pipelines.build import build, run_step
+from snapshard.pipelines.gc import collect_garbage
+from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.step_report import StepReport
+from snapshard.pipelines.steps import STEPS, steps_from
+from snapshard.schemas.errors import (
+    DamagedSnapshotError,
+    DamagedWorkError,
+    RecipeError,
+    RejectsError,
+    StepOrderError,
+)
+from snapshard.transforms import blocks
+
+RECIPE = """
+import snapshard as ss
+
+recipe = ss.Recipe(
+    name="made",
+    source={source},
+    shards=ss.Shards(num_shards={{"train": 3, "validation": 1, "test": 1}}),
+    {rest}
+)
+"""
+CSV = 'ss.Csv("data", label="label")'
+
+
+class Project:
+    """A table in several files, its recipe, and a chain of steps that builds it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder / "out"
+        (folder / "data").mkdir()
+        for number in range(4):
+            self.add_file(number)
+        self.describe()
+
+    def add_file(self, number: int) -> None:
+        rows = [f"{number * 1000 + row},{row % 2}" for row in range(50)]
+        (self.folder / "data" / f"{number}.csv").write_text("\n".join(["number,label", *rows]))
+
+    def describe(self, source: str = CSV, rest: str = "") -> None:
+        (self.folder / "recipe.py").write_text(RECIPE.format(source=source, rest=rest))
+
+    @property
+    def recipe(self) -> ss.Recipe:
+        return load_recipe_file(self.folder / "recipe.py")
+
+    def step(self, name: str, **options: Any) -> StepReport:
+        return run_step(self.recipe, self.out, name, **options)
+
+    def steps(self, *names: str, **options: Any) -> list[StepReport]:
+        return [self.step(name, **options) for name in names]
+
+    def built(self, **options: Any) -> bytes:
+        """The manifest that a build in one process makes elsewhere."""
+        snapshot = build(self.recipe, self.folder / "elsewhere", **options)
+        return Path(snapshot.path, "manifest.json").read_bytes()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@pytest.fixture
+def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file is a block."""
+    each = functools.partial(blocks.group_blocks, block_bytes=1)
+    monkeypatch.setattr(inventory, "group_blocks", each)
+
+
+def manifest(report: StepReport) -> bytes:
+    return Path(report.path, "manifest.json").read_bytes()
+
+
+def test_steps_one_by_one_make_what_a_build_makes(project: Project) -> None:
+    for number, name in enumerate(STEPS):
+        report = project.step(name)
+        assert (report.step, report.published) == (name, name == "publish")
+        again = project.step(name)
+        assert again.fingerprint == report.fingerprint
+        # Verify looks again as long as there is something to lose.
+        assert again.reused == (name != "verify"), name
+        for other in STEPS[number + 2 :]:
+            with pytest.raises(StepOrderError, match=f"{other} needs {STEPS[number + 1]}, which"):
+                project.step(other)
+    assert manifest(report) == project.built()
+    assert [again.reused and again.published for again in project.steps(*STEPS)] == [True] * 7
+    facts = json.loads(Path(report.path, "build.json").read_bytes())
+    assert facts["blocks"] == {"total": 1, "prepared": 1}
+    assert facts["shards"] == {"by": "ranges", "total": 5, "written": 5}
+    assert facts["seconds"].keys() == {"inventory", "prepare", "plan", "write", "verify"}
+
+
+def test_options_belong_to_a_chain_of_their_own(project: Project) -> None:
+    project.steps(*STEPS[:4], limit=60, readers=["tf", "numpy"])
+    with pytest.raises(StepOrderError, match="prepare needs inventory"):
+        project.step("prepare")
+    *_, report = project.steps(*STEPS[4:], limit=60, readers=["tf", "numpy"])
+    assert manifest(report) == project.built(limit=60, readers=["tf", "numpy"])
+    assert not project.step("inventory").published
+
+
+def test_a_chain_keeps_to_what_its_inventory_saw(project: Project) -> None:
+    expected = project.built()
+    project.step("inventory")
+    project.add_file(4)
+    *_, report = project.steps(*STEPS[1:])
+    assert manifest(report) == expected
+    # The next chain sees it.
+    first, second, *_, last = project.steps(*STEPS)
+    assert first.facts["num_files"] == 5
+    assert (first.reused, second.reused, last.published) == (False, False, True)
+    assert last.fingerprint != report.fingerprint
+    assert json.loads((project.out / "made/latest.json").read_bytes()) == {
+        "fingerprint": last.fingerprint
+    }
+
+
+def test_a_recipe_that_changed_begins_anew(project: Project) -> None:
+    project.steps(*STEPS[:4])
+    project.describe(rest="splits=ss.Splits(train=0.5, validation=0.25, test=0.25),")
+    for name in STEPS[1:]:
+        with pytest.raises(StepOrderError, match=r"with something else .* splits\.fractions"):
+            project.step(name)
+    prepared = project.steps("inventory", "prepare")[1]
+    # Splits decide nothing about a run.
+    assert prepared.facts["num_made"] == 0
+    *_, report = project.steps(*STEPS[2:])
+    assert manifest(report) == project.built()
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_parts_in_any_order_make_what_a_build_makes(project: Project) -> None:
+    num_blocks = project.step("inventory").facts["num_blocks"]
+    made = [project.step("prepare", part=f"{number}/3") for number in (3, 1, 2)]
+    assert [report.facts["num_made"] for report in made] == [1, 2, 2]
+    assert num_blocks == 5
+    assert project.step("prepare", part="1/3").reused
+    with pytest.raises(StepOrderError, match="analyze needs prepare"):
+        project.step("analyze")
+    whole = project.step("prepare")
+    assert whole.facts["num_made"] == 0
+    project.steps("analyze", "plan")
+    project.step("write", part="2/2")
+    with pytest.raises(StepOrderError, match="verify needs write"):
+        project.step("verify")
+    project.step("write", part="1/2")
+    *_, report = project.steps("verify", "publish")
+    assert manifest(report) == project.built()
+    facts = json.loads(Path(report.path, "build.json").read_bytes())
+    assert facts["blocks"] == {"total": 5, "prepared": 5}
+    assert facts["shards"]["written"] == 5
+
+
+def test_parts_are_refused_where_there_are_none(project: Project) -> None:
+    with pytest.raises(RecipeError, match="plan has no parts; prepare and write have"):
+        project.step("plan", part="1/2")
+    with pytest.raises(RecipeError, match="no step 'build'"):
+        project.step("build")
+
+
+def test_verify_sends_a_damaged_shard_back_to_write(project: Project) -> None:
+    *_, written = project.steps(*STEPS[:5])
+    shard = sorted(Path(written.path).glob("train-*.tfrecord"))[1]
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DamagedSnapshotError, match=rf"1 of 5 shards .*{shard.name}.* step write"):
+        project.step("verify")
+    with pytest.raises(StepOrderError, match="verify needs write"):
+        project.step("verify")
+    again, *_, report = project.steps(*steps_from("write"))
+    assert again.facts["num_written"] == 1
+    assert manifest(report) == project.built()
+
+
+def test_a_shard_that_goes_after_verify_is_missed(project: Project) -> None:
+    *_, verified = project.steps(*STEPS[:6])
+    next(Path(verified.path).glob("test-*.tfrecord")).unlink()
+    with pytest.raises(StepOrderError, match="publish needs write"):
+        project.step("publish")
+    *_, report = project.steps(*steps_from("write"))
+    assert manifest(report) == project.built()
+
+
+def test_damaged_work_sends_the_chain_back_to_prepare(project: Project) -> None:
+    project.steps(*STEPS[:4])
+    (run,) = (project.out / "made/.work/runs").glob("*/*.arrow")
+    content = bytearray(run.read_bytes())
+    content[len(content) // 2] ^= 1
+    run.write_bytes(content)
+    with pytest.raises(DamagedWorkError, match="Run the steps again from prepare on"):
+        project.step("write")
+    with pytest.raises(StepOrderError, match="write needs prepare"):
+        project.step("write")
+    prepared, *_, report = project.steps(*STEPS[1:])
+    assert prepared.facts["num_made"] == 1
+    assert manifest(report) == project.built()
+    facts = json.loads(Path(report.path, "build.json").read_bytes())
+    assert len(facts["damage_met"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("room", "needed", "step"),
+    [("plans", "plan", "write"), ("summaries", "prepare", "plan"), ("chains", "inventory", "plan")],
+)
+def test_lost_work_names_the_step_that_makes_it(
+    project: Project, room: str, needed: str, step: str
+) -> None:
+    project.steps(*STEPS[:4])
+    for path in (project.out / "made/.work" / room).rglob("*"):
+        if path.is_file():
+            path.unlink()
+    with pytest.raises(StepOrderError, match=f"{step} needs {needed}, which is not done"):
+        project.step(step)
+    *_, report = project.steps(*steps_from(needed))
+    assert manifest(report) == project.built()
+
+
+def test_refused_rejects_let_no_step_go_on(project: Project) -> None:
+    bad = project.folder / "data/0.csv"
+    bad.write_text(bad.read_text() + "\nno number,1")
+    project.describe(CSV.replace('label="label"', 'label="label", types={"number": "int64"}'))
+    project.step("inventory")
+    for _ in range(2):
+        with pytest.raises(RejectsError, match="1 of 201 records"):
+            project.step("prepare")
+        with pytest.raises(StepOrderError, match="analyze needs prepare"):
+            project.step("analyze")
+
+
+def test_a_build_and_a_chain_go_on_from_each_other(project: Project) -> None:
+    project.steps(*STEPS[:5])
+    snapshot = build(project.recipe, project.out)
+    facts = json.loads(Path(snapshot.path, "build.json").read_bytes())
+    assert (facts["blocks"]["prepared"], facts["shards"]["written"]) == (0, 0)
+    report = project.step("publish")
+    assert (report.reused, report.published, report.path) == (True, True, snapshot.path)
+
+
+def test_a_query_runs_once_in_a_chain(project: Project) -> None:
+    database = project.folder / "data.db"
+    connection = sqlite3.connect(database)
+    connection.execute("create table t (id integer primary key, number integer, label text)")
+    rows = [(row, row * 3, f"class {row % 2}") for row in range(100)]
+    connection.executemany("insert into t values (?, ?, ?)", rows)
+    connection.commit()
+    connection.close()
+    query = (
+        'ss.Sql("data.db", "select * from t", key="id", label="label", '
+        'types={"number": "int32", "label": ss.ClassLabel(("class 0", "class 1"))})'
+    )
+    project.describe(query)
+    expected = project.built()
+    project.step("inventory")
+    database.unlink()
+    *_, report = project.steps(*STEPS[1:])
+    assert manifest(report) == expected
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets so many hours pass, for garbage collection."""
+
+    def let_pass(hours: float) -> None:
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + hours * 3600)
+
+    return let_pass
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 4, 5])
+def test_garbage_collection_leaves_a_chain_under_way_alone(
+    project: Project, later: Callable[[float], None], num_steps: int
+) -> None:
+    project.steps(*STEPS[:num_steps])
+    later(23)
+    report = collect_garbage(os.fspath(project.out))
+    assert (report.busy, report.paths) == ((str(project.out / "made"),), ())
+    later(2)
+    assert collect_garbage(os.fspath(project.out)).paths
+    with pytest.raises(StepOrderError, match=f"{STEPS[num_steps]} needs inventory"):
+        project.step(STEPS[num_steps])
+
+
+def test_garbage_collection_keeps_what_a_published_chain_noted(project: Project) -> None:
+    project.steps(*STEPS)
+    collect_garbage(os.fspath(project.out))
+    assert project.step("prepare").published
+    # Another chain that is under way keeps it out again.
+    project.add_file(4)
+    project.step("inventory")
+    assert collect_garbage(os.fspath(project.out)).busy
+
+
+def test_the_command_line_says_what_was_done(project: Project, lab: Any) -> None:
+    recipe, out = project.folder / "recipe.py", project.out
+    missing = lab.run_cli("step", "plan", recipe, "--out", out, "--json")
+    assert missing.returncode == 2
+    assert "Run `snapshard step inventory` first" in missing.stderr
+    first = lab.last_json(lab.run_cli("step", "inventory", recipe, "--out", out, "--json"))
+    assert first["num_files"] == 4
+    assert (first["reused"], first["published"], first["part"]) == (False, False, None)
+    again = lab.run_cli("step", "inventory", recipe, "--out", out)
+    assert again.stdout == "inventory: done before, nothing to do: 4 files, 1 block\n"
