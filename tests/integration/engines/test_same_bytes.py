@@ -60,12 +60,16 @@ def test_prism(
 def test_embedded_flink(
     lab: Any, table_recipe: Path, table_hashes: dict[str, str], flink_jar: Path, tmp_path: Path
 ) -> None:
-    """Through the command line, from a file that a team keeps."""
+    """Through the command line, from a file that a team keeps; written by Flink's shuffle."""
     team = tmp_path / "team.toml"
     team.write_text(f'runner = "flink"\nworkers = 2\njar = "{flink_jar}"\n')
-    done = lab.run_cli("build", table_recipe, "--out", tmp_path / "out", "--runner", team, "--json")
-    path = lab.last_json(done)["path"]
-    assert lab.hashes(path) == table_hashes
+    done = lab.run_cli(
+        *("build", table_recipe, "--out", tmp_path / "out", "--runner", team, "--json"),
+        *("--write-by", "shuffle"),
+    )
+    snapshot = ss.Snapshot.open(lab.last_json(done)["path"])
+    assert lab.hashes(snapshot) == table_hashes
+    assert lab.build_facts(snapshot)["shards"]["by"] == "shuffle"
     assert "Multiplexer" not in done.stderr
     assert "pip" not in done.stderr
 
