@@ -1,18 +1,43 @@
-# The worker image for engines that start Beam's SDK harness in a container (Dataflow, Flink with
-# --environment_type=DOCKER). Not built where this project is tested so far: there is no container
-# engine there. What a worker needs is below; the engines' own set-up is documented with them.
-FROM apache/beam_python3.11_sdk:2.77.0
+# Two images in one file, of the same environment:
+#   docker build --target worker -t WORKER .       what runs on Dataflow's and Flink's machines
+#   docker build --target launcher -t LAUNCHER .   what a Flex Template starts (docs/dataflow.md)
+# Neither was built where this project is tested: there is no container engine there. A test reads
+# this file, and runs the steps of its first stage (tests/test_dockerfile.py).
 
-WORKDIR /opt/snapshard
+# Beam's own image, of the version in constraints.txt: it has the program that starts workers, and
+# compilers and headers, should a package have no wheel. Only two folders of it go further.
+FROM apache/beam_python3.11_sdk:2.77.0 AS install
+WORKDIR /src
 COPY . .
-RUN pip install --no-cache-dir --constraint constraints.txt . \
-    && pip check \
-    && useradd --create-home --uid 10001 snapshard
+RUN python -m venv /opt/snapshard \
+    && /opt/snapshard/bin/pip install --no-cache-dir --constraint constraints.txt ".[audio,s3,sql,text]" \
+    && /opt/snapshard/bin/pip check \
+    && printf 'from snapshard.pipelines.flex_template import main\n\nmain()\n' > /opt/snapshard/launch.py
 
-# Decoding logs nothing below a warning, and no worker hashes strings by a seed of its own.
-ENV TF_CPP_MIN_LOG_LEVEL=2 \
+# The same Python at the same place, which the environment's links lead to.
+FROM python:3.11-slim-bookworm AS runtime
+COPY --from=install /opt/apache/beam /opt/apache/beam
+COPY --from=install /opt/snapshard /opt/snapshard
+# Workers run in this environment, and not in one beside it that they would make as they start, in a
+# folder of root's. Decoding logs nothing below a warning, and no worker hashes strings by a seed of
+# its own.
+ENV PATH="/opt/snapshard/bin:$PATH" \
+    RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1 \
+    TF_CPP_MIN_LOG_LEVEL=2 \
     PYTHONHASHSEED=0
-
+RUN useradd --create-home --uid 10001 snapshard
+# Beam's program writes a job's options into the folder that it starts in.
 WORKDIR /tmp
+
+FROM runtime AS launcher
+COPY --from=gcr.io/dataflow-templates-base/python311-template-launcher-base:20230622_RC00 \
+    /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
+ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/opt/snapshard/launch.py
+# Google's launcher stays root: it writes to /var/log/dataflow, and ends where it cannot.
+USER root
+ENTRYPOINT ["/opt/google/dataflow/python_template_launcher"]
+
+# The last stage is what a build without --target makes.
+FROM runtime AS worker
 USER snapshard
-# The entry point stays the base image's: /opt/apache/beam/boot.
+ENTRYPOINT ["/opt/apache/beam/boot"]

@@ -101,6 +101,8 @@ class DataflowRunner:
             "--runner=DataflowRunner",
             # The image has Beam, and what else there is to know of this environment is in it too.
             "--sdk_location=container",
+            # Beam would send what __main__ holds, a notebook's data too; recipes travel otherwise.
+            "--no_save_main_session",
             "--experiments=disable_logging_submission_environment",
             f"--labels=snapshard_step={job_name}",
             *(f"--{name}={value}" for name, value in said.items() if value),
