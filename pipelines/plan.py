@@ -333,7 +333,7 @@ def plan_to_json(plan: tuple[SplitPlan, ...]) -> str:
             "name": split.name,
             "shards": [
                 {
-                    **dataclasses.asdict(shard),
+                    **vars(shard),
                     "start_key": str(shard.start_key),
                     "stop_key": str(shard.stop_key),
                 }

@@ -180,21 +180,23 @@ class KeyHistogram:
         return _concatenate([merged, *pending]) if pending else merged
 
     @classmethod
-    def joined(cls, parts: Sequence[KeyHistogram]) -> KeyHistogram:
-        """Puts together what :meth:`parts` cut, in its order."""
-        if len(parts) == 1:
-            return parts[0]
-        if any(part.strata not in ((), ("",)) for part in parts):
-            return cls.merge(parts)
-        columns: dict[str, Any] = {}
-        for name in _SCHEMA.names:
-            columns[name] = np.concatenate([getattr(part, name) for part in parts])
+    def joined(cls, parts: Iterable[KeyHistogram]) -> KeyHistogram:
+        """Puts together what :meth:`parts` cut, in its order; of no strata.
+
+        Holds one of the parts at a time, and little more than the whole.
+        """
+        held: dict[str, list[Any]] = {name: [] for name in _SCHEMA.names}
+        bits = BIN_BITS
+        for part in parts:
+            bits = max(bits, part.bits)
+            for name, columns in held.items():
+                columns.append(getattr(part, name).copy())
+        whole = {name: np.concatenate(held.pop(name)) for name in _SCHEMA.names}
         # Of hash splits the parts follow each other; of others each has some of every partition.
-        if (columns["partition"][1:] < columns["partition"][:-1]).any():
-            order = np.argsort(columns["partition"], kind="stable")
-            for name, column in columns.items():
-                columns[name] = column[order]
-        return cls(("",), **columns, bits=max(part.bits for part in parts))
+        if (whole["partition"][1:] < whole["partition"][:-1]).any():
+            order = np.argsort(whole["partition"], kind="stable")
+            whole = {name: whole.pop(name)[order] for name in _SCHEMA.names}
+        return cls(("",), **whole, bits=bits)
 
     def to_bytes(self) -> bytes:
         """The histogram as an Arrow IPC stream; equal histograms give equal bytes."""

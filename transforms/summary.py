@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -119,16 +120,33 @@ def find_summary(workspace: Workspace, name: str) -> Summary | None:
 
     Where the batches of its runs lie is read when someone asks for them.
     """
-    histograms, runs = [], []
+    runs = []
     for part in range(num_parts(name)):
-        keys, table = (_find(workspace, name, part, kind) for kind in (_KEYS, _RUNS))
-        if keys is None or table is None:
+        table = _find(workspace, name, part, _RUNS)
+        if table is None or not storage.exists(_url(workspace, name, part, _BATCHES)):
             return None
-        if not storage.exists(_url(workspace, name, part, _BATCHES)):
-            return None
-        histograms.append(KeyHistogram.from_bytes(keys))
         runs.append(RunPart(table, functools.partial(_batches, workspace, name, part)))
-    return Summary(KeyHistogram.joined(histograms), RunTable(runs))
+    try:
+        histogram = _whole(_histograms(workspace, name))
+    except DamagedWorkError:
+        return None
+    return Summary(histogram, RunTable(runs))
+
+
+def _whole(parts: Iterator[KeyHistogram]) -> KeyHistogram:
+    first = next(parts)
+    # Of coarse bins there may be strata, which differ from part to part.
+    put_together = KeyHistogram.joined if first.bits > BIN_BITS else KeyHistogram.merge
+    return put_together(itertools.chain([first], parts))
+
+
+def _histograms(workspace: Workspace, name: str) -> Iterator[KeyHistogram]:
+    """Those of the parts, one at a time."""
+    for part in range(num_parts(name)):
+        content = _find(workspace, name, part, _KEYS)
+        if content is None:
+            raise _damaged(workspace, name)
+        yield KeyHistogram.from_bytes(content)
 
 
 def read_summary(workspace: Workspace, name: str) -> Summary:

@@ -1,6 +1,7 @@
 """The planner, on random sets of records: nothing lost, nothing twice, all of it balanced."""
 
 import dataclasses
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -16,11 +17,13 @@ from hypothesis import strategies as st
 
 from snapshard import Shards, Splits
 from snapshard.pipelines import key_rows
+from snapshard.pipelines import plan as planning
+from snapshard.pipelines.key_bins import BINS_PER_SHARD, bins_for
 from snapshard.pipelines.plan import plan_from_json, plan_splits, plan_to_json
 from snapshard.pipelines.split_ends import shares
 from snapshard.schemas.blocks import ShardPlan, SplitPlan
 from snapshard.schemas.errors import RecipeError, StorageError
-from snapshard.transforms.key_histogram import NUM_KEY_BINS, KeyColumns, KeyHistogram, key_bins
+from snapshard.transforms.key_histogram import KeyBins, KeyColumns, KeyHistogram, key_bins
 from snapshard.transforms.keys import record_keys
 from snapshard.transforms.membership import select_rows
 from snapshard.transforms.tfrecord import FRAME_BYTES
@@ -37,19 +40,25 @@ class Records:
 
     columns: KeyColumns
     asked: list[list[tuple[int, int]]] = dataclasses.field(default_factory=list)
+    bins: KeyBins = KeyBins()  # noqa: RUF009
 
     @property
     def histogram(self) -> KeyHistogram:
         c = self.columns
         return KeyHistogram.from_arrays(
-            c.partitions, c.keys, num_bytes=c.num_bytes, strata=c.strata
+            self.bins.partitions(c.partitions, c.keys),
+            c.keys,
+            num_bytes=c.num_bytes,
+            strata=c.strata,
+            bits=self.bins.bits,
         )
 
     def read_keys(self, pairs: Collection[tuple[int, int]]) -> KeyColumns:
         self.asked.append(list(pairs))
         c = self.columns
-        cells = c.partitions.astype(np.int64) * NUM_KEY_BINS + key_bins(c.keys)
-        wanted = [partition * NUM_KEY_BINS + bin_ for partition, bin_ in pairs]
+        bits = self.bins.bits
+        cells = (c.partitions.astype(np.int64) << bits) + key_bins(c.keys, bits)
+        wanted = [(partition << bits) + bin_ for partition, bin_ in pairs]
         rows = np.flatnonzero(np.isin(cells, wanted))[::-1]
         strata = None if c.strata is None else c.strata.take(pa.array(rows))
         return KeyColumns(c.partitions[rows], c.keys[rows], c.num_bytes[rows], strata)
@@ -416,3 +425,111 @@ def test_a_stratum_that_the_plan_does_not_know_is_refused() -> None:
             keys=c.keys,
             strata=pa.array([b"a", b"c", b"b"]),
         )
+
+
+def fine_case(case: Case, bits: int) -> Case:
+    """The same records, counted by fine bins; stratified splits have none."""
+    records, splits = case
+    ends = () if splits.partitioned else [stop for _, _, stop in splits.key_ranges()][:-1]
+    return dataclasses.replace(records, bins=KeyBins(bits, tuple(ends))), splits
+
+
+@settings(max_examples=100)
+@given(
+    cases().filter(lambda case: case[1].stratify_by is None), _shards, st.sampled_from([13, 17, 24])
+)
+def test_fine_bins_lose_no_record_and_cut_the_same_splits(
+    case: Case, shards: Shards, bits: int
+) -> None:
+    records, splits = fine_case(case, bits)
+    plan = records.plan(splits, shards)
+    assert_exact(records, plan)
+    coarse = case[0].plan(splits, shards)
+    held = [sum(shard.num_examples for shard in split.shards) for split in plan]
+    assert held == [sum(shard.num_examples for shard in split.shards) for split in coarse]
+    if shards.num_examples is not None:
+        counts = [[shard.num_examples for shard in split.shards] for split in plan]
+        assert counts == [[shard.num_examples for shard in split.shards] for split in coarse]
+
+
+@settings(max_examples=50)
+@given(
+    cases().filter(lambda case: case[1].stratify_by is None),
+    st.integers(1, 12),
+    st.sampled_from([13, 24]),
+)
+def test_shards_of_fine_bins_are_balanced(case: Case, num_shards: int, bits: int) -> None:
+    records, splits = fine_case(case, bits)
+    for split in records.plan(splits, Shards(num_shards=num_shards)):
+        weights = [s.num_bytes + FRAME_BYTES * s.num_examples for s in split.shards]
+        if weights:
+            c, by_key = records.columns, Counter()
+            for key, size in zip(c.keys.tolist(), c.num_bytes.tolist(), strict=True):
+                by_key[key] += size + FRAME_BYTES
+            assert max(weights) - min(weights) <= max(min(weights) / 100, *by_key.values())
+
+
+@pytest.mark.parametrize("splits", [Splits(**THREE), Splits(**THREE, group_by="who")])
+def test_a_thousand_shards_of_ten_thousand_runs_need_no_key(splits: Splits) -> None:
+    shards = Shards(num_shards={"train": 1000, "validation": 125, "test": 125})
+    bins = bins_for(splits, shards, num_units=10_000)
+    assert bins.bits == 18
+    # Some 381 records in a bin, as they come: 10**8 records, in the sum that runs make.
+    rng, parts = np.random.default_rng(0), []
+    for partition in range(3 if splits.partitioned else 1):
+        keys = np.arange(1 << bins.bits, dtype=np.uint64) << np.uint64(64 - bins.bits)
+        keys += rng.integers(0, 1 << (64 - bins.bits), len(keys), np.uint64)
+        counts = rng.poisson(381, len(keys)) + 1
+        whole = KeyHistogram.from_arrays(
+            bins.partitions(np.full(len(keys), partition, np.int16), keys),
+            keys,
+            num_bytes=counts * rng.integers(900, 1_100, len(keys)),
+            bits=bins.bits,
+        )
+        parts.append(dataclasses.replace(whole, num_records=counts))
+    histogram = KeyHistogram.merge(parts)
+
+    def read_keys(pairs: Collection[tuple[int, int]]) -> KeyColumns:
+        raise AssertionError(f"keys of {len(pairs)} bins are read")
+
+    plan = plan_splits(histogram, splits=splits, shards=shards, size_ratio=1.0, read_keys=read_keys)
+    assert [len(split.shards) for split in plan] == [1000, 125, 125]
+    for split in plan:
+        sizes = [shard.num_bytes + FRAME_BYTES * shard.num_examples for shard in split.shards]
+        assert max(sizes) - min(sizes) <= min(sizes) / 100
+        assert all(a.stop_key == b.start_key for a, b in itertools.pairwise(split.shards))
+    held = sum(shard.num_examples for split in plan for shard in split.shards)
+    assert held == histogram.num_records.sum()
+
+
+def test_keys_of_fine_bins_are_read_where_they_are_too_coarse() -> None:
+    records = uniform_records(100_000, lambda rng, n: np.full(n, 2_000))
+    records = dataclasses.replace(records, bins=KeyBins(13))
+    plan = records.plan(Splits(train=1.0), Shards(num_shards=200))
+    assert_exact(records, plan)
+    (cuts,) = records.asked
+    assert len(cuts) <= 199
+    counts = [shard.num_examples for shard in plan[0].shards]
+    assert max(counts) - min(counts) <= 5
+
+
+def test_more_keys_than_can_be_read_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_MANY_ROWS", 100)
+    records = uniform_records(100_000, lambda rng, n: np.full(n, 2_000))
+    records = dataclasses.replace(records, bins=KeyBins(13))
+    (split,) = records.plan(Splits(train=1.0), Shards(num_shards=200))
+    assert_exact(records, (split,))
+    assert records.asked == []
+    heaviest = np.bincount(key_bins(records.columns.keys, 13)).max()
+    counts = [shard.num_examples for shard in split.shards]
+    assert max(counts) - min(counts) <= heaviest
+    with pytest.raises(RecipeError, match="Give num_shards or target_bytes, which need none"):
+        records.plan(Splits(train=1.0), Shards(num_examples=500))
+
+
+@given(st.integers(4_097, 2_000_000), st.sampled_from([Shards(), Shards(min_shards=32)]))
+def test_bins_are_as_many_as_shards_need(num_units: int, shards: Shards) -> None:
+    bins = bins_for(Splits(**THREE), shards, num_units=num_units)
+    by_size = num_units * 64 * 2**20 / 150e6
+    assert bins.bits == 24 or 1 << bins.bits >= BINS_PER_SHARD * by_size
+    assert bins.ends == tuple(stop for _, _, stop in Splits(**THREE).key_ranges()[:-1])
