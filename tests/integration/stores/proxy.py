@@ -55,6 +55,11 @@ Breaking = Callable[[str, str], int | Answer]
 """Given method and path: 0 passes the request on, a status or an answer answers it, :data:`CUT`."""
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Keeps quiet of clients that have gone."""
+
+
 class Proxy:
     """Passes requests on to ``target``; a context manager."""
 
@@ -81,7 +86,7 @@ class Proxy:
             def log_message(self, format: str, *args: object) -> None:
                 """Keeps quiet."""
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 

@@ -1,5 +1,8 @@
 """Stores in trouble: what is published is whole, what is said is one sentence, and builds go on."""
 
+import asyncio
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +11,13 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.gc import collect_garbage
+from snapshard.pipelines.part_changes import build_facts
 from snapshard.pipelines.verify import verify
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
 
 from .proxy import CUT, Answer, Proxy
-from .test_stores import hashes, local_hashes, put, recipe, table
+from .test_stores import NUM_FILES, NUM_ROWS, hashes, local_hashes, put, recipe, table
 
 __all__ = ["local_hashes", "table"]
 
@@ -28,36 +32,226 @@ LARGE_BYTES = 101 * 2**20
 """More than s3fs and gcsfs put in one request."""
 
 
+class _QuickAsyncio:
+    """The module ``asyncio``, for clients that wait a minute before they give up."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 1000)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has clients try again less often, and at once."""
+    import s3fs
+
+    _hasten_gcs(monkeypatch)
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 2)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+
+
+def _hasten_gcs(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gcsfs.retry
+
+    monkeypatch.setattr(gcsfs.retry, "asyncio", _QuickAsyncio())
+
+
+@pytest.fixture(params=["s3", "gs"])
+def store(request: pytest.FixtureRequest) -> tuple[str, Proxy]:
+    """The scheme of a store, and what stands before it."""
+    name: str = request.param
+    return name, request.getfixturevalue("s3" if name == "s3" else "gcs")
+
+
 def stored(url: str) -> dict[str, bytes]:
     files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
     return {path: files.cat_file(path) for path in files.find(root)}
 
 
-@pytest.mark.parametrize("store", ["s3", "gs"])
-def test_listings_that_lag(
+def after(number: int, answer: int | Answer) -> Callable[[str, str], int | Answer]:
+    """Passes so many requests on, and answers all that follow."""
+    seen = [0]
+
+    def breaking(method: str, path: str) -> int | Answer:
+        seen[0] += 1
+        return answer if seen[0] > number else 0
+
+    return breaking
+
+
+def mend(proxy: Proxy) -> None:
+    proxy.breaking = lambda method, path: 0
+
+
+@pytest.mark.usefixtures("impatient")
+def test_credential_that_expires(
     lab: Any,
-    s3: Proxy,
-    gcs: Proxy,
+    store: tuple[str, Proxy],
     table: Path,
     local_hashes: dict[str, str],
     tmp_path: Path,
-    store: str,
 ) -> None:
-    """Nothing that a build puts is listed while it runs, nor when it is read."""
-    proxy = {"s3": s3, "gs": gcs}[store]
-    source, out = put(table, f"{store}://bucket/table"), f"{store}://bucket/out"
-    first = ss.build(recipe(source), out)
-    proxy.listing_lag_s = A_LONG_WHILE_S
+    """At several moments, each time of the same build: it never publishes half, and goes on."""
+    scheme, proxy = store
+    source, out = put(table, f"{scheme}://bucket/table"), f"{scheme}://bucket/out"
+    expired = Answer(400, "ExpiredToken") if scheme == "s3" else Answer(401, "Invalid Credentials")
+    num_done = []
+    for number in (8, 30):
+        proxy.breaking = after(number, expired)
+        with pytest.raises(ss.SnapshardError) as raised:
+            ss.build(recipe(source), out)
+        mend(proxy)
+        told = str(raised.value)
+        assert raised.value.exit_code == 1, told
+        assert f"{scheme}://bucket/" in told
+        assert "the store refuses it (40" in told, told
+        assert "which may have expired" in told
+        assert "\n" not in told
+        left = stored(out)
+        assert not [name for name in left if name.endswith(("/manifest.json", "/latest.json"))]
+        num_done.append(len(left))
+    assert num_done == sorted(num_done)
+    assert num_done[-1] > num_done[0]
+    assert hashes(lab, ss.build(recipe(source), out), tmp_path) == local_hashes
+
+
+def test_credential_that_expires_through_the_command_line(
+    lab: Any, s3: Proxy, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence, and nowhere the credentials: nor where a build succeeds."""
+    key, secret = "AKIAWRITTENNOWHERE", "a+secret/written/nowhere"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    source = put(table, "s3://bucket/table")
+    s3.breaking = after(30, Answer(400, "ExpiredToken"))
+    broken = lab.run_cli("build", source, "--out", "s3://bucket/out")
+    mend(s3)
+    assert broken.returncode == 1
+    assert broken.stderr.splitlines()[-1].startswith("error: Cannot ")
+    assert "Traceback" not in broken.stderr
+    done = lab.run_cli("build", source, "--out", "s3://bucket/out", "--workers", "2", "--json")
+    assert lab.last_json(done)["path"].startswith("s3://bucket/out/")
+    texts = [done.stdout, done.stderr, broken.stdout, broken.stderr]
+    content = [text.encode() for text in texts] + list(stored("s3://bucket/out").values())
+    assert not [one for one in content if key.encode() in one or secret.encode() in one]
+
+
+def test_source_that_may_not_be_read_any_more(s3: Proxy, table: Path, tmp_path: Path) -> None:
+    """The output is on another store: what cannot be read must not pass for rejects."""
+    source = put(table, "s3://bucket/table")
+    s3.breaking = after(6, Answer(403, "InvalidAccessKeyId"))
+    lenient = ss.Recipe(name="table", source=ss.Csv(source), max_rejects=1.0)
+    with pytest.raises(ss.SnapshardError, match="the store refuses it") as raised:
+        ss.build(lenient, tmp_path)
+    assert raised.value.exit_code == 1
+    assert not list(tmp_path.rglob("manifest.json"))
+    mend(s3)
+    assert ss.build(lenient, tmp_path).manifest.num_rejects == 0
+
+
+def test_listings_that_lag(
+    lab: Any,
+    store: tuple[str, Proxy],
+    table: Path,
+    local_hashes: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    """Nothing that builds put is listed while they run, are cut short, go on and are read."""
+    scheme, proxy = store
+    source, out = put(table, f"{scheme}://bucket/table"), f"{scheme}://bucket/out"
     proxy.list_from_now("bucket/table")
+    proxy.listing_lag_s = A_LONG_WHILE_S
     files, root = fsspec.core.url_to_fs(out, use_listings_cache=False)
-    assert not files.find(root)
+    num_puts = [0]
+
+    def refuse_late_puts(method: str, path: str) -> int:
+        num_puts[0] += method in ("PUT", "POST")
+        return 403 if method in ("PUT", "POST") and num_puts[0] > 25 else 0
+
+    proxy.breaking = refuse_late_puts
+    with pytest.raises(ss.SnapshardError, match="Cannot write"):
+        ss.build(recipe(source), out)
+    mend(proxy)
+    first = ss.build(recipe(source), out)
+    assert build_facts(first)["blocks"]["prepared"] == 0
     assert ss.build(recipe(source), out).cached
-    other = ss.build(recipe(source), f"{out}-2")
-    assert other.manifest.fingerprint == first.manifest.fingerprint
-    assert verify(other, progress=Silent()).num_examples == 1200
-    assert ss.Snapshot.open(f"{out}-2/table").path == other.path
-    assert ss.Snapshot.open(other.path).path == other.path
-    report = collect_garbage(f"{out}-2/table")
-    assert not report.paths
+    assert not files.find(root)
+    assert verify(first, progress=Silent()).num_examples == NUM_FILES * NUM_ROWS
+    assert ss.Snapshot.open(f"{out}/table").path == first.path
+    assert ss.Snapshot.open(first.path).path == first.path
+    with contextlib.suppress(ss.SnapshardError):
+        # That nothing lies there.
+        assert not collect_garbage(f"{out}/table").paths
     proxy.listing_lag_s = 0
-    assert hashes(lab, other, tmp_path) == local_hashes
+    assert hashes(lab, first, tmp_path) == local_hashes
+    assert not collect_garbage(f"{out}/table").paths
+
+
+def test_busy_stores(
+    lab: Any,
+    store: tuple[str, Proxy],
+    table: Path,
+    local_hashes: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every ninth request is answered 429 with Retry-After, or cut."""
+    _hasten_gcs(monkeypatch)
+    scheme, proxy = store
+    source, out = put(table, f"{scheme}://bucket/table"), f"{scheme}://bucket/out"
+    seen = [0]
+
+    def busy(method: str, path: str) -> int | Answer:
+        seen[0] += 1
+        if seen[0] % 18 == 0:
+            return CUT
+        return Answer(429, "SlowDown", (("Retry-After", "1"),)) if seen[0] % 9 == 0 else 0
+
+    proxy.breaking = busy
+    snapshot = ss.build(recipe(source), out)
+    mend(proxy)
+    assert proxy.num_broken > 6
+    assert hashes(lab, snapshot, tmp_path) == local_hashes
+
+
+@pytest.mark.usefixtures("impatient")
+def test_put_that_is_cut(store: tuple[str, Proxy], tmp_path: Path) -> None:
+    """In the middle of its one request: there is nothing, or what was there before."""
+    scheme, proxy = store
+    url, local = f"{scheme}://bucket/shard", tmp_path / "shard"
+    for before in (None, b"before"):
+        if before is not None:
+            storage.put_bytes(url, before)
+        proxy.breaking = lambda method, path: CUT if method in ("PUT", "POST") else 0
+        local.write_bytes(b"0123456789" * 1000)
+        with pytest.raises(ss.SnapshardError, match="Cannot write"):
+            storage.put_file(str(local), url)
+        mend(proxy)
+        assert local.exists()
+        assert stored(f"{scheme}://bucket") == ({} if before is None else {"bucket/shard": before})
+
+
+@pytest.mark.usefixtures("impatient")
+def test_large_put_that_is_cut(store: tuple[str, Proxy], tmp_path: Path) -> None:
+    """In its second part: clients put what is large in parts, and it appears with the last."""
+    scheme, proxy = store
+    url, local = f"{scheme}://bucket/shard", tmp_path / "shard"
+    with local.open("wb") as file:
+        file.truncate(LARGE_BYTES)
+    parts = [0]
+
+    def second_part(method: str, path: str) -> int:
+        is_part = "partNumber=" in path or "upload_id=" in path
+        parts[0] += is_part
+        return CUT if is_part and parts[0] > 1 else 0
+
+    proxy.breaking = second_part
+    with pytest.raises(ss.SnapshardError, match="Cannot write"):
+        storage.put_file(str(local), url)
+    mend(proxy)
+    assert parts[0] > 1
+    assert stored(f"{scheme}://bucket") == {}
+    storage.put_file(str(local), url)
+    assert storage.size_of(url) == LARGE_BYTES
