@@ -541,7 +541,7 @@ def check_runner(
     context: typer.Context,
     engine: Annotated[
         str,
-        typer.Argument(help="direct, prism, flink, spark, or a TOML file.", metavar="ENGINE"),
+        typer.Argument(help="The engine, or a TOML file that names it.", metavar="ENGINE"),
     ],
     out: Annotated[
         str | None,
@@ -572,6 +572,20 @@ def check_runner(
     for worker in report.workers:
         terminal.say(f"worker: {worker}")
     terminal.say(f"{engine} can run builds: a small job took {report.seconds:.1f} s")
+
+
+@app.command("flex-template")
+def flex_template(
+    launcher: Annotated[
+        str, typer.Argument(help="The image of that stage of the Dockerfile.", metavar="LAUNCHER")
+    ],
+    worker: Annotated[str, typer.Argument(help="Likewise.", metavar="WORKER")],
+) -> None:
+    """Print the Flex Template by which schedulers build on Dataflow: put it on gs:// and run it."""
+    from . import terminal
+    from .pipelines.flex_template import container_spec
+
+    terminal.say(json.dumps(container_spec(launcher=launcher, worker=worker), indent=2))
 
 
 @app.command()

@@ -32,8 +32,8 @@ Limit = Annotated[
 Runner = Annotated[
     str,
     typer.Option(
-        help="Where the jobs run: direct, prism, flink, spark, or a TOML file that names one with "
-        "its settings. Changes no byte.",
+        help="Where the jobs run: direct, prism, flink, spark, dataflow, or a TOML file that names "
+        "one with its settings. Changes no byte.",
         metavar="ENGINE",
     ),
 ]
