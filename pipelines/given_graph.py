@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import os
 
-from ..schemas.errors import DamagedSnapshotError, RecipeError
+from ..schemas.errors import DamagedSnapshotError, DamagedWorkError, RecipeError
 from ..schemas.features import Features
 from ..schemas.naming import WORKSPACE, Workspace, join, stays_inside
 from ..schemas.written import written
@@ -63,11 +63,19 @@ class GivenGraph:
         """Makes sure that a workspace has it, too; gives its folder there.
 
         Raises:
-            DamagedWorkError: if a file of it is missing or damaged.
+            DamagedSnapshotError: if a file of it is missing or damaged.
             StorageError: if it cannot be written.
         """
         url = workspace.graph(self.digest)
-        copy_graph(self.url, self.info, url)
+        try:
+            copy_graph(self.url, self.info, url)
+        except DamagedWorkError as error:
+            # To build again, as this says, makes nothing anew that another build made.
+            what = str(error).partition(" Start the build again")[0]
+            raise DamagedSnapshotError(
+                f"transform_from={self.name!r}: {what} Run snapshard verify on it, or leave "
+                "transform_from= out to analyse anew."
+            ) from None
         return url
 
 
