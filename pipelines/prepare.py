@@ -44,11 +44,11 @@ class CombineSummaries(beam.CombineFn):
         self, mutable_accumulator: list[Summary], element: Summary
     ) -> list[Summary]:
         mutable_accumulator.append(element)
-        return (
-            self.compact(mutable_accumulator)
-            if len(mutable_accumulator) > 64
-            else (mutable_accumulator)
-        )
+        if len(mutable_accumulator) % 64:
+            return mutable_accumulator
+        # As much again as is merged already waits to be merged: else all would be, over and over.
+        first, *waiting = (len(summary.histogram.bin) for summary in mutable_accumulator)
+        return self.compact(mutable_accumulator) if sum(waiting) > first else mutable_accumulator
 
     def merge_accumulators(self, accumulators: Iterable[list[Summary]]) -> list[Summary]:  # noqa: D102
         return self.compact([part for parts in accumulators for part in parts])
