@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .pipelines.build import build
+    from .pipelines.build import build, run_step
     from .pipelines.snapshot import Snapshot
     from .schemas.errors import SnapshardError
     from .schemas.features import (
@@ -95,6 +95,7 @@ __all__ = [
     "images",
     "parse_example",
     "records",
+    "run_step",
     "series",
     "tables",
     "text",
@@ -138,6 +139,7 @@ _EXPORTS: dict[str, str] = {
     "TextFiles": ".transforms.sources.text_files",
     "Timestamp": ".schemas.features",
     "build": ".pipelines.build",
+    "run_step": ".pipelines.build",
     "encode_example": ".transforms.rows",
     "parse_example": ".transforms.rows",
     "WebDataset": ".transforms.sources.web_dataset",

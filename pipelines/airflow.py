@@ -1,8 +1,9 @@
 """Airflow: a DAG with a task for each step of a build, run by snapshard's command line.
 
-Airflow's environment and snapshard's have little in common and often disagree, so each task starts
-the Python that snapshard is installed for. This module takes the standard library and Airflow 3:
-beside Airflow, ``pip install --no-deps snapshard`` is enough, which is for the file of the DAG.
+Airflow pins all that is installed beside it, and snapshard what shapes its bytes, so each has an
+environment of its own: a task starts the Python that snapshard is installed for. This module takes
+the standard library and Airflow 3: beside Airflow, ``pip install --no-deps snapshard`` is enough,
+which is for the file of the DAG.
 """
 
 from __future__ import annotations
@@ -68,8 +69,6 @@ def dag(
     Raises:
         ValueError: if a path is relative, or ``parts`` is none.
     """
-    from airflow.sdk import DAG
-
     for name, path in (("recipe", recipe), ("out", out), ("python", python)):
         if not (os.path.isabs(path) or "://" in path or "{{" in path):
             raise ValueError(
@@ -78,6 +77,8 @@ def dag(
             )
     if parts < 1:
         raise ValueError(f"parts={parts}, expected 1 or more.")
+    from airflow.sdk import DAG
+
     step = _operator()
     stem = re.sub(r"\W", "_", os.path.basename(recipe.rstrip("/")).removesuffix(".py"))
     settings: dict[str, Any] = {"max_active_runs": 1, "catchup": False, **dag_options}

@@ -26,7 +26,7 @@ from .chain_notes import DAMAGE, FIRST, ChainNotes, chain_id
 from .damage import redoing_damage
 from .layout import Layout, find_layout
 from .occupancy import building
-from .pinned import put_pinned, read_pinned
+from .pinned import changed_files, put_pinned, read_pinned
 from .preparing import Prepared, find_prepared, prepare_part
 from .readers import READERS
 from .refusals import refuse_memory_of_one_process, refuse_output_among_data
@@ -113,17 +113,17 @@ class Chain(BuildSteps):
 
     def _do_inventory(self) -> StepReport:
         found = self.survey()
-        reused = found.fingerprint == self._notes.fingerprint() and (
-            read_pinned(self._notes.pinned, self._workspace) is not None
-        )
+        reused = found.fingerprint == self._notes.fingerprint()
         told = self._notes.find(FIRST) if reused else None
-        if told is None:
+        before = read_pinned(self._notes.pinned, self._workspace) if reused else None
+        if before is None or before.inventory.selected != found.inventory.selected:
             put_pinned(
                 self._notes.pinned,
                 self._workspace,
                 inventory=found.inventory,
                 extracted=found.extracted,
             )
+        if told is None:
             told = {"parts": found.parts.to_json(), "started": time.time(), **self._seconds_of()}
         self._notes.begin(found.fingerprint, told)
         facts = {
@@ -134,6 +134,17 @@ class Chain(BuildSteps):
         return self._report(FIRST, found, facts, reused=reused)
 
     def _do_prepare(self, found: Survey, part: Part | None) -> StepReport:
+        noted = self._notes.find("prepare")
+        done = None if noted is None else find_prepared(self._workspace, noted)
+        if done is not None:
+            found = amended_survey(found, done.outcomes)
+            return self._report_prepared(found, done, num_made=0, part=part)
+        if changed := changed_files(found.inventory, found.opened):
+            others = " and others" if changed[1:] else ""
+            raise StepOrderError(
+                f"{changed[0]}{others} of {found.opened.shown} changed since the inventory. Run "
+                f"`snapshard step {FIRST}` again, and the steps after it."
+            )
         staged = stage(found.recipe, self._workspace)
         if part is not None:
             blocks = part.of(found.inventory.blocks)
@@ -161,18 +172,22 @@ class Chain(BuildSteps):
         if damage is not None or met:
             told = [*(damage["met"] if damage is not None else []), *met]
             self._notes.put(DAMAGE, {"met": told, "mended": True})
-        if self._notes.find("prepare") is None or prepared.num_made:
-            num_made = prepared.num_made + sum(self._notes.made_in_parts("prepare"))
-            counted = dataclasses.replace(prepared, num_made=num_made)
-            told_all = {**counted.to_json(), "fingerprint": made.fingerprint, **self._seconds_of()}
-            self._notes.put("prepare", told_all)
+        num_made = prepared.num_made + sum(self._notes.made_in_parts("prepare"))
+        counted = dataclasses.replace(prepared, num_made=num_made)
+        told_all = {**counted.to_json(), "fingerprint": made.fingerprint, **self._seconds_of()}
+        self._notes.put("prepare", told_all)
+        return self._report_prepared(made, prepared, num_made=prepared.num_made)
+
+    def _report_prepared(
+        self, found: Survey, prepared: Prepared, *, num_made: int, part: Part | None = None
+    ) -> StepReport:
         facts = {
             "num_blocks": prepared.num_units,
-            "num_made": prepared.num_made,
+            "num_made": num_made,
             "num_records": prepared.summary.num_records,
             "num_rejects": prepared.num_rejects,
         }
-        return self._report("prepare", made, facts)
+        return self._report("prepare", found, facts, part=part)
 
     def _do_analyze(self, found: Survey, prepared: Prepared) -> StepReport:
         graph = self.analyze(found, stage(found.recipe, self._workspace), prepared)
@@ -215,7 +230,7 @@ class Chain(BuildSteps):
                 "write",
                 {
                     "num_written": num_written if part is None else sum(parts),
-                    "written_by": self._written_by or "ranges",
+                    "written_by": self._written_by,
                     "runner": self._runner.name,
                     **self._seconds_of(),
                 },

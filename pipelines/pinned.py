@@ -14,6 +14,7 @@ from typing import Any
 from ..schemas.blocks import Block, SourceFile
 from ..schemas.naming import Workspace
 from ..schemas.recipe import Source
+from ..transforms.opened_source import OpenedSource
 from ..transforms.sealed import put_sealed, read_sealed
 from ..transforms.sources.extracted import ExtractedTable
 from .inventory import Inventory, read_descriptors, write_descriptors
@@ -97,6 +98,20 @@ def read_pinned(url: str, workspace: Workspace) -> Pinned | None:
     if table is not None:
         extracted = ExtractedTable.from_json(table, folder=workspace.extracted)
     return Pinned(inventory=inventory, extracted=extracted)
+
+
+def changed_files(inventory: Inventory, opened: OpenedSource) -> list[str]:
+    """The files of an inventory that are gone, or no longer as they were listed.
+
+    Raises:
+        StorageError: if the source cannot be listed.
+    """
+    now = {file.path: (file.num_bytes, file.stamp) for file in opened.list()}
+    return [
+        file.path
+        for file in inventory.files
+        if not file.problem and now.get(file.path) != (file.num_bytes, file.stamp)
+    ]
 
 
 def _lines(inventory: Inventory) -> Iterator[str]:

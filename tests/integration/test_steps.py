@@ -136,6 +136,26 @@ def test_a_chain_keeps_to_what_its_inventory_saw(project: Project) -> None:
     }
 
 
+def test_a_file_that_changed_begins_anew(project: Project) -> None:
+    path = project.folder / "data/2.csv"
+    project.step("inventory")
+    path.write_text(path.read_text().replace("2001,1", "9001,1"))
+    for part in (None, "1/2"):
+        with pytest.raises(StepOrderError, match=r"2\.csv of .* changed since the inventory"):
+            project.step("prepare", part=part)
+    *_, report = project.steps(*STEPS)
+    assert manifest(report) == project.built()
+
+
+def test_a_file_that_was_only_touched_goes_on(project: Project) -> None:
+    report = project.step("inventory")
+    os.utime(project.folder / "data/2.csv", (1, 1))
+    with pytest.raises(StepOrderError, match="changed since the inventory"):
+        project.step("prepare")
+    assert project.step("inventory").fingerprint == report.fingerprint
+    assert project.step("prepare").facts["num_records"] == 200
+
+
 def test_a_recipe_that_changed_begins_anew(project: Project) -> None:
     project.steps(*STEPS[:4])
     project.describe(rest="splits=ss.Splits(train=0.5, validation=0.25, test=0.25),")

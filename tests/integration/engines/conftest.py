@@ -11,6 +11,7 @@ import pytest
 from .flink_cluster import FlinkCluster
 from .installed import (
     MissingEngineError,
+    airflow,
     flink_job_server,
     flink_libraries,
     prism,
@@ -56,6 +57,11 @@ def _there(engine: Callable[[], Path]) -> Path:
         if os.environ.get("SNAPSHARD_NEED_ENGINES"):
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def airflow_python() -> Path:
+    return _there(airflow)
 
 
 @pytest.fixture(scope="session")

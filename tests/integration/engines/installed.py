@@ -17,6 +17,7 @@ from pathlib import Path
 
 FLINK_VERSION = "1.19.3"
 FAKE_GCS_VERSION = "1.56.1"
+AIRFLOW_VERSION = "3.3.2"
 _RUNNERS = Path(__file__).parents[3] / "runners"
 
 
@@ -79,12 +80,30 @@ def fake_gcs_server() -> Path:
     return _got(place, get, needs="go", command=f"go install {package}") / "fake-gcs-server"
 
 
+def airflow() -> Path:
+    """The Python of an environment of Airflow's own, and nothing beside it."""
+    place = folder() / f"airflow-{AIRFLOW_VERSION}"
+    package = f"apache-airflow=={AIRFLOW_VERSION}"
+
+    def get(target: Path) -> None:
+        python = str(target / "bin/python")
+        if shutil.which("uv"):
+            _run("uv", "venv", "--quiet", "--python", sys.executable, str(target))
+            _run("uv", "pip", "install", "--quiet", "--python", python, package)
+        else:
+            _run(sys.executable, "-m", "venv", str(target))
+            _run(python, "-m", "pip", "install", "--quiet", package)
+
+    return _got(place, get, needs=sys.executable, command=f"pip install {package}") / "bin/python"
+
+
 ENGINES: tuple[Callable[[], Path], ...] = (
     prism,
     flink_job_server,
     flink_libraries,
     spark_job_server,
     fake_gcs_server,
+    airflow,
 )
 
 

@@ -1,0 +1,150 @@
+"""Airflow runs a build as a DAG: one task fails once, one for good, and what is done is reused."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snapshard.pipelines.airflow import dag
+from snapshard.pipelines.build import build
+from snapshard.pipelines.staging import load_recipe_file
+
+ROOT = Path(__file__).parents[3]
+RECIPE = """
+import snapshard as ss
+
+recipe = ss.Recipe(name="table", source=ss.Csv("rows.csv"), shards=ss.Shards(num_shards=2))
+"""
+DAG = """
+import datetime
+
+from snapshard.pipelines.airflow import dag
+
+made = dag(
+    {recipe!r},
+    {out!r},
+    dag_id="table",
+    python={python!r},
+    parts=2,
+    retries=1,
+    retry_delay=datetime.timedelta(seconds=1),
+)
+"""
+FAILING = """#!/bin/sh
+# The first part of prepare fails once; write does as long as a file says so.
+case "$*" in
+*"step prepare "*"--part 1/2"*)
+    if mkdir {folder}/failed-once 2>/dev/null; then echo "the machine is gone" >&2; exit 1; fi ;;
+*"step write "*)
+    if test -e {folder}/no-room; then echo "no room left" >&2; exit 1; fi ;;
+esac
+exec {python} "$@"
+"""
+_TOLD = re.compile(r'(\{"num_\w+": .*?\}) +\[airflow\.task')
+
+
+class Airflow:
+    """An installation with one DAG, and a database in a file."""
+
+    def __init__(self, python: Path, folder: Path, recipe: Path) -> None:
+        self._python = python
+        self.folder = folder
+        self.out = folder / "out"
+        home, dags = folder / "home", folder / "dags"
+        home.mkdir()
+        dags.mkdir()
+        # As `pip install --no-deps snapshard` does: without its libraries.
+        (folder / "path").mkdir()
+        (folder / "path/snapshard").symlink_to(ROOT)
+        failing = folder / "python"
+        failing.write_text(FAILING.format(folder=folder, python=sys.executable))
+        failing.chmod(0o755)
+        text = DAG.format(recipe=str(recipe), out=str(self.out), python=str(failing))
+        (dags / "table.py").write_text(text)
+        self._environment = {
+            **os.environ,
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+            "PYTHONPATH": str(folder / "path"),
+        }
+        self.run("db", "migrate")
+
+    def run(self, *arguments: str) -> str:
+        """What a command of Airflow prints."""
+        done = subprocess.run(
+            [str(self._python), "-m", "airflow", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            env=self._environment,
+            timeout=300,
+        )
+        return done.stdout
+
+    def test_dag(self) -> tuple[str, list[dict[str, Any]]]:
+        """Runs the DAG; gives what was printed, and what its tasks told that succeeded."""
+        printed = self.run("dags", "test", "table")
+        return printed, [json.loads(told) for told in _TOLD.findall(printed)]
+
+
+@pytest.mark.engine
+@pytest.mark.slow  # Airflow starts three times, and snapshard for each task
+def test_a_dag_fails_goes_on_and_reuses(airflow_python: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(RECIPE)
+    (tmp_path / "rows.csv").write_text("\n".join(["number", *map(str, range(1000))]))
+    installed = Airflow(airflow_python, tmp_path, recipe)
+    no_room = tmp_path / "no-room"
+    no_room.touch()
+
+    # One task fails once and is tried again; a later one fails, as often as it is tried.
+    printed, told = installed.test_dag()
+    names = [(one["step"], one["part"], one["reused"]) for one in told]
+    assert sorted(names[1:3]) == [("prepare", "1/2", False), ("prepare", "2/2", True)], printed
+    assert [name for name, _, _ in names] == [
+        *("inventory", "prepare", "prepare", "prepare", "analyze", "plan")
+    ], printed
+    assert "the machine is gone" in printed
+    assert printed.count("no room left") >= 2
+    assert "state=failed" in printed
+    assert not list((installed.out / "table").glob("*/manifest.json"))
+
+    # Another run goes on from what is done.
+    no_room.unlink()
+    printed, told = installed.test_dag()
+    assert "state=success" in printed
+    assert [(one["step"], one["reused"]) for one in told] == [
+        ("inventory", True),
+        ("prepare", True),
+        ("prepare", True),
+        ("prepare", True),
+        ("analyze", True),
+        ("plan", True),
+        ("write", False),
+        ("write", False),
+        ("verify", False),
+        ("publish", False),
+    ], printed
+    expected = build(load_recipe_file(recipe), tmp_path / "built")
+    made = Path(told[-1]["path"], "manifest.json").read_bytes()
+    assert made == Path(expected.path, "manifest.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("recipe.py", "/out"), "recipe='recipe.py' is relative"),
+        (("/recipe.py", "out"), "out='out' is relative"),
+    ],
+)
+def test_relative_paths_are_refused(arguments: tuple[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dag(*arguments)
