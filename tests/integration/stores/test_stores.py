@@ -1,5 +1,7 @@
 """Source, workspace and output on object stores, also mixed: the bytes are those of local disks."""
 
+import dataclasses
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import snapshard as ss
 from snapshard.pipelines.verify import verify
 from snapshard.schemas.progress import Silent
 
-from .proxy import Proxy
+from .proxy import Proxy, Request
 
 pytestmark = [
     pytest.mark.engine,
@@ -114,25 +116,49 @@ def test_mixed(
         assert hashes(lab, snapshot, tmp_path / f"{number}") == local_hashes, (source, out)
 
 
-def test_requests(s3: Proxy, table: Path) -> None:
-    """A shard reads the ranges that it needs, and each file is put once, whole."""
-    source = put(table, "s3://bucket/table")
+def test_requests(s3: Proxy, tmp_path: Path) -> None:
+    """A shard reads the ranges that it needs, and each file is put once, whole; with two workers.
+
+    Runs of several batches, so that a shard needs a part of each.
+    """
+    num_rows, num_shards = 24_000, 12
+    rows = "".join(
+        f"{row},{hashlib.sha512(b'%d' % row).hexdigest() * 2}\n" for row in range(num_rows)
+    )
+    (tmp_path / "table.csv").write_text(f"number,word\n{rows}")
+    source = put(tmp_path / "table.csv", "s3://bucket/table.csv")
     s3.requests.clear()
-    snapshot = ss.build(recipe(source), "s3://bucket/out")
-    gets = [request for request in s3.requests if request.method == "GET"]
-    puts = [request for request in s3.requests if request.method == "PUT"]
-    of_runs = [request for request in gets if "/runs/" in request.path and ".arrow" in request.path]
-    assert all(request.ranged for request in of_runs)
-    num_shards = sum(len(split.shards) for split in snapshot.manifest.splits.values())
-    num_runs = len({request.path for request in of_runs})
-    # One range of a run for each shard; its keys, its sample and its contents' hashes.
-    assert len(of_runs) <= num_runs * (num_shards + 3)
-    of_shards = [request for request in puts if ".tfrecord" in request.path]
-    assert len(of_shards) == len({request.path for request in of_shards})
+    many = dataclasses.replace(recipe(source), shards=ss.Shards(num_shards=num_shards // 2))
+    snapshot = ss.build(many, "s3://bucket/out", workers=2)
+    assert sum(len(split.shards) for split in snapshot.manifest.splits.values()) == num_shards
+
+    def of(method: str, part: str) -> list[Request]:
+        return [one for one in s3.requests if one.method == method and part in one.path]
+
+    num_source_bytes = (tmp_path / "table.csv").stat().st_size
+    # Once to know its content, once for its columns' types (none is declared), once to prepare.
+    assert sum(one.num_received for one in of("GET", "/table.csv")) < 3.1 * num_source_bytes
+    of_runs = of("GET", ".arrow")
+    of_runs = [one for one in of_runs if "/runs/" in one.path]
+    assert all(one.ranged for one in of_runs)
+    run_bytes = sum(one.num_sent for one in of("PUT", ".arrow") if "/runs/" in one.path)
+    num_runs = len({one.path for one in of_runs})
+    # A range of each run for each shard; its sample; each of its batches to hash its contents.
+    num_batches = run_bytes / 2**20 + num_runs
+    assert len(of_runs) <= num_runs * (num_shards + 2) + num_batches
+    # Batches of 1 MiB at both ends of a shard's range are read for its neighbour, too.
+    read = sum(one.num_received for one in of_runs)
+    assert read < 2 * run_bytes + 2 * num_shards * num_runs * 2**20
+    of_shards = of("PUT", ".tfrecord")
+    assert len(of_shards) == len({one.path for one in of_shards})
+    puts = of("PUT", "")
     assert puts[-1].path.endswith("latest.json")
     assert puts[-2].path.endswith("manifest.json")
-    per_shard = len(s3.requests) / num_shards
-    print(f"{len(gets)} GET, {len(puts)} PUT of {num_shards} shards: {per_shard:.1f} requests each")
+    assert not of("POST", "uploads")
+    print(
+        f"{len(s3.requests) / num_shards:.1f} requests a shard, {len(puts)} of them puts in all; "
+        f"{read / num_shards / 1e6:.2f} MB of runs read for a shard of {run_bytes / 1e6:.1f} MB"
+    )
 
 
 def test_throttled(
