@@ -244,7 +244,18 @@ class TestVerify:
     def test_whole(self, run: Run, numbers: Path) -> None:
         code, found, _ = run(numbers, "verify", "--json")
         assert code == 0
-        assert found == {"whole": True, "damaged": [], "num_records": sum(LENGTHS) + LENGTHS[0]}
+        num_records = sum(LENGTHS) + LENGTHS[0]
+        assert found == {"whole": True, "damaged": [], "edited": [], "num_records": num_records}
+
+    def test_an_edited_reader_is_told_and_no_damage(
+        self, run: Run, numbers: Path, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "copy"
+        shutil.copytree(numbers, folder)
+        with open(folder / "reader.py", "a") as file:
+            file.write("# mine\n")
+        code, found, _ = run(folder, "verify", "--json")
+        assert (code, found["whole"], found["edited"]) == (0, True, ["reader.py"])
 
     @pytest.mark.parametrize("source", ["numbers", "images"])
     def test_damage_is_4_with_file_and_record(
@@ -256,11 +267,11 @@ class TestVerify:
         content = bytearray(shard.read_bytes())
         content[len(content) // 2] ^= 255
         shard.write_bytes(content)
-        (folder / "reader.py").write_text("# not what was written")
+        (folder / "reader.py").write_text("not what was written")
         code, _, errors = run(folder, "verify")
         assert code == 4
         assert re.search(rf"{re.escape(shard.name)}: its sha256 differs; record \d+ is dam", errors)
-        assert re.search(r"reader\.py: has 22 bytes, expected [\d,]+", errors)
+        assert re.search(r"reader\.py: has 20 bytes, expected [\d,]+", errors)
         assert "{{" not in errors
 
     def test_record_is_the_right_one(self, run: Run, numbers: Path, tmp_path: Path) -> None:
