@@ -23,7 +23,7 @@ from ..transforms.keys import NO_PARTITION
 from ..transforms.rejects import reject_rows
 from ..transforms.runs import ID, KeyRange, merge_range, wire_schema
 from ..transforms.shards import run_readers
-from ..transforms.summary import read_summary
+from ..transforms.summary import read_runs
 from .keying import split_of_records
 
 SPAN_BYTES = 64 << 20
@@ -75,7 +75,7 @@ class RangeReader:
         self._features = features
         self._ends = ends
         self._names = wire_schema(features).names
-        entries = read_summary(workspace, summary_digest).entries
+        entries = read_runs(workspace, summary_digest)
         self._runs = run_readers(entries, workspace, features)
 
     def read(self, span: WorkUnit) -> Iterator[RawBatch]:

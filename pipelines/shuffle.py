@@ -19,7 +19,7 @@ from ..transforms.runs import KeyRange, merge_range
 from ..transforms.shards import ShardSettings, ShardWriter, run_readers
 from ..transforms.shuffled import ShardCutter, chunks_of, number_shards, sort_chunks
 from ..transforms.storage_failures import telling_os_errors
-from ..transforms.summary import read_summary
+from ..transforms.summary import read_runs
 from .layout import read_layout
 
 
@@ -46,8 +46,7 @@ class _CutByShardFn(beam.DoFn):
 
     def setup(self) -> None:
         settings = self._settings
-        entries = read_summary(settings.workspace, self._summary_digest).entries
-        self._readers = run_readers(entries, settings.workspace, settings.prepared)
+        self._runs = read_runs(settings.workspace, self._summary_digest)
         self._cutter = ShardCutter(
             read_layout(settings.workspace, settings.fingerprint).splits,
             wanted=self._wanted,
@@ -56,10 +55,13 @@ class _CutByShardFn(beam.DoFn):
         )
 
     def process(self, element: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
+        settings = self._settings
         # The engine passes on what an error says, not its number: told here, or never.
         with telling_os_errors("use", "a file of the worker"):
+            entries = self._runs[slice(*element)]
+            readers = run_readers(entries, settings.workspace, settings.prepared)
             for keys in self._cutter.ranges():
-                for records in merge_range(self._readers[slice(*element)], keys):
+                for records in merge_range(readers, keys):
                     for number, kept in self._cutter.cut(records):
                         for chunk in chunks_of(kept):
                             yield number, chunk

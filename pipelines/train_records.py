@@ -15,7 +15,7 @@ from ..schemas.features import Features
 from ..schemas.naming import Workspace
 from ..transforms.runs import KeyRange, RunReader
 from ..transforms.shards import rows_of_shard, run_readers
-from ..transforms.summary import read_summary
+from ..transforms.summary import read_runs
 
 _POLL_SECONDS = 0.02
 
@@ -40,7 +40,7 @@ class TrainRecords:
 
     def readers(self) -> list[RunReader]:
         """Of all runs, in the order of their ids."""
-        entries = read_summary(self.workspace, self.summary_digest).entries
+        entries = read_runs(self.workspace, self.summary_digest)
         return run_readers(entries, self.workspace, self.prepared)
 
     def read(

@@ -12,7 +12,7 @@ import apache_beam as beam
 
 from ..schemas.blocks import ShardPlan, SplitPlan
 from ..transforms.shards import ShardSettings, ShardWriter
-from ..transforms.summary import read_summary
+from ..transforms.summary import read_runs
 from .concurrent import ConcurrentDoFn
 
 
@@ -34,7 +34,7 @@ class _WriteShardFn(ConcurrentDoFn):
         self._summary_digest = summary_digest
 
     def setup(self) -> None:
-        entries = read_summary(self._settings.workspace, self._summary_digest).entries
+        entries = read_runs(self._settings.workspace, self._summary_digest)
         self._writer = ShardWriter(self._settings, entries)
 
     def work(self, element: ShardPlan) -> str:

@@ -99,12 +99,17 @@ class RunPart:
         sizes = [self.runs.column(f"num_{of}batches").to_numpy() for of in ("", "key_")]
         self._middle = np.cumsum(sizes[0] + sizes[1]) - sizes[1]
         self._stop = self._middle + sizes[1]
-        self._facts = {
-            name: [json.loads(text) for text in self.runs.column(name).dictionary.to_pylist()]
+        # Runs that say the same share what is made of it here.
+        stages, images = (
+            [json.loads(text) for text in self.runs.column(name).dictionary.to_pylist()]
             for name in ("rejects_by_stage", "image_facts")
+        )
+        self._facts: dict[str, list[Any]] = {
+            "rejects_by_stage": stages,
+            "image_facts": [_facts_of(value) for value in images],
         }
 
-    def entries(self, rows: Iterable[int]) -> Iterator[RunEntry]:
+    def entries(self, rows: Sequence[int]) -> Iterator[RunEntry]:
         """Some of the runs; their batches are read when the first of them is looked at."""
         held: list[pa.RecordBatch] = []
 
@@ -113,21 +118,21 @@ class RunPart:
                 held.append(_read(self._load()))
             return held[0]
 
-        for row in rows:
-            start = int(self._stop[row - 1]) if row else 0
-            middle, stop = int(self._middle[row]), int(self._stop[row])
-            columns = {name: self.runs.column(name)[row].as_py() for name in _RUNS.names[:6]}
-            stages, facts = (
-                known[self.runs.column(name).indices[row].as_py()]
-                for name, known in self._facts.items()
-            )
+        taken = self.runs.take(pa.array(rows, pa.int64()))
+        plain = [taken.column(name).to_pylist() for name in _RUNS.names[:6]]
+        facts = [taken.column(name).indices.to_pylist() for name in self._facts]
+        starts = np.concatenate([np.zeros(1, np.int64), self._stop])
+        for index, row in enumerate(rows):
+            middle = int(self._middle[row])
+            found = zip(self._facts.values(), facts, strict=True)
+            stages, images = (known[places[index]] for known, places in found)
             info = RunInfo(
-                **columns,
-                batches=Batches(batches, start, middle),
+                **{n: column[index] for n, column in zip(_RUNS.names[:6], plain, strict=True)},
+                batches=Batches(batches, int(starts[row]), middle),
                 rejects_by_stage=stages,
-                image_facts=_facts_of(facts),
+                image_facts=images,
             )
-            yield RunEntry(info, Batches(batches, middle, stop))
+            yield RunEntry(info, Batches(batches, middle, int(self._stop[row])))
 
 
 class Batches(Sequence[BatchInfo]):

@@ -120,17 +120,26 @@ def find_summary(workspace: Workspace, name: str) -> Summary | None:
 
     Where the batches of its runs lie is read when someone asks for them.
     """
+    try:
+        runs = read_runs(workspace, name)
+        return Summary(_whole(_histograms(workspace, name)), runs)
+    except DamagedWorkError:
+        return None
+
+
+def read_runs(workspace: Workspace, name: str) -> RunTable:
+    """Reads the runs of a summary, and not its histogram: what workers need of it.
+
+    Raises:
+        DamagedWorkError: if they are missing or damaged.
+    """
     runs = []
     for part in range(num_parts(name)):
         table = _find(workspace, name, part, _RUNS)
         if table is None or not storage.exists(_url(workspace, name, part, _BATCHES)):
-            return None
+            raise _damaged(workspace, name)
         runs.append(RunPart(table, functools.partial(_batches, workspace, name, part)))
-    try:
-        histogram = _whole(_histograms(workspace, name))
-    except DamagedWorkError:
-        return None
-    return Summary(histogram, RunTable(runs))
+    return RunTable(runs)
 
 
 def _whole(parts: Iterator[KeyHistogram]) -> KeyHistogram:
