@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from ..schemas.progress import Progress
-from .steps import Part
+from .steps import STEPS, Part
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,8 @@ class StepReport:
         """The same in words."""
         name = self.step if self.part is None else f"{self.step} {self.part}"
         if self.published:
-            return f"{name}: {'already published' if self.reused else 'published'}: {self.path}"
+            now = self.step == STEPS[-1] and not self.reused
+            return f"{name}: {'published' if now else 'already published'}: {self.path}"
         if self.facts.get("num_graphs") == 0:
             return f"{name}: nothing to do, the recipe has no preprocessing_fn"
         numbers = [

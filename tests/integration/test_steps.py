@@ -39,6 +39,24 @@ recipe = ss.Recipe(
     {rest}
 )
 """
+PREPROCESS = """
+import tensorflow_transform as tft
+
+
+def preprocess(inputs):
+    return {"number": tft.scale_to_z_score(inputs["number"]), "label": inputs["label"]}
+
+"""
+FAILS = """
+import os
+
+
+def fails(record):
+    if record["number"] % 1000 == 7 and os.path.exists({flag!r}):
+        raise MemoryError
+    return {{"twice": 2 * record["number"]}}
+
+"""
 CSV = 'ss.Csv("data", label="label")'
 
 
@@ -111,6 +129,7 @@ def test_steps_one_by_one_make_what_a_build_makes(project: Project) -> None:
     assert facts["seconds"].keys() == {"inventory", "prepare", "plan", "write", "verify"}
 
 
+@pytest.mark.slow  # several builds
 def test_options_belong_to_a_chain_of_their_own(project: Project) -> None:
     project.steps(*STEPS[:4], limit=60, readers=["tf", "numpy"])
     with pytest.raises(StepOrderError, match="prepare needs inventory"):
@@ -120,6 +139,7 @@ def test_options_belong_to_a_chain_of_their_own(project: Project) -> None:
     assert not project.step("inventory").published
 
 
+@pytest.mark.slow  # several builds
 def test_a_chain_keeps_to_what_its_inventory_saw(project: Project) -> None:
     expected = project.built()
     project.step("inventory")
@@ -199,6 +219,7 @@ def test_parts_are_refused_where_there_are_none(project: Project) -> None:
         project.step("build")
 
 
+@pytest.mark.slow  # several builds
 def test_verify_sends_a_damaged_shard_back_to_write(project: Project) -> None:
     *_, written = project.steps(*STEPS[:5])
     shard = sorted(Path(written.path).glob("train-*.tfrecord"))[1]
@@ -214,6 +235,7 @@ def test_verify_sends_a_damaged_shard_back_to_write(project: Project) -> None:
     assert manifest(report) == project.built()
 
 
+@pytest.mark.slow  # several builds
 def test_a_shard_that_goes_after_verify_is_missed(project: Project) -> None:
     *_, verified = project.steps(*STEPS[:6])
     next(Path(verified.path).glob("test-*.tfrecord")).unlink()
@@ -223,6 +245,7 @@ def test_a_shard_that_goes_after_verify_is_missed(project: Project) -> None:
     assert manifest(report) == project.built()
 
 
+@pytest.mark.slow  # several builds
 def test_damaged_work_sends_the_chain_back_to_prepare(project: Project) -> None:
     project.steps(*STEPS[:4])
     (run,) = (project.out / "made/.work/runs").glob("*/*.arrow")
@@ -240,6 +263,7 @@ def test_damaged_work_sends_the_chain_back_to_prepare(project: Project) -> None:
     assert len(facts["damage_met"]) == 1
 
 
+@pytest.mark.slow  # several builds
 @pytest.mark.parametrize(
     ("room", "needed", "step"),
     [("plans", "plan", "write"), ("summaries", "prepare", "plan"), ("chains", "inventory", "plan")],
@@ -269,6 +293,65 @@ def test_refused_rejects_let_no_step_go_on(project: Project) -> None:
             project.step("analyze")
 
 
+@pytest.mark.slow  # loads TensorFlow
+def test_a_chain_with_an_analysis_makes_what_a_build_makes(project: Project) -> None:
+    text = RECIPE.format(source=CSV, rest="preprocessing_fn=preprocess,")
+    (project.folder / "recipe.py").write_text(f"{PREPROCESS}{text}")
+    *_, report = project.steps(*STEPS)
+    assert manifest(report) == project.built()
+    # Its graph goes with its note.
+    project.add_file(4)
+    project.steps(*STEPS[:4])
+    (graph,) = (
+        folder
+        for folder in (project.out / "made/.work/graphs").iterdir()
+        if folder.name not in Path(report.path, "build.json").read_text()
+    )
+    for path in graph.rglob("*.json"):
+        path.unlink()
+    with pytest.raises(StepOrderError, match="write needs analyze"):
+        project.step("write")
+    *_, report = project.steps(*STEPS[2:])
+    assert manifest(report) == project.built()
+
+
+@pytest.mark.slow  # several builds
+@pytest.mark.usefixtures("in_blocks")
+def test_parts_share_the_first_of_several_stages(project: Project) -> None:
+    (project.folder / "data/4.csv").write_text((project.folder / "data/0.csv").read_text())
+    project.describe(rest="prepare=[ss.records.drop_duplicates()],")
+    project.step("inventory")
+    for number in (1, 2):
+        project.step("prepare", part=f"{number}/2")
+    whole = project.step("prepare")
+    assert (whole.facts["num_blocks"], whole.facts["num_made"]) == (7, 1)
+    *_, report = project.steps(*STEPS[2:])
+    assert manifest(report) == project.built()
+
+
+@pytest.mark.slow  # several builds
+def test_retried_blocks_belong_to_a_chain_as_to_a_build(project: Project) -> None:
+    flag = project.folder / "out-of-memory"
+    project.describe(
+        rest="prepare=[ss.records.map_python(fails, {'twice': ss.Scalar('int64')})],max_rejects=10,"
+    )
+    path = project.folder / "recipe.py"
+    path.write_text(FAILS.format(flag=str(flag)) + path.read_text())
+    flag.touch()
+    first = build(project.recipe, project.out)
+    assert first.manifest.num_rejects == 4
+    flag.unlink()
+    again = build(project.recipe, project.out, retry_rejects=True)
+    assert again.path != first.path
+    for report in project.steps(*STEPS):
+        assert (report.published, report.path) == (True, again.path)
+    expected = Path(again.path, "manifest.json").read_bytes()
+    Path(again.path, "manifest.json").unlink()
+    *_, report = project.steps(*STEPS)
+    assert (report.path, manifest(report)) == (again.path, expected)
+
+
+@pytest.mark.slow  # several builds
 def test_a_build_and_a_chain_go_on_from_each_other(project: Project) -> None:
     project.steps(*STEPS[:5])
     snapshot = build(project.recipe, project.out)
@@ -278,6 +361,7 @@ def test_a_build_and_a_chain_go_on_from_each_other(project: Project) -> None:
     assert (report.reused, report.published, report.path) == (True, True, snapshot.path)
 
 
+@pytest.mark.slow  # several builds
 def test_a_query_runs_once_in_a_chain(project: Project) -> None:
     database = project.folder / "data.db"
     connection = sqlite3.connect(database)
@@ -309,7 +393,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return let_pass
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 4, 5])
+@pytest.mark.parametrize("num_steps", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 def test_garbage_collection_leaves_a_chain_under_way_alone(
     project: Project, later: Callable[[float], None], num_steps: int
 ) -> None:
@@ -323,6 +407,7 @@ def test_garbage_collection_leaves_a_chain_under_way_alone(
         project.step(STEPS[num_steps])
 
 
+@pytest.mark.slow  # several builds
 def test_garbage_collection_keeps_what_a_published_chain_noted(project: Project) -> None:
     project.steps(*STEPS)
     collect_garbage(os.fspath(project.out))
