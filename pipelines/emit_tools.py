@@ -9,8 +9,10 @@ from ..schemas.naming import (
     READER_CACHES,
     READER_COPIES,
     READER_OPTIONS,
+    READER_RESUME,
     READER_SEQUENCES,
     READER_SERVICE,
+    READER_STREAMS,
     READER_TIMING,
     READER_TOOLS,
 )
@@ -20,8 +22,10 @@ _TEMPLATES = {
     READER_CACHES: "reader_caches_template.py",
     READER_COPIES: "reader_copies_template.py",
     READER_OPTIONS: "reader_options_template.py",
+    READER_RESUME: "reader_resume_template.py",
     READER_SEQUENCES: "reader_sequences_template.py",
     READER_SERVICE: "reader_service_template.py",
+    READER_STREAMS: "reader_streams_template.py",
     READER_TOOLS: "reader_tools_template.py",
     READER_TIMING: "reader_timing_template.py",
 }

@@ -53,7 +53,8 @@ def cached(job: Any) -> None:
         del first
         return tf.data.experimental.from_variant(variant, spec)
 
-    job.streams, job.read = tf.data.Dataset.from_tensor_slices((variants, firsts)), open_
+    job.columns, job.read = (variants, firsts), open_
+    job.streams = tf.data.Dataset.from_tensor_slices(job.columns)
 
 
 def _decoded(job: Any) -> None:

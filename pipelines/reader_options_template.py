@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 import os
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +15,6 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 _Range = tuple[str, int, int, int]  # path; records to skip there, to take; place of the first
 _Epoch = Callable[[Any], tf.data.Dataset]  # from the seed of an epoch to its batches
-
-_EPOCHS = 1_000_000  # of a pass, after which going on finds its place: it takes a second …
-_PASSES = 10_000  # … and so many passes as long
 
 
 def change(job: Any) -> None:
@@ -52,7 +47,9 @@ def change(job: Any) -> None:
     job.numbered = bool(job.augment or job.augment_batch or (bucket and job.start_step))
     job.ranges = divide(job.shards, job.part, even=job.equal_steps)
     job.streams = job.reader._streams(job.ranges)
-    job.num_batches = num_batches(job, job.part, job.batch_size, bytearray())
+    job.num_batches, job.order = num_batches(job, job.part, job.batch_size, bytearray()), None
+    if job.buffer and job.seed is not None:
+        job.reader._beside("reader_streams").streamed(job)
     if job.local_copy:
         one = isinstance(job.local_copy, str | os.PathLike)
         folder, limit = (job.local_copy, None) if one else job.local_copy
@@ -87,10 +84,13 @@ def change(job: Any) -> None:
         stages = job.start_step
         if hasattr(stages, "__index__"):
             stages = [(stages, job.batch_size, job.part[1])]
-        number, epoch, num = job.resume(stages) if balance is not None else _left(job, stages)
+        resume = job.reader._beside("reader_resume")
+        number, epoch, num = (
+            job.resume(stages) if balance is not None else resume.going_on(job, stages)
+        )
         rest = _complete(job, epoch, num)
         rest = _kept(rest) if job.debug else rest
-        job.passes = lambda: resumed(job, number, rest)
+        job.passes = lambda: resume.resumed(job, number, rest)
         job.num_batches = None if job.num_batches or job.epochs else 0
     job.last = _last(job, job.last)
 
@@ -299,150 +299,6 @@ def _spec(is_ragged: bool, value: Any) -> Any:
     if spec.shape[0] is not None or not spec.shape[1:].is_fully_defined():
         return spec
     return tf.RaggedTensorSpec(spec.shape, spec.dtype, 0, tf.int64)
-
-
-# Going on
-
-
-def _left(job: Any, stages: list[tuple[int, int, int]]) -> tuple[int, _Epoch, int]:
-    """How many epochs the stages, (steps, batch size, workers) each, completed; the rest of one.
-
-    What they read is found by going through the same shuffles with the records' places alone, 1.4
-    µs each. What is left of the epoch that was broken off is divided anew among the workers.
-    """
-    number, done = 0, bytearray(sum(num for _, num in job.shards))
-    for steps, size, workers in stages:
-        steps_left, parts = steps, [(worker, workers) for worker in range(workers)]
-        while steps_left >= (most := max(num_batches(job, one, size, done) for one in parts)):
-            # Epochs that are over; all after the first are alike.
-            if not any(done) and not most:
-                break  # none has a batch
-            num_over = 1 if any(done) else steps_left // most
-            number, steps_left = number + num_over, steps_left - num_over * most
-            done = bytearray(len(done))
-        if steps_left:
-            epoch_seed = _seeds(job, number)[1][-1]
-            before = bytearray(done)
-            for one in parts:
-                for place in _places(job, before, one, size, steps_left, epoch_seed):
-                    done[place] = 1
-    ranges, gaps = left(job, job.part, done)
-    _tell(job, ranges, gaps, done)
-    rest = _other(job, ranges, _without(job.read_uncached, gaps))
-
-    def epoch(seed: Any) -> tf.data.Dataset:
-        return job.reader._batches(rest, seed)
-
-    return number, epoch, num_batches(job, job.part, job.batch_size, done)
-
-
-def _other(job: Any, ranges: list[_Range], read: Any, **changes: Any) -> Any:
-    """The same job for other ranges."""
-    streams = job.reader._streams(ranges)
-    facts = {"ranges": ranges, "streams": streams, "read": read, **changes}
-    return types.SimpleNamespace(**(vars(job) | facts))
-
-
-def _places(
-    job: Any, done: bytearray, part: tuple[int, int], size: int, num: int, seed: int
-) -> list[int]:
-    """The places of what a worker read of an epoch in so many steps."""
-    ranges, gaps = left(job, part, done)
-    buffer = job.reader._buffer(job.split, job.shuffle, size)
-    facts: dict[str, Any] = {"batch_size": size, "buffer": buffer}
-    total = num_batches(job, part, size, done)
-    if vars(job).get("bucket"):  # lengths decide, so records are read
-        other = _other(job, ranges, _without(job.read_uncached, gaps), **facts)
-        batches = job.reader._batches(other, seed).take(total)
-        batches = job.reader._beside("reader_sequences").bucketed(other, batches, seed)
-        return [int(i) for _, places in batches.take(num) for i in places]
-    other = _other(
-        job,
-        ranges,
-        _without(_only_places, gaps),
-        ahead=functools.partial(tf.data.Dataset.take, count=-1),
-        **facts,
-    )
-    batches = job.reader._batches(other, seed).take(total)
-    return [i for places in batches.take(num).as_numpy_iterator() for i in places.tolist()]
-
-
-def _only_places(path: Any, skip: Any, take: Any, first: Any) -> tf.data.Dataset:
-    """In place of the records of a range, their places."""
-    del path, skip
-    return tf.data.Dataset.range(first, first + take)
-
-
-def _without(
-    read: Callable[..., tf.data.Dataset], gaps: list[int]
-) -> Callable[..., tf.data.Dataset]:
-    """What opens a range without the records whose places are given."""
-    over = tf.constant(gaps, tf.int64)
-    if not gaps:
-        return read
-
-    def kept(path: Any, skip: Any, take: Any, first: Any) -> tf.data.Dataset:
-        places = tf.data.Dataset.range(first, first + take)
-        found = tf.data.Dataset.zip((read(path, skip, take, first), places))
-        return found.filter(is_left).map(_first)
-
-    def is_left(record: Any, place: Any) -> Any:
-        del record
-        return tf.reduce_all(place != over)
-
-    return kept
-
-
-def resumed(job: Any, number: int, rest: _Epoch) -> tf.data.Dataset:
-    """What is left of the epoch of this number, and those after it."""
-    seeds, (*over, current) = _seeds(job, number)
-
-    def either(epoch_seed: Any) -> tf.data.Dataset:
-        spec = job.epoch(epoch_seed).element_spec
-        variant = tf.cond(
-            epoch_seed == current,
-            lambda: tf.data.experimental.to_variant(rest(epoch_seed)),
-            lambda: tf.data.experimental.to_variant(job.epoch(epoch_seed)),
-        )
-        return tf.data.experimental.from_variant(variant, spec)
-
-    before = tf.sort(tf.constant([*over, tf.int64.max], tf.int64))
-
-    def to_come(drawn: Any) -> Any:
-        return tf.boolean_mask(drawn, tf.gather(before, tf.searchsorted(before, drawn)) != drawn)
-
-    # Many at a time: one by one, those of a million epochs would take minutes to pass over.
-    return seeds.batch(1_024).map(to_come).unbatch().flat_map(either)
-
-
-def _seeds(job: Any, number: int) -> tuple[Any, list[int]]:
-    """The seeds of the pass in which the epoch of this number lies, and those up to this epoch.
-
-    What is done already of the dataset of seeds are the passes before: the next is that pass.
-    """
-    passes, inner = (0, number) if job.epochs is None else divmod(number, job.epochs)
-    if inner >= _EPOCHS or passes >= _PASSES:
-        raise ValueError(
-            f"start_step={job.start_step!r} is behind {number:,} epochs, in pass {passes + 1:,}, "
-            f"which are found by drawing all seeds before: at most {_EPOCHS:,} epochs and "
-            f"{_PASSES:,} passes. Begin anew with another seed=."
-        )
-    seeds, same = (job.reader._epoch_seeds(job.seed or 0) for _ in range(2))
-    for _ in range(passes):
-        next(iter(seeds)), next(iter(same))
-    drawn = same.take(inner + 1).batch(_EPOCHS).get_single_element()
-    return seeds.take(job.epochs or -1), drawn.numpy().tolist()
-
-
-def _tell(job: Any, ranges: list[_Range], gaps: list[int], done: bytearray) -> None:
-    """Logs what going on costs: records that are read again, to be passed over."""
-    again = sum(skip for _, skip, _, _ in ranges) + len(gaps)
-    logging.getLogger(job.reader.NAME).info(
-        "%d of %d records are done: %d of %d shards are opened, and %d records (about %d bytes) "
-        "in them passed over, not decoded.",
-        *(sum(done), len(done), len(ranges), len(job.shards)),
-        *(again, again * job.reader.RECORD_BYTES),
-    )
 
 
 # The end

@@ -109,11 +109,10 @@ def dataset(
         split: One of ``NUM_EXAMPLES``.
         batch_size: Records in a batch.
         shuffle: A new order, and batches of new composition, in every epoch; None: for "train".
-            True keeps 16 MiB of records in the buffer, at least four batches and at most 16,384
-            records (enough, as the shards are shuffled already); a number, so many.
-        seed: Fixes the shuffled order, whatever ``tf.random.set_seed`` says: the same in every
-            process, another in every epoch and every pass (each epoch of ``fit``). Without one,
-            shards may overtake each other, which is faster.
+            True keeps 16 MiB of records, 16,384 at most (shards are shuffled); a number, so many.
+        seed: Fixes the shuffled order: the same in every process, and of 2, 3, 4, 6, 8, 12 or 24
+            workers together, another in every epoch and every pass (each epoch of ``fit``). Needs
+            ``reader_streams.py``. Without one, shards may overtake each other, which is faster.
         epochs: How often to read the split; None is forever.
         drop_remainder: Leave out the short batch at each epoch's end, so that shapes are static.
         deterministic: A fixed order; None: where there is a seed, or no shuffling.
@@ -128,9 +127,8 @@ def dataset(
         shard: (index, count): one of ``count`` parts of all records, for as many workers.
         input_context: What ``tf.distribute`` gives a ``dataset_fn``, instead of ``shard``.
         equal_steps: As many batches for every worker, at the cost of less than a batch of each.
-        start_step: Go on after so many steps with this seed, batch size and number of workers;
-            after a change, a list with (steps, batch size, workers) of each stage of the epoch
-            that was broken off. Its rest comes first, in a new order; 1.4 µs a record read before.
+        start_step: Go on after so many steps with this seed and this batch of all workers; else a
+            list of (steps, batch size, workers) for each stage of the epoch that was broken off.
         # [if classes]
         balance: "uniform", or {class: weight}: the mix of classes in an epoch of as many records,
             exact to one; rare ones repeat, evenly. Reads each by its place: for local disks.
@@ -190,6 +188,8 @@ def dataset(
     rare = list(asked.values())[list(asked).index("shard") :]
     if shard is not None or any(value not in (None, False, 0) for value in rare):
         _beside("reader_options").change(job)
+    elif job.buffer and seed is not None:
+        _beside("reader_streams").streamed(job)
     if epochs is None and job.num_batches == 0:
         raise ValueError(f"epochs=None waits forever: {split} gives no batch of {batch_size}.")
     batches = job.passes().map(  # in order, so that no batch overtakes an epoch's last one

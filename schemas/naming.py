@@ -18,8 +18,10 @@ READER_BALANCE = "reader_balance.py"
 READER_CACHES = "reader_caches.py"
 READER_COPIES = "reader_copies.py"
 READER_OPTIONS = "reader_options.py"
+READER_RESUME = "reader_resume.py"
 READER_SEQUENCES = "reader_sequences.py"
 READER_SERVICE = "reader_service.py"
+READER_STREAMS = "reader_streams.py"
 READER_TOOLS = "reader_tools.py"
 READER_TIMING = "reader_timing.py"
 READER_VALUES = "reader_values.py"
@@ -106,6 +108,8 @@ class OutputPaths:
 
     out: str
     name: str
+    elsewhere: str = ""
+    """The workspace, where it does not lie in the name's folder."""
 
     @property
     def folder(self) -> str:
@@ -119,8 +123,8 @@ class OutputPaths:
 
     @property
     def workspace(self) -> str:
-        """The default workspace."""
-        return join(self.folder, WORKSPACE)
+        """The workspace of the name."""
+        return self.elsewhere or join(self.folder, WORKSPACE)
 
     def snapshot(self, fingerprint: str) -> str:
         """The folder of one snapshot."""
@@ -145,6 +149,11 @@ class Workspace:
     def amended_build(self, fingerprint: str) -> str:
         """Which fingerprint stands for this one since blocks were retried."""
         return join(self.root, "amended", "builds", f"{fingerprint}.json")
+
+    @property
+    def elsewhere(self) -> str:
+        """In a name's folder: the note that says where its workspace lies instead."""
+        return join(self.root, "elsewhere.json")
 
     @property
     def refused(self) -> str:

@@ -305,7 +305,8 @@ class TestRoot:
     def test_alone_in_another_process(
         self, reader: types.ModuleType, folder: Path, tmp_path: Path
     ) -> None:
-        shutil.copy(folder / "reader.py", tmp_path / "reader.py")
+        for name in ("reader.py", "reader_streams.py"):  # the latter is for seed=
+            shutil.copy(folder / name, tmp_path / name)
         program = (
             "import sys, json\n"
             "sys.modules['snapshard'] = None\n"

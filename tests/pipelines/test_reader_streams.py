@@ -1,0 +1,319 @@
+"""The order of a seeded epoch: the same for any number of workers, and to be continued anywhere."""
+
+import itertools
+import json
+import logging
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from snapshard.pipelines.reader_streams_template import Order
+from snapshard.schemas.features import ClassLabel, Features, Scalar
+from snapshard.transforms.index import index_bytes
+
+WriteSnapshot = Callable[..., types.ModuleType]
+
+NUMBERED: Features = {"label": ClassLabel(names=("even", "odd")), "id": Scalar(dtype="int64")}
+LENGTHS = (700, 650, 720, 610)  # several blocks a stream, as the fixture sets their size; a tail
+TOTAL = sum(LENGTHS)
+WORKERS = (1, 2, 3, 4, 8)
+
+
+def numbered(lengths: Sequence[int]) -> list[list[Mapping[str, int]]]:
+    ids = iter(range(sum(lengths)))
+    return [[{"id": (i := next(ids)), "label": i % 2} for _ in range(n)] for n in lengths]
+
+
+def put_index(folder: Path) -> None:
+    """The index of each shard, as a build writes it."""
+    (folder / "index").mkdir(exist_ok=True)
+    for shard in folder.glob("*.tfrecord"):
+        sizes = [len(one) + 16 for one in tf.data.TFRecordDataset(str(shard)).as_numpy_iterator()]
+        ends = list(itertools.accumulate(sizes, initial=0))
+        pair = (np.array(part, np.uint64) for part in (ends[:-1], sizes))
+        (folder / "index" / f"{shard.name}.idx").write_bytes(index_bytes(*pair))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("streams")
+
+
+@pytest.fixture(scope="module")
+def reader(folder: Path, write_snapshot: WriteSnapshot) -> types.ModuleType:
+    module = write_snapshot(folder, NUMBERED, {"train": numbered(LENGTHS)})
+    put_index(folder)
+    streams = module._beside("reader_streams")
+    streams._BLOCK = 32  # so that streams of 111 records have three blocks
+    return module
+
+
+def ids(dataset: Any) -> list[list[int]]:
+    return [batch["id"].numpy().tolist() for batch in dataset]
+
+
+def together(reader: types.ModuleType, batch: int, workers: int, **options: Any) -> list[list[int]]:
+    """What all workers read in each step, sorted."""
+    parts = [
+        ids(reader.dataset("train", batch // workers, shard=(i, workers), **options))
+        for i in range(workers)
+    ]
+    steps = itertools.zip_longest(*parts, fillvalue=())
+    return [sorted(itertools.chain(*step)) for step in steps]
+
+
+# The arithmetic
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> Order:
+    total = draw(st.integers(0, 3_000) | st.integers(190_000, 210_000))
+    buffer = draw(st.sampled_from([0, 100, 1_360, 16_384]))
+    return Order.of(total, lambda num: max(8, buffer // num))
+
+
+def dealt(order: Order, part: tuple[int, int], first: int, chunk: int) -> Iterator[int]:
+    """A worker's records in the order of reading, as interleaving deals them: their numbers."""
+    todo = iter(order.left(part, first, chunk))
+    slots: list[Iterator[list[int]] | None] = [None] * (order.num // part[1])
+
+    def chunks(block: int, stream: int, skip: int) -> Iterator[list[int]]:
+        start = (stream * order.blocks + block) * order.size
+        for at in range(start + skip, start + order.size, chunk):
+            yield list(range(at, min(at + chunk, start + order.size)))
+
+    is_more = True
+    while is_more or any(slots):
+        for number, slot in enumerate(slots):
+            if slot is None:
+                found = next(todo, None)
+                is_more = found is not None
+                slots[number] = slot = chunks(*found) if found is not None else None
+            records = next(slot, None) if slot is not None else None
+            if records is None:
+                slots[number] = None
+            else:
+                yield from records
+    tail = range(order.main, order.total)[max(0, first - order.main) :]
+    yield from itertools.islice(tail, part[0], None, part[1])
+
+
+class TestOrder:
+    @given(orders())
+    def test_every_record_is_in_one_place(self, order: Order) -> None:
+        assert sorted(map(order.start, range(order.num))) == list(range(order.num))
+        assert 0 <= order.total - order.main < order.num * order.grain * max(2, order.blocks)
+        for count in (1, 3, 8, order.num):
+            nums = [order.num_records((i, count)) for i in range(count)]
+            assert sum(nums) == order.total
+            assert max(nums) - min(nums) <= 1
+            assert nums[-1] == min(nums)
+
+    def test_workers_read_neighbouring_streams(self) -> None:
+        order = Order.of(2_400, lambda num: 8)
+        for count in (2, 4, 8):
+            for index in range(count):
+                found = sorted(order.start(stream) for stream in range(index, order.num, count))
+                assert found == list(range(found[0], found[0] + order.num // count))
+
+    @given(orders(), st.integers(1, 5_000))
+    def test_a_chunk_divides_the_batch_of_each_worker(self, order: Order, batch: int) -> None:
+        chunk = order.chunk(batch)
+        assert order.size % chunk == 0
+        for count in range(1, order.num + 1):
+            if order.num % count == 0 and batch % count == 0:
+                assert batch // count % chunk == 0
+
+    @given(data=st.data())
+    @settings(deadline=None)
+    def test_steps_of_all_workers_are_alike(self, data: st.DataObject) -> None:
+        total = data.draw(st.integers(0, 3_000))
+        order = Order.of(total, lambda num: 60)
+        batch = 24 * data.draw(st.integers(1, 9))
+        chunk = order.chunk(batch)
+        whole = list(dealt(order, (0, 1), 0, chunk))
+        assert sorted(whole) == list(range(total))
+        count = data.draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24]))
+        steps = data.draw(st.integers(0, max(0, total // batch)))
+        size = batch // count
+        parts = [list(dealt(order, (i, count), 0, chunk)) for i in range(count)]
+        rests = [list(dealt(order, (i, count), steps * batch, chunk)) for i in range(count)]
+        for step in range(-(-total // batch)):
+            expected = sorted(whole[step * batch : (step + 1) * batch])
+            found = [one for part in parts for one in part[step * size : (step + 1) * size]]
+            assert sorted(found) == expected
+            if step >= steps:
+                at = (step - steps) * size
+                assert sorted(i for rest in rests for i in rest[at : at + size]) == expected
+
+
+# What is read
+
+
+class TestWorkers:
+    def test_every_step_has_the_same_records(self, reader: types.ModuleType) -> None:
+        whole = together(reader, 96, 1, seed=5)
+        assert sorted(itertools.chain(*whole)) == list(range(TOTAL))
+        assert together(reader, 96, 2, seed=5) == whole
+        assert together(reader, 96, 3, seed=5, start_step=7) == whole[7:]
+
+    @pytest.mark.slow  # datasets for many workers
+    @given(
+        batch=st.sampled_from([24, 48, 96, 120, 192, 1_200]),
+        seed=st.integers(0, 2**40),
+        shuffle=st.sampled_from([True, 300, 24, 3_000]),
+        drop=st.booleans(),
+        even=st.booleans(),
+        data=st.data(),
+    )
+    @settings(
+        max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    def test_for_any_numbers(
+        self,
+        reader: types.ModuleType,
+        batch: int,
+        seed: int,
+        shuffle: Any,
+        drop: bool,
+        even: bool,
+        data: st.DataObject,
+    ) -> None:
+        options = {"seed": seed, "shuffle": shuffle}
+        whole = together(reader, batch, 1, **options)
+        assert sorted(itertools.chain(*whole)) == list(range(TOTAL))
+        options |= {"drop_remainder": drop, "equal_steps": even}
+        full = TOTAL // batch
+        for workers in WORKERS:
+            found = together(reader, batch, workers, **options)
+            assert found[:full] == whole[:full]
+        before, after = (data.draw(st.sampled_from(WORKERS)) for _ in range(2))
+        step = data.draw(st.integers(1, max(1, full - 1)))
+        stages = [(step, batch // before, before)]
+        found = together(reader, batch, after, start_step=stages, **options)
+        assert found[: full - step] == whole[step:full]
+
+    @pytest.mark.slow  # three epochs, two workers
+    def test_epochs_differ_and_go_on(self, reader: types.ModuleType) -> None:
+        steps = -(-TOTAL // 96)
+        whole = together(reader, 96, 1, seed=2, epochs=3)
+        first, second, third = (whole[i * steps : (i + 1) * steps] for i in range(3))
+        assert first != second != third != first
+        assert together(reader, 96, 2, seed=2, epochs=3, start_step=steps + 5) == whole[steps + 5 :]
+
+    @pytest.mark.slow  # several datasets
+    def test_exactly_the_same_batches_for_the_same_workers(self, reader: types.ModuleType) -> None:
+        whole = ids(reader.dataset("train", 64, seed=3))
+        for start in (1, 17, TOTAL // 64):
+            assert ids(reader.dataset("train", 64, seed=3, start_step=start)) == whole[start:]
+
+    @pytest.mark.slow  # four workers, three times
+    def test_after_a_change_of_the_batch_of_all(self, reader: types.ModuleType) -> None:
+        whole = together(reader, 96, 1, seed=4)
+        before = sorted(itertools.chain(*whole[:9]))
+        for stages, workers in (([(9, 48, 2)], 4), ([(5, 96, 1), (4, 32, 3)], 5)):
+            rest = together(reader, 64 * workers, workers, seed=4, start_step=stages)
+            assert sorted([*before, *itertools.chain(*rest)]) == list(range(TOTAL))
+
+    @pytest.mark.slow  # five workers
+    def test_another_number_has_an_order_of_its_own(self, reader: types.ModuleType) -> None:
+        found = together(reader, 100, 5, seed=4)
+        assert sorted(itertools.chain(*found)) == list(range(TOTAL))
+
+
+class TestReading:
+    @pytest.mark.slow  # several datasets
+    def test_without_an_index_the_order_is_the_same(
+        self, reader: types.ModuleType, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        other = write_snapshot(tmp_path, NUMBERED, {"train": numbered(LENGTHS)})
+        other._beside("reader_streams")._BLOCK = 32
+        assert ids(other.dataset("train", 96, seed=6)) == ids(reader.dataset("train", 96, seed=6))
+
+    @pytest.mark.slow  # hundreds of ranges
+    def test_many_small_shards(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        lengths = [3, 0, 5, 1, 2] * 15
+        reader = write_snapshot(tmp_path, NUMBERED, {"train": numbered(lengths)})
+        for indexed in (False, True):
+            if indexed:
+                put_index(tmp_path)
+            found = ids(reader.dataset("train", 64, seed=6))
+            assert sorted(itertools.chain(*found)) == list(range(sum(lengths)))
+
+    def test_a_shard_that_lost_records_raises(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        reader = write_snapshot(tmp_path, NUMBERED, {"train": numbered(LENGTHS)})
+        put_index(tmp_path)
+        shard = tmp_path / "train-00001-of-00004.tfrecord"
+        (*_, last) = tf.data.TFRecordDataset(str(shard)).as_numpy_iterator()
+        shard.write_bytes(shard.read_bytes()[: -len(last) - 16])
+        with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain"):
+            ids(reader.dataset("train", 64, seed=6, epochs=2))
+
+    @pytest.mark.slow  # several workers
+    @pytest.mark.parametrize("where", ["memory", "folder"])
+    def test_a_cache(self, reader: types.ModuleType, tmp_path: Path, where: str) -> None:
+        options = {"seed": 1, "epochs": 2, "cache": "memory" if where == "memory" else tmp_path}
+        found = together(reader, 96, 2, **options)
+        assert sorted(itertools.chain(*found)) == sorted([*range(TOTAL)] * 2)
+        if where == "memory":
+            assert together(reader, 96, 1, **options) == found
+
+    @pytest.mark.slow  # copies come by threads
+    def test_copies_give_the_same_order(self, reader: types.ModuleType, tmp_path: Path) -> None:
+        whole = ids(reader.dataset("train", 96, seed=1))
+        found = ids(reader.dataset("train", 96, seed=1, local_copy=str(tmp_path)))
+        assert found == whole
+
+    def test_an_iterator_is_saved_and_goes_on(
+        self, reader: types.ModuleType, tmp_path: Path
+    ) -> None:
+        dataset = reader.dataset("train", 96, seed=1)
+        iterator = iter(dataset)
+        for _ in range(5):
+            next(iterator)
+        path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "saved"))
+        rest = [batch["id"].numpy().tolist() for batch in iterator]
+        again = iter(dataset)
+        tf.train.Checkpoint(iterator=again).restore(path)
+        assert [batch["id"].numpy().tolist() for batch in again] == rest
+
+    def test_what_is_passed_over_is_told(
+        self, reader: types.ModuleType, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.INFO):
+            reader.dataset("train", 96, seed=1, start_step=4)
+        (record,) = caplog.records
+        assert record.getMessage().startswith(f"384 of {TOTAL} records are done: ")
+        assert " records (about " in record.getMessage()
+
+    @pytest.mark.slow  # another process loads TensorFlow
+    def test_another_process_reads_the_same_order(
+        self, reader: types.ModuleType, folder: Path
+    ) -> None:
+        program = (
+            "import json, sys\n"
+            f"sys.path.insert(0, {str(folder)!r})\n"
+            "import reader, tensorflow as tf\n"
+            "reader._beside('reader_streams')._BLOCK = 32\n"
+            "tf.random.set_seed(77)\n"
+            "data = [reader.dataset('train', 32, seed=9, shard=(i, 3)) for i in range(3)]\n"
+            "print(json.dumps([[b['id'].numpy().tolist() for b in one] for one in data]))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        )
+        parts = json.loads(done.stdout.splitlines()[-1])
+        steps = itertools.zip_longest(*parts, fillvalue=[])
+        found = [sorted(itertools.chain(*step)) for step in steps]
+        assert found == together(reader, 96, 1, seed=9)
