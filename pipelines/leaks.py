@@ -6,12 +6,15 @@ hash of all features but the label, so the same input under two labels counts as
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ..schemas.blocks import ShardPlan, SplitPlan
 from ..schemas.naming import Workspace
@@ -23,6 +26,10 @@ from ..transforms.summary import RunEntry
 
 _MEMORY_RECORDS = 4_000_000
 """So many records are compared at once, in about 200 MB."""
+_MAX_PARTS = 512
+"""So many files are open at once at the most: of over two thousand million records, more memory."""
+_REQUESTS = 32
+"""So many key files are read from a store at once, a few megabytes each."""
 _ROW = np.dtype([("content", np.uint64), ("split", np.int8)])
 
 Rows = npt.NDArray[np.void]
@@ -43,7 +50,7 @@ def find_leaks(
     if len(used) < 2:
         return {}
     num_records = sum(entry.run.num_records for entry in entries)
-    num_parts = -(-num_records // _MEMORY_RECORDS)
+    num_parts = min(-(-num_records // _MEMORY_RECORDS), _MAX_PARTS)
     rows = _rows(entries, used, workspace=workspace, suffix=suffix)
     counts: Counter[tuple[int, ...]] = Counter()
     if num_parts <= 1:
@@ -63,8 +70,13 @@ def find_leaks(
 
 def _count(rows: Rows) -> Counter[tuple[int, ...]]:
     """How many contents stand in each set of two or more splits."""
-    distinct = np.unique(rows)
-    contents, splits = distinct["content"], distinct["split"]
+    contents, splits = rows["content"], rows["split"]
+    # Three times as fast as to sort rows of two fields.
+    order = np.lexsort((splits, contents))
+    contents, splits = contents[order], splits[order]
+    other = np.flatnonzero((contents[1:] != contents[:-1]) | (splits[1:] != splits[:-1])) + 1
+    distinct = np.concatenate([np.zeros(min(1, len(rows)), np.int64), other])
+    contents, splits = contents[distinct], splits[distinct]
     first = np.flatnonzero(np.diff(contents, prepend=~contents[:1]))
     sizes = np.diff(first, append=len(contents))
     counts: Counter[tuple[int, ...]] = Counter()
@@ -79,8 +91,10 @@ def _divide(rows: Iterator[Rows], num_parts: int, scratch: str) -> list[str]:
     try:
         for batch in rows:
             part_of = (batch["content"] >> np.uint64(32)) * np.uint64(num_parts) >> np.uint64(32)
-            for part, file in enumerate(files):
-                file.write(batch[part_of == part].tobytes())
+            order = np.argsort(part_of, kind="stable")
+            ends = np.searchsorted(part_of[order], np.arange(num_parts, dtype=np.uint64), "right")
+            for file, some in zip(files, np.split(order, ends[:-1]), strict=True):
+                file.write(batch[some].tobytes())
     finally:
         for file in files:
             file.close()
@@ -91,22 +105,35 @@ def _rows(
     entries: Sequence[RunEntry], plans: Sequence[SplitPlan], *, workspace: Workspace, suffix: str
 ) -> Iterator[Rows]:
     """Content and split of all records, batch by batch."""
-    for entry in entries:
-        reader = RunReader(workspace.run_keys(entry.run.run_id, suffix), entry.keys, keys_schema())
-        for batch in reader.scan():
-            rows = np.zeros(batch.num_rows, _ROW)
-            rows["content"] = batch.column(CONTENT).to_numpy()
-            strata = batch.column(STRATUM)
-            for index, plan in enumerate(plans):
-                inside = select_rows(
-                    plan,
-                    _whole(plan),
-                    partitions=batch.column(PARTITION).to_numpy(),
-                    keys=batch.column(KEY).to_numpy(),
-                    strata=None if strata.null_count else strata,
-                )
-                rows["split"][inside] = index
-            yield rows
+
+    def key_file(entry: RunEntry) -> list[pa.RecordBatch]:
+        url = workspace.run_keys(entry.run.run_id, suffix)
+        return list(RunReader(url, entry.keys, keys_schema()).scan())
+
+    # A store answers slowly, and many at once.
+    at_once = 1 if storage.is_local(workspace.root) else _REQUESTS
+    with ThreadPoolExecutor(at_once) as pool:
+        files = iter(entries)
+        while some := list(itertools.islice(files, at_once)):
+            batches = (batch for found in pool.map(key_file, some) for batch in found)
+            yield from _rows_of(batches, plans)
+
+
+def _rows_of(batches: Iterable[pa.RecordBatch], plans: Sequence[SplitPlan]) -> Iterator[Rows]:
+    for batch in batches:
+        rows = np.zeros(batch.num_rows, _ROW)
+        rows["content"] = batch.column(CONTENT).to_numpy()
+        strata = batch.column(STRATUM)
+        for index, plan in enumerate(plans):
+            inside = select_rows(
+                plan,
+                _whole(plan),
+                partitions=batch.column(PARTITION).to_numpy(),
+                keys=batch.column(KEY).to_numpy(),
+                strata=None if strata.null_count else strata,
+            )
+            rows["split"][inside] = index
+        yield rows
 
 
 def _whole(plan: SplitPlan) -> ShardPlan:
