@@ -23,6 +23,8 @@ WriteBy = Literal["auto", "ranges", "shuffle"]
 
 MIN_SLICE_BYTES = 256 << 10
 """A mean slice below this is not worth a request of a store."""
+MAX_SHARD_BYTES = 1_000_000_000
+"""Of prepared records: Flink hands a worker all records of a shard as one element, in memory."""
 MAX_GROUP = 64
 """So many runs at the most are merged by one task of the shuffle."""
 
@@ -63,6 +65,9 @@ def write_job(
         missing: The shards that are to be written.
         runner: Where the job is to run.
         write_by: What the user asks for.
+
+    Raises:
+        RecipeError: if a shard is too large for the way that the user asks for.
     """
     from .shuffle import ShuffleShards
     from .write import WriteShards
@@ -72,8 +77,22 @@ def write_job(
     mean = mean_slice_bytes(
         int(summary.histogram.num_bytes.sum()), num_runs=num_runs, num_shards=len(shards)
     )
-    root = settings.workspace.root
-    if not shuffles(write_by, mean_slice_bytes=mean, workspace=root, engine=runner.name):
+    largest = max(shards, key=lambda shard: shard.num_bytes)
+    if write_by == "shuffle" and largest.num_bytes > MAX_SHARD_BYTES:
+        raise RecipeError(
+            f"write_by='shuffle': {shard_name(largest, settings)} is to hold "
+            f"{largest.num_bytes:,} bytes, and engines hold the records of a shard in a worker's "
+            f"memory, of which {MAX_SHARD_BYTES:,} are allowed. Ask for more shards "
+            "(ss.Shards(num_shards=…)), or write by ranges."
+        )
+    by_shuffle = shuffles(
+        write_by,
+        mean_slice_bytes=mean,
+        max_shard_bytes=largest.num_bytes,
+        workspace=settings.workspace.root,
+        engine=runner.name,
+    )
+    if not by_shuffle:
         wanted = [
             dataclasses.replace(
                 split, shards=tuple(s for s in split.shards if shard_name(s, settings) in missing)
@@ -91,15 +110,24 @@ def write_job(
     return job, "shuffle"
 
 
-def shuffles(write_by: WriteBy, *, mean_slice_bytes: float, workspace: str, engine: str) -> bool:
+def shuffles(
+    write_by: WriteBy,
+    *,
+    mean_slice_bytes: float,
+    max_shard_bytes: int,
+    workspace: str,
+    engine: str,
+) -> bool:
     """Whether shards are written by the runner's shuffle.
 
     Left to itself: where the mean slice of a run that belongs to a shard is under 256 KiB, runs
-    lie on a store, where each slice is a request, and the engine does not shuffle in memory.
+    lie on a store, where each slice is a request, the engine does not shuffle in memory, and no
+    shard is too large for a worker's.
 
     Args:
         write_by: What the user asks for.
         mean_slice_bytes: Of all shards, done or not: a build that goes on goes on the same way.
+        max_shard_bytes: The largest shard.
         workspace: Where the runs lie.
         engine: The runner's name.
     """
@@ -107,7 +135,7 @@ def shuffles(write_by: WriteBy, *, mean_slice_bytes: float, workspace: str, engi
         return write_by == "shuffle"
     if storage.is_local(workspace) or engine in _HOLD_IN_MEMORY:
         return False
-    return mean_slice_bytes < MIN_SLICE_BYTES
+    return mean_slice_bytes < MIN_SLICE_BYTES and max_shard_bytes <= MAX_SHARD_BYTES
 
 
 def mean_slice_bytes(num_bytes: int, *, num_runs: int, num_shards: int) -> float:

@@ -132,6 +132,14 @@ def test_images(lab: Any, tmp_path: Path) -> None:
     assert lab.hashes(by_shuffle) == lab.hashes(by_ranges)
 
 
+def test_a_shard_too_large_for_a_worker_is_refused(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ways, "MAX_SHARD_BYTES", 1000)
+    with pytest.raises(RecipeError, match=r"train-0000\d-of-00003\.tfrecord is to hold .* ranges"):
+        ss.build(recipe(table), tmp_path, write_by="shuffle")
+
+
 def test_another_word_is_refused(lab: Any, table: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="write_by='sort', expected one of"):
         ss.build(recipe(table), tmp_path, write_by="sort")  # type: ignore[arg-type]

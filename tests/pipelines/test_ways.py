@@ -4,6 +4,7 @@ import pytest
 
 from snapshard.pipelines.ways import (
     MAX_GROUP,
+    WriteBy,
     check_way,
     mean_slice_bytes,
     runs_per_task,
@@ -28,10 +29,20 @@ KIB = 1024
 def test_auto(num_shards: int, workspace: str, engine: str, expected: bool) -> None:
     """Runs of 64 MiB: the mean slice falls under 256 KiB at 256 shards, about 40 GB."""
     mean = mean_slice_bytes(3 * 64 * KIB**2, num_runs=3, num_shards=num_shards)
-    where = {"workspace": workspace, "engine": engine}
-    assert shuffles("auto", mean_slice_bytes=mean, **where) is expected
-    assert shuffles("shuffle", mean_slice_bytes=mean, **where) is True
-    assert shuffles("ranges", mean_slice_bytes=mean, **where) is False
+
+    def chosen(way: WriteBy, max_shard_bytes: int = 10**9) -> bool:
+        return shuffles(
+            way,
+            mean_slice_bytes=mean,
+            max_shard_bytes=max_shard_bytes,
+            workspace=workspace,
+            engine=engine,
+        )
+
+    assert chosen("auto") is expected
+    assert chosen("auto", max_shard_bytes=10**9 + 1) is False
+    assert chosen("shuffle") is True
+    assert chosen("ranges") is False
 
 
 def test_tasks_merge_more_runs_where_slices_are_small() -> None:
