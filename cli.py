@@ -23,6 +23,7 @@ from .cli_options import (
     SnapshotPath,
     Source,
     SparkMaster,
+    Workspace,
     check_root,
     engine_of,
     recipe_of,
@@ -88,6 +89,7 @@ def build(
     flink_master: FlinkMaster = None,
     flink_jar: FlinkJar = None,
     spark_master: SparkMaster = None,
+    workspace: Workspace = None,
     write_by: Annotated[
         str,
         typer.Option(
@@ -145,6 +147,7 @@ def build(
             repair=repair,
             retry_rejects=retry_rejects,
             write_by=check_way(write_by),
+            workspace=workspace,
             progress=bars,
         )
     if as_json:
@@ -185,6 +188,7 @@ def step(
     flink_master: FlinkMaster = None,
     flink_jar: FlinkJar = None,
     spark_master: SparkMaster = None,
+    workspace: Workspace = None,
     write_by: Annotated[str, typer.Option(help="As a build has it.", metavar="WAY")] = "auto",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line.")
@@ -218,6 +222,7 @@ def step(
             readers=[name.strip() for name in readers.split(",")],
             runner=engine,
             write_by=check_way(write_by),
+            workspace=workspace,
             progress=bars,
         )
     if as_json:

@@ -37,6 +37,15 @@ Runner = Annotated[
         metavar="ENGINE",
     ),
 ]
+Workspace = Annotated[
+    str | None,
+    typer.Option(
+        help="Where work is kept for builds to come, a folder or URL: by default in --out, or "
+        "where earlier builds of it put it. --out itself puts it back.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
 FlinkMaster = Annotated[
     str | None,
     typer.Option(

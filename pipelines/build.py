@@ -25,7 +25,6 @@ from .build_steps import BuildNotes, BuildSteps
 from .chain import Chain
 from .damage import redoing_damage
 from .engines import runner_config
-from .occupancy import building
 from .readers import READERS, check_readers
 from .refusals import refuse_memory_of_one_process, refuse_output_among_data
 from .retries import latest_amended
@@ -35,6 +34,7 @@ from .step_report import StepReport
 from .steps import IN_PARTS, RUN_JOBS, Part, check_step
 from .survey import Survey
 from .ways import WriteBy, check_way
+from .workspaces import occupied
 
 if TYPE_CHECKING:
     from .analyze import AnalysisProcess
@@ -51,6 +51,7 @@ def build(
     retry_rejects: bool = False,
     repair: bool = False,
     write_by: WriteBy = "auto",
+    workspace: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Snapshot:
     """Builds the snapshot of a recipe, or finds it built.
@@ -78,6 +79,9 @@ def build(
         write_by: How records come to their shard, which changes no byte: "ranges" (each shard
             reads its slice of every run), "shuffle" (the engine's own), or "auto": the shuffle
             where slices are too small to be worth a store's request each, about from 40 GB on.
+        workspace: Where work of unfinished and past builds is kept, for those to come: a folder
+            or URL that every worker reaches. By default where earlier builds of this output have
+            it; at first in ``<out>/<recipe.name>/.work``, for which ``out`` itself stands.
         progress: Told how far each step is.
 
     Returns:
@@ -105,6 +109,7 @@ def build(
             repair=repair,
             retry_rejects=retry_rejects,
             write_by=write_by,
+            workspace=workspace,
         ).run()
 
 
@@ -119,6 +124,7 @@ def run_step(
     readers: Sequence[str] = READERS[:1],
     runner: str | RunnerConfig = "direct",
     write_by: WriteBy = "auto",
+    workspace: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> StepReport:
     """Runs one step of a build, for schedulers: what the steps before it made is in the workspace.
@@ -137,6 +143,7 @@ def run_step(
         readers: As :func:`build` has it.
         runner: Where the jobs of this step run; another one for each step changes no byte.
         write_by: As :func:`build` has it.
+        workspace: As :func:`build` has it; the first step leaves it to the others.
         progress: Told how far the step is.
 
     Returns:
@@ -166,6 +173,7 @@ def run_step(
             limit=limit,
             readers=check_readers(readers),
             write_by=check_way(write_by),
+            workspace=workspace,
         ).run(step, part=wanted)
 
 
@@ -195,8 +203,9 @@ class Build(BuildSteps):
         repair: bool = False,
         retry_rejects: bool = False,
         write_by: WriteBy = "auto",
+        workspace: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Takes what to build, where to, on what; does nothing yet."""
+        """Takes what to build, where to, on what; looks where its workspace lies."""
         super().__init__(
             recipe,
             out,
@@ -205,6 +214,7 @@ class Build(BuildSteps):
             limit=limit,
             readers=readers,
             write_by=write_by,
+            workspace=workspace,
         )
         self._repair = repair
         self._retry_rejects = retry_rejects
@@ -213,7 +223,7 @@ class Build(BuildSteps):
         """Runs what is not done yet."""
         refuse_memory_of_one_process(self._recipe, self._out, self._runner)
         refuse_output_among_data(self._recipe, self._out)
-        with building(self._workspace):
+        with occupied(self._out):
             return self._run()
 
     def _run(self) -> Snapshot:

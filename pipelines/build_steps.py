@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ from .steps import Part
 from .survey import Survey, survey
 from .watch import watched
 from .ways import WriteBy, write_job
+from .workspaces import choose_workspace
 
 if TYPE_CHECKING:
     from .analyze import AnalysisProcess
@@ -88,10 +90,11 @@ class BuildSteps:
         limit: int | None = None,
         readers: Sequence[str] = READERS[:1],
         write_by: WriteBy = "auto",
+        workspace: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Takes what to build, where to, on what; does nothing yet."""
+        """Takes what to build, where to, on what; looks where its workspace lies."""
         self._recipe = recipe
-        self._out = OutputPaths(storage.absolute(out), recipe.name)
+        self._out = choose_workspace(OutputPaths(storage.absolute(out), recipe.name), workspace)
         self._workspace = Workspace(self._out.workspace)
         self._runner = runner
         self._limit = limit

@@ -8,6 +8,7 @@ run first. What was noted for another fingerprint counts for nothing, so no chai
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -25,7 +26,6 @@ from .build_steps import BuildNotes, BuildSteps, shard_names
 from .chain_notes import DAMAGE, FIRST, ChainNotes, chain_id
 from .damage import redoing_damage
 from .layout import Layout, find_layout
-from .occupancy import building
 from .pinned import changed_files, put_pinned, read_pinned
 from .preparing import Prepared, find_prepared, prepare_part
 from .readers import READERS
@@ -36,6 +36,7 @@ from .step_report import StepReport, ToldProgress
 from .steps import STEPS, Part, steps_before, steps_from
 from .survey import Survey, survey
 from .ways import WriteBy
+from .workspaces import occupied
 
 
 class Chain(BuildSteps):
@@ -51,8 +52,9 @@ class Chain(BuildSteps):
         limit: int | None = None,
         readers: Sequence[str] = READERS[:1],
         write_by: WriteBy = "auto",
+        workspace: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Takes what to build, where to, on what; does nothing yet."""
+        """Takes what to build, where to, on what; looks where its workspace lies."""
         self._told = ToldProgress(progress)
         super().__init__(
             recipe,
@@ -62,6 +64,7 @@ class Chain(BuildSteps):
             limit=limit,
             readers=readers,
             write_by=write_by,
+            workspace=workspace,
         )
         options = {"limit": limit, "readers": list(readers)}
         self._notes = ChainNotes(self._workspace, chain_id(options))
@@ -75,7 +78,7 @@ class Chain(BuildSteps):
         """
         refuse_memory_of_one_process(self._recipe, self._out, self._runner)
         refuse_output_among_data(self._recipe, self._out)
-        with building(self._workspace):
+        with occupied(self._out):
             if step == FIRST:
                 return self._do_inventory()
             found = self._pinned(step)

@@ -26,7 +26,8 @@ def runner_config(name: str, **settings: Any) -> RunnerConfig:
     A file holds ``runner = "flink"`` and the fields of that engine's config.
 
     Args:
-        name: ``direct``, ``prism``, ``flink``, ``spark``, ``dataflow``, or the path of a ``.toml`` file.
+        name: ``direct``, ``prism``, ``flink``, ``spark``, ``dataflow``, or the path of a ``.toml``
+            file.
         settings: Fields of the config; None is not said. They win over those of the file. With an
             engine's name before theirs (``flink_master``) they are that engine's alone.
 

@@ -45,12 +45,15 @@ class StoredFile:
         num_bytes: Its length.
         modified_ns: When it was last written, in ns since 1970; None where the store is silent.
         is_link: Whether it is a symbolic link, or anything else than a file.
+        elsewhere: The workspace that it lies in, where that is not in the folder of the name; its
+            path is what it would be there.
     """
 
     path: str
     num_bytes: int
     modified_ns: int | None
     is_link: bool = False
+    elsewhere: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

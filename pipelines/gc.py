@@ -26,6 +26,7 @@ from .chain_notes import chains, is_recent
 from .garbage import FINGERPRINT, ROOMS, WORK, References, StoredFile, choose_garbage
 from .occupancy import SAFE_AGE_S, alone
 from .retries import latest_amended
+from .workspaces import find_workspace
 
 _COMMITS = {("runs", "json"), ("summaries", "arrow"), ("graphs", "json")}
 
@@ -87,11 +88,11 @@ def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
 
 
 def _collect(folder: str, *, dry_run: bool) -> GcReport:
-    workspace = Workspace(join(folder, WORKSPACE))
-    with alone(workspace, write=not dry_run) as held:
+    workspace = find_workspace(folder)
+    with _alone(folder, workspace, write=not dry_run) as held:
         if held is False or _under_way(folder, workspace):
             return GcReport(busy=(folder,))
-        files = list(_stored_files(folder))
+        files = [*_stored_files(folder), *_files_elsewhere(folder, workspace)]
         # What one listing has and another has not yet is there.
         names = {*storage.list_names(folder), *(file.path.split("/")[0] for file in files)}
         found = {name for name in names if FINGERPRINT.fullmatch(name)}
@@ -121,11 +122,35 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
         if not dry_run:
             _remove(folder, garbage, unpublished, alone=bool(held))
         return GcReport(
-            paths=tuple(join(folder, file.path) for file in garbage),
+            paths=tuple(_url(folder, file) for file in garbage),
             num_bytes=sum(file.num_bytes for file in garbage),
             unpublished=tuple(join(folder, name) for name in sorted(unpublished)),
             links=tuple(join(folder, name) for name in links),
         )
+
+
+@contextlib.contextmanager
+def _alone(folder: str, workspace: Workspace, *, write: bool) -> Iterator[bool | None]:
+    """Keeps builds out of a name's folder and of its workspace: as :func:`alone`, of both."""
+    inside = Workspace(join(folder, WORKSPACE))
+    places = [inside] if workspace == inside else [inside, workspace]
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(alone(place, write=write)) for place in places]
+        yield False if False in held else None if None in held else True
+
+
+def _url(folder: str, file: StoredFile) -> str:
+    if not file.elsewhere:
+        return join(folder, file.path)
+    return join(file.elsewhere, file.path.removeprefix(f"{WORKSPACE}/"))
+
+
+def _files_elsewhere(folder: str, workspace: Workspace) -> Iterator[StoredFile]:
+    """The files of a workspace that does not lie in the folder of its name."""
+    if workspace.root != join(folder, WORKSPACE):
+        for file in _stored_files(workspace.root):
+            path = f"{WORKSPACE}/{file.path}"
+            yield dataclasses.replace(file, path=path, elsewhere=workspace.root)
 
 
 def _under_way(folder: str, workspace: Workspace) -> bool:
@@ -154,12 +179,12 @@ def _remove(
                 published[top] = storage.exists(join(folder, top, MANIFEST))
             if published[top]:
                 continue
-        storage.remove_tree(join(folder, file.path))
-    if not storage.is_local(folder):
-        return
-    rooms = [join(folder, WORKSPACE, room) for room in sorted(ROOMS)]
+        storage.remove_tree(_url(folder, file))
+    places = {join(folder, WORKSPACE), *(file.elsewhere for file in garbage if file.elsewhere)}
+    rooms = [join(place, room) for place in sorted(places) for room in sorted(ROOMS)]
     for top in (*rooms, *(join(folder, name) for name in sorted(unpublished))):
-        _remove_empty(storage.local_path(top))
+        if storage.is_local(top):
+            _remove_empty(storage.local_path(top))
 
 
 def _remove_empty(top: str) -> None:

@@ -24,11 +24,11 @@ def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRu
         return
     source = recipe.source
     urls = [source.url, *source.side_urls] if isinstance(source, Source) else []
-    for url in (*urls, out.out):
+    for url in (*urls, out.out, out.workspace):
         if not runner.sees_local_files and storage.is_local(url.rpartition("::")[2]):
             raise RecipeError(
                 f"{storage.redact(url)} lies on this machine, where no worker of {runner.name} can "
-                f"{'write' if url == out.out else 'read'} it. Put it where they reach it, on an "
+                f"{'read' if url in urls else 'write'} it. Put it where they reach it, on an "
                 "object store, and give its URL, as in gs://bucket/folder."
             )
         if storage.is_in_memory(url):
@@ -36,12 +36,14 @@ def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRu
                 f"{storage.redact(url)} lies in the memory of this process, where no worker "
                 "process can read or write it. Build with workers=1, or put it into files."
             )
-    if recipe.analyze_on_runner and not (runs_here(runner) or is_reached_by_tensorflow(out.out)):
+    if recipe.analyze_on_runner and not (
+        runs_here(runner) or is_reached_by_tensorflow(out.workspace)
+    ):
         raise RecipeError(
-            "analyze_on_runner keeps temporary files of TensorFlow's beside the output, and "
-            f"TensorFlow cannot write to {storage.redact(out.out)}. Put the output on gs://, "
-            "hdfs:// or a disk that all workers share; or leave analyze_on_runner= out of the "
-            "recipe: then one process beside the build analyses."
+            "analyze_on_runner keeps temporary files of TensorFlow's in the workspace, and "
+            f"TensorFlow cannot write to {storage.redact(out.workspace)}. Put the output, or the "
+            "workspace alone, on gs://, hdfs:// or a disk that all workers share; or leave "
+            "analyze_on_runner= out of the recipe: then one process beside the build analyses."
         )
 
 
@@ -67,13 +69,14 @@ def refuse_output_among_data(recipe: Recipe, out: OutputPaths) -> None:
     opened = open_source(source.url, recipe.folder)
     if not opened.local or opened.single or opened.pattern:
         return
-    if not storage.is_local(out.folder):
-        return
     root = os.path.realpath(storage.local_path(opened.root))
-    inside = os.path.relpath(os.path.realpath(storage.local_path(out.folder)), root)
-    written = SourceFile(path=f"{inside}/{MANIFEST}", num_bytes=1, stamp="")
-    if inside.split(os.sep)[0] != os.pardir and source.select([written]).files:
-        raise RecipeError(
-            f"The output {out.folder} lies inside the source {opened.shown}: the next build would "
-            "take it for data. Choose a folder beside the source."
-        )
+    for what, folder in (("output", out.folder), ("workspace", out.workspace)):
+        if not storage.is_local(folder):
+            continue
+        inside = os.path.relpath(os.path.realpath(storage.local_path(folder)), root)
+        written = SourceFile(path=f"{inside}/{MANIFEST}", num_bytes=1, stamp="")
+        if inside.split(os.sep)[0] != os.pardir and source.select([written]).files:
+            raise RecipeError(
+                f"The {what} {folder} lies inside the source {opened.shown}: the next build would "
+                "take it for data. Choose a folder beside the source."
+            )

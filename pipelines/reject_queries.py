@@ -22,6 +22,7 @@ from ..schemas.reject_budgets import STAGES
 from ..transforms import storage
 from ..transforms.rejects import SCHEMA, RejectTally, iterate_rows, tally_rows
 from .snapshot import Snapshot
+from .workspaces import find_workspace
 
 GROUPINGS = ("reason", "stage", "exception", "source")
 
@@ -178,12 +179,12 @@ def _workspaces(path: str) -> Iterator[Workspace]:
     if path.rstrip("/").rpartition("/")[2] == WORKSPACE:
         yield Workspace(path)
     elif WORKSPACE in names:
-        yield Workspace(join(path, WORKSPACE))
+        yield find_workspace(path)
     else:
         inside = [join(path, name) for name in names]
         below = [folder for folder in inside if WORKSPACE in _names(folder)]
         if len(below) == 1:
-            yield Workspace(join(below[0], WORKSPACE))
+            yield find_workspace(below[0])
 
 
 def _names(path: str) -> list[str]:

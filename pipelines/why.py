@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..schemas.errors import RecipeError
 from ..schemas.fingerprint import canonical_json
-from ..schemas.naming import MANIFEST, WORKSPACE, OutputPaths, Workspace, join
+from ..schemas.naming import MANIFEST, OutputPaths, Workspace, join
 from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe, Source
 from ..transforms import storage
@@ -33,6 +33,7 @@ from .readers import READERS, check_readers
 from .retries import as_retried
 from .snapshot import Snapshot, lies_at
 from .survey import survey
+from .workspaces import find_workspace
 
 SHOWN = 10
 """How many files of each kind are named by default."""
@@ -139,13 +140,13 @@ def why_not_found(
         lasting = isinstance(recipe.source, Source)
         found = survey(
             recipe,
-            workspace=Workspace(join(folder, WORKSPACE) if lasting else scratch),
+            workspace=find_workspace(folder) if lasting else Workspace(scratch),
             progress=progress,
             write=False,
             limit=limit,
             readers=check_readers(readers),
         )
-        found = as_retried(found, Workspace(join(folder, WORKSPACE)), folder)
+        found = as_retried(found, find_workspace(folder), folder)
         details = fingerprint_details(found)
     path = join(folder, found.fingerprint)
     published = storage.exists(join(path, MANIFEST))
@@ -209,4 +210,4 @@ def _inputs_of(snapshot: Snapshot) -> Iterator[InputFile] | None:
     if not isinstance(lists, list):
         return None
     folder, _, _ = snapshot.path.rpartition("/")
-    return listed_inputs(Workspace(join(folder, WORKSPACE)), [str(name) for name in lists])
+    return listed_inputs(find_workspace(folder), [str(name) for name in lists])

@@ -1,0 +1,85 @@
+"""Where the workspace of a name lies: in its folder, or at another place that a build was told.
+
+A note in the name's folder leads there: builds that are told nothing, and whatever else asks for
+the workspace, find it by that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+
+from ..schemas.errors import RecipeError
+from ..schemas.naming import WORKSPACE, OutputPaths, Workspace, join
+from ..transforms import storage
+from ..transforms.sealed import put_sealed, read_sealed
+from .occupancy import building
+
+_WHAT = "workspace-1"
+
+
+def find_workspace(folder: str) -> Workspace:
+    """The workspace of the name whose folder this is.
+
+    Raises:
+        StorageError: if it cannot be looked for.
+    """
+    inside = Workspace(join(folder, WORKSPACE))
+    content = read_sealed(inside.elsewhere, what=_WHAT)
+    return inside if content is None else Workspace(str(json.loads(content)))
+
+
+def choose_workspace(out: OutputPaths, place: str | os.PathLike[str] | None) -> OutputPaths:
+    """The paths of a build whose user has said where the workspace is to lie, or has not.
+
+    Each output root has a workspace of its own at the place: garbage collection of one root must
+    not clear what another's builds reuse.
+
+    Args:
+        out: The paths, with the workspace in the name's folder.
+        place: A folder or URL; the output root itself for the name's folder; None for where it is.
+
+    Raises:
+        RecipeError: if the place carries credentials.
+        StorageError: if the workspace cannot be looked for.
+    """
+    if place is None:
+        return OutputPaths(out.out, out.name, elsewhere=_elsewhere(out, find_workspace(out.folder)))
+    url = storage.absolute(os.fspath(place))
+    if storage.redact(url) != url:
+        raise RecipeError(
+            f"The workspace {storage.redact(url)} carries credentials, and a note beside the "
+            "snapshots names it. Name them in the environment."
+        )
+    if url.rstrip("/") == out.out.rstrip("/"):
+        return OutputPaths(out.out, out.name)
+    owner = hashlib.sha256(out.folder.encode()).hexdigest()[:16]
+    return OutputPaths(out.out, out.name, elsewhere=join(url, f"{out.name}-{owner}"))
+
+
+@contextlib.contextmanager
+def occupied(out: OutputPaths) -> Iterator[None]:
+    """Keeps garbage collection out of a name's folder and its workspace while a build runs.
+
+    Leaves the note that leads to the workspace, where it lies elsewhere.
+
+    Raises:
+        StorageError: if the workspace cannot be made.
+    """
+    inside = Workspace(join(out.folder, WORKSPACE))
+    with building(inside), contextlib.ExitStack() as stack:
+        if out.elsewhere:
+            stack.enter_context(building(Workspace(out.workspace)))
+        if find_workspace(out.folder).root != out.workspace:
+            if out.elsewhere:
+                put_sealed(inside.elsewhere, json.dumps(out.workspace).encode(), what=_WHAT)
+            else:
+                storage.remove_tree(inside.elsewhere)
+        yield
+
+
+def _elsewhere(out: OutputPaths, found: Workspace) -> str:
+    return "" if found.root == join(out.folder, WORKSPACE) else found.root
