@@ -281,8 +281,8 @@ def plan(
         f"reads {terminal.human_count(found.num_files, 'files')}, "
         f"{terminal.human_bytes(found.input_bytes)}" + (f"; skips {skipped}" if skipped else "")
     )
-    title = "features" if recipe.preprocessing_fn is None else "features before preprocessing_fn"
-    terminal.show_features(found.features, title)
+    before = " before preprocessing_fn" if recipe.preprocessing_fn or recipe.transform_from else ""
+    terminal.show_features(found.features, f"features{before}")
     if found.class_counts:
         terminal.show_counts("files by class", found.class_counts)
     terminal.show_splits_to_come(found.splits)

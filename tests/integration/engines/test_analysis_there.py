@@ -12,8 +12,10 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines import inventory
+from snapshard.pipelines.rebuild import rebuild_shard
 from snapshard.pipelines.staging import load_recipe_file
 from snapshard.pipelines.why import why
+from snapshard.schemas.progress import Silent
 from snapshard.transforms.blocks import group_blocks
 from snapshard.transforms.graph import TransformGraph
 from snapshard.transforms.runs import wire_schema
@@ -156,6 +158,9 @@ def test_direct_with_workers(
     shutil.rmtree(out / "table/.work/shards")
     assert lab.hashes(build(project, out, "analyze_on_runner=True,")) == before
     assert list((out / "table/.work/scratch").iterdir()) == []
+    # Nor is a shard that is built again analysed again.
+    recipe = load_recipe_file(project / "recipe_direct.py")
+    assert rebuild_shard(snapshot.path, "train-0", recipe, progress=Silent()).exit_code == 0
     (change, *_) = why(embedded, snapshot).changes
     assert (change.part, change.thing, change.new) == ("analysis", "engine", "the runner")
 
