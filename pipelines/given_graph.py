@@ -11,11 +11,12 @@ import os
 
 from ..schemas.errors import DamagedSnapshotError, DamagedWorkError, RecipeError
 from ..schemas.features import Features
-from ..schemas.naming import WORKSPACE, Workspace, join, stays_inside
+from ..schemas.naming import Workspace, join, stays_inside
 from ..schemas.written import written
 from ..transforms import storage
 from ..transforms.graph import PUBLISHED, GraphInfo, copy_graph, read_graph_info
 from .snapshot import Snapshot, lies_at
+from .workspaces import find_workspace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,13 +49,13 @@ class GivenGraph:
             if found != wanted:
                 has = "none of that name" if found is None else f"it as {written(found)}"
                 raise RecipeError(
-                    f"transform_from={self.name!r}: its graph takes the feature {name!r} as "
+                    f"transform_from={storage.redact(self.name)!r}: its graph takes the feature {name!r} as "
                     f"{written(wanted)}, and the prepared records have {has}. Mend features= or "
                     "prepare=, or leave transform_from= out to analyse anew."
                 )
         if code and self.info.code and code != self.info.code:
             raise RecipeError(
-                f"transform_from={self.name!r}: its graph is of another preprocessing_fn than the "
+                f"transform_from={storage.redact(self.name)!r}: its graph is of another preprocessing_fn than the "
                 "recipe's, which would not run. Leave preprocessing_fn= out to take the graph as "
                 "it is, or transform_from= to analyse anew."
             )
@@ -73,7 +74,7 @@ class GivenGraph:
             # To build again, as this says, makes nothing anew that another build made.
             what = str(error).partition(" Start the build again")[0]
             raise DamagedSnapshotError(
-                f"transform_from={self.name!r}: {what} Run snapshard verify on it, or leave "
+                f"transform_from={storage.redact(self.name)!r}: {what} Run snapshard verify on it, or leave "
                 "transform_from= out to analyse anew."
             ) from None
         return url
@@ -98,7 +99,7 @@ def find_graph(name: str, *, folder: str) -> GivenGraph:
     folders = []
     if not lies_at(url):
         folders = [url]
-        for place in (join(url, "graphs"), join(url, WORKSPACE, "graphs")):
+        for place in (join(url, "graphs"), join(find_workspace(url).root, "graphs")):
             folders += [join(place, one) for one in storage.list_names(place)]
     found = {place: info for place in folders if (info := read_graph_info(place)) is not None}
     if len(found) > 1:
