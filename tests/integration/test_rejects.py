@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from snapshard import cli
-from snapshard.pipelines import build, inventory, preparing, startup_noise
+from snapshard.pipelines import build_steps, inventory, preparing, startup_noise
 from snapshard.pipelines.inventory import group_blocks
 from snapshard.schemas.errors import StorageError
 
@@ -212,7 +212,7 @@ def test_a_retry_that_is_killed_alters_nothing_and_goes_on(
     first = rows.build()
     before = hashes(first["path"])
     rows.flag.touch()
-    where = preparing if name == "retry_stage" else build
+    where = preparing if name == "retry_stage" else build_steps
     real = getattr(where, name)
 
     def killed(*arguments: Any, **options: Any) -> None:
