@@ -21,8 +21,8 @@ from typing import Any
 
 from .steps import IN_PARTS, STEPS
 
-_IN_VAIN = {2: "the recipe, the options or the order of the steps", 3: "the data", 4: "a shard"}
-"""Exit codes after which another try would end alike -> what is not in order."""
+_IN_VAIN = frozenset({2, 3, 4})
+"""Exit codes after which another try would end alike: what is refused, or damaged, stays so."""
 _OTHERS_PYTHON = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 """Variables that speak of Airflow's own Python."""
 
@@ -158,18 +158,20 @@ def _operator() -> Any:
                 # With all that it starts, it can be ended as one.
                 start_new_session=True,
             )
-            told, last = None, ""
+            told, words = None, [""]
             for line in self._process.stdout or ():
                 if line.startswith("{"):
                     told = line
-                else:
-                    last = line.strip() or last
-                    self.log.info("%s", line.rstrip())
+                    continue
+                self.log.info("%s", line.rstrip())
+                # The last line, or an error of several.
+                going_on = words[0].startswith("error:") and not line.startswith("error:")
+                words = [*words, line] if going_on else [line]
             code = self._process.wait()
-            if code in _IN_VAIN:
-                raise AirflowFailException(f"{_IN_VAIN[code]} is not in order: {last}")
             if code != 0 or told is None:
-                raise AirflowException(f"snapshard step {self.step} ended with {code}: {last}")
+                failed = AirflowFailException if code in _IN_VAIN else AirflowException
+                error = "".join(words).strip()
+                raise failed(f"snapshard step {self.step} ended with exit code {code}: {error}")
             self.log.info("%s", told.rstrip())
             return json.loads(told)
 

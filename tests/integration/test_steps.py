@@ -426,5 +426,5 @@ def test_the_command_line_says_what_was_done(project: Project, lab: Any) -> None
     first = lab.last_json(lab.run_cli("step", "inventory", recipe, "--out", out, "--json"))
     assert first["num_files"] == 4
     assert (first["reused"], first["published"], first["part"]) == (False, False, None)
-    again = lab.run_cli("step", "inventory", recipe, "--out", out)
-    assert again.stdout == "inventory: done before, nothing to do: 4 files, 1 block\n"
+    again = project.step("inventory").line()
+    assert again == "inventory: done before, nothing to do: 4 files, 1 block"

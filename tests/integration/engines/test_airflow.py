@@ -138,6 +138,58 @@ def test_a_dag_fails_goes_on_and_reuses(airflow_python: Path, tmp_path: Path) ->
     assert made == Path(expected.path, "manifest.json").read_bytes()
 
 
+TASKS = r"""
+import threading
+import time
+
+from airflow.sdk.exceptions import AirflowException
+
+from snapshard.pipelines.airflow import _operator
+
+
+def run(script, stop=False):
+    task = _operator()(
+        task_id="step", command=["/bin/sh", "-c", script], step="plan", recipe="/recipe", out="/out"
+    )
+    if stop:
+        threading.Timer(1.0, task.on_kill).start()
+    try:
+        print("told", task.execute({}))
+    except AirflowException as error:
+        print(type(error).__name__, " ".join(str(error).split()))
+
+
+for code in range(5):
+    run(f"echo note; echo error: why,; echo and more; exit {code}")
+run("echo '{\"step\": 1}'; echo note")
+started = time.monotonic()
+run("sleep 60 & sleep 60", stop=True)
+assert time.monotonic() - started < 30
+"""
+
+
+@pytest.mark.engine
+def test_exit_codes_decide_about_another_try(airflow_python: Path, tmp_path: Path) -> None:
+    (tmp_path / "snapshard").symlink_to(ROOT)
+    done = subprocess.run(
+        [str(airflow_python), "-c", TASKS],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)},
+        timeout=120,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("told", "Airflow"))]
+    ended = "snapshard step plan ended with exit code"
+    assert lines == [
+        f"AirflowException {ended} 0: error: why, and more",
+        f"AirflowException {ended} 1: error: why, and more",
+        *(f"AirflowFailException {ended} {code}: error: why, and more" for code in (2, 3, 4)),
+        "told {'step': 1}",
+        f"AirflowException {ended} -15:",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
