@@ -24,7 +24,7 @@ class GivenGraph:
     """A transform graph of another build."""
 
     name: str
-    """What the recipe calls it."""
+    """What the recipe calls it, without credentials."""
     url: str
     """The folder that holds its files."""
     info: GraphInfo
@@ -49,13 +49,13 @@ class GivenGraph:
             if found != wanted:
                 has = "none of that name" if found is None else f"it as {written(found)}"
                 raise RecipeError(
-                    f"transform_from={storage.redact(self.name)!r}: its graph takes the feature {name!r} as "
+                    f"transform_from={self.name!r}: its graph takes the feature {name!r} as "
                     f"{written(wanted)}, and the prepared records have {has}. Mend features= or "
                     "prepare=, or leave transform_from= out to analyse anew."
                 )
         if code and self.info.code and code != self.info.code:
             raise RecipeError(
-                f"transform_from={storage.redact(self.name)!r}: its graph is of another preprocessing_fn than the "
+                f"transform_from={self.name!r}: its graph is of another preprocessing_fn than the "
                 "recipe's, which would not run. Leave preprocessing_fn= out to take the graph as "
                 "it is, or transform_from= to analyse anew."
             )
@@ -74,7 +74,7 @@ class GivenGraph:
             # To build again, as this says, makes nothing anew that another build made.
             what = str(error).partition(" Start the build again")[0]
             raise DamagedSnapshotError(
-                f"transform_from={storage.redact(self.name)!r}: {what} Run snapshard verify on it, or leave "
+                f"transform_from={self.name!r}: {what} Run snapshard verify on it, or leave "
                 "transform_from= out to analyse anew."
             ) from None
         return url
@@ -109,7 +109,7 @@ def find_graph(name: str, *, folder: str) -> GivenGraph:
             f"{graphs}; or a snapshot."
         )
     for place, info in found.items():
-        return GivenGraph(name=name, url=place, info=info)
+        return GivenGraph(name=storage.redact(name), url=place, info=info)
     try:
         return _of_snapshot(name, Snapshot.open(url))
     except RecipeError as error:
@@ -134,4 +134,4 @@ def _of_snapshot(name: str, snapshot: Snapshot) -> GivenGraph:
     for file in info.files:
         if not stays_inside(file):
             raise DamagedSnapshotError(f"{storage.redact(where)} names {file!r}, which is no name.")
-    return GivenGraph(name=name, url=snapshot.path, info=info)
+    return GivenGraph(name=storage.redact(name), url=snapshot.path, info=info)
