@@ -10,6 +10,7 @@ import fsspec
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.gc import collect_garbage
 from snapshard.pipelines.verify import verify
 from snapshard.schemas.progress import Silent
 
@@ -103,17 +104,23 @@ def test_mixed(
     local_hashes: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    """Local to GCS, GCS to S3, a zip on S3 to local, a file:// to S3."""
-    pairs = [
-        (str(table), "gs://bucket/from-local"),
-        (put(table, "gs://bucket/table"), "s3://bucket/from-gcs"),
-        (f"zip://*.csv::{put(table.with_suffix('.zip'), 's3://bucket/table.zip')}", "from-zip"),
-        (f"file://{table}", "s3://bucket/from-file"),
+    """Local to GCS, GCS to S3, a zip on S3 to local, a file:// to S3; workspaces elsewhere, too."""
+    here = str(tmp_path / "workspace")
+    zipped = put(table.with_suffix(".zip"), "s3://bucket/table.zip")
+    cases = [
+        (str(table), "gs://bucket/from-local", None),
+        (put(table, "gs://bucket/table"), "s3://bucket/from-gcs", "gs://bucket/workspace"),
+        (f"zip://*.csv::{zipped}", str(tmp_path / "from-zip"), "s3://bucket/workspace"),
+        (f"file://{table}", "s3://bucket/from-file", here),
     ]
-    for number, (source, out) in enumerate(pairs):
-        out = out if "://" in out else str(tmp_path / out)
-        snapshot = ss.build(recipe(source), out)
+    for number, (source, out, workspace) in enumerate(cases):
+        snapshot = ss.build(recipe(source), out, workspace=workspace)
         assert hashes(lab, snapshot, tmp_path / f"{number}") == local_hashes, (source, out)
+        assert ss.build(recipe(source), out).cached
+        assert not collect_garbage(out).paths
+        if workspace is not None:
+            files, root = fsspec.core.url_to_fs(workspace, use_listings_cache=False)
+            assert [path for path in files.find(root) if "/runs/" in path]
 
 
 def test_requests(s3: Proxy, tmp_path: Path) -> None:
