@@ -1,6 +1,7 @@
-"""The benchmarks of reading run, and what they say of mixing is right."""
+"""The benchmarks run, and what they say of mixing and of scale is right."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,28 @@ class TestMixing:
         whole, broken = batches(np.arange(20), 5), batches(np.arange(20) // 2, 5)
         with pytest.raises(SystemExit, match="each of 20 records once"):
             load("read_window").mixing([whole, broken], [20])
+
+
+def test_the_costs_of_scale_are_those_of_the_document() -> None:
+    table = load("scale").cost_table()
+    assert table in (BENCHMARKS.parent / "docs" / "scale.md").read_text()
+
+
+@pytest.mark.slow  # writes 64 runs of 1 MiB; imports in two processes
+def test_planning_at_scale_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "scale.py"), "--records", "5e7", "--blocks", "5000"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "50,000,000 records in 5,000 runs" in done.stdout
+    apart = [float(found) for found in re.findall(r"([\d.]+) % apart", done.stdout)]
+    assert len(apart) == 3
+    assert max(apart) <= 1
+    assert [*tmp_path.iterdir()] == []
 
 
 # Each builds snapshots and imports TensorFlow in two processes.
