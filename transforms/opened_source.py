@@ -28,7 +28,7 @@ from .globs import matches, may_hold, split_glob
 from .local_files import LINK_LOOP, LINK_OUT, inspect_file, leads_out, unreadable
 from .stamps import stamp_of
 from .tar_archive import LEADS_OUT, TarArchive, archive_scheme
-from .zip_members import expansion_problem
+from .zip_members import FOLDER_WITH_BYTES, expansion_problem
 
 _TARS: weakref.WeakValueDictionary[tuple[str, int, str, int], TarArchive]
 _TARS = weakref.WeakValueDictionary()
@@ -249,12 +249,15 @@ class OpenedSource:
             found = {self.single: filesystem.info(self.full_path(self.single))}
         else:
             prefix = self.full_path("")
-            listed = filesystem.find(self.root, detail=True)
+            # With its folders: a member of a zip whose name is damaged may pass for one.
+            listed = filesystem.find(self.root, detail=True, withdirs=self.archived)
             found = {}
             for name in sorted(listed):  # an absolute name comes first, and yields to its twin
                 found[name.removeprefix(prefix).lstrip("/")] = listed[name]
         for path, info in found.items():
             if not path or path.endswith("/") or info.get("type") == "directory":
+                if int(info.get("file_size") or 0):
+                    yield unreadable(path.rstrip("/"), FOLDER_WITH_BYTES)
                 continue
             if not (self._wanted(tuple(path.split("/"))) or info.get("damage")):
                 continue

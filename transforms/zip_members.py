@@ -14,6 +14,9 @@ from typing import Any
 
 from ..schemas.limits import FREE_BYTES
 
+FOLDER_WITH_BYTES = "name of a folder, and bytes as a file has them"
+"""The problem of a member whose name is damaged, most likely."""
+
 _MAX_HELD = 4
 
 

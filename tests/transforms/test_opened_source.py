@@ -295,3 +295,19 @@ def test_a_side_file_that_changes_meanwhile_is_told(tmp_path: pathlib.Path) -> N
     assert opened.read_side("labels.csv") == b"a,c\n"
     with pytest.raises(StorageError, match=r"labels\.csv changed while the build read it"):
         held.read_side("labels.csv")
+
+
+def test_a_member_of_a_zip_that_bears_the_name_of_a_folder_is_not_lost(
+    tmp_path: pathlib.Path,
+) -> None:
+    with zipfile.ZipFile(tmp_path / "source.zip", "w") as archive:
+        archive.writestr("dog/", b"")
+        archive.writestr("dog/1.jpg", b"x")
+        archive.writestr("cat/1.jpg", b"bytes")
+    content = (tmp_path / "source.zip").read_bytes()
+    name = content.rindex(b"cat/1.jpg")
+    damaged = content[:name] + b"cat/\0\0\0\0g" + content[name + 9 :]
+    (tmp_path / "source.zip").write_bytes(damaged)
+    found = {file.path: file.problem for file in open_source("source.zip", str(tmp_path)).list()}
+    assert found["dog/1.jpg"] == ""
+    assert "name of a folder" in found["cat"]

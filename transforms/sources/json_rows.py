@@ -101,8 +101,10 @@ class JsonReader:
         for name, parts in left.items():
             feature = self._features[name]
             depth = _depths(feature)[0]
-            steps = (*((part, 0) for part in parts[:-1]), (parts[-1], depth))
-            others |= _joined_keys(parts) - set(parts)
+            # No column has an empty name: such dots stand in a key.
+            keys = parts if all(parts) else [name]
+            steps = (*((key, 0) for key in keys[:-1]), (keys[-1], depth))
+            others |= _joined_keys(parts) - set(keys)
             type_ = _value_type(feature, None)
             self._types[name] = _nested(type_, depth)
             tree = _planted(tree, steps, type_)

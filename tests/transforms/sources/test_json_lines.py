@@ -160,6 +160,15 @@ def test_keys_with_dots_and_objects_inside_each_other_are_one_feature(reading: A
     assert next(iter(got.rows.values())) == {"user": b"x", "user.name": b"y"}
 
 
+def test_a_key_that_begins_with_a_dot_and_is_absent_elsewhere(reading: Any) -> None:
+    reading.write("a.jsonl", lines_of([{"n": 1}, {"n": 2}]))
+    reading.write("b.jsonl", lines_of([{"n": 3, ".hidden": 4, "../g": 5}]))
+    got = reading.read(JsonLines("."))
+    assert got.column("n") == [1, 2, 3]
+    assert got.column(".hidden") == [None, None, 4]
+    assert got.column("../g") == [None, None, 5]
+
+
 def test_declared_types(reading: Any) -> None:
     rows = [{"t": "2020-01-01T00:00:00Z", "u": 7, "s": "abc", "c": 1, "f": [1, 2, 3, 4]}]
     types: dict[str, Any] = {
