@@ -111,7 +111,11 @@ def dag(
 def _operator() -> Any:
     """The operator of a step: a class of Airflow's, which is there only where Airflow is."""
     from airflow.sdk import BaseOperator
-    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    try:
+        from airflow.sdk.exceptions import AirflowException, AirflowFailException
+    except ImportError:  # Airflow 3.0
+        from airflow.exceptions import AirflowException, AirflowFailException
 
     class SnapshardStep(BaseOperator):
         """Runs a step in a process of its own; its output is in the task's log."""

@@ -221,9 +221,11 @@ class BuildSteps:
         part: Part | None = None,
     ) -> int:
         """Makes sure that all shards, or a part of them, are in place; gives how many it wrote."""
-        names = shard_names(layout, settings)
+        names, write_by = shard_names(layout, settings), self._write_by
         if part is not None:
             names = part.of(names)
+            # The shuffle of each part would read all records.
+            write_by = "ranges" if write_by == "auto" else write_by
         outputs = [self._workspace.shard_info(found.fingerprint, str(name)) for name in names]
         with self._timed("write"):
             missing = missing_shards(settings, names)
@@ -236,7 +238,7 @@ class BuildSteps:
                         settings=settings,
                         missing=set(missing),
                         runner=self._runner,
-                        write_by=self._write_by,
+                        write_by=write_by,
                     )
                     self._runner.run(lambda pipeline: pipeline | job, job_name="write")
             else:
