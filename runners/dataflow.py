@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -17,7 +17,6 @@ from .dataflow_checks import check_options, check_service
 from .portable import own_error, parsed_options
 from .quiet import quiet
 
-_LOGGER = logging.getLogger(__name__)
 _LAST_WORDS = 2000
 _MAX_NAME = 63
 _DONE = "DONE"
@@ -135,17 +134,16 @@ class DataflowRunner:
             f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job_id}"
             f"?project={cloud.project}"
         )
-        # A warning, since Python shows those unasked: whoever starts what costs wants to see it.
-        _LOGGER.warning("The job %r runs on Dataflow: %s", job_name, url)
+        _tell(f"The job {job_name!r} runs on Dataflow: {url}")
         try:
             # Beam's own wait does this in a thread, which loses what is raised there.
             runner.poll_for_job_completion(runner, result, None)
         except KeyboardInterrupt:
             with contextlib.suppress(Exception):
                 result.cancel()
-                _LOGGER.warning("The job %r is told to stop: %s", job_name, url)
+                _tell(f"The job {job_name!r} is told to stop: {url}")
                 raise
-            _LOGGER.warning("The job %r could not be told to stop, and costs: %s", job_name, url)
+            _tell(f"The job {job_name!r} could not be told to stop, and costs: {url}")
             raise
         except Exception as error:
             raise RunnerError(
@@ -160,6 +158,11 @@ class DataflowRunner:
                 f"The job {job_name!r} ended as {state} on Dataflow: {url}. Start the same build "
                 f"again: it goes on from what is finished. What Dataflow said: {_shortened(said)}"
             )
+
+
+def _tell(text: str) -> None:
+    """Says at once what costs, and where to look at it: no log, which might not be shown."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _unique_name(prefix: str, job_name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import re
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -167,6 +168,8 @@ def parsed_options(flags: Sequence[str], *, given: Sequence[str], job_name: str 
     from apache_beam.options.pipeline_options import PipelineOptions
 
     said = io.StringIO()
+    # What Beam logs by functions of `logging` itself makes a handler for all, of this very stream.
+    handlers = logging.root.handlers[:]
     named = {"job_name": job_name} if job_name else {}
     try:
         with contextlib.redirect_stderr(said):
@@ -179,6 +182,8 @@ def parsed_options(flags: Sequence[str], *, given: Sequence[str], job_name: str 
             f"Beam does not take the options {' '.join(given)}: {reason}. Give each as "
             "--name=value."
         ) from None
+    finally:
+        logging.root.handlers[:] = handlers
     return options
 
 

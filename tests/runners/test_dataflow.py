@@ -1,5 +1,6 @@
 """What Dataflow is told, what is said where something is missing, and what its errors come to."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from apache_beam.options import pipeline_options as beam_options
 import snapshard as ss
 from snapshard.pipelines.check_runner import check_runner
 from snapshard.pipelines.engines import runner_config
+from snapshard.pipelines.refusals import refuse_memory_of_one_process
 from snapshard.runners.choose import make_runner
 from snapshard.runners.dataflow import DataflowRunner
-from snapshard.runners.portable import own_error
+from snapshard.runners.portable import own_error, parsed_options
+from snapshard.schemas.naming import OutputPaths
 
 SAID: dict[str, Any] = {
     "project": "my-project-1234",
@@ -128,6 +131,17 @@ def test_unfit_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert not capsys.readouterr().err
 
 
+def test_logging_stays_as_it_is() -> None:
+    """Beam logs while it reads options, which sets up logging, on the stream of the time."""
+    before = logging.root.handlers[:]
+    logging.root.handlers.clear()
+    try:
+        parsed_options(["--project=x"], given=())
+        assert not logging.root.handlers
+    finally:
+        logging.root.handlers[:] = before
+
+
 def test_team_file(tmp_path: Path) -> None:
     path = tmp_path / "team.toml"
     lines = [f'{name} = "{value}"' for name, value in SAID.items()]
@@ -150,11 +164,12 @@ def test_small_job_needs_a_store(monkeypatch: pytest.MonkeyPatch, out: str | Non
         ("gs://my-bucket/table", "out", "out"),
     ],
 )
-def test_local_places(monkeypatch: pytest.MonkeyPatch, source: str, out: str, named: str) -> None:
-    monkeypatch.setattr(DataflowRunner, "check", lambda self: None)
+def test_local_places(source: str, out: str, named: str) -> None:
     recipe = ss.Recipe(name="t", source=ss.Csv(source))
     with pytest.raises(ss.SnapshardError, match="no worker of dataflow") as raised:
-        ss.build(recipe, out, runner=ss.Dataflow(**SAID))
+        refuse_memory_of_one_process(
+            recipe, OutputPaths(out, "t"), make_runner(ss.Dataflow(**SAID))
+        )
     assert named in str(raised.value)
 
 
@@ -219,7 +234,7 @@ def test_jobs_that_end_badly(state: str, polled: _Polled, words: list[str]) -> N
     assert all(word in told for word in [*words, "jobs/us-central1/2026-11-21_abc"]), told
 
 
-def test_interrupted(caplog: pytest.LogCaptureFixture) -> None:
+def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
     """The job is cancelled; where that fails, whoever pays is told."""
     runner = DataflowRunner(ss.Dataflow(**SAID))
     cancelled = []
@@ -227,11 +242,11 @@ def test_interrupted(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(KeyboardInterrupt):
         runner._wait(result, _Polled(KeyboardInterrupt()), job_name="write")
     assert cancelled
-    assert "is told to stop" in caplog.text
+    assert "is told to stop" in capsys.readouterr().err
 
     def refused() -> None:
         raise OSError("no route")
 
     with pytest.raises(KeyboardInterrupt):
         runner._wait(_Result("RUNNING", refused), _Polled(KeyboardInterrupt()), job_name="write")
-    assert "could not be told to stop" in caplog.text
+    assert "could not be told to stop" in capsys.readouterr().err
