@@ -53,8 +53,8 @@ def cached(job: Any) -> None:
         del first
         return tf.data.experimental.from_variant(variant, spec)
 
-    job.columns, job.read = (variants, firsts), open_
-    job.streams = tf.data.Dataset.from_tensor_slices(job.columns)
+    job.slices, job.read = (variants, firsts), open_
+    job.streams = tf.data.Dataset.from_tensor_slices(job.slices)
 
 
 def _decoded(job: Any) -> None:

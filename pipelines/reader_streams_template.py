@@ -13,6 +13,7 @@ import bisect
 import concurrent.futures
 import functools
 import itertools
+import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -83,6 +84,7 @@ class Order(NamedTuple):
 
         It divides the batch of each worker, whatever their number, and is an eighth of all or less.
         """
+        batch = int(batch)
         each = batch // math.gcd(batch, self.num)
         return min(self.grain, _power(batch // 8), each & -each)
 
@@ -128,11 +130,11 @@ def streamed(job: Any) -> None:
     """Makes ``job`` read by streams, where its seed and its number of workers allow it.
 
     Sets ``job.order`` (None where an order of its own for each number of workers remains), and then
-    ``ranges``, ``columns``, ``read``, ``epoch`` and ``num_batches``.
+    ``ranges``, ``slices`` (the same as tensors), ``read``, ``epoch`` and ``num_batches``.
     """
     job.order, asked = None, vars(job)
     own = asked.get("bucket") or asked.get("balance") is not None or asked["cache"] == "decoded"
-    if own or isinstance(job.local_copy, tuple | list) or job.reader.COMPRESSION != "none":
+    if own or job.reader.COMPRESSION != "none" or _is_window(job):
         return
     job.order = Order.of(sum(num for _, num in job.shards), functools.partial(_window, job))
     part = asked.get("part") or (0, 1)
@@ -140,8 +142,16 @@ def streamed(job: Any) -> None:
         return
     job.plan = _Plan(job, part, layouts=1 if job.cache else 2)
     job.ranges, job.num_batches = job.plan.ranges, num_batches(job, part, job.batch_size)
-    job.columns, job.read = job.plan.columns, functools.partial(_read, job)
+    job.slices, job.read = job.plan.columns, functools.partial(_read, job)
     job.epoch = functools.partial(_epoch, job, 0)
+
+
+def _is_window(job: Any) -> bool:
+    """Whether shards are copied to a window, which holds fewer than the streams read at a time."""
+    if not isinstance(job.local_copy, tuple | list) or job.local_copy[1] is None:
+        return False
+    content = job.reader._beside("reader_copies").read_bytes(f"{job.root}/manifest.json")
+    return bool(job.local_copy[1] < json.loads(content)["splits"][job.split]["num_bytes"])
 
 
 def _window(job: Any, num: int) -> int:
@@ -164,7 +174,7 @@ def rest(job: Any, first: int) -> tuple[_Epoch, int, int]:
     Returns:
         The same order from there on; its number of batches; and how many records are passed over.
     """
-    other = type(job)(**vars(job) | {"read": job.read_uncached, "columns": job.plan.columns})
+    other = type(job)(**vars(job) | {"read": job.read_uncached, "slices": job.plan.columns})
     steps = first // (job.batch_size * job.part[1])
     chunk = job.order.chunk(job.batch_size * job.part[1])
     over = sum(skip for *_, skip in job.order.left(job.part, first, chunk))
@@ -186,7 +196,7 @@ def places(job: Any, first: int, batch: int, seed: int) -> list[int]:
     }
     other = type(job)(**vars(job) | facts)
     other.plan = _Plan(other, (0, 1), layouts=1 if job.cache else 2)
-    other.columns = other.plan.columns
+    other.slices = other.plan.columns
     found = _epoch(other, 0, seed).unbatch().take(first)
     return [int(place) for place in found.as_numpy_iterator()]
 
@@ -256,7 +266,7 @@ def _epoch(job: Any, first: int, seed: Any) -> tf.data.Dataset:
     seed = tf.convert_to_tensor(seed, tf.int64)
     layout = seed % plan.layouts
     todo = order.left(part, first, chunk) if order.size else []
-    few = plan.most <= _PIECES and len(job.columns) == len(plan.columns)
+    few = plan.most <= _PIECES and len(job.slices) == len(plan.columns)
     both: list[tf.data.Dataset] = []
 
     def records(found: Any, pieces: list[tuple[Any, ...]]) -> tf.data.Dataset:
@@ -264,7 +274,7 @@ def _epoch(job: Any, first: int, seed: Any) -> tf.data.Dataset:
             return functools.reduce(
                 tf.data.Dataset.concatenate, [job.read(*piece) for piece in pieces]
             )
-        slices = tuple(column[found[0] : found[0] + found[1]] for column in job.columns)
+        slices = tuple(column[found[0] : found[0] + found[1]] for column in job.slices)
         return tf.data.Dataset.from_tensor_slices(slices).flat_map(job.read)
 
     def block(path: Any, found: Any, pieces: Any, skip: Any) -> tf.data.Dataset:

@@ -42,7 +42,7 @@ LONGER = {
     # the limit (tests/pipelines/test_emit.py).
     "pipelines/reader_template.py": 760,
     # Each is emitted as one file, beside the reader.
-    "pipelines/reader_tools_template.py": 640,
+    "pipelines/reader_tools_template.py": 650,
     "pipelines/reader_timing_template.py": 760,
     "pipelines/reader_copies_template.py": 580,
     # One function a command, and one a table: thin, but many.
