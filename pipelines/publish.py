@@ -35,7 +35,7 @@ from ..transforms import storage
 from ..transforms.graph import PUBLISHED, TransformGraph, read_graph_file
 from ..transforms.lengths import length_boundaries, varying_lists
 from ..transforms.metadata import schema_text
-from ..transforms.shards import ShardSettings, read_shard_info, shard_name
+from ..transforms.shards import ShardSettings, read_shard_infos, shard_name
 from ..transforms.strata import most_frequent
 from .emit import ReaderFacts
 from .emit_tools import emit_tools
@@ -189,12 +189,12 @@ def _check_files(folder: str, manifest: Manifest) -> None:
 
 def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]:
     """What is known of a split's shards, which lie in place."""
+    names = [shard_name(shard, settings) for shard in plan.shards]
     found = []
-    for shard in plan.shards:
-        info = read_shard_info(settings, shard_name(shard, settings))
+    for name, info in zip(names, read_shard_infos(settings, names), strict=True):
         if info is None:
             raise StorageError(
-                f"{shard_name(shard, settings)} was written and is gone from {settings.snapshot}. "
+                f"{name} was written and is gone from {settings.snapshot}. "
                 "Build again: it goes on from there."
             )
         found.append(info)

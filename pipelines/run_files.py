@@ -244,8 +244,7 @@ def run_in_place(workspace: Workspace, run_id: str) -> RunInfo | None:
     if content is None:
         return None
     info = RunInfo.from_json(json.loads(content))
-    url = workspace.run(run_id)
-    if not storage.exists(url) or storage.num_bytes(url) != info.num_bytes:
+    if storage.size_of(workspace.run(run_id)) != info.num_bytes:
         return None
     if info.num_rejects and not storage.exists(workspace.run_rejects(run_id)):
         return None

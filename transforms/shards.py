@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 ReadRecords = Callable[[str], Iterator[pa.RecordBatch]]
 """Given a local folder to work in, yields a shard's records in their final order."""
 
+_REQUESTS = 32
+"""Shards that are looked at on a store at once."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardSettings:
@@ -296,10 +299,15 @@ def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | Non
     info = ShardInfo.from_json(json.loads(content))
     sizes = {info.file: info.num_bytes} | {k: v[0] for k, v in info.index_files.items()}
     for file, num_bytes in sizes.items():
-        target = join(settings.snapshot, file)
-        if not storage.exists(target) or storage.num_bytes(target) != num_bytes:
+        if storage.size_of(join(settings.snapshot, file)) != num_bytes:
             return None
     return info
+
+
+def read_shard_infos(settings: ShardSettings, names: Sequence[ShardName]) -> list[ShardInfo | None]:
+    """The same of many shards, in their order; a store answers slowly, and many at once."""
+    with ThreadPoolExecutor(1 if storage.is_local(settings.snapshot) else _REQUESTS) as pool:
+        return list(pool.map(functools.partial(read_shard_info, settings), names))
 
 
 def checked_shard(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
@@ -321,9 +329,10 @@ def checked_shard(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
 def missing_shards(settings: ShardSettings, names: Sequence[ShardName]) -> list[ShardName]:
     """The shards that have yet to be written; those that earlier builds left are read and checked.
 
-    A thread per core, since hashing leaves Python's lock to others.
+    A thread per core, since hashing leaves Python's lock to others; more where a store is asked.
     """
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    local = storage.is_local(settings.snapshot)
+    with ThreadPoolExecutor(os.cpu_count() if local else _REQUESTS) as pool:
         found = list(pool.map(functools.partial(checked_shard, settings), names))
     return [name for name, info in zip(names, found, strict=True) if info is None]
 
