@@ -326,6 +326,7 @@ class Chain(BuildSteps):
                 f"the fingerprint changed since the inventory. Run `snapshard step {FIRST}` again, "
                 "and the steps after it: they reuse what is still right."
             )
+        self._notes.hold_to(found.fingerprint)
         return found
 
     def _prepared(self, step: str) -> Prepared:

@@ -39,6 +39,7 @@ class ChainNotes:
         """Reads nothing yet."""
         self._workspace = workspace
         self._chain = chain
+        self._held: str | None = None
 
     @property
     def pinned(self) -> str:
@@ -52,6 +53,10 @@ class ChainNotes:
             self.forget((*STEPS, DAMAGE))
         self._put(FIRST, fingerprint, told)
 
+    def hold_to(self, fingerprint: str) -> None:
+        """From now on, all notes are of this fingerprint, even if another inventory comes."""
+        self._held = fingerprint
+
     def fingerprint(self) -> str | None:
         """What the chain is to make; None where it has not begun."""
         found = self._read(FIRST)
@@ -59,8 +64,8 @@ class ChainNotes:
 
     def find(self, step: str) -> dict[str, Any] | None:
         """What a step of this chain told; None where it is not done."""
-        first, found = self._read(FIRST), self._read(step)
-        if first is None or found is None or found["fingerprint"] != first["fingerprint"]:
+        found = self._read(step)
+        if found is None or found["fingerprint"] != (self._held or self.fingerprint()):
             return None
         told: dict[str, Any] = found["told"]
         return told
@@ -71,7 +76,7 @@ class ChainNotes:
         Raises:
             StorageError: if the note cannot be written.
         """
-        fingerprint = self.fingerprint()
+        fingerprint = self._held or self.fingerprint()
         if fingerprint is not None:
             self._put(step, fingerprint, told)
 

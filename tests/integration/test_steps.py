@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import inventory
+from snapshard.pipelines import chain, inventory
 from snapshard.pipelines.build import build, run_step
 from snapshard.pipelines.gc import collect_garbage
 from snapshard.pipelines.staging import load_recipe_file
@@ -291,6 +291,26 @@ def test_refused_rejects_let_no_step_go_on(project: Project) -> None:
             project.step("prepare")
         with pytest.raises(StepOrderError, match="analyze needs prepare"):
             project.step("analyze")
+
+
+@pytest.mark.parametrize("part", [None, "1/1"])
+def test_another_inventory_meanwhile_mixes_nothing(
+    project: Project, monkeypatch: pytest.MonkeyPatch, part: str | None
+) -> None:
+    stage = chain.stage
+    project.step("inventory")
+
+    def stage_late(*arguments: Any) -> Any:
+        monkeypatch.setattr(chain, "stage", stage)
+        project.add_file(4)
+        assert project.step("inventory").facts["num_files"] == 5
+        return stage(*arguments)
+
+    monkeypatch.setattr(chain, "stage", stage_late)
+    project.step("prepare", part=part)
+    with pytest.raises(StepOrderError, match="analyze needs prepare"):
+        project.step("analyze")
+    assert project.step("prepare").facts["num_records"] == 250
 
 
 @pytest.mark.slow  # loads TensorFlow

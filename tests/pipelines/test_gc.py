@@ -57,6 +57,8 @@ GOES = (
     f".work/runs/bb/{LOOSE}.by-0123456789ab.keys",
     f".work/runs/aa/.{'0' * 32}.tmp",
     f".work/summaries/{LOOSE}.arrow",
+    f".work/chains/{LOOSE}/inventory.json",
+    f".work/chains/{LOOSE}/pinned.jsonl",
     f".work/graphs/{LOOSE}/variables/variables.index",
     f".work/blocks/{LOOSE}.jsonl",
     f".work/plans/{UNPUBLISHED}.json",
