@@ -105,9 +105,12 @@ def kill_python_worker(cluster: FlinkCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [(kill_working_machine, kill_python_worker), (kill_python_worker, kill_working_machine)],
-    ids=["machine in prepare, worker in write", "worker in prepare, machine in write"],
+    ("first", "second", "way"),
+    [
+        (kill_working_machine, kill_python_worker, "ranges"),
+        (kill_python_worker, kill_working_machine, "shuffle"),
+    ],
+    ids=["machine in prepare, worker in write", "worker in prepare, machine in shuffle"],
 )
 def test_job_goes_on(
     lab: Any,
@@ -118,12 +121,13 @@ def test_job_goes_on(
     tmp_path: Path,
     first: Callable[[FlinkCluster], None],
     second: Callable[[FlinkCluster], None],
+    way: str,
 ) -> None:
     script = slow_recipe.with_name("small_blocks.py")
     process = subprocess.Popen(
         [
             *(sys.executable, script, "build", slow_recipe, "--out", tmp_path, "--workers", "2"),
-            *("--json", "--runner", "flink", "--flink-master", cluster.master),
+            *("--json", "--write-by", way, "--runner", "flink", "--flink-master", cluster.master),
             *("--flink-jar", flink_jar, "--", *cluster.beam_options),
         ],
         stdout=subprocess.PIPE,
