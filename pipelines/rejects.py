@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -24,6 +25,9 @@ from .preparing import Prepared
 from .run_files import run_rejects
 from .survey import Survey
 
+_REQUESTS = 32
+"""Runs' rejects that are looked at on a store at once."""
+
 
 def gather_rejects(entries: Iterable[RunEntry], workspace: Workspace, path: str) -> None:
     """Writes the rejects of some runs to one local file.
@@ -31,12 +35,16 @@ def gather_rejects(entries: Iterable[RunEntry], workspace: Workspace, path: str)
     Raises:
         DamagedWorkError: if a run's are missing or damaged.
     """
+
+    def place(entry: RunEntry) -> tuple[str, int, str, RunEntry]:
+        with _opened(entry, workspace) as file:
+            return (*_first(file), entry.run.run_id, entry)
+
+    some = [entry for entry in entries if entry.run.num_rejects]
+    # A store answers slowly, and many at once.
+    with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
+        found = list(pool.map(place, some))
     with contextlib.ExitStack() as stack:
-        found = []
-        for entry in entries:
-            with _opened(entry, workspace) as file:
-                if file is not None:
-                    found.append((*_first(file), entry.run.run_id, entry))
         writer = stack.enter_context(RejectWriter(path))
         for *_, entry in sorted(found, key=lambda one: one[:3]):
             with _opened(entry, workspace) as file:
