@@ -18,7 +18,6 @@ SPLITS = {
     "hash": ss.Splits(train=0.7, validation=0.2, test=0.1),
     "stratified": ss.Splits(train=0.6, test=0.4, stratify_by="label"),
     "grouped": ss.Splits(train=0.6, test=0.4, group_by="word"),
-    "column": ss.Splits.by_column("label", train="a", test="b"),
 }
 
 
