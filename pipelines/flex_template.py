@@ -7,9 +7,11 @@ machine, and that job ends when, and as, the build does.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,8 +19,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from ..schemas.errors import RecipeError
+from ..schemas.errors import RecipeError, SnapshardError
 from ..schemas.naming import join
+from ..schemas.recipe import Recipe
 from ..schemas.runner import Dataflow
 from ..transforms import storage
 
@@ -150,9 +153,14 @@ def container_spec(*, launcher: str, worker: str) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Describes the template's job: what Google's launcher runs, with all that was said.
 
+    The recipe is loaded, and the surroundings of the build's jobs are looked at, so that what is
+    wrong with them ends the launch and not a job.
+
     Raises:
-        SystemExit: if a parameter is missing, or an option's value is not what Beam takes.
+        SystemExit: if that is so, a parameter is missing, or an option is not what Beam takes.
     """
+    from .build import make_runner
+
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for parameter in PARAMETERS:
         parser.add_argument(f"--{parameter.name}", required=parameter.required, default="")
@@ -178,6 +186,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             beam_options=(*_inherited(options), *said.build_options.split()),
         ),
     )
+    try:
+        make_runner(task.runner).check()
+        with _recipe_of(task):
+            pass
+    except SnapshardError as error:
+        sys.exit(f"error: {error}")
     pipeline = beam.Pipeline(options=options)
     _ = (
         pipeline
@@ -210,15 +224,22 @@ class _BuildFn(beam.DoFn):
 
     def process(self, task: _Task) -> Iterator[str]:
         from .build import build
-        from .staging import load_recipe_file
 
-        with tempfile.TemporaryDirectory(prefix=storage.SCRATCH) as folder:
-            recipe = load_recipe_file(fetch_recipe(task.recipe, folder))
+        with _recipe_of(task) as recipe:
             snapshot = build(recipe, task.out, limit=task.limit, runner=task.runner)
         _LOGGER.warning(
             "%s: %s", "already built" if snapshot.cached else "built", storage.redact(snapshot.path)
         )
         yield snapshot.path
+
+
+@contextlib.contextmanager
+def _recipe_of(task: _Task) -> Iterator[Recipe]:
+    """The recipe, whose files are here meanwhile."""
+    from .staging import load_recipe_file
+
+    with tempfile.TemporaryDirectory(prefix=storage.SCRATCH) as folder:
+        yield load_recipe_file(fetch_recipe(task.recipe, folder))
 
 
 def fetch_recipe(url: str, folder: str) -> str:

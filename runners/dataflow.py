@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -52,7 +54,7 @@ class DataflowRunner:
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
-        Where it is interrupted (Ctrl-C), the job is cancelled: it would go on and cost. With
+        Interrupted (Ctrl-C, SIGTERM), it cancels the job, which would go on and cost. With
         ``--template_location`` the job is described and its files are put, and nothing runs.
         A :class:`SnapshardError` raised by a DoFn comes out as itself, with its own message.
 
@@ -136,8 +138,9 @@ class DataflowRunner:
         )
         _tell(f"The job {job_name!r} runs on Dataflow: {url}")
         try:
-            # Beam's own wait does this in a thread, which loses what is raised there.
-            runner.poll_for_job_completion(runner, result, None)
+            with _ended_as_interrupted():
+                # Beam's own wait does this in a thread, which loses what is raised there.
+                runner.poll_for_job_completion(runner, result, None)
         except KeyboardInterrupt:
             with contextlib.suppress(Exception):
                 result.cancel()
@@ -158,6 +161,22 @@ class DataflowRunner:
                 f"The job {job_name!r} ended as {state} on Dataflow: {url}. Start the same build "
                 f"again: it goes on from what is finished. What Dataflow said: {_shortened(said)}"
             )
+
+
+@contextlib.contextmanager
+def _ended_as_interrupted() -> Iterator[None]:
+    """Has SIGTERM, by which schedulers end a task, do what Ctrl-C does, where nobody handles it."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _tell(text: str) -> None:

@@ -11,10 +11,16 @@ from google.cloud import dataflow
 from google.protobuf import json_format
 
 import snapshard as ss
-from snapshard.pipelines import flex_template
+from snapshard import cli
+from snapshard.pipelines import flex_template, startup_noise
 from snapshard.pipelines.flex_template import container_spec, fetch_recipe, main
+from snapshard.runners.dataflow import DataflowRunner
 
-GIVEN = ("--recipe=gs://b/r.py", "--out=gs://b/out", "--runner=DataflowRunner")
+RECIPE = """
+import snapshard as ss
+
+recipe = ss.Recipe(name="t", source=ss.Csv("gs://b/t"))
+"""
 
 
 def test_container_spec() -> None:
@@ -40,9 +46,18 @@ def test_no_image(image: str) -> None:
 
 
 @pytest.fixture
+def given(tmp_path: Path) -> list[str]:
+    """What has to be said, and what Google's launcher adds."""
+    recipe = tmp_path / "r.py"
+    recipe.write_text(RECIPE)
+    return [f"--recipe={recipe}", "--out=gs://b/out", "--runner=DataflowRunner"]
+
+
+@pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The tasks of the jobs that ``main`` describes."""
     found: list[Any] = []
+    monkeypatch.setattr(DataflowRunner, "check", lambda self: None)
     monkeypatch.setattr(beam, "Create", lambda values, **_: found.extend(values) or _Nothing())
     monkeypatch.setattr(flex_template.beam, "Pipeline", lambda options: _Nothing())
     return found
@@ -64,10 +79,10 @@ class _Nothing:
         """Does nothing."""
 
 
-def test_task(tasks: list[Any]) -> None:
+def test_task(tasks: list[Any], given: list[str]) -> None:
     main(
         [
-            *GIVEN,
+            *given,
             "--limit=7",
             "--build_max_workers=9",
             "--build_options=--labels=a=b --disk_size_gb=30",
@@ -81,7 +96,7 @@ def test_task(tasks: list[Any]) -> None:
         ]
     )
     (task,) = tasks
-    assert (task.recipe, task.out, task.limit) == ("gs://b/r.py", "gs://b/out", 7)
+    assert (f"--recipe={task.recipe}", task.out, task.limit) == (given[0], "gs://b/out", 7)
     assert (task.runner.workers, task.runner.max_workers, task.runner.machine_type) == (None, 9, "")
     # What is the template's job's own stays there.
     assert set(task.runner.beam_options) == {
@@ -109,7 +124,29 @@ def test_recipe_of_a_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["--recipe", "--out"])
-def test_missing(missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing(missing: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main([option for option in GIVEN if not option.startswith(missing)])
+        main([option for option in given if not option.startswith(missing)])
     assert missing in capsys.readouterr().err
+
+
+def test_launch_that_cannot_build(tasks: list[Any], given: list[str], tmp_path: Path) -> None:
+    """Said by the launcher, before there is a job."""
+    (tmp_path / "r.py").write_text("import snapshard as ss\n\nrecipe = ss.Recipe(\n")
+    with pytest.raises(SystemExit, match=r"error: .*r\.py"):
+        main(given)
+    assert not tasks
+
+
+def test_launch_without_surroundings(given: list[str]) -> None:
+    with pytest.raises(SystemExit, match="error: Dataflow: no project"):
+        main(given)
+
+
+def test_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["flex-template", "r/launcher:1", "r/worker:1"])
+    assert ended.value.code == 0
+    spec = container_spec(launcher="r/launcher:1", worker="r/worker:1")
+    assert json.loads(capsys.readouterr().out) == spec

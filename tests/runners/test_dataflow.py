@@ -1,6 +1,8 @@
 """What Dataflow is told, what is said where something is missing, and what its errors come to."""
 
 import logging
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,6 +234,22 @@ def test_jobs_that_end_badly(state: str, polled: _Polled, words: list[str]) -> N
         runner._wait(_Result(state), polled, job_name="write")
     told = str(raised.value)
     assert all(word in told for word in [*words, "jobs/us-central1/2026-11-21_abc"]), told
+
+
+def test_ended_by_a_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
+    """SIGTERM does what Ctrl-C does, and afterwards what it did before."""
+
+    class _Killed(_Polled):
+        def poll_for_job_completion(self, runner: Any, result: Any, duration: None) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    cancelled: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        DataflowRunner(ss.Dataflow(**SAID))._wait(
+            _Result("RUNNING", lambda: cancelled.append(1)), _Killed(), job_name="write"
+        )
+    assert cancelled
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
