@@ -60,7 +60,7 @@ RECIPE = ss.Recipe(
 FEATURES = {"text": ss.Text()}
 FINGERPRINT = "0" * 16
 RECORD_BYTES = 1_500
-KEY_BYTES = 27
+KEY_BYTES = 34
 """Of a record in a run's key file, as Arrow lays it out."""
 BIN_BYTES = 34
 RUN_BYTES = 150

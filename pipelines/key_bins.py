@@ -1,8 +1,9 @@
 """How finely the summary of a build's runs counts keys.
 
 Planning puts the cuts between shards inside of bins, at a record, for which it reads keys: of every
-run, where there are many cuts. Of up to :data:`~.PART_RUNS` runs that is soon done. Of more, bins
-are so fine that a cut at the edge of one is near enough, and no key is read.
+run, where there are many cuts, and again for every two million of them. Of up to
+:data:`COARSE_RUNS` runs that is soon done. Of more, bins are so fine that a cut at the edge of one
+is near enough, and no key is read.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from ..schemas.shards import Shards, parse_size
 from ..schemas.splits import Splits
 from ..transforms.blocks import BLOCK_BYTES
 from ..transforms.key_histogram import BIN_BITS, FINE_BITS, KeyBins
-from ..transforms.summary import PART_RUNS
 
+COARSE_RUNS = 1024
+"""Up to so many runs (69 GB) are counted in 4,096 bins, and cut at records."""
 BINS_PER_SHARD = 200
 """Cuts at the edges of bins leave shards that differ by the heaviest bin: of 200, within 1 %."""
 
@@ -26,14 +28,14 @@ def bins_for(splits: Splits, shards: Shards, *, num_units: int) -> KeyBins:
     It depends on the number of units and on what the recipe says of splits and shards, as the
     summary's name does. A stratified split is not cut at bins' edges, so it has the coarse ones.
 
-    >>> bins_for(Splits(train=0.8, test=0.2), Shards(), num_units=4_096).bits
+    >>> bins_for(Splits(train=0.8, test=0.2), Shards(), num_units=1_024).bits
     12
     >>> bins_for(Splits(train=0.8, test=0.2), Shards(), num_units=10_000).bits
     20
     >>> bins_for(Splits(train=0.8, test=0.2), Shards(), num_units=1_000_000).bits
     24
     """
-    if num_units <= PART_RUNS or splits.stratify_by is not None:
+    if num_units <= COARSE_RUNS or splits.stratify_by is not None:
         return KeyBins()
     ranges = splits.key_ranges() if not splits.partitioned else ()
     share = {name: (stop - start) / (1 << 64) for name, start, stop in ranges}

@@ -122,7 +122,7 @@ def find_summary(workspace: Workspace, name: str) -> Summary | None:
     """
     try:
         runs = read_runs(workspace, name)
-        return Summary(_whole(_histograms(workspace, name)), runs)
+        return Summary(_whole(_histograms(workspace, name), num_parts(name)), runs)
     except DamagedWorkError:
         return None
 
@@ -142,8 +142,10 @@ def read_runs(workspace: Workspace, name: str) -> RunTable:
     return RunTable(runs)
 
 
-def _whole(parts: Iterator[KeyHistogram]) -> KeyHistogram:
+def _whole(parts: Iterator[KeyHistogram], number: int) -> KeyHistogram:
     first = next(parts)
+    if number == 1:
+        return first
     # Of coarse bins there may be strata, which differ from part to part.
     put_together = KeyHistogram.joined if first.bits > BIN_BITS else KeyHistogram.merge
     return put_together(itertools.chain([first], parts))

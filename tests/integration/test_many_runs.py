@@ -44,8 +44,8 @@ def test_summaries_in_parts(
         shards=ss.Shards(num_shards=3),
     )
     plain = ss.build(recipe, tmp_path / "plain")
-    for module in (summary, key_bins):
-        monkeypatch.setattr(module, "PART_RUNS", 3)
+    monkeypatch.setattr(summary, "PART_RUNS", 3)
+    monkeypatch.setattr(key_bins, "COARSE_RUNS", 3)
     parted = ss.build(recipe, tmp_path / "parted")
     summaries = list((tmp_path / "parted/t/.work/summaries").iterdir())
     assert len(summaries) == 3 * 8
@@ -72,7 +72,7 @@ def test_a_limit_and_exact_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         shards=ss.Shards(num_examples=100),
     )
     plain = [ss.build(recipe, tmp_path / "plain", limit=limit) for limit in (None, 500)]
-    for module in (summary, key_bins):
-        monkeypatch.setattr(module, "PART_RUNS", 3)
+    monkeypatch.setattr(summary, "PART_RUNS", 3)
+    monkeypatch.setattr(key_bins, "COARSE_RUNS", 3)
     parted = [ss.build(recipe, tmp_path / "parted", limit=limit) for limit in (None, 500)]
     assert [*map(shards_of, parted)] == [*map(shards_of, plain)]

@@ -527,7 +527,7 @@ def test_more_keys_than_can_be_read_are_not(monkeypatch: pytest.MonkeyPatch) -> 
         records.plan(Splits(train=1.0), Shards(num_examples=500))
 
 
-@given(st.integers(4_097, 2_000_000), st.sampled_from([Shards(), Shards(min_shards=32)]))
+@given(st.integers(1_025, 2_000_000), st.sampled_from([Shards(), Shards(min_shards=32)]))
 def test_bins_are_as_many_as_shards_need(num_units: int, shards: Shards) -> None:
     bins = bins_for(Splits(**THREE), shards, num_units=num_units)
     by_size = num_units * 64 * 2**20 / 150e6
