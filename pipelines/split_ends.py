@@ -127,6 +127,13 @@ def fine_splits(histogram: KeyHistogram, splits: Splits) -> tuple[SplitContent, 
     if not splits.partitioned:
         ranges = [(start, stop) for _, start, stop in splits.key_ranges()]
     edges = np.searchsorted(histogram.partition, np.arange(len(ranges) + 1))
+    if edges[-1] < len(histogram.bin):
+        raise ValueError(f"partition {histogram.partition[-1]} is none of these splits")
+    for index, (start, stop) in enumerate(ranges):
+        bins = histogram.bin[edges[index] : edges[index + 1]]
+        shift = 64 - histogram.bits
+        if len(bins) and not (start >> shift <= bins[0] and bins[-1] <= (stop - 1) >> shift):
+            raise ValueError(f"the histogram counts by other ends than those of {splits.names}")
     return tuple(
         SplitContent(
             name=name,

@@ -533,3 +533,12 @@ def test_bins_are_as_many_as_shards_need(num_units: int, shards: Shards) -> None
     by_size = num_units * 64 * 2**20 / 150e6
     assert bins.bits == 24 or 1 << bins.bits >= BINS_PER_SHARD * by_size
     assert bins.ends == tuple(stop for _, _, stop in Splits(**THREE).key_ranges()[:-1])
+
+
+def test_a_histogram_of_other_splits_is_refused() -> None:
+    records = uniform_records(1_000, lambda rng, n: np.full(n, 10))
+    splits = Splits(train=0.5, test=0.5)
+    for ends in ((1 << 62,), (1 << 62, 1 << 63)):
+        counted = dataclasses.replace(records, bins=KeyBins(13, ends))
+        with pytest.raises(ValueError, match=r"none of these splits|other ends than"):
+            counted.plan(splits)
