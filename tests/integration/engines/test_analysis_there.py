@@ -57,6 +57,7 @@ recipe = ss.Recipe(
 """
 EXACT = ("min", "max", "count", "total", "word")
 CLOSE = ("mean", "var", "quantiles")
+"""Quantiles, as far as their sketch holds all values: few records, and a small epsilon."""
 
 
 @pytest.fixture(autouse=True)
