@@ -295,8 +295,8 @@ class Reckoned:
         """Of class A and B, as docs/dataflow.md counted them; source files of 1 GB."""
         files = math.ceil(self.num_bytes / 10**9)
         runs, shards = self.num_blocks, self.num_shards
-        class_b = 36 + 2 * files + 11 * runs + 15 * shards + by_ranges * runs * shards
-        return 38 + 5 * runs + 10 * shards + files // 1000, class_b
+        class_b = 38 + 2 * files + 11 * runs + 9 * shards + by_ranges * runs * shards
+        return 40 + 5 * runs + 7 * shards + files // 1000, class_b
 
     def dollars(self, *, by_ranges: bool) -> float:
         """The list price of the requests."""

@@ -1,0 +1,83 @@
+"""How many requests a build makes of a store, by what is billed: what docs/dataflow.md has."""
+
+import collections
+import re
+from pathlib import Path
+
+import fsspec
+import pytest
+
+import snapshard as ss
+from snapshard.transforms.blocks import group_blocks
+
+from .proxy import Proxy
+
+pytestmark = [
+    pytest.mark.engine,
+    # gcsfs leaves sessions to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "dataflow.md"
+NUM_BYTES = 3000
+
+
+def billed(proxy: Proxy) -> dict[str, int]:
+    """Operations of class A and class B among the requests that have passed."""
+    found: collections.Counter[str] = collections.Counter()
+    for request in proxy.requests:
+        listing = request.method == "GET" and re.search(r"/o/?(\?|$)", request.path)
+        if request.method in ("POST", "PUT") or listing:
+            found["A"] += 1
+        elif request.method == "GET":
+            found["B"] += 1
+    return dict(found)
+
+
+def build(proxy: Proxy, *, num_files: int, num_shards: int) -> dict[str, int]:
+    """What a build of so many files, each a block of its own, asks for."""
+    name = f"of{num_files}x{num_shards}"
+    files = fsspec.filesystem("gs", use_listings_cache=False)
+    row = "7,some words\n"
+    table = "number,text\n" + row * (NUM_BYTES // len(row))
+    for number in range(num_files):
+        files.pipe_file(f"bucket/{name}/{number}.csv", table.encode())
+    proxy.requests.clear()
+    recipe = ss.Recipe(
+        name=name,
+        source=ss.Csv(f"gs://bucket/{name}"),
+        splits=ss.Splits(train=0.8, test=0.2),
+        shards=ss.Shards(num_shards=num_shards // 2),
+    )
+    ss.build(recipe, "gs://bucket/out", write_by="shuffle")
+    runs = {m[1] for r in proxy.requests if (m := re.search(r"([0-9a-f]{8,})\.arrow", r.path))}
+    assert len(runs) - num_files in (0, 1)  # and a file of keys
+    return billed(proxy)
+
+
+def documented() -> dict[str, tuple[float, float]]:
+    """Class -> operations for a run and for a shard, as the document has them."""
+    text = DOCUMENT.read_text()
+    found = {
+        kind: re.search(rf"class {kind}: \d+ \+ (?:2 F \+ )?(\d+) R \+ (\d+) S", text)
+        for kind in "AB"
+    }
+    return {kind: (float(m[1]), float(m[2])) for kind, m in found.items() if m}
+
+
+def test_requests_of_runs_and_shards(gcs: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The differences of three builds: what a run costs (with its file), and what a shard."""
+    defaults = group_blocks.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "block_bytes", NUM_BYTES)
+    small = build(gcs, num_files=4, num_shards=4)
+    more_runs = build(gcs, num_files=12, num_shards=4)
+    more_shards = build(gcs, num_files=4, num_shards=12)
+    said = documented()
+    for kind in "AB":
+        of_run = (more_runs[kind] - small[kind]) / 8 - (2 if kind == "B" else 0)
+        of_shard = (more_shards[kind] - small[kind]) / 8
+        print(f"class {kind}: {of_run:.1f} a run, {of_shard:.1f} a shard")
+        for measured, reckoned in zip((of_run, of_shard), said[kind], strict=True):
+            assert 0.75 * reckoned <= measured <= 1.1 * reckoned, (kind, measured, reckoned)
