@@ -268,8 +268,7 @@ class OpenedSource:
             if problem:
                 yield unreadable(path, problem)
             else:
-                size = int(info.get("size") or 0)
-                yield SourceFile(path=path, num_bytes=size, stamp=stamp_of(info))
+                yield SourceFile(path, int(info.get("size") or 0), stamp_of(info))
 
 
 def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> OpenedSource:
