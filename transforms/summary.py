@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..schemas.blocks import BatchInfo, ImageFacts
@@ -25,6 +26,8 @@ from .sealed import put_sealed, read_sealed
 
 PART_RUNS = 4096
 """Up to so many runs have a summary of one part. Of more, a part has about so many."""
+_REQUESTS = 16
+"""Parts that are read from a store at once."""
 _PLAIN_DIGITS = 32
 _KEYS, _RUNS, _BATCHES = "arrow", "runs", "batches"
 
@@ -133,13 +136,16 @@ def read_runs(workspace: Workspace, name: str) -> RunTable:
     Raises:
         DamagedWorkError: if they are missing or damaged.
     """
-    runs = []
-    for part in range(num_parts(name)):
+
+    def read(part: int) -> RunPart:
         table = _find(workspace, name, part, _RUNS)
         if table is None or not storage.exists(_url(workspace, name, part, _BATCHES)):
             raise _damaged(workspace, name)
-        runs.append(RunPart(table, functools.partial(_batches, workspace, name, part)))
-    return RunTable(runs)
+        return RunPart(table, functools.partial(_batches, workspace, name, part))
+
+    # A store answers slowly, and many at once.
+    with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
+        return RunTable(list(pool.map(read, range(num_parts(name)))))
 
 
 def _whole(parts: Iterator[KeyHistogram], number: int) -> KeyHistogram:
