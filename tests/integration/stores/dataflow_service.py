@@ -119,7 +119,7 @@ class DataflowService:
 
     def wait(self, job_id: str) -> Job:
         """Waits for a job's end."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while self.jobs[job_id].state == "JOB_STATE_RUNNING":
             assert time.monotonic() < deadline
             time.sleep(0.05)
