@@ -251,9 +251,8 @@ class OpenedSource:
             prefix = self.full_path("")
             # With its folders: a member of a zip whose name is damaged may pass for one.
             listed = filesystem.find(self.root, detail=True, withdirs=self.archived)
-            found = {}
-            for name in sorted(listed):  # an absolute name comes first, and yields to its twin
-                found[name.removeprefix(prefix).lstrip("/")] = listed[name]
+            names = sorted(listed)  # an absolute name comes first, and yields to its twin
+            found = {name.removeprefix(prefix).lstrip("/"): listed[name] for name in names}
         for path, info in found.items():
             if not path or path.endswith("/") or info.get("type") == "directory":
                 if int(info.get("file_size") or 0):
@@ -268,7 +267,8 @@ class OpenedSource:
             if problem:
                 yield unreadable(path, problem)
             else:
-                yield SourceFile(path, int(info.get("size") or 0), stamp_of(info))
+                size = int(info.get("size") or 0)
+                yield SourceFile(path=path, num_bytes=size, stamp=stamp_of(info))
 
 
 def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> OpenedSource:
