@@ -149,6 +149,10 @@ def _check_credentials(scopes: list[str]) -> None:
             "application-default login; or name a service account's key file in "
             "GOOGLE_APPLICATION_CREDENTIALS."
         ) from None
+    except google.auth.exceptions.TransportError as error:
+        raise RecipeError(
+            f"Dataflow: Google cannot be reached from here, to try the credentials: {error}."
+        ) from None
     except google.auth.exceptions.GoogleAuthError as error:
         raise RecipeError(
             f"Dataflow: Google does not take the credentials that are found: {error}. Log in again "

@@ -79,15 +79,28 @@ def test_surroundings_complete_what_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert "no Google credentials" in check(project="", region="")
 
 
-def test_credentials_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ended(google.auth.credentials.AnonymousCredentials):
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        (
+            google.auth.exceptions.RefreshError("Token has been revoked"),
+            ["revoked", "Log in again"],
+        ),
+        (google.auth.exceptions.TransportError("no route"), ["cannot be reached", "no route"]),
+    ],
+)
+def test_credentials_that_fail(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, words: list[str]
+) -> None:
+    class Failing(google.auth.credentials.AnonymousCredentials):
         valid = False
 
         def refresh(self, request: Any) -> None:
-            raise google.auth.exceptions.RefreshError("Token has been expired or revoked")
+            raise raised
 
-    monkeypatch.setattr(google.auth, "default", lambda scopes: (Ended(), None))
-    assert "expired or revoked" in check()
+    monkeypatch.setattr(google.auth, "default", lambda scopes: (Failing(), None))
+    told = check()
+    assert all(word in told for word in words), told
 
 
 def test_options_are_beams() -> None:
