@@ -83,7 +83,7 @@ def test_surroundings_complete_what_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     ("raised", "words"),
     [
         (
-            google.auth.exceptions.RefreshError("Token has been revoked"),
+            google.auth.exceptions.RefreshError("It was revoked"),
             ["revoked", "Log in again"],
         ),
         (google.auth.exceptions.TransportError("no route"), ["cannot be reached", "no route"]),
