@@ -25,10 +25,11 @@ _Epoch = Callable[[Any], tf.data.Dataset]  # from the seed of an epoch to its ba
 
 _FEW = (2, 2, 2, 3)  # 24 streams …
 _MANY = (2, 2, 2, 2, 3)  # … or 48, for as many and more workers, where each has records enough:
-_LARGE = 4_096  # so many of each of the 48
+_LARGE = 65_536  # so many of each of the 48
 _BLOCK = 2_048  # records of a stream that are put in another place of it, all together, about …
 _BLOCKS = 16  # … and how many such blocks a stream has, at most
-_WINDOW = 8  # records that are shuffled in each stream, at least
+_WINDOW = 8  # records that are shuffled in each stream, at least …
+_MOST = 256  # … and at most, unless asked: more are no longer in the processor's cache
 _CHUNK = 32  # records that travel together, at most
 _PIECES = 3  # ranges of a block that are opened one by one, at most
 _THREADS = 16  # for asking a store where records begin
@@ -157,7 +158,7 @@ def _is_window(job: Any) -> bool:
 def _window(job: Any, num: int) -> int:
     """Records that are shuffled in each of so many streams."""
     if job.shuffle is None or job.shuffle is True:
-        return max(_WINDOW, int(job.reader._buffer(job.split, True, 1)) // num)
+        return min(_MOST, max(_WINDOW, int(job.reader._buffer(job.split, True, 1)) // num))
     return max(1, int(job.buffer) // num)
 
 
@@ -221,7 +222,8 @@ class _Plan:
             at = 0 if shift else order.main
             blocks.append([_put(found, job.shards, begins, one, order.size) for one in starts])
             tails.append(_put(found, job.shards, begins, at, self.tail))
-        self.ranges = _placed(found, job.root)
+        self.ranges = placed(found, job.root)
+        self.is_placed = all(skip < 0 for _, skip, _, _ in self.ranges)
         self.most = max(num for layout in (*blocks, tails) for _, num, _ in layout)
         self.blocks = tf.constant(blocks, tf.int64)  # [layouts, blocks, 3]
         self.tails = tf.constant(tails, tf.int64)  # [layouts, 3]
@@ -329,11 +331,12 @@ def _read(job: Any, path: Any, skip: Any, take: Any, *places: Any) -> tf.data.Da
         byte_offsets=tf.reshape(tf.maximum(-1 - skip, 0), [1]),
     )
     records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-    records = records.skip(tf.maximum(skip, 0)).take(take)
-    return records.apply(tf.data.experimental.assert_cardinality(take))
+    if not job.plan.is_placed:
+        records = records.skip(skip)
+    return records.take(take).apply(tf.data.experimental.assert_cardinality(take))
 
 
-def _placed(ranges: list[_Range], root: str) -> list[_Range]:
+def placed(ranges: list[_Range], root: str) -> list[_Range]:
     """The same, with -1 - the byte where it begins in place of what is to be skipped.
 
     As they are, where the index does not tell it; passing records over costs half of reading them.
@@ -354,7 +357,7 @@ def _placed(ranges: list[_Range], root: str) -> list[_Range]:
             for one in pool.map(ask, *zip(*asked, strict=True)) if asked else ():
                 places |= one
     except (tf.errors.OpError, OSError, ValueError):
-        return ranges
+        return ranges  # no index: as they are
     return [(path, -1 - places[path, skip], take, first) for path, skip, take, first in ranges]
 
 
