@@ -11,7 +11,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -98,13 +100,16 @@ def airflow() -> Path:
 
 
 ENGINES: tuple[Callable[[], Path], ...] = (
-    prism,
     flink_job_server,
-    flink_libraries,
-    spark_job_server,
+    prism,
     fake_gcs_server,
+    flink_libraries,
     airflow,
+    spark_job_server,
 )
+"""Got two at a time; Maven, whose folder of downloads bears but one at work, begins and ends."""
+
+_MAVEN = threading.Lock()
 
 
 def _job_server(engine: str) -> Path:
@@ -117,7 +122,8 @@ def _job_server(engine: str) -> Path:
     def get(target: Path) -> None:
         target.mkdir(parents=True)
         shutil.copy(pom, target / "pom.xml")
-        _run("mvn", "-B", "-q", "-f", str(target / "pom.xml"), "package")
+        with _MAVEN:
+            _run("mvn", "-B", "-q", "-f", str(target / "pom.xml"), "package")
 
     made = _got(place, get, needs="mvn", command=f"mvn -f {pom} package")
     return made / "target" / f"beam-{engine}-job-server-1.jar"
@@ -159,12 +165,14 @@ def _run(*command: str, **environment: str) -> None:
 def main() -> int:
     """Gets what can be got; the exit code is 1 where one is missing and all are needed."""
     missing = 0
-    for engine in ENGINES:
+    with ThreadPoolExecutor(2) as pool:
+        pending = {engine.__name__: pool.submit(engine) for engine in ENGINES}
+    for name, place in pending.items():
         try:
-            print(f"{engine.__name__}: {engine()}")
+            print(f"{name}: {place.result()}")
         except MissingEngineError as error:
             missing += 1
-            print(f"{engine.__name__}: {error}", file=sys.stderr)
+            print(f"{name}: {error}", file=sys.stderr)
     return 1 if missing and os.environ.get("SNAPSHARD_NEED_ENGINES") else 0
 
 
