@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from ..schemas.blocks import ShardPlan
 from ..transforms.runs import KeyRange, merge_range
-from ..transforms.shards import ShardSettings, ShardWriter, run_readers
-from ..transforms.shuffled import ShardCutter, chunks_of, number_shards, sort_chunks
+from ..transforms.shards import ShardSettings, ShardWriter, number_shards, run_readers
+from ..transforms.shuffled import ShardCutter, chunks_of, sort_chunks
 from ..transforms.storage_failures import telling_os_errors
 from ..transforms.summary import read_runs
 from .layout import read_layout

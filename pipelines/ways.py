@@ -5,7 +5,6 @@ Both give the same bytes, so this is no part of a fingerprint.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence, Set
 from typing import Any, Literal, get_args
@@ -92,22 +91,11 @@ def write_job(
         workspace=settings.workspace.root,
         engine=runner.name,
     )
+    wanted = [n for n, shard in enumerate(shards) if shard_name(shard, settings) in missing]
     if not by_shuffle:
-        wanted = [
-            dataclasses.replace(
-                split, shards=tuple(s for s in split.shards if shard_name(s, settings) in missing)
-            )
-            for split in splits
-        ]
-        return WriteShards(settings, wanted, digest, runner.threads_per_worker), "ranges"
-    job = ShuffleShards(
-        settings,
-        digest,
-        wanted=[n for n, shard in enumerate(shards) if shard_name(shard, settings) in missing],
-        num_runs=num_runs,
-        group=runs_per_task(mean),
-    )
-    return job, "shuffle"
+        return WriteShards(settings, digest, wanted, runner.threads_per_worker), "ranges"
+    group = runs_per_task(mean)
+    return ShuffleShards(settings, digest, wanted, num_runs=num_runs, group=group), "shuffle"
 
 
 def shuffles(

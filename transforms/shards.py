@@ -280,6 +280,11 @@ class ShardWriter:
             yield encode_examples(columns)
 
 
+def number_shards(splits: Sequence[SplitPlan]) -> list[tuple[SplitPlan, ShardPlan]]:
+    """All shards, each with its split, in the order of the plan: their numbers in jobs."""
+    return [(split, shard) for split in splits for shard in split.shards]
+
+
 def shard_name(shard: ShardPlan, settings: ShardSettings) -> ShardName:
     """The name of a planned shard's file."""
     return ShardName(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ..schemas.blocks import ShardPlan, SplitPlan
+from ..schemas.blocks import SplitPlan
 from ..schemas.features import Features
 from .runs import (
     KEY,
@@ -26,20 +26,12 @@ from .runs import (
     run_schema,
     sort_records,
 )
-from .shards import rows_of_shard
+from .shards import number_shards, rows_of_shard
 
 CHUNK_BYTES = 256 << 10
 """About so many bytes of records lie in one chunk; a single record may be larger."""
 SORT_BYTES = 64 << 20
 """So many bytes of a shard are sorted in memory; what is more lies in local files meanwhile."""
-
-Planned = tuple[SplitPlan, ShardPlan]
-"""A shard, and the split that it is of."""
-
-
-def number_shards(splits: Sequence[SplitPlan]) -> list[Planned]:
-    """All shards in the order of the plan: a shard's place in it is its number in the shuffle."""
-    return [(split, shard) for split in splits for shard in split.shards]
 
 
 class ShardCutter:

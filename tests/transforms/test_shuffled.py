@@ -13,8 +13,8 @@ from snapshard.schemas.blocks import ShardPlan, SplitPlan
 from snapshard.schemas.features import ClassLabel, Features, Scalar
 from snapshard.transforms import runs, shuffled
 from snapshard.transforms.runs import KeyRange
-from snapshard.transforms.shards import records_of
-from snapshard.transforms.shuffled import ShardCutter, chunks_of, number_shards, sort_chunks
+from snapshard.transforms.shards import number_shards, records_of
+from snapshard.transforms.shuffled import ShardCutter, chunks_of, sort_chunks
 
 FEATURES: Features = {"kind": ClassLabel(("a", "b")), "text": Scalar("string", optional=True)}
 SCHEMA = runs.run_schema(FEATURES)
