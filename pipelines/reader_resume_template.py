@@ -61,8 +61,9 @@ def going_on(job: Any, stages: list[tuple[int, int, int]]) -> tuple[int, _Epoch,
         return number, same, num
     ranges, gaps = _options(job).left(job, job.part, done)
     _tell(job, sum(done), len(ranges), sum(skip for _, skip, _, _ in ranges) + len(gaps))
-    if "plan" in vars(job) and job.plan.is_placed:
-        ranges = streams.placed(ranges, job.root)  # as what opens them for the streams wants it
+    if "plan" in vars(job):  # what opens ranges for the streams opens these
+        ranges = streams.placed(ranges, job.root)
+        job.plan.is_placed &= all(skip < 0 for _, skip, _, _ in ranges)
     rest = _other(job, ranges, _without(job.read_uncached, gaps))
 
     def epoch(seed: Any) -> tf.data.Dataset:

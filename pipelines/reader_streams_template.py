@@ -193,13 +193,19 @@ def places(job: Any, first: int, batch: int, seed: int) -> list[int]:
         "batch_size": batch,
         "part": (0, 1),
         "ahead": functools.partial(tf.data.Dataset.take, count=-1),
-        "read": lambda path, skip, take, place: tf.data.Dataset.range(place, place + take),
+        "read": _only_places,
     }
     other = type(job)(**vars(job) | facts)
     other.plan = _Plan(other, (0, 1), layouts=1 if job.cache else 2)
     other.slices = other.plan.columns
     found = _epoch(other, 0, seed).unbatch().take(first)
     return [int(place) for place in found.as_numpy_iterator()]
+
+
+def _only_places(path: Any, skip: Any, take: Any, first: Any) -> tf.data.Dataset:
+    """In place of the records of a range, their places."""
+    del path, skip
+    return tf.data.Dataset.range(first, first + take)
 
 
 class _Plan:
@@ -332,7 +338,7 @@ def _read(job: Any, path: Any, skip: Any, take: Any, *places: Any) -> tf.data.Da
     )
     records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
     if not job.plan.is_placed:
-        records = records.skip(skip)
+        records = records.skip(tf.maximum(skip, 0))
     return records.take(take).apply(tf.data.experimental.assert_cardinality(take))
 
 
