@@ -177,7 +177,7 @@ class TestWorkers:
         data=st.data(),
     )
     @settings(
-        max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+        max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
     )
     def test_for_any_numbers(
         self,
