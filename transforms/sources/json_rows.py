@@ -96,6 +96,8 @@ class JsonReader:
                 if depth not in _depths(self._features[name]):
                     # Its values differ in kind: only one by one they are found to.
                     depth, tree = _depths(self._features[name])[0], None
+                if _leads_elsewhere(parts, [key for key, _ in steps]):
+                    tree = None
                 self._types[name] = _nested(type_, depth)
                 tree = _planted(tree, steps, type_)
         for name, parts in left.items():
@@ -286,6 +288,23 @@ def _joined_keys(parts: list[str]) -> set[str]:
         return set(parts)
     bounds = range(len(parts) + 1)
     return {".".join(parts[start:stop]) for start in bounds for stop in bounds if start < stop}
+
+
+def _leads_elsewhere(parts: list[str], keys: list[str]) -> bool:
+    """Whether a key on the way to a value might begin another way to it, in another line.
+
+    >>> _leads_elsewhere(["a", "b", "a"], ["a.b", "a"])
+    True
+    >>> _leads_elsewhere(["a", "b", "a"], ["a", "b", "a"])
+    False
+    """
+    at = 0
+    for key in keys:
+        stops = range(at + 1, len(parts) + 1)
+        if ({".".join(parts[at:stop]) for stop in stops} - {key}) & set(keys):
+            return True
+        at += key.count(".") + 1
+    return False
 
 
 def _quoted(keys: set[str]) -> tuple[bytes, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import fsspec
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from snapshard.schemas.errors import RecipeError, SchemaError
@@ -280,6 +280,7 @@ def _outcome(reader: JsonReader, windows: list[Lines]) -> tuple[dict[str, str], 
     return rows, rejects
 
 
+@example([{"a": []}, {"a.b": {"a": False}}])
 @given(st.lists(OBJECTS, min_size=1, max_size=8))
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_objects_are_rows_and_read_alike_together_and_one_by_one(rows: list[Any]) -> None:
