@@ -135,6 +135,7 @@ def streamed(job: Any) -> None:
     """
     job.order, asked = None, vars(job)
     own = asked.get("bucket") or asked.get("balance") is not None or asked["cache"] == "decoded"
+    own = own or job.debug  # in which every block would be traced anew
     if own or job.reader.COMPRESSION != "none" or _is_window(job):
         return
     job.order = Order.of(sum(num for _, num in job.shards), functools.partial(_window, job))

@@ -54,7 +54,7 @@ def test_every_transition_of_stages(projects: Projects, tmp_path: Path) -> None:
     project = projects["query"]
     names = [name for name in project.names if step_of(name) in ("inventory", "prepare", "plan")]
     assert any(name.startswith("extracted/") for name in names)
-    assert sum(name.startswith("summaries/") for name in names) == 4
+    assert sum(name.startswith("summaries/") for name in names) == 6
     chain(project, tmp_path, [Stop(name, when) for name in names for when in ("before", "after")])
 
 

@@ -207,7 +207,7 @@ class TestWorkers:
         found = []
         for index in range(count):
             part = kind.keys(shard=(index, count), seed=1)
-            dataset = kind.dataset(shard=(index, count))
+            dataset = kind.dataset(shard=(index, count), seed=1)
             assert dataset.cardinality() == -(-len(part) // BATCH)
             found += part
         assert sorted(found) == kind.all

@@ -1,5 +1,6 @@
 """The direct runner: in this process and with worker processes; errors, deaths, interruptions."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -56,11 +57,12 @@ def _job(folder: Path, **actions: str) -> Callable[[Any], object]:
 
 
 def _children() -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if "worker_main" in " ".join(child.cmdline())
-    ]
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.ZombieProcess):  # of another test
+            if "worker_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def _processes_used(folder: Path) -> set[int]:
