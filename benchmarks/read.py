@@ -219,7 +219,8 @@ def numbered(snapshot: Path, folder: Path, *, feature: str) -> list[int]:
     So that public means tell, of any contender, which records are in a batch. The place replaces
     the label, or the first pixel of raw images, whose labels have to stay short.
     """
-    shutil.copytree(snapshot, folder)
+    # Without the index, which tells where the records lie that are replaced here.
+    shutil.copytree(snapshot, folder, ignore=shutil.ignore_patterns("*.idx"))
     kind = {"none": "", "gzip": "GZIP"}[load_reader(snapshot).COMPRESSION]
     places = itertools.count()
     ends = []
