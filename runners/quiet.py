@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 
 _NOISY = ("apache_beam", "grpc")
@@ -41,32 +43,35 @@ def _is_not_beams(record: logging.LogRecord) -> bool:
 def quiet_threads() -> Iterator[None]:
     """Keeps what Beam's threads raise when an engine hangs up, or print, off the terminal.
 
-    Workers in this process lose their connection at the end of every job; a job that failed is
-    told by its result.
+    Workers in this process lose their connection at the end of every job, some of their threads
+    only later; a job that failed is told by its result.
     """
     from apache_beam.runners.worker import sdk_worker
 
-    shown: Callable[[threading.ExceptHookArgs], object] = threading.excepthook
-
-    def hook(raised: threading.ExceptHookArgs) -> None:
-        if not _is_hanging_up(raised.exc_value):
-            shown(raised)
-
-    threading.excepthook = hook
+    _hide_hanging_up()
     # What a step raises goes to standard error as a traceback, and to the engine.
     vars(sdk_worker)["print"] = _unprinted
     try:
         yield
     finally:
-        threading.excepthook = shown
         vars(sdk_worker).pop("print")
+
+
+@functools.cache
+def _hide_hanging_up() -> None:
+    """Shows no lost connection of Beam's threads from now on: they outlive their job."""
+    import grpc  # type: ignore[import-untyped]
+
+    shown: Callable[[threading.ExceptHookArgs], object] = threading.excepthook
+
+    def hook(raised: threading.ExceptHookArgs) -> None:
+        files = [frame.filename for frame in traceback.extract_tb(raised.exc_traceback)]
+        in_beam = any("apache_beam" in file for file in files)
+        if not (in_beam and isinstance(raised.exc_value, grpc.RpcError)):
+            shown(raised)
+
+    threading.excepthook = hook
 
 
 def _unprinted(*_: object, **__: object) -> None:
     """Prints nothing."""
-
-
-def _is_hanging_up(error: BaseException | None) -> bool:
-    import grpc  # type: ignore[import-untyped]
-
-    return isinstance(error, grpc.RpcError)
