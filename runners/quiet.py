@@ -62,6 +62,9 @@ def _hide_hanging_up() -> None:
     """Shows no lost connection of Beam's threads from now on: they outlive their job."""
     import grpc  # type: ignore[import-untyped]
 
+    logger = logging.getLogger("apache_beam.runners.worker.data_plane")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL + 1)
     shown: Callable[[threading.ExceptHookArgs], object] = threading.excepthook
 
     def hook(raised: threading.ExceptHookArgs) -> None:
