@@ -18,7 +18,7 @@ from ..runners.choose import make_runner as make_runner
 from ..schemas.errors import RecipeError
 from ..schemas.progress import Progress, Silent
 from ..schemas.recipe import Recipe
-from ..schemas.runner import Direct, JobRunner, RunnerConfig
+from ..schemas.runner import Direct, RunnerConfig
 from ..transforms import storage
 from ..transforms.storage_failures import telling_os_errors
 from .build_steps import BuildNotes, BuildSteps
@@ -106,11 +106,9 @@ def build(
             progress=progress or Silent(),
             limit=limit,
             readers=readers,
-            repair=repair,
-            retry_rejects=retry_rejects,
             write_by=write_by,
             workspace=workspace,
-        ).run()
+        ).run(repair=repair, retry_rejects=retry_rejects)
 
 
 def run_step(
@@ -191,58 +189,33 @@ def _config(runner: str | RunnerConfig, workers: int | None) -> RunnerConfig:
 class Build(BuildSteps):
     """One build under way: all steps in this process."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        out: str,
-        *,
-        runner: JobRunner,
-        progress: Progress,
-        limit: int | None = None,
-        readers: Sequence[str] = READERS[:1],
-        repair: bool = False,
-        retry_rejects: bool = False,
-        write_by: WriteBy = "auto",
-        workspace: str | os.PathLike[str] | None = None,
-    ) -> None:
-        """Takes what to build, where to, on what; looks where its workspace lies."""
-        super().__init__(
-            recipe,
-            out,
-            runner=runner,
-            progress=progress,
-            limit=limit,
-            readers=readers,
-            write_by=write_by,
-            workspace=workspace,
-        )
-        self._repair = repair
-        self._retry_rejects = retry_rejects
-
-    def run(self) -> Snapshot:
+    def run(self, *, repair: bool = False, retry_rejects: bool = False) -> Snapshot:
         """Runs what is not done yet."""
         refuse_memory_of_one_process(self._recipe, self._out, self._runner)
         refuse_output_among_data(self._recipe, self._out)
         with occupied(self._out):
-            return self._run()
+            return self._run(repair=repair, retry=retry_rejects)
 
-    def _run(self) -> Snapshot:
+    def _run(self, *, repair: bool, retry: bool) -> Snapshot:
         started = time.time()
         with contextlib.ExitStack() as stack:
             # What has never been built will need it: it need not wait for the inventory.
             process = None if storage.exists(self._out.latest) else self._start_analysis(stack)
             found = self.survey()
-            if not self._retry_rejects:
+            if not retry:
                 latest = latest_amended(self._workspace, found.fingerprint)
-                published = self.published(latest, repair=self._repair)
+                published = self.published(latest, repair=repair)
                 if published is not None:
                     return published
             if process is None and found.inventory.num_hashed:
                 process = self._start_analysis(stack)
-            return redoing_damage(
+
+            def build_all(met: Sequence[str]) -> Snapshot:
                 # A process for the analysis serves once.
-                lambda met: self._build(found, None if met else process, met, started=started)
-            )
+                ready = None if met else process
+                return self._build(found, ready, met, started=started, repair=repair, retry=retry)
+
+            return redoing_damage(build_all)
 
     def _start_analysis(self, stack: contextlib.ExitStack) -> AnalysisProcess | None:
         """Lets the process of the analysis load its libraries ahead."""
@@ -261,6 +234,8 @@ class Build(BuildSteps):
         met: Sequence[str],
         *,
         started: float,
+        repair: bool,
+        retry: bool,
     ) -> Snapshot:
         staged = stage(found.recipe, self._workspace)
         if process is not None:
@@ -268,9 +243,9 @@ class Build(BuildSteps):
 
             process.begin(AnalysisTask(staged=staged, prepared=found.features.prepared))
         plain = found.fingerprint
-        found, prepared = self.prepare(found, staged, thorough=bool(met), retry=self._retry_rejects)
-        if (self._retry_rejects or found.fingerprint != plain) and (
-            published := self.published(found.fingerprint, repair=self._repair)
+        found, prepared = self.prepare(found, staged, thorough=bool(met), retry=retry)
+        if (retry or found.fingerprint != plain) and (
+            published := self.published(found.fingerprint, repair=repair)
         ) is not None:
             return published
         graph = self.analyze(found, staged, prepared, process=process)

@@ -38,6 +38,7 @@ from .serving import put_serving
 from .snapshot import Snapshot
 from .stages import label_of
 from .staging import StagedRecipe
+from .step_report import ToldProgress
 from .steps import Part
 from .survey import Survey, survey
 from .watch import watched
@@ -99,7 +100,7 @@ class BuildSteps:
         self._runner = runner
         self._limit = limit
         self._readers = readers
-        self._progress = progress
+        self._progress = ToldProgress(progress)
         self._write_by = write_by
         self._written_by: WriteBy | None = None
         self._seconds: dict[str, float] = {}

@@ -8,7 +8,7 @@ run first. What was noted for another fingerprint counts for nothing, so no chai
 from __future__ import annotations
 
 import dataclasses
-import os
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -16,9 +16,7 @@ from typing import Any, NoReturn
 from ..schemas.errors import DamagedSnapshotError, DamagedWorkError, StepOrderError
 from ..schemas.fingerprint import differences
 from ..schemas.naming import MANIFEST, join
-from ..schemas.progress import Progress, Silent
-from ..schemas.recipe import Recipe
-from ..schemas.runner import JobRunner
+from ..schemas.progress import Silent
 from ..transforms import storage
 from ..transforms.graph import checked_graph
 from ..transforms.shards import ShardSettings, missing_shards, read_shard_info
@@ -28,47 +26,22 @@ from .damage import redoing_damage
 from .layout import Layout, find_layout
 from .pinned import changed_files, put_pinned, read_pinned
 from .preparing import Prepared, find_prepared, prepare_part
-from .readers import READERS
 from .refusals import refuse_memory_of_one_process, refuse_output_among_data
 from .retries import amended_survey, latest_amended, read_amended
 from .staging import stage
-from .step_report import StepReport, ToldProgress
+from .step_report import StepReport
 from .steps import STEPS, Part, steps_before, steps_from
 from .survey import Survey, survey
-from .ways import WriteBy
 from .workspaces import occupied
 
 
 class Chain(BuildSteps):
     """A build whose steps run one by one."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        out: str,
-        *,
-        runner: JobRunner,
-        progress: Progress,
-        limit: int | None = None,
-        readers: Sequence[str] = READERS[:1],
-        write_by: WriteBy = "auto",
-        workspace: str | os.PathLike[str] | None = None,
-    ) -> None:
-        """Takes what to build, where to, on what; looks where its workspace lies."""
-        self._told = ToldProgress(progress)
-        super().__init__(
-            recipe,
-            out,
-            runner=runner,
-            progress=self._told,
-            limit=limit,
-            readers=readers,
-            write_by=write_by,
-            workspace=workspace,
-        )
-        options = {"limit": limit, "readers": list(readers)}
-        self._notes = ChainNotes(self._workspace, chain_id(options))
-        self._begun = time.perf_counter()
+    @functools.cached_property
+    def _notes(self) -> ChainNotes:
+        options = {"limit": self._limit, "readers": list(self._readers)}
+        return ChainNotes(self._workspace, chain_id(options))
 
     def run(self, step: str, *, part: Part | None = None) -> StepReport:
         """Makes sure that a step, or a part of it, is done.
@@ -76,6 +49,7 @@ class Chain(BuildSteps):
         Raises:
             StepOrderError: if a step before it has to run first.
         """
+        self._begun = time.perf_counter()
         refuse_memory_of_one_process(self._recipe, self._out, self._runner)
         refuse_output_among_data(self._recipe, self._out)
         with occupied(self._out):
@@ -195,13 +169,13 @@ class Chain(BuildSteps):
     def _do_analyze(self, found: Survey, prepared: Prepared) -> StepReport:
         graph = self.analyze(found, stage(found.recipe, self._workspace), prepared)
         name = None if graph is None else graph.rpartition("/")[2]
-        if self._notes.find("analyze") is None or not self._told.reused:
+        if self._notes.find("analyze") is None or not self._progress.reused:
             self._notes.put("analyze", {"graph": name, **self._seconds_of()})
         return self._report("analyze", found, {"num_graphs": int(graph is not None)})
 
     def _do_plan(self, found: Survey, prepared: Prepared, graph: str | None) -> StepReport:
         layout = self.plan(found, prepared.summary, graph)
-        if self._notes.find("plan") is None or not self._told.reused:
+        if self._notes.find("plan") is None or not self._progress.reused:
             self._notes.put("plan", self._seconds_of())
         facts = {
             "num_shards": sum(len(plan.shards) for plan in layout.splits),
@@ -293,7 +267,7 @@ class Chain(BuildSteps):
                 damage_met=told[DAMAGE].get("met", ()),
             ),
         )
-        self._told.reused = False
+        self._progress.reused = False
         facts = {
             "num_examples": sum(s.num_examples for s in snapshot.manifest.splits.values()),
             "num_rejects": snapshot.manifest.num_rejects,
@@ -392,7 +366,7 @@ class Chain(BuildSteps):
             part=part,
             fingerprint=fingerprint,
             path=self._out.snapshot(fingerprint),
-            reused=self._told.reused if reused is None else reused,
+            reused=self._progress.reused if reused is None else reused,
             published=self._is_published(found),
             seconds=time.perf_counter() - self._begun,
             facts=facts,
