@@ -44,6 +44,7 @@ from .reader_timing_template import (
 
 _SAMPLE_BYTES = 32 * MB  # of records that are written anew to compare compressions
 _PIECE_BYTES = 64 << 10  # at a time from a throttled file
+_STOP = 10  # seconds in which a tf.data service may end what it has begun
 
 
 def _benchmark(arguments: argparse.Namespace, out: Output) -> int:
@@ -521,10 +522,16 @@ def _serve(arguments: argparse.Namespace, out: Output) -> int:
     sys.stdout.flush()
     while not ended.wait(3600):
         pass
-    workers.clear()
-    del dispatcher
-    out.facts.clear()
+    _end(workers if dispatcher is None else [*workers, dispatcher])
     return 0
+
+
+def _end(servers: Sequence[Any]) -> None:
+    """Ends the process; a server's stop waits without end for what a client still asks of it."""
+    stopping = threading.Thread(target=lambda: [one.stop() for one in servers], daemon=True)
+    stopping.start()
+    stopping.join(_STOP)
+    os._exit(0)
 
 
 def _free(port: int) -> None:

@@ -102,14 +102,14 @@ class TestTwoWorkers:
         dataset = reader.dataset("train", BATCH, service=two_workers, augment_batch=who)
         assert len(dataset) == STEPS
         passes, processes = [], set()
-        for _ in range(3):
+        while len(passes) < 3 or len(processes) < 2:
+            assert len(passes) < 30, "one worker may be first for an epoch, not for so many"
             batches = list(dataset)
             assert [len(batch["id"]) for batch in batches[:-1]] == [BATCH] * (STEPS - 1)
             assert sorted(ids(batches)) == list(range(TOTAL))
             assert all(batch["words"].to_list() == words_of(batch) for batch in batches)
             processes |= {one for batch in batches for one in batch["process"].numpy()}
             passes.append(ids(batches))
-        assert len(processes) == 2
         for one, other in itertools.combinations(passes, 2):
             assert set(one[:BATCH]) != set(other[:BATCH]), "another order, other batches"
 
