@@ -545,11 +545,11 @@ class TestEnds:
     ) -> None:
         iterator = iter(reader.dataset("train", NUM_EACH, shuffle=False, local_copy=tmp_path))
         next(iterator)
-        slow.seconds = 1.5
+        slow.seconds = 4
         time.sleep(0.2)
         begin = time.monotonic()
         del iterator
-        assert time.monotonic() - begin < 1
+        assert time.monotonic() - begin < 3
 
     def test_the_program_may_end_while_files_are_copied(
         self, reader: types.ModuleType, tmp_path: Path
@@ -557,7 +557,7 @@ class TestEnds:
         code = CHILD + (
             "import time\n"
             "module._CHUNK_BYTES, write = 100, module._write\n"
-            "module._write = lambda *args: (time.sleep(0.1), write(*args))\n"
+            "module._write = lambda *args: (time.sleep(0.6), write(*args))\n"
             "copies.announce(names[0].encode())\n"
             "time.sleep(0.2)\n"
         )
@@ -566,7 +566,7 @@ class TestEnds:
             process = child(code, str(tmp_path / "fast"), str(limit), str(tmp_path / "source"))
             process.communicate()
             assert process.returncode == 0
-            assert time.monotonic() - begin < 5  # not the ten seconds of the copy
+            assert time.monotonic() - begin < 30  # not the minute of the copy
         (folder,) = (tmp_path / "fast").iterdir()
         assert folder.name == "made-0123456789abcdef"
         assert not [*folder.iterdir()]
