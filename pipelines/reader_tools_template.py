@@ -492,7 +492,6 @@ def _sheet(images: Any, path: str) -> None:
 
 def _serve(arguments: argparse.Namespace, out: Output) -> int:
     """Runs a tf.data service until it is interrupted."""
-    service = load_tensorflow().data.experimental.service
     if arguments.workers < 1:
         raise RefusedError(f"--workers {arguments.workers} must be 1 or more.")
     tf = load_tensorflow()
@@ -502,8 +501,7 @@ def _serve(arguments: argparse.Namespace, out: Output) -> int:
     try:
         if target is None:
             _free(arguments.port)
-            config = service.DispatcherConfig(port=arguments.port)
-            dispatcher = service.DispatchServer(config)
+            dispatcher = service.DispatchServer(service.DispatcherConfig(port=arguments.port))
             target = dispatcher.target.replace("localhost", arguments.host)
         address = target.rpartition("://")[2]
         _reach(address)
