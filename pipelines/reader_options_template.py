@@ -46,6 +46,8 @@ def change(job: Any) -> None:
     job.part = job.shard or (0, 1)
     job.numbered = bool(job.augment or job.augment_batch or (bucket and job.start_step))
     job.ranges = divide(job.shards, job.part, even=job.equal_steps)
+    if job.start_step or not {(path, num) for path, _, num, _ in job.ranges} <= {*job.shards}:
+        job.read = job.reader._records
     job.streams = job.reader._streams(job.ranges)
     job.num_batches, job.order = num_batches(job, job.part, job.batch_size, bytearray()), None
     if job.buffer and job.seed is not None:

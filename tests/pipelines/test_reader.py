@@ -364,6 +364,16 @@ class TestDamage:
         with pytest.raises(expected):
             batches(reader.dataset("train", 100, shuffle=shuffle))
 
+    @pytest.mark.parametrize("shuffle", [False, True])
+    def test_a_shard_with_more_records_raises(
+        self, damaged: tuple[types.ModuleType, Path], shuffle: bool
+    ) -> None:
+        reader, shard = damaged
+        first = shard.with_name("train-00000-of-00002.tfrecord")
+        shard.write_bytes(shard.read_bytes() + first.read_bytes())
+        with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 30"):
+            batches(reader.dataset("train", 8, shuffle=shuffle))
+
     def test_a_missing_shard_raises(self, damaged: tuple[types.ModuleType, Path]) -> None:
         reader, shard = damaged
         shard.unlink()
