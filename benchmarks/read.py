@@ -323,7 +323,6 @@ def main() -> None:
             f"{arguments.rounds} rounds, windows of {arguments.seconds} s, batches of "
             f"{arguments.batch_size}, 16 shards, {os.cpu_count()} processors"
         )
-        mixed: dict[str, dict[str, tuple[float, float]]] = {}
         for kind, snapshot in snapshots.items():
             measures = contenders(kind, snapshot, images, tfds, window)
             measured: dict[str, list[tuple[float, float]]] = {}
@@ -332,15 +331,13 @@ def main() -> None:
                 names = [*measures][turn:] + [*measures][:turn]
                 for name in names:
                     measured.setdefault(name, []).append(measures[name]())
-            form = kind.removesuffix(" gzip")  # GZIP changes no order
-            if form not in mixed:
-                copy = scratch / f"numbered-{form}"
-                mixed[form] = mixings(snapshot, copy, tfds, batch_size=window.batch_size)
-                shutil.rmtree(copy)
+            copy = scratch / "numbered"
+            mixed = mixings(snapshot, copy, tfds, batch_size=window.batch_size)
+            shutil.rmtree(copy)
             num = load_reader(snapshot).NUM_EXAMPLES["train"]
             size = sum(path.stat().st_size for path in snapshot.glob("train-*"))
             print(f"\n### {num:,} {KINDS[kind]}: {size / 1e6:.0f} MB\n")
-            print(table(measured, mixed[form]), flush=True)
+            print(table(measured, mixed), flush=True)
     if tfds:
         tfds.close()
 
