@@ -10,7 +10,7 @@ def make_runner(config: RunnerConfig) -> JobRunner:
     if isinstance(config, Direct):
         from .direct import DirectRunner
 
-        return DirectRunner(num_workers=config.workers)
+        return DirectRunner(num_workers=config.workers, beam_options=config.beam_options)
     if isinstance(config, Prism):
         from .prism import PrismRunner
 

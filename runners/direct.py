@@ -15,10 +15,12 @@ from types import TracebackType
 from typing import Any
 
 from ..schemas.errors import RecipeError, SnapshardError
+from .portable import parsed_options
 from .quiet import quiet
 from .worker_pool import WorkerPool
 
 _SAMPLE_MS = 5
+_WORKERS = ("--direct_num_workers", "--direct_running_mode")
 
 
 @dataclasses.dataclass(eq=False)
@@ -32,6 +34,7 @@ class DirectRunner:
     """
 
     num_workers: int = 1
+    beam_options: tuple[str, ...] = ()
     _pool: WorkerPool | None = dataclasses.field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
@@ -66,7 +69,19 @@ class DirectRunner:
         return True
 
     def check(self) -> None:
-        """Needs nothing that snapshard did not bring."""
+        """Looks at the options for Beam; needs nothing that snapshard did not bring.
+
+        Raises:
+            RecipeError: if Beam does not take one of them, or it would choose other workers.
+        """
+        for option in self.beam_options:
+            if option.partition("=")[0] in _WORKERS:
+                raise RecipeError(
+                    f"{option}: the workers of direct are snapshard's own processes. Say how many "
+                    "with --workers (workers=)."
+                )
+        if self.beam_options:
+            parsed_options(self.beam_options, given=self.beam_options)
 
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
@@ -125,7 +140,10 @@ class DirectRunner:
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
         options = PipelineOptions(
-            [], job_name=job_name, direct_num_workers=self.num_workers, pickle_library="cloudpickle"
+            list(self.beam_options),
+            job_name=job_name,
+            direct_num_workers=self.num_workers,
+            pickle_library="cloudpickle",
         )
         pipeline = beam.Pipeline(FnApiRunner(default_environment=environment), options=options)
         construct(pipeline)

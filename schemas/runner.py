@@ -21,9 +21,11 @@ class Direct:
 
     Args:
         workers: Worker processes; 1 is this process itself.
+        beam_options: Further options of Beam, each as ``--name=value``.
     """
 
     workers: int = pydantic.Field(default=1, ge=1, strict=True)
+    beam_options: tuple[str, ...] = ()
 
 
 @config_class

@@ -17,6 +17,8 @@ import psutil
 import pytest
 from apache_beam.runners.worker.statesampler import StateSampler
 
+from snapshard.pipelines.engines import runner_config
+from snapshard.runners.choose import make_runner
 from snapshard.runners.direct import DirectRunner
 from snapshard.schemas.errors import DataError, RecipeError, RunnerError
 
@@ -244,3 +246,28 @@ def test_workers_do_not_outlive_a_killed_driver(tmp_path: Path) -> None:
 def test_a_wrong_number_of_workers_is_a_usage_error(num_workers: Any) -> None:
     with pytest.raises(RecipeError, match="workers="):
         DirectRunner(num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_options_reach_beam(tmp_path: Path, num_workers: int) -> None:
+    """Beam writes the profile of each bundle, where it is told to."""
+    options = ("--profile_cpu", f"--profile_location={tmp_path}/profiles")
+    config = runner_config("direct", workers=num_workers, beam_options=options)
+    runner = make_runner(config)
+    runner.check()
+    runner.run(_job(tmp_path), job_name="test")
+    assert len(_processes_used(tmp_path)) == num_workers
+    assert any(path.is_file() for path in (tmp_path / "profiles").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--direct_running_mode=multi_processing", "snapshard's own.*--workers"),
+        ("--direct_num_workers=2", "snapshard's own.*--workers"),
+        ("--num_workers=many", "invalid int value: 'many'"),
+    ],
+)
+def test_unfit_options_are_usage_errors(option: str, words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        DirectRunner(beam_options=(option,)).check()
