@@ -6,6 +6,7 @@ too, that every worker reaches it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,7 +16,7 @@ import time
 import uuid
 from typing import Any
 
-from ..schemas.errors import RecipeError, RunnerError, SnapshardError
+from ..schemas.errors import RecipeError, RunnerError, SnapshardError, StorageError
 from ..schemas.fingerprint import library_versions
 from ..schemas.naming import join
 from ..schemas.runner import JobRunner, RunnerConfig
@@ -61,9 +62,14 @@ def check_runner(config: RunnerConfig, out: str | None = None) -> RunnerReport:
     with tempfile.TemporaryDirectory(prefix="snapshard-") as local:
         folder = join(local if out is None else storage.absolute(out), f".check-{uuid.uuid4().hex}")
         try:
-            return _run(runner, folder)
-        finally:
-            storage.remove_tree(folder)
+            report = _run(runner, folder)
+        except BaseException:
+            # What a worker met there is told, not that nothing can be removed either.
+            with contextlib.suppress(StorageError):
+                storage.remove_tree(folder)
+            raise
+        storage.remove_tree(folder)
+        return report
 
 
 def _run(runner: JobRunner, folder: str) -> RunnerReport:

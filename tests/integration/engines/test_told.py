@@ -1,5 +1,6 @@
 """What goes wrong in a worker of an engine is told in our words, once."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +27,25 @@ def test_failure_in_a_worker(lab: Any, prism_program: Path, tmp_path: Path) -> N
     assert last.startswith(f"error: Cannot write {in_the_way}/")
     assert last.endswith("a part of the path is a file, expected a folder. Choose another place.")
     assert "Traceback" not in done.stderr
+
+
+def test_check_of_an_engine(lab: Any, prism_program: Path, tmp_path: Path) -> None:
+    team = tmp_path / "team.toml"
+    team.write_text(f'runner = "prism"\nbinary = "{prism_program}"\n')
+    out = tmp_path / "out"
+    out.mkdir()
+    done = lab.run_cli("check-runner", team, "--out", out)
+    assert done.returncode == 0, done.stderr
+    *workers, last = done.stdout.splitlines()
+    assert workers
+    assert all(re.fullmatch(r"worker: \S+, process \d+", line) for line in workers)
+    assert re.fullmatch(rf"{team} can run builds: a small job took [\d.]+ s", last)
+    assert not list(out.iterdir())
+    out.rmdir()
+    out.touch()
+    done = lab.run_cli("check-runner", team, "--out", out)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        rf"error: On the worker \S+: Cannot write {out}/\S+: a part of the path is a file, .*\n",
+        done.stderr,
+    ), done.stderr
