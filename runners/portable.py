@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from ..schemas import errors
-from ..schemas.errors import RecipeError, RunnerError, SnapshardError
+from ..schemas.errors import RecipeError, RunnerError, SnapshardError, StorageError
 from .job_server import JobServer
 from .quiet import quiet, quiet_threads
 
@@ -26,6 +26,12 @@ _RAISED = re.compile(
     re.DOTALL,
 )
 _LAST_WORDS = 2000
+_ABSENT = "it does not exist"
+_UNSEEN = (
+    "Or the worker of {} that looked for it does not see this storage: source, output and "
+    "workspace have to be where every worker reaches them, on an object store or on a network "
+    "filesystem that is mounted at the same path everywhere."
+)
 
 
 class PortableRunner:
@@ -140,6 +146,8 @@ class PortableRunner:
 
     def _explained(self, text: str, *, job_name: str) -> SnapshardError:
         own = own_error(text)
+        if isinstance(own, StorageError) and not self.shares_memory and _ABSENT in str(own):
+            return StorageError(f"{own} {_UNSEEN.format(self.name)}")
         if own is not None:
             return own
         if self._server is not None and self._server.exit_code is not None:

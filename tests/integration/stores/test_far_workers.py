@@ -13,8 +13,10 @@ import psutil
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.check_runner import check_runner
 from snapshard.pipelines.staging import load_recipe_file
 from snapshard.pipelines.verify import verify
+from snapshard.schemas.errors import RunnerError, StorageError
 from snapshard.schemas.progress import Silent
 
 from ..engines.conftest import prism_program
@@ -127,3 +129,28 @@ def test_every_step(
     assert any("/staged/" in path for path in fetched)
     content = stored("s3://bucket/out").values()
     assert not [one for one in content if KEY.encode() in one or SECRET.encode() in one]
+
+
+@pytest.mark.parametrize("hidden", ["out", "data"])
+def test_a_disk_that_workers_do_not_see(
+    prism_program: Path, far_pool: Callable[[Path], str], tmp_path: Path, hidden: str
+) -> None:
+    """A network disk would do, so such a place is tried; what fails says that it may be this."""
+    for name in ("out", "data"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data" / "0.csv").write_text("number\n1\n2\n")
+    address = far_pool(tmp_path / hidden)
+    runner = ss.Prism(
+        binary=str(prism_program),
+        beam_options=("--environment_type=EXTERNAL", f"--environment_config={address}"),
+    )
+    recipe = ss.Recipe(name="far", source=ss.Csv(str(tmp_path / "data")))
+    with pytest.raises(StorageError) as raised:
+        ss.build(recipe, tmp_path / "out", runner=runner)
+    told = str(raised.value)
+    assert told.startswith(f"Cannot read {tmp_path / hidden}/")
+    assert "the worker of prism that looked for it does not see this storage" in told
+    assert not list((tmp_path / "out" / "far").glob("*/manifest.json"))
+    if hidden == "out":
+        with pytest.raises(RunnerError, match=r"Of 16 files .* 0 are seen from here"):
+            check_runner(runner, str(tmp_path / "out"))
