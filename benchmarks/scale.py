@@ -6,6 +6,7 @@ step of a build calls, reading, checking and decoding the files, choosing the co
 the splits, and writing the plan. Simulated are the counts (multinomial, of uniform keys; bytes by
 the normal law of their number) and what the entries of runs say. The runs that the plan step
 samples are real files; others, and all key files, do not exist, so that reading one would fail.
+A plan that takes over 2 GB of memory or 60 s ends it with exit code 1.
 
     python benchmarks/scale.py
     python benchmarks/scale.py --records 1e8 --blocks 1e4
@@ -65,6 +66,10 @@ KEY_BYTES = 34
 BIN_BYTES = 34
 RUN_BYTES = 150
 """In a summary, its batches apart."""
+
+MAX_SECONDS = 60
+MAX_BYTES = 2 * 10**9
+"""The limits of a plan, imports included: beyond them the benchmark fails."""
 
 CLASS_A, CLASS_B = 0.005 / 1000, 0.0004 / 1000
 """Dollars a request, list price of Cloud Storage and of S3 Standard; as docs/dataflow.md."""
@@ -225,6 +230,17 @@ def plan(folder: str, name: str) -> None:
         f"{processor:.1f} s of processor), peak {peak_bytes() / 1e6:,.0f} MB "
         f"({before / 1e6:,.0f} MB of it imports)"
     )
+    check_limits(seconds, peak_bytes())
+
+
+def check_limits(seconds: float, num_bytes: int) -> None:
+    """Ends with exit code 1 where planning took more than it may."""
+    if seconds > MAX_SECONDS or num_bytes > MAX_BYTES:
+        sys.exit(
+            f"Planning took {seconds:.1f} s and {num_bytes / 1e6:,.0f} MB. Its limits are "
+            f"{MAX_SECONDS} s and {MAX_BYTES / 1e6:,.0f} MB: what made it slower or larger has to "
+            "be found, on an idle machine first."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,6 +52,15 @@ def test_the_costs_of_scale_are_those_of_the_document() -> None:
     assert table in (BENCHMARKS.parent / "docs" / "scale.md").read_text()
 
 
+@pytest.mark.parametrize(("seconds", "num_bytes"), [(60.1, 10**9), (1.0, 2_001_000_000)])
+def test_a_plan_beyond_its_limits_fails(seconds: float, num_bytes: int) -> None:
+    scale = load("scale")
+    scale.check_limits(60.0, 2 * 10**9)
+    with pytest.raises(SystemExit, match=r"Its limits are 60 s and 2,000 MB") as ended:
+        scale.check_limits(seconds, num_bytes)
+    assert str(ended.value.code).startswith("Planning took ")  # a text, so exit code 1
+
+
 @pytest.mark.slow  # writes 64 runs of 1 MiB; imports in two processes
 def test_planning_at_scale_runs(tmp_path: Path) -> None:
     done = subprocess.run(
