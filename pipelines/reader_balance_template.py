@@ -11,7 +11,6 @@ import functools
 import itertools
 import math
 import operator
-import os
 import random
 import threading
 import types
@@ -320,7 +319,7 @@ class _Records:
         self._is_gzip = job.reader.COMPRESSION == "gzip"
         self._read: dict[int, _Read] = {}
         self._locks = [threading.Lock() for _ in self._paths]
-        room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        room = job.reader._beside("reader_options").free_memory()
         self.num_bytes = int(index[:, 1].sum())
         if self._is_gzip and self.num_bytes > room:
             text = (

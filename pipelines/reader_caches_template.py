@@ -70,7 +70,7 @@ def _decoded(job: Any) -> None:
     spec = tf.nest.flatten(found.element_spec)
     fixed = all(isinstance(one, tf.TensorSpec) and None not in one.shape[1:] for one in spec)
     sizes = [math.prod(one.shape[1:]) * one.dtype.size for one in spec] if fixed else []
-    _warn(job, sum(sizes) or job.reader.RECORD_BYTES)
+    _warn(job, 2 * (sum(sizes) or job.reader.RECORD_BYTES))  # twice while it is filled
     whole = found.rebatch(num).cache()
     variant, spec = tf.data.experimental.to_variant(whole), whole.element_spec
     first, numbered = job.ranges[0][-1], job.numbered
@@ -100,8 +100,9 @@ def _decoded(job: Any) -> None:
 def _warn(job: Any, each: int) -> None:
     """Warns where there is no room for so many bytes of each record."""
     num_bytes = each * sum(take for _, _, take, _ in job.ranges)
-    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if job.cache not in ("memory", "decoded"):
+    if job.cache in ("memory", "decoded"):
+        room = job.reader._beside("reader_options").free_memory()
+    else:
         room = shutil.disk_usage(job.cache).free
     if num_bytes > room:
         text = f"cache={job.cache!r}: it takes {num_bytes:,} bytes, and there are {room:,}."

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -47,7 +48,7 @@ def change(job: Any) -> None:
     job.numbered = bool(job.augment or job.augment_batch or (bucket and job.start_step))
     job.ranges = divide(job.shards, job.part, even=job.equal_steps)
     if job.start_step or not {(path, num) for path, _, num, _ in job.ranges} <= {*job.shards}:
-        job.read = job.reader._records
+        job.read = functools.partial(job.reader._records, whole=False)
     job.streams = job.reader._streams(job.ranges)
     job.num_batches, job.order = num_batches(job, job.part, job.batch_size, bytearray()), None
     if job.buffer and job.seed is not None:
@@ -309,6 +310,17 @@ def _spec(is_ragged: bool, value: Any) -> Any:
 def as_it_is(*batch: Any) -> Any:
     """In place of what finishes batches, where they are finished already."""
     return batch[0] if len(batch) == 1 else batch
+
+
+def free_memory() -> int:
+    """Bytes of memory that are free, or what this container is limited to."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with contextlib.suppress(OSError), open("/proc/meminfo") as file:
+        sizes += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError), open(f"/sys/fs/cgroup/{limit}") as file:
+            sizes.append(int(file.read()))  # or the word "max"
+    return min(sizes)
 
 
 def _kept(make: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:

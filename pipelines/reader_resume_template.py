@@ -60,10 +60,11 @@ def going_on(job: Any, stages: list[tuple[int, int, int]]) -> tuple[int, _Epoch,
         _tell(job, first, len(job.ranges), over)
         return number, same, num
     ranges, gaps = _options(job).left(job, job.part, done)
-    _tell(job, sum(done), len(ranges), sum(skip for _, skip, _, _ in ranges) + len(gaps))
     if "plan" in vars(job):  # what opens ranges for the streams opens these
         ranges = streams.placed(ranges, job.root)
         job.plan.is_placed &= all(skip < 0 for _, skip, _, _ in ranges)
+    over = sum(max(0, skip) for _, skip, _, _ in ranges)  # below 0: begun at a byte
+    _tell(job, sum(done), len(ranges), over + len(gaps))
     rest = _other(job, ranges, _without(job.read_uncached, gaps))
 
     def epoch(seed: Any) -> tf.data.Dataset:

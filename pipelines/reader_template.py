@@ -101,15 +101,14 @@ def dataset(
 ) -> tf.data.Dataset:
     """Batches of one split, prefetched, with their exact number as cardinality.
 
-    An epoch gives every record once and ends with a short batch, if need be; no batch spans two
-    epochs. A shard that is damaged or lacks records raises in mid-epoch: nothing is passed over.
-    Options from ``shard`` on are in ``reader_options.py`` and what else lies beside this file.
+    An epoch gives every record once; its last batch may be short. A shard that is damaged or lacks
+    records raises in mid-epoch. Options from ``shard`` on are in the files beside this one.
 
     Args:
         split: One of ``NUM_EXAMPLES``.
         batch_size: Records in a batch.
         shuffle: A new order, and batches of new composition, in every epoch; None: for "train".
-            True keeps 16 MiB of records, 16,384 at most (shards are shuffled); a number, so many.
+            True keeps 16 MiB of records, or four batches, 16,384 at most; a number, so many.
         seed: Fixes the shuffled order: the same in every process, and of 2, 3, 4, 6, 8, 12 or 24
             workers together, another in every epoch and every pass (each epoch of ``fit``). Needs
             ``reader_streams.py``. Without one, shards may overtake each other, which is faster.
@@ -180,8 +179,7 @@ def dataset(
     firsts = itertools.accumulate((num for _, num in job.shards), initial=0)
     job.ranges = [(path, 0, num, next(firsts)) for path, num in job.shards]
     job.streams, job.num_open = _streams(job.ranges), _OPEN_SHARDS
-    job.read = functools.partial(_records, whole=True)
-    job.ahead = functools.partial(tf.data.Dataset.take, count=-1)
+    job.read, job.ahead = _records, functools.partial(tf.data.Dataset.take, count=-1)
     job.buffer, job.epoch = _buffer(split, shuffle, batch_size), functools.partial(_batches, job)
     job.last = functools.partial(tf.data.Dataset.prefetch, buffer_size=tf.data.AUTOTUNE)
     job.num_batches = (NUM_EXAMPLES[split] + (not drop_remainder) * (batch_size - 1)) // batch_size
@@ -305,25 +303,22 @@ def _streams(ranges: list[_Range]) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(tuple(map(tf.constant, columns, dtypes)))
 
 
-def _records(path: Any, skip: Any, take: Any, *_: Any, whole: bool = False) -> tf.data.Dataset:
+def _records(path: Any, skip: Any, take: Any, *_: Any, whole: bool = True) -> tf.data.Dataset:
     """The serialized examples of one range; fewer raise, as do more of a whole shard."""
     kind = "GZIP" if COMPRESSION == "gzip" else ""
     remote = tf.strings.regex_full_match(path, "[a-z0-9]+://.*")
     size = tf.where(remote, tf.constant(_FETCH_BYTES, tf.int64), _READ_BYTES)
-    # tf.data.TFRecordDataset is a flat_map over names: one more stage for each record
     variant = tf.raw_ops.TFRecordDataset(filenames=path, compression_type=kind, buffer_size=size)
     records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-    if not whole:  # the two would cost half a microsecond a record
-        records = records.skip(skip).take(take)
+    records = records if whole else records.skip(skip).take(take)  # two stages more for each
     return records.apply(tf.data.experimental.assert_cardinality(take))
 
 
 def _batches(job: Any, seed: Any) -> tf.data.Dataset:
     """Batches of serialized examples, in an order and a composition that the seed decides.
 
-    Records are shuffled within a window of each open shard. From there they travel in chunks of
-    an eighth of a batch or less, which costs less than one by one. The rest of the buffer
-    shuffles the chunks of all shards, and batches are cut from their stream.
+    Records are shuffled within a window of each open shard. From there they travel in chunks of an
+    eighth of a batch or less, cheaper than one by one, which the rest of the buffer shuffles.
     """
     options = {"batch_size": job.batch_size, "drop_remainder": job.drop_remainder}
     if not job.buffer:
@@ -574,7 +569,7 @@ def _cut(serialized: Any, features: dict[str, dict[str, Any]]) -> dict[str, Any]
     fits = tf.debugging.Assert(tf.reduce_all(tf.strings.length(serialized) == length), other)
     with tf.control_dependencies([fits]):  # with fixed_length= it would fill all with zeros first
         content = tf.io.decode_raw(serialized, tf.uint8)
-    content = tf.ensure_shape(content, [serialized.shape[0], length])
+    content = tf.reshape(content, [serialized.shape[0] or -1, length])
     same, values, begin = [], {}, 0
     for name, head, size in LAYOUT:
         end = begin + len(head)

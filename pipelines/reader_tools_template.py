@@ -44,7 +44,6 @@ from .reader_timing_template import (
 
 _SAMPLE_BYTES = 32 * MB  # of records that are written anew to compare compressions
 _PIECE_BYTES = 64 << 10  # at a time from a throttled file
-_STOP = 10  # seconds in which a tf.data service may end what it has begun
 
 
 def _benchmark(arguments: argparse.Namespace, out: Output) -> int:
@@ -508,28 +507,19 @@ def _serve(arguments: argparse.Namespace, out: Output) -> int:
         config = service.WorkerConfig(
             dispatcher_address=address, worker_address=f"{arguments.host}:%port%"
         )
-        workers = [service.WorkerServer(config) for _ in range(arguments.workers)]
+        servers = [dispatcher, *(service.WorkerServer(config) for _ in range(arguments.workers))]
     except tf.errors.OpError as error:
         raise RefusedError(f"the service cannot be started: {_reason(error)}") from None
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    out.facts |= {"address": target, "workers": len(workers)}
-    out.say(f"{target}, workers: {len(workers)}; Ctrl-C ends it")
+    out.facts |= {"address": target, "workers": len(servers) - 1}
+    out.say(f"{target}, workers: {len(servers) - 1}; Ctrl-C ends it")
     out.end()
     sys.stdout.flush()
     while not ended.wait(3600):
         pass
-    _end(workers if dispatcher is None else [*workers, dispatcher])
-    return 0
-
-
-def _end(servers: Sequence[Any]) -> None:
-    """Ends the process; a server's stop waits without end for what a client still asks of it."""
-    stopping = threading.Thread(target=lambda: [one.stop() for one in servers], daemon=True)
-    stopping.start()
-    stopping.join(_STOP)
-    os._exit(0)
+    os._exit(0)  # the servers' stop() waits for what clients still ask, and holds Python meanwhile
 
 
 def _free(port: int) -> None:

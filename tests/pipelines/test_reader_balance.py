@@ -487,6 +487,23 @@ class TestMix:
         assert run(7, 1) != run(8, 1)
         assert len({tuple(run(None, 1)) for _ in range(4)}) > 1
 
+    def test_of_two_snapshots(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        readers = []
+        for number, begin in enumerate((0, 1_000)):
+            records = [{"id": begin + i, "label": i % 2} for i in range(200)]
+            features = {"id": Scalar(dtype="int64"), "label": ClassLabel(names=("a", "b"))}
+            folder, mark = tmp_path / str(number), f"{number:016x}"
+            splits = {"train": [records[:90], records[90:]]}
+            readers.append(write_snapshot(folder, features, splits, fingerprint=mark))
+        parts = [reader.dataset("train", 8, seed=3, epochs=None) for reader in readers]
+        dataset = readers[0]._beside("reader_balance").mix(parts, [3, 1], 16, seed=1)
+        found = [int(i) for batch in dataset.take(50) for i in batch["id"]]
+        first, second = ([i for i in found if (i < 1_000) == own] for own in (True, False))
+        assert abs(len(first) - 600) <= 6
+        assert sorted(first[:200]) == list(range(200)), "each in its own order"
+        assert sorted(second) == sorted({*second}), "none twice in an epoch of its own"
+        assert {*second} <= {*range(1_000, 1_200)}
+
     def test_of_a_reader_with_lists(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
         features = {"id": Scalar(dtype="int64"), "list": Tensor(dtype="int64", shape=(None,))}
         records = [{"id": i, "list": list(range(i % 5))} for i in range(60)]

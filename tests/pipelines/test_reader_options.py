@@ -1,8 +1,11 @@
 """What the options of an emitted reader do: which records come, in which order, how often."""
 
+import io
 import math
+import os
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -159,11 +162,40 @@ class TestCache:
         del broken_off
 
     def test_a_warning_where_it_cannot_fit(
-        self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+        self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(reader, "RECORD_BYTES", 1 << 50)
         with pytest.warns(ResourceWarning, match="it takes"):
             reader.dataset("test", 3, cache="memory", shuffle=False)
+        with pytest.warns(ResourceWarning, match="cache='.*here': it takes"):
+            reader.dataset("test", 3, cache=str(tmp_path / "here"), shuffle=False)
+
+    @pytest.mark.parametrize("times", [1, 3])
+    def test_decoding_takes_it_twice(
+        self,
+        images: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        recwarn: pytest.WarningsRecorder,
+        times: int,
+    ) -> None:
+        reader, pixels = images
+        free = times * (pixels.nbytes + 8 * len(pixels))
+        monkeypatch.setattr(reader._beside("reader_options"), "free_memory", lambda: free)
+        reader.dataset("train", 8, cache="decoded")
+        told = [one for one in recwarn if "cache='decoded': it takes" in str(one.message)]
+        assert len(told) == (times == 1)
+
+    def test_what_is_free(self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No more than a container is limited to."""
+        free = reader._beside("reader_options").free_memory
+        assert 1 << 20 < free() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        limits = {"memory.max": "max", "memory/memory.limit_in_bytes": "77"}
+
+        def opened(path: str) -> io.StringIO:
+            return io.StringIO(limits.get(path.removeprefix("/sys/fs/cgroup/"), ""))
+
+        monkeypatch.setitem(free.__globals__, "open", opened)
+        assert free() == 77
 
 
 class TestDecoded:
@@ -385,10 +417,28 @@ class TestTheEnd:
         assert not reader.dataset("train", 16).options().deterministic
         assert sorted(ids(dataset)) == list(range(TOTAL))
 
-    def test_batches_lie_on_a_device(self, reader: types.ModuleType) -> None:
-        dataset = reader.dataset("train", 16, prefetch_to_device="/CPU:0")
-        assert sorted(ids(dataset)) == list(range(TOTAL))
-        assert next(iter(dataset))["id"].device.endswith("CPU:0")
+    @pytest.mark.slow  # another process, which has two devices
+    def test_batches_lie_on_a_device(self, folder: Path, reader: types.ModuleType) -> None:
+        assert reader.NUM_EXAMPLES
+        program = (
+            "import sys\n"
+            f"sys.path.insert(0, {str(folder)!r})\n"
+            "import reader, tensorflow as tf\n"
+            "(cpu,) = tf.config.list_physical_devices('CPU')\n"
+            "two = [tf.config.LogicalDeviceConfiguration()] * 2\n"
+            "tf.config.set_logical_device_configuration(cpu, two)\n"
+            "for options in ({}, {'prefetch_to_device': '/CPU:1'}):\n"
+            "    dataset = reader.dataset('train', 16, **options)\n"
+            "    batches = list(dataset)\n"
+            "    print(*{one['id'].device[-5:] for one in batches}, int(dataset.cardinality()))\n"
+            "    print(sorted(int(i) for one in batches for i in one['id']) == [*range(TOTAL)])\n"
+        ).replace("TOTAL", str(TOTAL))
+        done = subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        )
+        plain, all_of_them, there, all_there = done.stdout.splitlines()
+        assert (plain, there) == (f"CPU:0 {-(-TOTAL // 16)}", "CPU:1 -2")
+        assert (all_of_them, all_there) == ("True", "True")
 
     @pytest.mark.parametrize(
         ("options", "words"),
@@ -448,3 +498,30 @@ def test_the_order_may_be_left_open(reader: types.ModuleType) -> None:
         dataset = reader.dataset("train", 8, seed=1, deterministic=deterministic)
         assert dataset.options().deterministic == deterministic
         assert sorted(ids(dataset)) == list(range(TOTAL))
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_who_is_late_is_waited_for_or_overtaken(
+    reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch, deterministic: bool
+) -> None:
+    """The first record of the first shard takes a second; a seventh of the records are there."""
+    read = reader._records
+
+    def late(path: Any, *stream: Any, **options: Any) -> tf.data.Dataset:
+        is_late = tf.strings.regex_full_match(path, ".*-00000-of-.*")
+
+        def wait(number: Any, record: Any) -> Any:
+            tf.numpy_function(
+                lambda late: time.sleep(late) or [],
+                [tf.cast(is_late & (number == 0), tf.float64)],
+                [],
+            )
+            return record
+
+        return read(path, *stream, **options).enumerate().map(wait)
+
+    monkeypatch.setattr(reader, "_records", late)
+    found = ids(reader.dataset("train", 8, shuffle=16, deterministic=deterministic))
+    assert sorted(found) == list(range(TOTAL))
+    (first, *_) = (place for place, number in enumerate(found) if number < LENGTHS[0])
+    assert first < 40 if deterministic else first > 120

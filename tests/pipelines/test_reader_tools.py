@@ -10,9 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -506,15 +504,41 @@ def test_bench_of_an_older_snapshot_says_so(
 
 
 class TestServe:
-    def test_ends_though_a_server_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A server that waits for its clients' requests held the process for minutes."""
-        stopped, codes = threading.Event(), list[int]()
-        server = types.SimpleNamespace(stop=lambda: stopped.wait(60))
-        monkeypatch.setattr(tools, "_STOP", 0.01)
-        monkeypatch.setattr(os, "_exit", codes.append)
-        tools._end([server])
-        assert codes == [0]
-        stopped.set()
+    @pytest.mark.slow  # two processes that load TensorFlow
+    def test_ends_while_a_client_waits(self, numbers: Path) -> None:
+        """TensorFlow's own stop waits for the answer, which never comes."""
+        started = child(numbers, "serve", "--json")
+        asks = (
+            "import sys, tensorflow as tf\n"
+            "none = tf.data.Dataset.counter().filter(lambda number: number < 0)\n"
+            "service = tf.data.experimental.service\n"
+            "none = none.apply(service.distribute('parallel_epochs', sys.argv[1]))\n"
+            "iterator = iter(none)\n"
+            "print('asks', flush=True)\n"
+            "next(iterator)\n"
+        )
+        client: subprocess.Popen[str] | None = None
+        try:
+            assert started.stdout is not None
+            address = json.loads(started.stdout.readline())["address"]
+            client = subprocess.Popen(
+                [sys.executable, "-c", asks, address],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            assert client.stdout is not None
+            assert client.stdout.readline() == "asks\n"
+            time.sleep(1)
+            started.terminate()
+            _, errors = started.communicate(timeout=30)
+            assert (started.returncode, errors) == (0, "")
+            assert client.poll() is None, "it still waited"
+        finally:
+            for process in (started, client):
+                if process is not None:
+                    process.kill()
+                    process.communicate()
 
     @pytest.mark.slow  # a process that loads TensorFlow
     @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
