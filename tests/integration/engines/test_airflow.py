@@ -13,6 +13,7 @@ import pytest
 from snapshard.pipelines.airflow import dag
 from snapshard.pipelines.build import build
 from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.steps import STEPS
 
 ROOT = Path(__file__).parents[3]
 RECIPE = """
@@ -30,7 +31,7 @@ made = dag(
     {out!r},
     dag_id="table",
     python={python!r},
-    parts=2,
+    {parts}
     retries=1,
     retry_delay=datetime.timedelta(seconds=1),
 )
@@ -51,7 +52,7 @@ _TOLD = re.compile(r'(\{"num_\w+": .*?\}) +\[airflow\.task')
 class Airflow:
     """An installation with one DAG, and a database in a file."""
 
-    def __init__(self, python: Path, folder: Path, recipe: Path) -> None:
+    def __init__(self, python: Path, folder: Path, recipe: Path, *, parts: str = "") -> None:
         self._python = python
         self.folder = folder
         self.out = folder / "out"
@@ -64,7 +65,7 @@ class Airflow:
         failing = folder / "python"
         failing.write_text(FAILING.format(folder=folder, python=sys.executable))
         failing.chmod(0o755)
-        text = DAG.format(recipe=str(recipe), out=str(self.out), python=str(failing))
+        text = DAG.format(recipe=str(recipe), out=str(self.out), python=str(failing), parts=parts)
         (dags / "table.py").write_text(text)
         self._environment = {
             **os.environ,
@@ -101,7 +102,7 @@ def test_a_dag_fails_goes_on_and_reuses(airflow_python: Path, tmp_path: Path) ->
     recipe = tmp_path / "recipe.py"
     recipe.write_text(RECIPE)
     (tmp_path / "rows.csv").write_text("\n".join(["number", *map(str, range(1000))]))
-    installed = Airflow(airflow_python, tmp_path, recipe)
+    installed = Airflow(airflow_python, tmp_path, recipe, parts="parts=2,")
     no_room = tmp_path / "no-room"
     no_room.touch()
 
@@ -133,6 +134,23 @@ def test_a_dag_fails_goes_on_and_reuses(airflow_python: Path, tmp_path: Path) ->
         ("verify", False),
         ("publish", False),
     ], printed
+    expected = build(load_recipe_file(recipe), tmp_path / "built")
+    made = Path(told[-1]["path"], "manifest.json").read_bytes()
+    assert made == Path(expected.path, "manifest.json").read_bytes()
+
+
+@pytest.mark.engine
+@pytest.mark.slow  # Airflow starts twice, and snapshard for each task
+def test_a_dag_without_parts(airflow_python: Path, tmp_path: Path) -> None:
+    """As the documents have it: a task for each step, none of them mapped."""
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(RECIPE)
+    (tmp_path / "rows.csv").write_text("\n".join(["number", *map(str, range(1000))]))
+    printed, told = Airflow(airflow_python, tmp_path, recipe).test_dag()
+    assert "state=success" in printed
+    assert [(one["step"], one["part"]) for one in told] == [(step, None) for step in STEPS], printed
+    # The recipe has nothing to analyze.
+    assert [one["step"] for one in told if one["reused"]] == ["analyze"]
     expected = build(load_recipe_file(recipe), tmp_path / "built")
     made = Path(told[-1]["path"], "manifest.json").read_bytes()
     assert made == Path(expected.path, "manifest.json").read_bytes()
