@@ -124,10 +124,29 @@ class FlinkCluster:
         return sum(process.poll() is None for process in self.task_managers)
 
     def workers(self) -> list[psutil.Process]:
-        """The Python workers that the pool has started for jobs under way."""
+        """The Python workers that the pool has started and that have not ended, youngest last.
+
+        Each job has its own; those of an earlier one may linger.
+        """
+        found = []
         with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self._pool.pid).children(recursive=True)
-        return []
+            for process in psutil.Process(self._pool.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    # The pool does not take notice of those that were killed.
+                    if process.status() != psutil.STATUS_ZOMBIE:
+                        found.append(process)
+        return sorted(found, key=lambda process: process.create_time())
+
+    def running_job(self) -> str:
+        """The id of the job under way."""
+        jobs = self.overview("jobs/overview")["jobs"]
+        (found,) = [job["jid"] for job in jobs if job["state"] == "RUNNING"]
+        return str(found)
+
+    def failures(self, job: str) -> list[str]:
+        """What parts of a job have failed of, which began anew then."""
+        history = self.overview(f"jobs/{job}/exceptions")["exceptionHistory"]
+        return [entry["exceptionName"] for entry in history["entries"]]
 
     def overview(self, path: str = "overview") -> Any:
         """What the web address tells."""

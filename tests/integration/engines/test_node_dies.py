@@ -101,7 +101,8 @@ def kill_working_machine(cluster: FlinkCluster) -> None:
 
 
 def kill_python_worker(cluster: FlinkCluster) -> None:
-    os.kill(cluster.workers()[0].pid, signal.SIGKILL)
+    # Those of the job before may be there, with nothing to do.
+    os.kill(cluster.workers()[-1].pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +136,11 @@ def test_job_goes_on(
         text=True,
         start_new_session=True,
     )
+    struck = []
     try:
         for (pattern, number), kill in ((RUNS, first), (SHARDS, second)):
             wait_for(tmp_path / "slow" / ".work", pattern, number, process=process)
+            struck.append(cluster.running_job())
             kill(cluster)
         stdout, stderr = process.communicate(timeout=240)
     finally:
@@ -146,6 +149,8 @@ def test_job_goes_on(
             process.communicate()
     done = subprocess.CompletedProcess([], process.returncode, stdout, stderr)
     path = Path(lab.last_json(done)["path"])
+    assert len(set(struck)) == 2
+    assert all(cluster.failures(job) for job in struck), "what was killed was not at work"
     assert lab.hashes(str(path)) == undisturbed
     found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
     assert found == {*undisturbed, "build.json"}
