@@ -119,14 +119,22 @@ def test_random_moments(projects: Projects, tmp_path: Path) -> None:
     assert number < 10 * NUM_MOMENTS
 
 
-@pytest.mark.slow  # worker processes, each of which loads Beam
+@pytest.mark.slow  # worker processes, each of which loads Beam, of eight builds
 def test_kills_with_two_workers(projects: Projects, tmp_path: Path) -> None:
     """The workers of a killed driver are at work for a second yet when the next build begins."""
     project = projects["table"]
-    runs = [name for name in project.names if re.fullmatch(r"runs/.*(?<!keys)\.json", name)]
-    shards = [name for name in project.names if name.startswith("shards/")]
-    project.kill(tmp_path, Stop(runs[1], "before"), workers=2)
-    project.kill(tmp_path, Stop(shards[0], "after"), workers=2)
+    kinds = (
+        (r"runs/.*(?<!keys)\.json", "before"),
+        (r"summaries/.*", "before"),
+        (r"plans/.*", "halfway"),
+        (r"shards/.*", "after"),
+        (r"SNAPSHOT/manifest\.json", "before"),
+        (r"SNAPSHOT/manifest\.json", "after"),
+        (r"latest\.json", "halfway"),
+    )
+    for kind, when in kinds:
+        name = [name for name in project.names if re.fullmatch(kind, name)][-1]
+        project.kill(tmp_path, Stop(name, when), workers=2)
     project.go_on(tmp_path, workers=2)
 
 
