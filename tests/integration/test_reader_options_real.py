@@ -248,6 +248,12 @@ class TestCopies:
             assert len([*(tmp_path / "cache").glob("*.index")]) == 5
             assert kind.keys(seed=2, cache=cache) == kind.keys(seed=2)
 
+    def test_examples_kept_decoded(self, kind: Kind) -> None:
+        found = kind.keys(seed=2, epochs=2, cache="decoded")
+        assert sorted(found[: kind.num]) == sorted(found[kind.num :]) == kind.all
+        assert found[: kind.num] != found[kind.num :]
+        assert kind.keys(shuffle=False, cache="decoded") == kind.stored
+
     def test_local_copies_give_the_same(self, kind: Kind, tmp_path: Path) -> None:
         plain = kind.keys(seed=2, epochs=2)
         assert kind.keys(seed=2, epochs=2, local_copy=str(tmp_path)) == plain
@@ -436,6 +442,20 @@ class TestLists:
         assert len(batches) == (num // BATCH if drop else -(-num // BATCH))
         assert found <= expected
         assert drop or found == expected
+
+
+def test_packed(kinds: dict[str, Kind]) -> None:
+    """Every list of tokens once, whole, in rows of one length."""
+    kind = kinds["sequences"]
+    wanted = sorted(r["tokens"].tolist() for r in kind.records(shuffle=False) if len(r["tokens"]))
+    found = []
+    for batch in kind.dataset(pack=64, columns=["tokens"], seed=1):
+        assert batch["tokens"].shape[1] == 64
+        for row, segments in zip(
+            batch["tokens"].numpy(), batch["tokens_segment_ids"].numpy(), strict=True
+        ):
+            found += [row[segments == n].tolist() for n in range(1, segments.max() + 1)]
+    assert sorted(found) == wanted
 
 
 class TestTogether:

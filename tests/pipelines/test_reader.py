@@ -382,6 +382,25 @@ class TestDamage:
 
 
 class TestArguments:
+    @pytest.mark.parametrize(
+        ("record_bytes", "batch_size", "records"),
+        [(100, 128, 16_384), (12_288, 128, 1_365), (110_000, 256, 1_024), (1, 8_192, 16_384)],
+    )
+    def test_the_default_buffer(
+        self,
+        reader: types.ModuleType,
+        monkeypatch: pytest.MonkeyPatch,
+        record_bytes: int,
+        batch_size: int,
+        records: int,
+    ) -> None:
+        """16 MiB, four batches where that is more, and never over 16,384 records."""
+        monkeypatch.setattr(reader, "RECORD_BYTES", record_bytes)
+        monkeypatch.setattr(reader, "NUM_EXAMPLES", {"train": 10**9, "test": 10**9})
+        assert reader._buffer("train", None, batch_size) == records
+        assert reader._buffer("test", None, batch_size) == 0
+        assert reader._buffer("test", True, batch_size) == records
+
     def test_an_unknown_split(self, reader: types.ModuleType) -> None:
         with pytest.raises(ValueError, match="no split 'valid', only train, test, none"):
             reader.dataset("valid", 8)
