@@ -9,6 +9,7 @@ from typing import Any
 
 from ..schemas.errors import RecipeError
 from ..transforms import storage
+from ..transforms.rejects import on_a_line
 from .reject_export import INDEX, export_payloads
 from .reject_queries import GROUPINGS, RejectFilter, RejectsFile
 
@@ -70,7 +71,7 @@ def group_lines(
     else:
         counts = rejects.count_by(by, wanted)
         groups = [{by: name, "num_rejects": number} for name, number in counts.items()]
-        text = "\n".join(f"  {number:,} × {name}" for name, number in counts.items())
+        text = "\n".join(f"  {number:,} × {on_a_line(name)}" for name, number in counts.items())
     number = sum(group["num_rejects"] for group in groups)
     if as_json:
         yield json.dumps({**facts, "num_rejects": number, "groups": groups})
@@ -101,9 +102,9 @@ def list_lines(
         if as_json:
             yield json.dumps(row)
         else:
-            yield f"{row['id']}  {row['stage']}: {row['reason']} ({row['exception']})"
-            yield f"    {row['message']}"
-            yield f"    {_payload_words(row)}"
+            yield on_a_line(f"{row['id']}  {row['stage']}: {row['reason']} ({row['exception']})")
+            yield f"    {on_a_line(row['message'])}"
+            yield f"    {on_a_line(_payload_words(row))}"
     if not as_json and number and at == first + number and next(rows, None) is not None:
         yield f"… and more: --offset {at}"
 

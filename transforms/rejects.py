@@ -280,8 +280,8 @@ class RejectTally:
         lines = []
         groups = self.groups()
         for stage, reason, group in groups[:max_groups]:
-            lines.append(f"  {group.num_rejects:,} × {stage}: {_on_a_line(reason)}")
-            lines += [f"      {_on_a_line(f'{name}: {message}')}" for name, message in group.first]
+            lines.append(f"  {group.num_rejects:,} × {stage}: {on_a_line(reason)}")
+            lines += [f"      {on_a_line(f'{name}: {message}')}" for name, message in group.first]
             if group.num_rejects > len(group.first):
                 lines.append(f"      … and {group.num_rejects - len(group.first):,} more")
         if len(groups) > max_groups:
@@ -289,7 +289,7 @@ class RejectTally:
         return "\n".join(lines)
 
 
-def _on_a_line(text: str) -> str:
+def on_a_line(text: str) -> str:
     """Text whose line breaks, which a file's name may have, cannot pass for lines of ours."""
     return text.replace("\r", "\\r").replace("\n", "\\n")
 

@@ -1,8 +1,10 @@
 """Hostile data through the command line: builds end well or are refused, and memory stays flat."""
 
 import csv
+import itertools
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -109,6 +111,8 @@ def test_image_bombs_are_rejects_and_memory_stays_flat(tmp_path: Path) -> None:
         "frames.gif": b"GIF89a" + struct.pack("<HHBBB", 9, 9, 0, 0, 0) + frame * 3000 + b";",
         "name\nwith \x1b[31m breaks.png": b"no image",
         "n" * 251 + ".png": b"",
+        'it\'s "quoted".png': b"no image",
+        os.fsdecode(b"no \xff text.png"): b"no image",
     }
     for name, content in bombs.items():
         (tmp_path / "bad" / "cat" / name).write_bytes(content)
@@ -134,10 +138,79 @@ def test_image_bombs_are_rejects_and_memory_stays_flat(tmp_path: Path) -> None:
     assert reasons.pop("loop") == "symbolic link loop"
     assert "leads out of the source" in reasons.pop("out.png")
     assert reasons.pop("n" * 251 + ".png") == "empty file"
-    assert list(reasons) == ["name\nwith \x1b[31m breaks.png"]
+    # What is no UTF-8 stands as an escape.
+    for name in ("name\nwith \x1b[31m breaks.png", 'it\'s "quoted".png', "no \\xff text.png"):
+        assert reasons.pop(name) == "text, not an image"
+    assert not reasons
     assert not any(b"secret" in (reject["payload"] or b"") for reject in rejects)
     shown = run("rejects", path.parent, cwd=tmp_path).text
-    assert "name\\nwith \\x1b[31m breaks.png: begins with" in shown
+    assert 'cat/it\'s "quoted".png: begins with' in shown
+    listed = run("rejects", path.parent, "--list", cwd=tmp_path).text
+    for name in ("name\\nwith \\x1b[31m breaks.png", "no \\xff text.png"):
+        assert f"\ncat/{name}  read: text, not an image" in listed
+    counted = run("rejects", path.parent, "--by", "source", cwd=tmp_path).text
+    assert "  1 × cat/name\\nwith \\x1b[31m breaks.png\n" in counted
+
+
+@pytest.mark.slow
+def test_files_and_folders_whose_names_have_quotes_or_are_no_text(tmp_path: Path) -> None:
+    """Two builds in processes of their own."""
+    make_images(tmp_path / "images")
+    first = os.fsencode(tmp_path / "images" / "cat" / "0.png")
+    for name in (b"no \xff text.png", b'it\'s "quoted".png'):
+        shutil.copy(first, os.path.join(os.path.dirname(first), name))
+    shutil.copytree(tmp_path / "images" / "dog", tmp_path / "images" / 'it\'s a "wolf"')
+    recipe = tmp_path / "names.py"
+    recipe.write_text(
+        "import snapshard as ss\n"
+        'recipe = ss.Recipe(name="names", source=ss.ImageFolder("images"))\n'
+    )
+    done = run("build", recipe, "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.code == 0, done.text
+    (path,) = (tmp_path / "out" / "names").glob("*/manifest.json")
+    manifest = json.loads(path.read_text())
+    assert sum(split["num_examples"] for split in manifest["splits"].values()) == 38
+    assert manifest["features"]["label"]["names"] == ["cat", "dog", 'it\'s a "wolf"']
+    assert run("verify", path.parent, cwd=tmp_path).code == 0
+    # A class is part of the schema, which is text.
+    os.rename(tmp_path / "images" / "dog", os.path.join(os.fsencode(tmp_path), b"images/d\xff"))
+    refused = run("build", recipe, "--out", tmp_path / "out", cwd=tmp_path)
+    assert refused.code == 3, refused
+    assert "class folder b'd\\xff' is not valid UTF-8. Rename it." in refused.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("quote", "reason"), [(b"", "row too long"), (b'"', "quote not closed")], ids=["bare", "quoted"]
+)
+def test_a_cell_of_500_mb_is_one_reject(tmp_path: Path, quote: bytes, reason: str) -> None:
+    """Writes and reads 500 MB: the rows before and behind it are built, in flat memory."""
+    path = tmp_path / "t.csv"
+    megabyte = b"x" * 1_000_000
+    with path.open("wb") as file:
+        file.write(b"n,text\n1,a\n2," + quote)
+        file.writelines(itertools.repeat(megabyte, 500))
+        file.write(quote + b"\n" + b"".join(b"%d,b\n" % n for n in range(3, 100)))
+    recipe = tmp_path / "cell.py"
+    recipe.write_text(
+        "import snapshard as ss\n"
+        'recipe = ss.Recipe(name="cell", source=ss.Csv("t.csv"), max_rejects=1)\n'
+    )
+    try:
+        done = run("build", recipe, "--out", tmp_path / "out", cwd=tmp_path)
+    finally:
+        path.unlink()
+    assert done.code == 0, done.text
+    assert done.peak_mib < 1000
+    (path,) = (tmp_path / "out" / "cell").glob("*/manifest.json")
+    splits = json.loads(path.read_text())["splits"]
+    assert sum(split["num_examples"] for split in splits.values()) == 98
+    (reject,) = pq.read_table(path.parent / "rejects.parquet").to_pylist()
+    assert reject["reason"] == reason
+    assert reject["position"] == reject["payload_start"] == len("n,text\n1,a\n")
+    assert reject["payload_bytes"] == 16 << 20  # As far as a row is looked at.
+    assert reject["payload"] is None
+    assert len(path.with_name("rejects.parquet").read_bytes()) < 100_000
 
 
 @pytest.mark.slow
