@@ -60,20 +60,30 @@ class Done(NamedTuple):
     """Of the process and of those that it started, the largest one's."""
 
 
+# By a process between: what a child is said to have used at most begins with what its parent holds.
+MEASURE = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[2:])
+with open(sys.argv[1], "w") as file:
+    file.write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
+sys.exit(code)
+"""
+
+
 def run(*arguments: str | Path, cwd: Path) -> Done:
-    log = cwd / "log.txt"
+    log, peak = cwd / "log.txt", cwd / "peak.txt"
+    command = [sys.executable, "-m", "snapshard", *map(str, arguments)]
     with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "snapshard", *map(str, arguments)],
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE, str(peak), *command],
             cwd=cwd,
             stdout=file,
             stderr=file,
+            check=False,
         )
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
     text = log.read_text(errors="replace")
     assert "Traceback" not in text, text
-    return Done(process.returncode, text, used.ru_maxrss >> 10)
+    return Done(done.returncode, text, int(peak.read_text()) >> 10)
 
 
 def png_of(width: int, height: int) -> bytes:
