@@ -18,7 +18,9 @@ def load(name: str) -> Any:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)  # what stands beside it, as in a run of it
+        spec.loader.exec_module(module)
     return module
 
 
