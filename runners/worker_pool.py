@@ -87,6 +87,11 @@ class WorkerProcess:
         except queue.Empty:
             return False
 
+    def wait_until_ended(self, seconds: float) -> None:
+        """Waits until the process has ended, or so long."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=seconds)
+
     def end(self) -> None:
         """Kills the process and all that it started, and waits for its end."""
         if self._process.poll() is None:

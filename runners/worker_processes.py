@@ -14,7 +14,7 @@ import tempfile
 import threading
 import uuid
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from apache_beam.portability.api import beam_fn_api_pb2, endpoints_pb2
 from apache_beam.runners.portability.fn_api_runner.worker_handlers import (
@@ -70,7 +70,8 @@ class WorkerProcesses:
         traceback: TracebackType | None,
     ) -> None:
         """Ends what still runs, and raises what went wrong."""
-        failure = self._failure or self._recorded_failure() if kind is not None else None
+        # The engine may have seen a connection break before the watcher saw the process end.
+        failure = self._failure or self._look() if kind is not None else None
         self._ended.set()
         self._watcher.join()
         self._pool.end_taken()
@@ -101,14 +102,15 @@ class WorkerProcesses:
                     worker.abort(str(self._failure))
 
     def _look(self) -> Exception | None:
-        dead = next((worker for worker in list(self._workers) if worker.died), None)
+        deaths = (worker.death() for worker in list(self._workers))
+        death = next((death for death in deaths if death is not None), None)
         recorded = self._recorded_failure()
-        if recorded is not None or dead is None:
+        if recorded is not None or death is None:
             return recorded
         return errors.RunnerError(
             f"The job {self._job_name!r} cannot go on: a worker process "
-            f"{_end_of(dead.exit_code)}. Start the same build again: it goes on from what is "
-            "finished. Fewer workers (--workers) need less memory." + _indented(dead.last_words())
+            f"{_end_of(death.exit_code)}. Start the same build again: it goes on from what is "
+            "finished. Fewer workers (--workers) need less memory." + _indented(death.last_words)
         )
 
     def _recorded_failure(self) -> Exception | None:
@@ -149,6 +151,15 @@ class _ProcessEnvironment(environments.Environment):
         return self._urn, None
 
 
+class _Death(NamedTuple):
+    """How a process ended before its job did."""
+
+    exit_code: int
+    """As subprocess gives it: negative for a signal."""
+    last_words: str
+    """The end of what the process wrote."""
+
+
 class _Worker(GrpcWorkerHandler):
     """One worker process at one job, and the engine's connections to it."""
 
@@ -165,24 +176,23 @@ class _Worker(GrpcWorkerHandler):
         self._pool = pool
         self._failures = failures
         self._process: WorkerProcess | None = None
+        self._death: _Death | None = None
+        self._broken = False
         self._closing = False
         self._aborted = False
         connections = ((self.control_conn, "set_input"), (self.data_conn, "set_inputs"))
         for connection, method in connections:
             take = getattr(connection, method)
-            setattr(connection, method, lambda stream, take=take: take(_until_broken(stream)))
+            setattr(connection, method, lambda stream, take=take: take(self._until_broken(stream)))
 
-    @property
-    def died(self) -> bool:
-        """Whether the process ended before its job."""
-        return (
-            self._process is not None and not self._closing and self._process.exit_code is not None
-        )
-
-    @property
-    def exit_code(self) -> int:
-        """As subprocess gives it: negative for a signal."""
-        return (self._process.exit_code if self._process is not None else None) or 0
+    def death(self) -> _Death | None:
+        """How the process ended, if it did so before its job."""
+        process = self._process
+        if self._death is None and process is not None and not self._closing:
+            exit_code = process.exit_code
+            if exit_code is not None:
+                self._death = _Death(exit_code, process.last_words())
+        return self._death
 
     def start_worker(self) -> None:
         """Takes a process and tells it where to connect."""
@@ -211,6 +221,9 @@ class _Worker(GrpcWorkerHandler):
 
     def close(self) -> None:
         """Ends the job; a process that is still at work, because the job failed, is killed."""
+        if self._broken and self._process is not None:
+            self._process.wait_until_ended(_GRACE_SECONDS)  # its connections go before it does
+        self.death()
         self._closing = True
         if any(not future.is_done() for future in list(self.control_conn._futures_by_id.values())):
             self._kill()
@@ -227,26 +240,23 @@ class _Worker(GrpcWorkerHandler):
                 )
         self._kill()
 
-    def last_words(self) -> str:
-        """The end of what the process wrote."""
-        return self._process.last_words() if self._process is not None else ""
+    def _until_broken(self, stream: Any) -> Any:
+        """Passes the worker's messages on; a connection that breaks ends them.
+
+        The engine's reading threads have nobody to raise to: the watcher tells why it broke.
+        """
+        import grpc  # type: ignore[import-untyped]
+
+        try:
+            yield from stream
+        except grpc.RpcError:
+            self._broken = True
 
     def _kill(self) -> None:
         process = self._process
         if process is not None and not self._aborted:
             self._aborted = self._closing = True
             process.end()
-
-
-def _until_broken(stream: Any) -> Any:
-    """Passes a worker's messages on; a connection that breaks ends them.
-
-    The engine's reading threads have nobody to raise to: the watcher tells why it broke.
-    """
-    import grpc  # type: ignore[import-untyped]
-
-    with contextlib.suppress(grpc.RpcError):
-        yield from stream
 
 
 def _end_of(exit_code: int) -> str:

@@ -18,6 +18,7 @@ import pytest
 from apache_beam.runners.worker.statesampler import StateSampler
 
 from snapshard.pipelines.engines import runner_config
+from snapshard.runners import worker_processes
 from snapshard.runners.choose import make_runner
 from snapshard.runners.direct import DirectRunner
 from snapshard.schemas.errors import DataError, RecipeError, RunnerError
@@ -182,6 +183,15 @@ def test_a_worker_killed_from_outside_ends_the_job(tmp_path: Path) -> None:
         )
     killer.join()
     assert killed
+    assert not _children()
+
+
+def test_a_death_is_told_where_the_engine_sees_the_connection_break_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_processes, "_WATCH_SECONDS", 600.0)
+    with pytest.raises(RunnerError, match="killed"):
+        DirectRunner(num_workers=2).run(_job(tmp_path, on_seven="die"), job_name="test")
     assert not _children()
 
 
