@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 BLOCK_BYTES = 40_000
 """Blocks are this small, so that few files are several."""
 WHEN = ("before", "halfway", "after")
@@ -111,7 +113,7 @@ class Builds:
     def build(
         self,
         recipe: Path,
-        out: Path,
+        out: Path | str,
         *,
         workers: int = 1,
         stop: Stop | None = None,
@@ -123,7 +125,7 @@ class Builds:
 
         Args:
             recipe: Its file.
-            out: The output root.
+            out: The output root, or its URL.
             workers: Worker processes.
             stop: Where to kill it.
             seconds: When to kill it.
@@ -165,6 +167,11 @@ class Builds:
             done=tuple(name for what, name in noted if what == "did"),
             last=noted[-1][1] if noted else "",
         )
+
+    def kill(self) -> None:
+        """Kills the build that runs, from another thread."""
+        for child in psutil.Process(self._process.pid).children():
+            os.killpg(child.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Ends the process."""

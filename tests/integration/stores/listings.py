@@ -1,12 +1,26 @@
 """Listings of S3 and GCS, from which some objects are kept back: as of a store that lags behind."""
 
 import json
+import re
 import urllib.parse
 import xml.etree.ElementTree as ET
 from collections.abc import Set
 
 _S3 = "http://s3.amazonaws.com/doc/2006-03-01/"
 ET.register_namespace("", _S3)
+
+
+def asked_to_put(method: str, path: str, body: bytes) -> str | None:
+    """The ``bucket/name`` of the object that a request puts whole, by the request itself."""
+    where, _, query = path.partition("?")
+    parts = where.strip("/").split("/")
+    if method == "PUT" and not where.startswith("/upload/") and len(parts) > 1:
+        return None if "uploadId=" in query else urllib.parse.unquote("/".join(parts))
+    if method == "POST" and where.startswith("/upload/") and "uploadType=multipart" in query:
+        # What the object is to be called lies before its bytes.
+        named = re.search(rb'"name": ?("[^"\n]*")', body)
+        return f"{parts[4]}/{json.loads(named[1])}" if named else None
+    return None
 
 
 def named_by_put(method: str, path: str, content: bytes) -> str | None:

@@ -1,5 +1,6 @@
 """A proxy in front of a store's stand-in: counts requests and bytes, and breaks some of them."""
 
+import contextlib
 import dataclasses
 import http.client
 import http.server
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from .listings import hidden_from, named_by_put
+from .listings import asked_to_put, hidden_from, named_by_put
 
 _HOP = {"connection", "transfer-encoding", "content-length", "host", "keep-alive"}
 
@@ -54,6 +55,10 @@ CUT = -1
 Breaking = Callable[[str, str], int | Answer]
 """Given method and path: 0 passes the request on, a status or an answer answers it, :data:`CUT`."""
 
+AtPut = Callable[[str, str], int | Answer]
+"""Given ``bucket/name`` of an object that is put, and ``"begun"``: gives what a breaking does; and
+``"done"``: the store has answered, and who puts has not heard it yet."""
+
 
 class _Server(http.server.ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
@@ -67,6 +72,7 @@ class Proxy:
         """Takes ``host:port`` of the stand-in."""
         self.requests: list[Request] = []
         self.breaking: Breaking = lambda method, path: 0
+        self.at_put: AtPut = lambda name, moment: 0
         self.num_broken = 0
         self.listing_lag_s = 0.0
         """For so long after its put an object is in no listing."""
@@ -120,6 +126,9 @@ class Proxy:
     def _handle(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         body = _body(handler)
         answer = self.breaking(handler.command, handler.path)
+        name = asked_to_put(handler.command, handler.path, body)
+        if name is not None:
+            answer = answer or self.at_put(name, "begun")
         if answer:
             with self._lock:
                 self.num_broken += 1
@@ -131,9 +140,12 @@ class Proxy:
             _tell(handler, Answer(answer) if isinstance(answer, int) else answer)
             return
         connection = http.client.HTTPConnection(self._target, timeout=60)
-        connection.request(handler.command, handler.path, body=body, headers=headers)
-        got = connection.getresponse()
-        content = got.read()
+        with contextlib.closing(connection):
+            connection.request(handler.command, handler.path, body=body, headers=headers)
+            got = connection.getresponse()
+            content = got.read()
+        if name is not None:
+            self.at_put(name, "done")
         with self._lock:
             content = self._kept_back(handler, got.status, content)
             self.requests.append(
@@ -154,7 +166,6 @@ class Proxy:
         handler.end_headers()
         if handler.command != "HEAD":
             handler.wfile.write(content)
-        connection.close()
 
     def _pass_half(
         self, handler: http.server.BaseHTTPRequestHandler, headers: dict[str, str], body: bytes
