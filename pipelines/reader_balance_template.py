@@ -106,7 +106,8 @@ def balanced(job: Any, balance: str | Mapping[str | int, float]) -> None:
             last = tf.range(first + start, first + start + rest, dtype=tf.int64)
             short = tf.data.Dataset.from_tensors(last).take(int(rest > 0)).map(drawn)
             found = found.map(loose).concatenate(short.map(loose))
-        return found.map(read, num_parallel_calls=tf.data.AUTOTUNE)
+        # In order also without a seed: the one short batch stays the last.
+        return found.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def resume(stages: Sequence[tuple[int, int, int]]) -> Any:
         """How many epochs are over; what is left of the next one; how many batches that has."""
