@@ -97,7 +97,7 @@ class CellReader:
     def _read(self, rows: Rows) -> RawBatch:
         bad = _Bad()
         if rows.problem:
-            bad.add(0, "read", rows.problem, self._row_problem(rows))
+            bad.add(0, "read", rows.problem, _row_problem(rows))
             return self._batch(rows, np.zeros(0, np.int64), self._schema.empty_table(), bad)
         kept = np.arange(len(rows))
         types = {column.index: column.arrow_type for column in self._columns}
@@ -140,17 +140,6 @@ class CellReader:
             exception=RECORD_ERROR if stage == "validate" else "ArrowInvalid",
         )
         return with_bytes(reject, rows.text(row))
-
-    def _row_problem(self, rows: Rows) -> str:
-        if rows.problem == TOO_LONG:
-            return (
-                "the line has no end within 16 MiB. Is this a CSV file? Remove the line, or raise "
-                "max_rejects to quarantine such rows."
-            )
-        return (
-            "a cell begins with a quote that is not closed. Close it, or write the quote twice "
-            "inside quotes, or raise max_rejects to quarantine such rows."
-        )
 
     def _without_ragged(self, rows: Rows, bad: _Bad) -> Offsets:
         """The rows that have the right number of cells."""
@@ -303,6 +292,21 @@ class CellReader:
 def _rows_where(mask: pa.Array) -> list[int]:
     found: list[int] = pc.indices_nonzero(mask).to_pylist()
     return found
+
+
+def _row_problem(rows: Rows) -> str:
+    within = f"within {rows.max_row_bytes:,} bytes"
+    longer = "let limits=ss.Limits(max_row_bytes=…) allow longer ones"
+    quarantine = "or raise max_rejects to quarantine such rows."
+    if rows.problem == TOO_LONG:
+        return (
+            f"the line has no end {within}. Is this a CSV file? Remove the line, {longer}, "
+            f"{quarantine}"
+        )
+    return (
+        f"a cell begins with a quote that is not closed {within}. Close it, or write the quote "
+        f"twice inside quotes; where cells are that long, {longer}; {quarantine}"
+    )
 
 
 def _shown(cell: bytes) -> str:

@@ -49,6 +49,8 @@ class Rows:
     """Whether a quoted cell holds a line break."""
     problem: str = ""
     """``quote not closed`` or ``row too long``: then these are the bytes of one bad row."""
+    max_row_bytes: int = MAX_ROW_BYTES
+    """Within so many bytes a bad row had no end."""
 
     def __len__(self) -> int:
         """How many rows."""
@@ -190,6 +192,7 @@ def _bad_row(
         starts=np.zeros(1, np.int64),
         stops=np.array([len(data.rstrip(b"\r\n"))], np.int64),
         problem=TOO_LONG if open_quote is None else UNCLOSED,
+        max_row_bytes=max_bytes,
     )
     return bad, held[end:], position
 

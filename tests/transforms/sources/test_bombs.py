@@ -98,6 +98,16 @@ def test_rows_longer_than_the_limit(reading: Any, make: str) -> None:
     assert "too long" in reject.reason
 
 
+@pytest.mark.parametrize("quote", ["", '"'], ids=["bare", "quoted"])
+def test_the_limit_of_a_row_is_named(reading: Any, quote: str) -> None:
+    """A quoted cell that is too long may be closed as well."""
+    text = f"n,t\n1,a\n2,{quote}{'x' * 200}{quote}\n3,b\n"
+    source = ss.Csv(reading.write("t.csv", text.encode()))
+    (reject,) = limited(reading, source, max_row_bytes=100)
+    assert "within 100 bytes" in reject.message
+    assert "limits=ss.Limits(max_row_bytes=…)" in reject.message
+
+
 def test_json_of_100_000_levels(reading: Any) -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
     lines = [b'{"n":1}', b'{"n":' + deep + b"}", b'{"n":' * 100_000 + b"1" + b"}" * 100_000]
