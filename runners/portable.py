@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from ..schemas import errors
-from ..schemas.errors import RecipeError, RunnerError, SnapshardError, StorageError
+from ..schemas.errors import MissingFileError, RecipeError, RunnerError, SnapshardError
 from .job_server import JobServer
 from .quiet import quiet, quiet_threads
 
@@ -26,7 +26,6 @@ _RAISED = re.compile(
     re.DOTALL,
 )
 _LAST_WORDS = 2000
-_ABSENT = "it does not exist"
 _UNSEEN = (
     "Or the worker of {} that looked for it does not see this storage: source, output and "
     "workspace have to be where every worker reaches them, on an object store or on a network "
@@ -146,8 +145,8 @@ class PortableRunner:
 
     def _explained(self, text: str, *, job_name: str) -> SnapshardError:
         own = own_error(text)
-        if isinstance(own, StorageError) and not self.shares_memory and _ABSENT in str(own):
-            return StorageError(f"{own} {_UNSEEN.format(self.name)}")
+        if isinstance(own, MissingFileError) and not self.shares_memory:
+            return MissingFileError(f"{own} {_UNSEEN.format(self.name)}")
         if own is not None:
             return own
         if self._server is not None and self._server.exit_code is not None:

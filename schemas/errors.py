@@ -49,6 +49,10 @@ class StorageError(SnapshardError):
     """A file or store could not be read or written. Exit code 1; starting again goes on."""
 
 
+class MissingFileError(StorageError):
+    """A file or folder is not there, or whoever looked for it does not see its disk."""
+
+
 class DamagedWorkError(StorageError):
     """A file of the workspace is not what was written. The build that meets it redoes it."""
 

@@ -13,7 +13,7 @@ import re
 import urllib.parse
 from collections.abc import Iterator
 
-from ..schemas.errors import SnapshardError, StorageError
+from ..schemas.errors import MissingFileError, SnapshardError, StorageError
 
 _USERINFO = re.compile(r"(://)(?:[^\s/:@]*:(?!:|\d+/)(?:(?!::)\S)*|[^\s/?#]*)@")
 _QUERY_VALUE = re.compile(r"([?&][^\s=&:/]+=)([^\s&#:'\"]+)")
@@ -136,7 +136,8 @@ def os_error_in(text: str) -> OSError | None:
 
 def _told(error: Exception, *, action: str, url: str) -> StorageError:
     what, fix = _explain(error, url)
-    return StorageError(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip())
+    kind = MissingFileError if isinstance(error, FileNotFoundError) else StorageError
+    return kind(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip())
 
 
 def _explain(error: Exception, url: str) -> tuple[str, str]:
