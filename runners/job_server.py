@@ -6,7 +6,9 @@ ends them when Python does; a build wants one for its few jobs, and its last wor
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,6 +20,8 @@ from ..schemas.errors import RunnerError
 
 START_SECONDS = 120.0
 _LAST_WORDS = 2000
+_PORTS = (20_000, 32_000)
+_TRIES = 100
 
 
 class JobServer:
@@ -36,7 +40,7 @@ class JobServer:
         self._engine = engine
         self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-engine-")
         self._log_path = os.path.join(self._scratch.name, "log.txt")
-        port = _free_port()
+        port = free_port()
         self.endpoint = f"localhost:{port}"
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
@@ -95,8 +99,22 @@ class JobServer:
                 return
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        port: int = found.getsockname()[1]
-        return port
+def free_port() -> int:
+    """A port that nobody listens on, and that nobody is given who asks for just any.
+
+    Systems give such ports from 32,768 on. Others may start servers, too, in the seconds that ours
+    takes until it listens.
+
+    Raises:
+        RunnerError: if none is found.
+    """
+    draw = random.SystemRandom()
+    for _ in range(_TRIES):
+        port = draw.randrange(*_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as found:
+            found.bind(("localhost", port))
+            return port
+    raise RunnerError(
+        f"No free port was found among {_TRIES} between {_PORTS[0]:,} and {_PORTS[1]:,}, for an "
+        "engine's job server. Does this machine let programs listen?"
+    )

@@ -51,7 +51,8 @@ def test_advances_with_the_outputs(tmp_path: Path) -> None:
     (tmp_path / "a" / "1").touch()
     progress = Recorded()
     with watched(progress, "prepare", outputs=outputs, unit="blocks"):
-        assert progress.told == [("prepare", 4, "blocks"), 1]  # what is reused is told at once
+        # What is reused is told at once.
+        assert progress.told[:2] == [("prepare", 4, "blocks"), 1]
         (tmp_path / "a" / "other").touch()
         (tmp_path / "a" / "2").touch()
         _wait_until(lambda: 2 in progress.told)
@@ -103,4 +104,5 @@ def test_nothing_to_wait_for() -> None:
     progress = Recorded()
     with watched(progress, "write", outputs=[], unit="shards"):
         pass
-    assert progress.told == [("write", 0, "shards"), 0, 0]
+    assert progress.told[0] == ("write", 0, "shards")
+    assert set(progress.told[1:]) == {0}

@@ -99,7 +99,10 @@ def test_two_workers_are_two_processes_that_end_with_the_job(tmp_path: Path) -> 
 
 
 @pytest.mark.slow  # starts worker processes several times
-def test_workers_are_kept_between_the_jobs_of_a_with_block(tmp_path: Path) -> None:
+def test_workers_are_kept_between_the_jobs_of_a_with_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_processes, "_GRACE_SECONDS", 120.0)
     folders = [tmp_path / name for name in ("first", "second", "third", "fourth")]
     for folder in folders:
         folder.mkdir()
@@ -140,12 +143,11 @@ def test_an_error_of_ours_comes_back_as_itself(tmp_path: Path, num_workers: int)
 
 
 def test_an_error_of_one_worker_does_not_wait_for_the_others(tmp_path: Path) -> None:
-    start = time.monotonic()
     with pytest.raises(DataError):
         DirectRunner(num_workers=2).run(
             _job(tmp_path, on_seven="refuse", on_eight="sleep"), job_name="test"
         )
-    assert time.monotonic() - start < 60
+    assert not (tmp_path / "8").exists()
     assert not _children()
 
 
@@ -156,13 +158,12 @@ def test_a_defect_keeps_its_traceback(tmp_path: Path) -> None:
         DirectRunner(num_workers=2).run(_job(tmp_path, on_seven="bug"), job_name="test")
 
 
-def test_a_killed_worker_ends_the_job_within_seconds(tmp_path: Path) -> None:
-    start = time.monotonic()
+def test_a_killed_worker_ends_the_job_at_once(tmp_path: Path) -> None:
     with pytest.raises(RunnerError, match=r"killed.*Start the same build again"):
         DirectRunner(num_workers=2).run(
             _job(tmp_path, on_seven="die", on_eight="sleep"), job_name="test"
         )
-    assert time.monotonic() - start < 60
+    assert not (tmp_path / "8").exists()
     assert not _children()
 
 
@@ -220,12 +221,13 @@ def _start_sleeping_job(folder: Path, num_workers: int) -> "subprocess.Popen[str
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    for _ in range(1200):
-        if (folder / "0").exists():
-            return process
+    deadline = time.monotonic() + 300
+    while not (folder / "0").exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(process.communicate())
         time.sleep(0.05)
-    process.kill()
-    raise AssertionError(process.communicate())
+    return process
 
 
 @pytest.mark.parametrize(
