@@ -47,10 +47,14 @@ def put_file_locally(local: str, path: str) -> None:
     Raises:
         OSError: if it cannot be written; then what lay there is untouched.
     """
-    make_folders(os.path.dirname(path))
     _fsync_file(local)
-    try:
+
+    def rename() -> None:
+        make_folders(os.path.dirname(path))
         _name(local, path)
+
+    try:
+        _again_where_cleared(rename)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
@@ -74,17 +78,26 @@ def remove_unfinished(folder: str) -> None:
 
 
 def _put(path: str, fill: Callable[[str], None]) -> None:
-    """Fills a file beside its place and names it; again where somebody cleared it away."""
-    for attempt in range(_ATTEMPTS):
+    """Fills a file beside its place and names it."""
+
+    def put() -> None:
         with _temporary_beside(path) as temporary:
             fill(temporary)
-            try:
-                _name(temporary, path)
-            except FileNotFoundError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-            else:
-                return
+            _name(temporary, path)
+
+    _again_where_cleared(put)
+
+
+def _again_where_cleared(act: Callable[[], None]) -> None:
+    """Does it; all of it again where somebody cleared away the file on its way, or its folder."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            act()
+        except FileNotFoundError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return
 
 
 def _name(synced: str, path: str) -> None:

@@ -6,6 +6,7 @@ import doctest
 import errno
 import os
 import pathlib
+import shutil
 import stat
 import zipfile
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from snapshard.schemas.errors import RecipeError, SnapshardError, StorageError
-from snapshard.transforms import storage, storage_failures
+from snapshard.transforms import storage, storage_failures, storage_local
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -195,6 +196,64 @@ def test_put_while_another_process_settles(
     assert settled
     assert storage.walk(str(tmp_path)) == ["a"]
     assert (tmp_path / "a").read_bytes() == b"x"
+
+
+def test_put_file_between_filesystems_while_another_process_settles(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch, to = tmp_path / "scratch.bin", tmp_path / "to"
+    scratch.write_bytes(b"content")
+    replace, copyfile, settled = os.replace, shutil.copyfile, []
+
+    def replace_within(source: str, target: str) -> None:
+        if source == str(scratch):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        replace(source, target)
+
+    def copy_settled(source: str, target: str) -> None:
+        copyfile(source, target)
+        if not settled:
+            settled.append(target)
+            storage.settle(str(to))
+
+    monkeypatch.setattr(os, "replace", replace_within)
+    monkeypatch.setattr(shutil, "copyfile", copy_settled)
+    storage.put_file(str(scratch), str(to / "a.bin"))
+    assert settled
+    assert (to / "a.bin").read_bytes() == b"content"
+    assert os.listdir(tmp_path) == ["to"]
+    assert os.listdir(to) == ["a.bin"]
+
+
+@pytest.mark.parametrize("put", ["put_bytes", "put_file"])
+def test_put_while_empty_folders_are_removed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, put: str
+) -> None:
+    """As garbage collection does where no lock keeps it out."""
+    make_folders, left = storage_local.make_folders, {"once": 1, "always": 10**6}
+
+    def make_and_lose(folder: str) -> None:
+        make_folders(folder)
+        name = os.path.basename(folder)
+        if left.get(name):
+            left[name] -= 1
+            os.rmdir(folder)
+
+    monkeypatch.setattr(storage_local, "make_folders", make_and_lose)
+    scratch = tmp_path / "scratch.bin"
+    scratch.write_bytes(b"content")
+
+    def put_at(url: str) -> None:
+        if put == "put_bytes":
+            storage.put_bytes(url, b"content")
+        else:
+            storage.put_file(str(scratch), url)
+
+    with pytest.raises(StorageError):
+        put_at(str(tmp_path / "always" / "a"))
+    assert scratch.exists()
+    put_at(str(tmp_path / "once" / "a"))
+    assert (tmp_path / "once" / "a").read_bytes() == b"content"
 
 
 def test_remove_tree(root: str) -> None:
