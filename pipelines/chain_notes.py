@@ -128,13 +128,15 @@ def chains(workspace: Workspace) -> Iterator[tuple[str, str, float]]:
         StorageError: if they cannot be read.
     """
     for chain in storage.list_names(workspace.chains):
-        found = _read_note(workspace, chain, FIRST)
-        if found is None:
+        first = _read_note(workspace, chain, FIRST)
+        if first is None:
             continue
         names = storage.list_names(join(workspace.chains, chain))
         steps = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-        notes = [note for step in steps if (note := _read_note(workspace, chain, step))]
-        yield chain, str(found["fingerprint"]), max(note["time"] for note in notes)
+        others = (_read_note(workspace, chain, step) for step in steps if step != FIRST)
+        # Garbage collection of another process may have removed all of them by now.
+        times = [first["time"], *(note["time"] for note in others if note is not None)]
+        yield chain, str(first["fingerprint"]), max(times)
 
 
 def is_recent(when: float) -> bool:
