@@ -26,7 +26,6 @@ from .chain import Chain
 from .damage import redoing_damage
 from .engines import runner_config
 from .readers import READERS, check_readers
-from .refusals import refuse_memory_of_one_process, refuse_output_among_data
 from .retries import latest_amended
 from .snapshot import Snapshot
 from .staging import refuse_while_loading, stage
@@ -34,7 +33,6 @@ from .step_report import StepReport
 from .steps import IN_PARTS, RUN_JOBS, Part, check_step
 from .survey import Survey
 from .ways import WriteBy, check_way
-from .workspaces import occupied
 
 if TYPE_CHECKING:
     from .analyze import AnalysisProcess
@@ -191,9 +189,7 @@ class Build(BuildSteps):
 
     def run(self, *, repair: bool = False, retry_rejects: bool = False) -> Snapshot:
         """Runs what is not done yet."""
-        refuse_memory_of_one_process(self._recipe, self._out, self._runner)
-        refuse_output_among_data(self._recipe, self._out)
-        with occupied(self._out):
+        with self._occupying():
             return self._run(repair=repair, retry=retry_rejects)
 
     def _run(self, *, repair: bool, retry: bool) -> Snapshot:

@@ -29,6 +29,7 @@ from .leaks import find_leaks
 from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish
 from .readers import READERS
+from .refusals import refuse_memory_of_one_process, refuse_output_among_data
 from .rejects import check_prepared, forget_refused, told_source
 from .repair import withdraw_damaged
 from .resolve import with_image_facts
@@ -43,7 +44,7 @@ from .steps import Part
 from .survey import Survey, survey
 from .watch import watched
 from .ways import WriteBy, write_job
-from .workspaces import choose_workspace
+from .workspaces import choose_workspace, occupied
 
 if TYPE_CHECKING:
     from .analyze import AnalysisProcess
@@ -96,6 +97,7 @@ class BuildSteps:
         """Takes what to build, where to, on what; looks where its workspace lies."""
         self._recipe = recipe
         self._out = choose_workspace(OutputPaths(storage.absolute(out), recipe.name), workspace)
+        self._named = workspace is not None
         self._workspace = Workspace(self._out.workspace)
         self._runner = runner
         self._limit = limit
@@ -317,6 +319,21 @@ class BuildSteps:
         point_latest(self._out, found.fingerprint)
         forget_refused(self._workspace)
         return snapshot
+
+    @contextmanager
+    def _occupying(self) -> Iterator[None]:
+        """Keeps garbage collection out of its places, which are refused where they cannot serve."""
+        self._refuse_places()
+        with occupied(self._out, named=self._named) as out:
+            if out != self._out:
+                # Another build has been told another place meanwhile.
+                self._out, self._workspace = out, Workspace(out.workspace)
+                self._refuse_places()
+            yield
+
+    def _refuse_places(self) -> None:
+        refuse_memory_of_one_process(self._recipe, self._out, self._runner)
+        refuse_output_among_data(self._recipe, self._out)
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:

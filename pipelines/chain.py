@@ -26,13 +26,11 @@ from .damage import redoing_damage
 from .layout import Layout, find_layout
 from .pinned import changed_files, put_pinned, read_pinned
 from .preparing import Prepared, find_prepared, prepare_part
-from .refusals import refuse_memory_of_one_process, refuse_output_among_data
 from .retries import amended_survey, latest_amended, read_amended
 from .staging import stage
 from .step_report import StepReport
 from .steps import STEPS, Part, steps_before, steps_from
 from .survey import Survey, survey
-from .workspaces import occupied
 
 
 class Chain(BuildSteps):
@@ -50,9 +48,7 @@ class Chain(BuildSteps):
             StepOrderError: if a step before it has to run first.
         """
         self._begun = time.perf_counter()
-        refuse_memory_of_one_process(self._recipe, self._out, self._runner)
-        refuse_output_among_data(self._recipe, self._out)
-        with occupied(self._out):
+        with self._occupying():
             if step == FIRST:
                 return self._do_inventory()
             found = self._pinned(step)

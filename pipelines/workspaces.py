@@ -61,24 +61,32 @@ def choose_workspace(out: OutputPaths, place: str | os.PathLike[str] | None) -> 
 
 
 @contextlib.contextmanager
-def occupied(out: OutputPaths) -> Iterator[None]:
+def occupied(out: OutputPaths, *, named: bool) -> Iterator[OutputPaths]:
     """Keeps garbage collection out of a name's folder and its workspace while a build runs.
 
-    Leaves the note that leads to the workspace, where it lies elsewhere.
+    Args:
+        out: The paths, as :func:`choose_workspace` gave them.
+        named: Whether the user named the place: then the note leads there from now on. Else it
+            stays as it is, since another build may have been told a place meanwhile.
+
+    Yields:
+        The paths, with the workspace where it is by now.
 
     Raises:
         StorageError: if the workspace cannot be made.
     """
     inside = Workspace(join(out.folder, WORKSPACE))
     with building(inside), contextlib.ExitStack() as stack:
+        if not named:
+            out = choose_workspace(out, None)
         if out.elsewhere:
             stack.enter_context(building(Workspace(out.workspace)))
-        if find_workspace(out.folder).root != out.workspace:
+        if named and find_workspace(out.folder).root != out.workspace:
             if out.elsewhere:
                 put_sealed(inside.elsewhere, json.dumps(out.workspace).encode(), what=_WHAT)
             else:
                 storage.remove_tree(inside.elsewhere)
-        yield
+        yield out
 
 
 def _elsewhere(out: OutputPaths, found: Workspace) -> str:

@@ -1,0 +1,56 @@
+"""Where a workspace lies, while another build is told another place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines.build import Build
+from snapshard.pipelines.chain import Chain
+from snapshard.pipelines.workspaces import choose_workspace, find_workspace, occupied
+from snapshard.runners.choose import make_runner
+from snapshard.schemas.naming import OutputPaths
+from snapshard.schemas.progress import Silent
+from snapshard.schemas.runner import Direct
+
+
+def _told(out: Path, place: Path) -> OutputPaths:
+    """A build that was told a place has begun, and ended."""
+    paths = choose_workspace(OutputPaths(str(out), "t"), place)
+    with occupied(paths, named=True):
+        pass
+    return paths
+
+
+def test_the_note_of_another_build_stands(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    before = choose_workspace(OutputPaths(str(out), "t"), None)
+    told = _told(out, tmp_path / "fast")
+    with occupied(before, named=False) as found:
+        assert found == told
+        assert find_workspace(found.folder).root == told.workspace
+    # And the other way: it is put back meanwhile.
+    before = choose_workspace(OutputPaths(str(out), "t"), None)
+    told = _told(out, out)
+    with occupied(before, named=False) as found:
+        assert found == told
+        assert find_workspace(found.folder).root == str(out / "t" / ".work")
+
+
+@pytest.mark.parametrize("kind", [Build, Chain])
+def test_a_build_works_where_it_is_by_then(tmp_path: Path, kind: type[Build | Chain]) -> None:
+    (tmp_path / "t.csv").write_text("number\n1\n2\n")
+    recipe = ss.Recipe(name="t", source=ss.Csv(str(tmp_path / "t.csv")))
+    out = tmp_path / "out"
+    with make_runner(Direct()) as runner:
+        made = kind(recipe, str(out), runner=runner, progress=Silent())
+        _told(out, tmp_path / "fast")
+        if isinstance(made, Chain):
+            made.run("inventory")
+        else:
+            made.run()
+    (place,) = (tmp_path / "fast").iterdir()
+    assert {path.name for path in place.iterdir()} > {"lock"}
+    assert {path.name for path in (out / "t" / ".work").iterdir()} == {"lock", "elsewhere.json"}
