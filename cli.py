@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -701,6 +702,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     terminal.prepare_streams()
     hush_libraries()
+    if arguments is None:
+        _end_as_interrupted()
     try:
         code = _run(arguments)
     except KeyboardInterrupt:
@@ -717,6 +720,16 @@ def main(arguments: list[str] | None = None) -> None:
             terminal.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _end_as_interrupted() -> None:
+    """Has what schedulers and lost terminals send do what Ctrl-C does: engines and workers end.
+
+    What somebody else handles or ignores (``nohup``) stays as it is.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _run(arguments: list[str] | None) -> int:

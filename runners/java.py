@@ -30,7 +30,7 @@ def check_java(engine: str) -> None:
         told = subprocess.run(
             [java_program(), "-version"], capture_output=True, text=True, check=False, timeout=30
         ).stderr
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         told = ""
     found = re.search(r'version "(\d+)', told)
     if found is None or int(found[1]) < _MIN_JAVA:

@@ -1,7 +1,8 @@
 """The process of an engine's job server: started, waited for, ended by us, its output in a file.
 
 Beam starts such processes too, but logs all that they say, sets signal handlers of its own and
-ends them when Python does; a build wants one for its few jobs, and its last words when it dies.
+ends them when Python does; a build wants one for its few jobs, and its last words when it dies. A
+program between (``server_guard``) ends it where this process could not, because it was killed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from collections.abc import Callable, Sequence
 from ..schemas.errors import RunnerError
 
 START_SECONDS = 120.0
+_GUARD = os.path.join(os.path.dirname(__file__), "server_guard.py")
 _LAST_WORDS = 2000
 _PORTS = (20_000, 32_000)
 _TRIES = 100
@@ -44,8 +47,9 @@ class JobServer:
         self.endpoint = f"localhost:{port}"
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
-                list(command(port, self._scratch.name)),
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-I", "-S", _GUARD, *command(port, self._scratch.name)],
+                # It comes to an end with this process; nothing is ever written.
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 # Ctrl-C on the terminal is ours to answer.
@@ -59,8 +63,13 @@ class JobServer:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """None while it runs; 128 and more for a signal."""
         return self._process.poll()
+
+    def wait_until_ended(self, seconds: float) -> None:
+        """Waits until it has ended, or so long."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=seconds)
 
     def stop(self) -> None:
         """Ends it and all that it started."""
@@ -71,6 +80,8 @@ class JobServer:
             except subprocess.TimeoutExpired:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._scratch.cleanup()
 
     def last_words(self) -> str:

@@ -26,6 +26,7 @@ _RAISED = re.compile(
     re.DOTALL,
 )
 _LAST_WORDS = 2000
+_GRACE_SECONDS = 10.0
 _UNSEEN = (
     "Or the worker of {} that looked for it does not see this storage: source, output and "
     "workspace have to be where every worker reaches them, on an object store or on a network "
@@ -97,16 +98,26 @@ class PortableRunner:
         with quiet(), quiet_threads():
             if self._server is None:
                 self._server = JobServer(self.server_command, engine=self.name)
-            options = self._options(job_name, f"--job_endpoint={self._server.endpoint}")
+            server = self._server
+            options = self._options(job_name, f"--job_endpoint={server.endpoint}")
             pipeline = beam.Pipeline(options=options)
             construct(pipeline)
+            result = None
             try:
                 result = pipeline.run()
                 result.wait_until_finish()
             except SnapshardError:
                 raise
             except Exception as error:
+                if _is_broken(error):
+                    server.wait_until_ended(_GRACE_SECONDS)  # its connections go before it
                 raise self._explained(str(error), job_name=job_name) from None
+            except BaseException:
+                # A cluster would go on with the job, without whoever started it.
+                if result is not None:
+                    with contextlib.suppress(Exception):
+                        result.cancel()
+                raise
 
     def __enter__(self) -> PortableRunner:
         """Does nothing: the job server starts with the first job."""
@@ -159,6 +170,14 @@ class PortableRunner:
             f"The job {job_name!r} failed on {self.name}. Start the same build again: it goes on "
             f"from what is finished. What the engine said:\n{text.strip()[-_LAST_WORDS:]}"
         )
+
+
+def _is_broken(error: Exception) -> bool:
+    """Whether the connection to the job server was lost."""
+    import grpc  # type: ignore[import-untyped]
+
+    lost = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
+    return isinstance(error, grpc.RpcError) and error.code() in lost
 
 
 def parsed_options(flags: Sequence[str], *, given: Sequence[str], job_name: str = "") -> Any:

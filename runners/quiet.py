@@ -54,7 +54,7 @@ def quiet_threads() -> Iterator[None]:
     try:
         yield
     finally:
-        vars(sdk_worker).pop("print")
+        vars(sdk_worker).pop("print", None)  # another job may have ended before
 
 
 @functools.cache

@@ -17,6 +17,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from .worker_pool import DRIVER
+
 _WATCH_SECONDS = 1.0
 
 
@@ -53,7 +55,10 @@ def _of_this_package(cls: type) -> bool:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process, whatever it is at, when its parent is another one: the driver is gone."""
+    """Ends this process, whatever it is at, when its parent is another one: the driver is gone.
+
+    It may be gone before this process looks for the first time.
+    """
     while os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
     os._exit(1)
@@ -91,7 +96,7 @@ def _work(environment: dict[str, str], *, failures: str) -> None:
 
 def main() -> None:
     """Works on jobs until there are no more."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(int(os.environ[DRIVER]),), daemon=True).start()
     # What the process writes is shown as its last words when it dies: keep it to what matters.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     # The way back to the driver must not be written on by whoever prints.

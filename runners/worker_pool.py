@@ -20,7 +20,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import IO
 
+DRIVER = "SNAPSHARD_DRIVER"
+"""Names to a worker process, in its environment, the process that it ends with."""
 _LAST_WORDS = 4000
+_READER_SECONDS = 1.0
 _NOISE = re.compile(
     r"[IW]\d{4} \d\d:|E\d{4} .*cuda|WARNING: All log messages before absl|To enable "
 )
@@ -51,6 +54,7 @@ class WorkerProcess:
                 [sys.executable, "-P", "-m", f"{__package__}.worker_main"],
                 env={
                     **os.environ,
+                    DRIVER: str(os.getpid()),
                     "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
                 },
                 stdin=subprocess.PIPE,
@@ -58,6 +62,7 @@ class WorkerProcess:
                 stderr=log,
                 start_new_session=True,
             )
+        self._ended = False
         self._idle: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._reader = threading.Thread(
             target=self._read, args=(self._process.stdout,), name="read_worker", daemon=True
@@ -93,13 +98,22 @@ class WorkerProcess:
             self._process.wait(timeout=seconds)
 
     def end(self) -> None:
-        """Kills the process and all that it started, and waits for its end."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
+        """Kills the process and all that it started, and waits for its end.
+
+        What a dead process forked lives on in its group, and may hold its output open.
+        """
+        if not self._ended:
+            self._ended = True
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._reader.join()
-        for stream in (self._process.stdin, self._process.stdout):
+        self._reader.join(timeout=_READER_SECONDS)
+        # What has left its group has what it holds, and the thread that reads it.
+        streams = [
+            self._process.stdin,
+            *([] if self._reader.is_alive() else [self._process.stdout]),
+        ]
+        for stream in streams:
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()

@@ -190,7 +190,7 @@ class _Worker(GrpcWorkerHandler):
         process = self._process
         if self._death is None and process is not None and not self._closing:
             exit_code = process.exit_code
-            if exit_code is not None:
+            if exit_code is not None and not self._closing:  # else this process has killed it
                 self._death = _Death(exit_code, process.last_words())
         return self._death
 

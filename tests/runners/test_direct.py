@@ -36,6 +36,13 @@ class _Touch(beam.DoFn):
             raise DataError("table.csv row 7: refused\nsecond line: {'a': 1}")
         if action == "bug":
             raise KeyError("a bug")
+        if action == "fork and die":
+            forked = os.fork()
+            if not forked:
+                time.sleep(600)
+                os._exit(0)
+            (self.folder / "forked").write_text(f"{forked}")
+            os.kill(os.getpid(), signal.SIGKILL)
         if action == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if action == "sleep":
@@ -194,6 +201,35 @@ def test_a_death_is_told_where_the_engine_sees_the_connection_break_first(
     with pytest.raises(RunnerError, match="killed"):
         DirectRunner(num_workers=2).run(_job(tmp_path, on_seven="die"), job_name="test")
     assert not _children()
+
+
+def test_what_a_dead_worker_forked_holds_nothing_up(tmp_path: Path) -> None:
+    """It has the worker's output, which does not end with the worker."""
+    with pytest.raises(RunnerError, match="killed"):
+        DirectRunner(num_workers=2).run(_job(tmp_path, on_seven="fork and die"), job_name="test")
+    with contextlib.suppress(psutil.NoSuchProcess):
+        forked = psutil.Process(int((tmp_path / "forked").read_text()))
+        assert forked.status() == psutil.STATUS_ZOMBIE
+
+
+_KILLED_AT_ONCE = """
+import os
+from snapshard.runners.worker_pool import WorkerPool
+worker = WorkerPool().take()
+worker.assign({"CONTROL_API_SERVICE_DESCRIPTOR": "url: 'localhost:9'"}, failures="/")
+print(worker._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_worker_whose_driver_is_gone_before_it_looks_ends_as_well() -> None:
+    done = subprocess.run([sys.executable, "-c", _KILLED_AT_ONCE], capture_output=True, text=True)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        worker = psutil.Process(int(done.stdout))
+        # Beam's harness alone would wait for a minute.
+        with contextlib.suppress(psutil.TimeoutExpired):
+            worker.wait(timeout=30)
+        assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
 
 
 _SCRIPT = """
