@@ -68,8 +68,16 @@ class DataflowRunner:
             try:
                 pipeline = beam.Pipeline(options=options)
                 construct(pipeline)
-                result = pipeline.run()
+                with _ended_as_interrupted():
+                    result = pipeline.run()
             except SnapshardError:
+                raise
+            except KeyboardInterrupt:
+                # The service may have taken it, and its answer be on its way.
+                _tell(
+                    f"Dataflow may have taken the job {job_name!r}, which then goes on and costs. "
+                    f"If it is there, stop it: {_console(options)}"
+                )
                 raise
             except Exception as error:
                 raise RunnerError(
@@ -128,14 +136,7 @@ class DataflowRunner:
 
     def _wait(self, result: Any, runner: Any, *, job_name: str) -> None:
         """Waits for the job's end."""
-        from apache_beam.options.pipeline_options import GoogleCloudOptions
-
-        cloud = result._options.view_as(GoogleCloudOptions)
-        job_id = result.job_id()
-        url = (
-            f"https://console.cloud.google.com/dataflow/jobs/{cloud.region}/{job_id}"
-            f"?project={cloud.project}"
-        )
+        url = _console(result._options, job_id=result.job_id())
         _tell(f"The job {job_name!r} runs on Dataflow: {url}")
         try:
             with _ended_as_interrupted():
@@ -177,6 +178,15 @@ def _ended_as_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _console(options: Any, *, job_id: str = "") -> str:
+    """Where to look at a job, or at all jobs of the project."""
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+    cloud = options.view_as(GoogleCloudOptions)
+    job = f"/{cloud.region}/{job_id}" if job_id else ""
+    return f"https://console.cloud.google.com/dataflow/jobs{job}?project={cloud.project}"
 
 
 def _tell(text: str) -> None:

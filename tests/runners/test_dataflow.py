@@ -265,6 +265,26 @@ def test_ended_by_a_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_interrupted_while_the_service_takes_the_job(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it has, nobody knows: whoever pays is told where to look."""
+
+    class _Taking:
+        def __init__(self, options: Any) -> None:
+            pass
+
+        def run(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("apache_beam.Pipeline", _Taking)
+    with pytest.raises(KeyboardInterrupt):
+        DataflowRunner(ss.Dataflow(**SAID)).run(lambda pipeline: None, job_name="write")
+    told = capsys.readouterr().err
+    assert "may have taken the job 'write'" in told
+    assert f"dataflow/jobs?project={SAID['project']}" in told
+
+
 def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
     """The job is cancelled; where that fails, whoever pays is told."""
     runner = DataflowRunner(ss.Dataflow(**SAID))
