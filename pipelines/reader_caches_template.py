@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import uuid
 import warnings
@@ -12,6 +13,7 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 _AT_ONCE = 1_024  # records that are decoded together
+_COMPLETE = re.compile(r"((.+)\.[0-9a-f]{32})\.index")
 
 
 def cached(job: Any) -> None:
@@ -19,6 +21,7 @@ def cached(job: Any) -> None:
 
     A file that this process writes has a name of its own, and others take it for complete once
     its index is there: no two processes meet in one, and what breaks off leaves the rest as it is.
+    (A checkpoint in mid-epoch completes ``<name>_0.index``, the index of a part: that is not it.)
     """
     where = os.fspath(job.cache)
     if where == "decoded":
@@ -29,17 +32,18 @@ def cached(job: Any) -> None:
             raise ValueError(f"cache={where!r} must be a folder on a local disk.")
         try:
             os.makedirs(where, exist_ok=True)
+            names = sorted(os.listdir(where), reverse=True)
         except OSError as error:
             raise ValueError(f"cache={where!r} cannot be written ({error}).") from None
+        done = {match[2]: match[1] for one in names if (match := _COMPLETE.fullmatch(one))}
     kept: Any = []
     missing = 0
     for path, skip, take, first in job.ranges:
         file = ""
         if where != "memory":
             name = f"{job.reader.FINGERPRINT}-{os.path.basename(path)}-{skip}-{take}"
-            done = sorted(tf.io.gfile.glob(f"{where}/{name}.*.index"))
-            file = done[0].removesuffix(".index") if done else f"{where}/{name}.{uuid.uuid4().hex}"
-            missing += not done
+            missing += name not in done
+            file = f"{where}/{done.get(name) or f'{name}.{uuid.uuid4().hex}'}"
         kept.append(job.read(path, skip, take, first).cache(file))
     if missing or where == "memory":
         _warn(job, job.reader.RECORD_BYTES)
@@ -90,7 +94,8 @@ def _decoded(job: Any) -> None:
                 return (values, first + rows) if numbered else values
 
             starts = tf.data.Dataset.range(0, num - (size - 1) * job.drop_remainder, size)
-            return starts.map(batch, num_parallel_calls=tf.data.AUTOTUNE)
+            # In order also without a seed: the one short batch stays the last.
+            return starts.map(batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
         return tf.data.experimental.from_variant(variant, spec).flat_map(batches)
 

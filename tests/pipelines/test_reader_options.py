@@ -150,9 +150,12 @@ class TestCache:
     ) -> None:
         reader = write_snapshot(tmp_path / "s", NUMBERED, {"train": numbered(LENGTHS)})
         cache = tmp_path / "cache"
-        broken_off = iter(reader.dataset("train", 16, cache=str(cache)))
-        next(broken_off)  # a first epoch that does not end
-        two = [reader.dataset("train", 16, cache=str(cache), seed=i) for i in range(2)]
+        # A first epoch that does not end: without a buffer, which would take all in at once.
+        broken_off = iter(reader.dataset("train", 2, shuffle=False, cache=str(cache)))
+        next(broken_off)
+        assert [*cache.glob("*.lockfile")]
+        assert len([*cache.glob("*.index")]) < len(LENGTHS)
+        two = [reader.dataset("train", 16, cache=str(cache)) for _ in range(2)]
         both = zip(*two, strict=True)  # two writers at once
         found = [[int(i) for i in batch["id"]] for pair in both for batch in pair]
         assert sorted(i for batch in found for i in batch) == sorted([*range(TOTAL)] * 2)
@@ -160,6 +163,24 @@ class TestCache:
             shard.unlink()
         assert sorted(ids(reader.dataset("train", 16, cache=str(cache)))) == list(range(TOTAL))
         del broken_off
+
+    def test_what_a_checkpoint_leaves_is_a_part(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        reader = write_snapshot(tmp_path / "s", NUMBERED, {"train": numbered(LENGTHS)})
+        cache = tmp_path / "cache"
+        options: dict[str, Any] = {"shuffle": False, "cache": str(cache)}
+        iterator = iter(reader.dataset("train", 2, **options))
+        begun = next(iterator)["id"].numpy().tolist()
+        tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "checkpoint"))
+        parts = [*cache.glob("*_0.index")]
+        assert parts
+        endless = reader.dataset("train", 31, epochs=None, **options)
+        assert ids(endless.take(TOTAL // 31)) == list(range(TOTAL))
+        assert begun + ids(iterator) == list(range(TOTAL)), "and the first goes on"
+        for shard in (tmp_path / "s").glob("*.tfrecord"):
+            shard.unlink()
+        assert ids(reader.dataset("train", 16, **options)) == list(range(TOTAL))
 
     def test_a_warning_where_it_cannot_fit(
         self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -214,6 +235,16 @@ class TestDecoded:
         assert len({tuple(epoch) for epoch in epochs}) == 4
         far = np.abs(np.array(epochs[0]) - np.arange(TOTAL)).mean()
         assert far > 0.25 * TOTAL, "as far as in a full shuffle (a third)"
+
+    @pytest.mark.parametrize("drop", [False, True])
+    def test_batches_are_counted(self, reader: types.ModuleType, drop: bool) -> None:
+        options = {"cache": "decoded", "drop_remainder": drop}
+        dataset = reader.dataset("train", 16, epochs=20, **options)
+        sizes = [len(batch["id"]) for batch in dataset]
+        assert sizes == 20 * ([16] * 17 if drop else [16] * 17 + [7])
+        assert dataset.cardinality() == len(sizes)
+        assert dataset.element_spec["id"].shape[0] == (16 if drop else None)
+        assert reader.steps("train", 16, **options) == len(sizes) // 20
 
     def test_one_order_for_a_seed_and_none(self, reader: types.ModuleType) -> None:
         one, other = (ids(reader.dataset("train", 16, seed=3, cache="decoded")) for _ in range(2))
