@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -247,18 +248,25 @@ class Build(BuildSteps):
         graph = self.analyze(found, staged, prepared, process=process)
         layout = self.plan(found, prepared.summary, graph)
         settings = self.settings(found, prepared.summary, layout, graph)
-        # What needs no shards is done meanwhile.
-        with ThreadPoolExecutor(1) as meanwhile:
-            leaks = meanwhile.submit(self.shared_contents, prepared, layout)
-            serving = meanwhile.submit(self.serving, found, settings)
+        stop, meanwhile = threading.Event(), ThreadPoolExecutor(1)
+        try:
+            # What needs no shards is done meanwhile.
+            leaks = meanwhile.submit(self.shared_contents, prepared, layout, stop=stop)
+            exported = meanwhile.submit(self.serving, found, settings)
             num_written = self.write(found, prepared, layout, settings)
+            shared_contents, serving = leaks.result(), exported.result()
+        finally:
+            # After an error, what has begun ends soon, while the workspace is occupied, and
+            # nothing more begins.
+            stop.set()
+            meanwhile.shutdown(cancel_futures=True)
         return self.publish(
             found,
             settings,
             layout=layout,
             prepared=prepared,
-            serving=serving.result(),
-            shared_contents=leaks.result(),
+            serving=serving,
+            shared_contents=shared_contents,
             notes=BuildNotes(
                 started=started,
                 seconds=self._seconds,

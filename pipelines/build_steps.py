@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -250,13 +251,20 @@ class BuildSteps:
         self._progress.finish("write", reused=not missing, note=by_shuffle)
         return len(missing)
 
-    def shared_contents(self, prepared: Prepared, layout: Layout) -> Mapping[str, int]:
-        """How many contents stand in several splits."""
+    def shared_contents(
+        self, prepared: Prepared, layout: Layout, *, stop: threading.Event | None = None
+    ) -> Mapping[str, int]:
+        """How many contents stand in several splits.
+
+        Raises:
+            CancelledError: soon after ``stop`` is set.
+        """
         return find_leaks(
             prepared.summary.entries,
             layout.splits,
             workspace=self._workspace,
             suffix=keys_suffix(self._recipe.splits),
+            stop=stop,
         )
 
     def serving(self, found: Survey, settings: ShardSettings) -> Serving:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,7 @@ _REQUESTS = 32
 _ROW = np.dtype([("content", np.uint64), ("split", np.int8)])
 
 Rows = npt.NDArray[np.void]
+_T = TypeVar("_T")
 
 
 def find_leaks(
@@ -41,17 +44,22 @@ def find_leaks(
     *,
     workspace: Workspace,
     suffix: str,
+    stop: threading.Event | None = None,
 ) -> dict[str, int]:
     """How many contents stand in several splits, by these splits' names: ``"train, test"``.
 
     Memory is bounded: many records are first divided by their hash, on disk.
+
+    Raises:
+        CancelledError: soon after ``stop`` is set.
     """
+    stop = stop or threading.Event()
     used = [plan for plan in plans if plan.shards]
     if len(used) < 2:
         return {}
     num_records = sum(entry.run.num_records for entry in entries)
     num_parts = min(-(-num_records // _MEMORY_RECORDS), _MAX_PARTS)
-    rows = _rows(entries, used, workspace=workspace, suffix=suffix)
+    rows = _rows(entries, used, workspace=workspace, suffix=suffix, stop=stop)
     counts: Counter[tuple[int, ...]] = Counter()
     if num_parts <= 1:
         found = list(rows)
@@ -59,7 +67,7 @@ def find_leaks(
             counts = _count(np.concatenate(found))
     else:
         with storage.scratch_folder(workspace.root) as scratch:
-            for path in _divide(rows, num_parts, scratch):
+            for path in _until(stop, _divide(rows, num_parts, scratch)):
                 counts += _count(np.fromfile(path, _ROW))
     names = [plan.name for plan in used]
     return {
@@ -101,14 +109,31 @@ def _divide(rows: Iterator[Rows], num_parts: int, scratch: str) -> list[str]:
     return paths
 
 
+def _until(stop: threading.Event, items: Iterable[_T]) -> Iterator[_T]:
+    """Gives these.
+
+    Raises:
+        CancelledError: if ``stop`` is set.
+    """
+    for item in items:
+        if stop.is_set():
+            raise CancelledError
+        yield item
+
+
 def _rows(
-    entries: Sequence[RunEntry], plans: Sequence[SplitPlan], *, workspace: Workspace, suffix: str
+    entries: Sequence[RunEntry],
+    plans: Sequence[SplitPlan],
+    *,
+    workspace: Workspace,
+    suffix: str,
+    stop: threading.Event,
 ) -> Iterator[Rows]:
     """Content and split of all records, batch by batch."""
 
     def key_file(entry: RunEntry) -> list[pa.RecordBatch]:
         url = workspace.run_keys(entry.run.run_id, suffix)
-        return list(RunReader(url, entry.keys, keys_schema()).scan())
+        return list(_until(stop, RunReader(url, entry.keys, keys_schema()).scan()))
 
     # A store answers slowly, and many at once.
     at_once = 1 if storage.is_local(workspace.root) else _REQUESTS
@@ -116,7 +141,7 @@ def _rows(
         files = iter(entries)
         while some := list(itertools.islice(files, at_once)):
             batches = (batch for found in pool.map(key_file, some) for batch in found)
-            yield from _rows_of(batches, plans)
+            yield from _rows_of(_until(stop, batches), plans)
 
 
 def _rows_of(batches: Iterable[pa.RecordBatch], plans: Sequence[SplitPlan]) -> Iterator[Rows]:

@@ -1,0 +1,44 @@
+"""What a build does while it writes shards ends soon where the writing fails."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines.build_steps import BuildSteps
+from snapshard.schemas.errors import RunnerError
+
+
+@pytest.mark.parametrize("error", [RunnerError("a worker died"), KeyboardInterrupt()])
+def test_a_failed_write_is_told_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    begun, never = threading.Event(), threading.Event()
+    told: list[object] = []
+
+    def search(*_: object, stop: threading.Event = never) -> dict[str, int]:
+        begun.set()
+        told.append(stop.wait(20))
+        return {}
+
+    def export(*_: object) -> Any:
+        told.append("serving")
+        return None, {}
+
+    def write(*_: object) -> int:
+        assert begun.wait(60)
+        raise error
+
+    monkeypatch.setattr(BuildSteps, "shared_contents", search)
+    monkeypatch.setattr(BuildSteps, "serving", export)
+    monkeypatch.setattr(BuildSteps, "write", write)
+    (tmp_path / "t.csv").write_text("number\n1\n2\n")
+    recipe = ss.Recipe(name="t", source=ss.Csv(str(tmp_path / "t.csv")))
+    with pytest.raises(type(error)) as raised:
+        ss.build(recipe, tmp_path / "out")
+    assert raised.value is error
+    # The search was told to stop, and had ended by then; nothing else began.
+    assert told == [True]
+    assert not list((tmp_path / "out" / "t" / ".work" / "scratch").iterdir())
