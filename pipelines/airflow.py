@@ -8,6 +8,7 @@ which is for the file of the DAG.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import json
@@ -141,6 +142,7 @@ def _operator() -> Any:
             self.options = options
             self.part = part
             self._process: subprocess.Popen[str] | None = None
+            self._killed = False
 
         def execute(self, context: Any) -> Any:
             """Runs it.
@@ -162,6 +164,8 @@ def _operator() -> Any:
                 # With all that it starts, it can be ended as one.
                 start_new_session=True,
             )
+            if self._killed:
+                self.on_kill()
             told, words = None, [""]
             for line in self._process.stdout or ():
                 if line.startswith("{"):
@@ -180,8 +184,11 @@ def _operator() -> Any:
             return json.loads(told)
 
         def on_kill(self) -> None:
-            """Ends the process, and all that it started."""
+            """Ends the process, and all that it started; one that has yet to start, as it does."""
+            self._killed = True
             if self._process is not None and self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGTERM)
+                # It may end by itself just now.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGTERM)
 
     return SnapshardStep

@@ -169,8 +169,14 @@ def run(script, stop=False):
     task = _operator()(
         task_id="step", command=["/bin/sh", "-c", script], step="plan", recipe="/recipe", out="/out"
     )
+
+    def kill():
+        while task._process is None:
+            time.sleep(0.01)
+        task.on_kill()
+
     if stop:
-        threading.Timer(1.0, task.on_kill).start()
+        threading.Thread(target=kill).start()
     try:
         print("told", task.execute({}))
     except AirflowException as error:
