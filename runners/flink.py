@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
-import urllib.error
+import sys
+import time
 import urllib.request
+import uuid
+from typing import Any
 
 from ..schemas.errors import RecipeError
 from ..schemas.runner import Flink
@@ -16,6 +20,9 @@ EMBEDDED = "[local]"
 """The master that means: in the job server, on this machine."""
 
 _REACH_SECONDS = 5.0
+_END_SECONDS = 20.0
+_UNREACHED = (OSError, http.client.HTTPException, ValueError, KeyError, TypeError)
+_OVER = {"FINISHED", "CANCELED", "FAILED"}
 
 
 class FlinkRunner(PortableRunner):
@@ -67,19 +74,57 @@ class FlinkRunner(PortableRunner):
             "--expansion-port=0",
         ]
 
-    def _check_cluster(self) -> None:
-        url = self._master if "://" in self._master else f"http://{self._master}"
+    def engine_job_name(self, job_name: str) -> str:
+        """One that no other job of the cluster bears."""
+        return f"snapshard-{job_name}-{uuid.uuid4().hex[:8]}"
+
+    def end_job(self, name: str) -> None:
+        """Cancels a job of a cluster, which does not do so when its job server is told to."""
+        if self._master == EMBEDDED:
+            return
+        deadline, problem = time.monotonic() + _END_SECONDS, f"not within {_END_SECONDS:.0f} s"
         try:
-            with urllib.request.urlopen(f"{url}/overview", timeout=_REACH_SECONDS) as answer:
-                overview = json.load(answer)
-            slots = int(overview["slots-total"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            while left := self._jobs_left(name):
+                for job in left:
+                    self._ask(f"jobs/{job}?mode=cancel", method="PATCH")
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.5)
+            else:
+                return
+        except _UNREACHED as error:
+            problem = str(error)
+        print(
+            f"The job {name!r} was told to stop, and may go on at {self._url}: {problem}.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def _jobs_left(self, name: str) -> list[str]:
+        """The ids of the jobs of this name that are not over."""
+        jobs = self._ask("jobs/overview")["jobs"]
+        return [job["jid"] for job in jobs if job["name"] == name and job["state"] not in _OVER]
+
+    @property
+    def _url(self) -> str:
+        return self._master if "://" in self._master else f"http://{self._master}"
+
+    def _ask(self, path: str, *, method: str = "GET") -> Any:
+        """What the web address of the cluster tells."""
+        asked = urllib.request.Request(f"{self._url}/{path}", method=method)
+        with urllib.request.urlopen(asked, timeout=_REACH_SECONDS) as answer:
+            return json.load(answer)
+
+    def _check_cluster(self) -> None:
+        try:
+            slots = int(self._ask("overview")["slots-total"])
+        except _UNREACHED as error:
             raise RecipeError(
-                f"No Flink cluster answers at {url}: {error}. Give the address of its web page, "
-                "as in --flink-master host:8081."
+                f"No Flink cluster answers at {self._url}: {error}. Give the address of its web "
+                "page, as in --flink-master host:8081."
             ) from None
         if slots < self._num_workers:
             raise RecipeError(
-                f"Flink at {url} has {slots} task slots, and --workers {self._num_workers} asks "
-                "for more. Add TaskManagers, or ask for fewer workers."
+                f"Flink at {self._url} has {slots} task slots, and --workers {self._num_workers} "
+                "asks for more. Add TaskManagers, or ask for fewer workers."
             )

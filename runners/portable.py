@@ -85,6 +85,13 @@ class PortableRunner:
         """
         raise NotImplementedError
 
+    def engine_job_name(self, job_name: str) -> str:
+        """What the engine is to call a job."""
+        return job_name
+
+    def end_job(self, name: str) -> None:
+        """Ends a job that would go on without its job server, by the engine's name of it."""
+
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
@@ -99,7 +106,8 @@ class PortableRunner:
             if self._server is None:
                 self._server = JobServer(self.server_command, engine=self.name)
             server = self._server
-            options = self._options(job_name, f"--job_endpoint={server.endpoint}")
+            name = self.engine_job_name(job_name)
+            options = self._options(name, f"--job_endpoint={server.endpoint}")
             pipeline = beam.Pipeline(options=options)
             construct(pipeline)
             result = None
@@ -113,10 +121,10 @@ class PortableRunner:
                     server.wait_until_ended(_GRACE_SECONDS)  # its connections go before it
                 raise self._explained(str(error), job_name=job_name) from None
             except BaseException:
-                # A cluster would go on with the job, without whoever started it.
                 if result is not None:
                     with contextlib.suppress(Exception):
                         result.cancel()
+                self.end_job(name)
                 raise
 
     def __enter__(self) -> PortableRunner:

@@ -1,5 +1,7 @@
 """Job servers: they end with whoever started them, and their death is told as such."""
 
+import http.server
+import json
 import os
 import signal
 import subprocess
@@ -7,16 +9,18 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc  # type: ignore[import-untyped]
 import psutil
 import pytest
 
+from snapshard.runners.flink import FlinkRunner
 from snapshard.runners.job_server import JobServer, free_port
 from snapshard.runners.portable import PortableRunner
 from snapshard.runners.quiet import quiet_threads
 from snapshard.schemas.errors import RunnerError
+from snapshard.schemas.runner import Flink
 
 _SERVER = (
     "import http.server, sys; "
@@ -186,3 +190,47 @@ def test_the_command_line_ends_as_interrupted_on_sigterm(tmp_path: Path) -> None
     assert process.returncode == 130
     assert "interrupted" in told
     assert "Traceback" not in told
+
+
+class _Jobs(http.server.BaseHTTPRequestHandler):
+    """The web address of a cluster: two jobs, of which one ends some looks after it is told to."""
+
+    told: ClassVar[list[str]] = []
+    looks: ClassVar[int] = 0
+
+    def do_GET(self) -> None:
+        _Jobs.looks += bool(self.told)
+        states = {"mine": "CANCELED" if _Jobs.looks > 2 else "RUNNING", "other": "RUNNING"}
+        jobs = [{"jid": f"id-{name}", "name": name, "state": states[name]} for name in states]
+        self._answer({"jobs": jobs})
+
+    def do_PATCH(self) -> None:
+        self.told.append(self.path)
+        self._answer({})
+
+    def _answer(self, content: object) -> None:
+        text = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Keeps quiet."""
+
+
+def test_a_job_of_a_cluster_is_ended_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with http.server.HTTPServer(("localhost", 0), _Jobs) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        runner = FlinkRunner(Flink(master=f"localhost:{server.server_port}"))
+        try:
+            runner.end_job("mine")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert set(_Jobs.told) == {"/jobs/id-mine?mode=cancel"}
+    assert capsys.readouterr().err == ""
+    runner.end_job("mine")
+    assert "may go on at http://localhost:" in capsys.readouterr().err
+    assert runner.engine_job_name("write") != runner.engine_job_name("write")
