@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from collections.abc import Callable, Sequence
 from ..schemas.errors import RunnerError
 
 START_SECONDS = 120.0
+_END_SECONDS = 5.0
 _GUARD = os.path.join(os.path.dirname(__file__), "server_guard.py")
 _LAST_WORDS = 2000
 _PORTS = (20_000, 32_000)
@@ -43,11 +43,11 @@ class JobServer:
         self._engine = engine
         self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-engine-")
         self._log_path = os.path.join(self._scratch.name, "log.txt")
-        port = free_port()
+        port, folder = free_port(), self._scratch.name
         self.endpoint = f"localhost:{port}"
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", _GUARD, *command(port, self._scratch.name)],
+                [sys.executable, "-I", "-S", _GUARD, folder, *command(port, folder)],
                 # It comes to an end with this process; nothing is ever written.
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -74,14 +74,11 @@ class JobServer:
     def stop(self) -> None:
         """Ends it and all that it started."""
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGTERM)
-            try:
-                self._process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+            self._process.terminate()
+            self.wait_until_ended(_END_SECONDS)
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            self._process.stdin.close()  # kills what is left
+        self._process.wait()
         self._scratch.cleanup()
 
     def last_words(self) -> str:

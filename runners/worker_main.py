@@ -7,9 +7,11 @@ The process ends when its input does, and when the process that started it is go
 """
 
 import contextlib
+import functools
 import json
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
@@ -17,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from .worker_pool import DRIVER
+from .worker_pool import DRIVER, FOLDER
 
 _WATCH_SECONDS = 1.0
 
@@ -54,13 +56,14 @@ def _of_this_package(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
-def _end_with(parent: int) -> None:
+def _end_with(parent: int, *, folder: str) -> None:
     """Ends this process, whatever it is at, when its parent is another one: the driver is gone.
 
-    It may be gone before this process looks for the first time.
+    It may be gone before this process looks for the first time, and has left its folder.
     """
     while os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
@@ -96,7 +99,8 @@ def _work(environment: dict[str, str], *, failures: str) -> None:
 
 def main() -> None:
     """Works on jobs until there are no more."""
-    threading.Thread(target=_end_with, args=(int(os.environ[DRIVER]),), daemon=True).start()
+    watch = functools.partial(_end_with, int(os.environ[DRIVER]), folder=os.environ[FOLDER])
+    threading.Thread(target=watch, daemon=True).start()
     # What the process writes is shown as its last words when it dies: keep it to what matters.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     # The way back to the driver must not be written on by whoever prints.

@@ -22,6 +22,8 @@ from typing import IO
 
 DRIVER = "SNAPSHARD_DRIVER"
 """Names to a worker process, in its environment, the process that it ends with."""
+FOLDER = "SNAPSHARD_WORKERS_FOLDER"
+"""… and the pool's folder, which goes then."""
 _LAST_WORDS = 4000
 _READER_SECONDS = 1.0
 _NOISE = re.compile(
@@ -55,6 +57,7 @@ class WorkerProcess:
                 env={
                     **os.environ,
                     DRIVER: str(os.getpid()),
+                    FOLDER: folder,
                     "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
                 },
                 stdin=subprocess.PIPE,

@@ -217,19 +217,21 @@ import os
 from snapshard.runners.worker_pool import WorkerPool
 worker = WorkerPool().take()
 worker.assign({"CONTROL_API_SERVICE_DESCRIPTOR": "url: 'localhost:9'"}, failures="/")
-print(worker._process.pid, flush=True)
+print(worker._process.pid, os.path.dirname(worker._log_path), flush=True)
 os.kill(os.getpid(), 9)
 """
 
 
 def test_a_worker_whose_driver_is_gone_before_it_looks_ends_as_well() -> None:
     done = subprocess.run([sys.executable, "-c", _KILLED_AT_ONCE], capture_output=True, text=True)
+    number, folder = done.stdout.split()
     with contextlib.suppress(psutil.NoSuchProcess):
-        worker = psutil.Process(int(done.stdout))
+        worker = psutil.Process(int(number))
         # Beam's harness alone would wait for a minute.
         with contextlib.suppress(psutil.TimeoutExpired):
             worker.wait(timeout=30)
         assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    assert not Path(folder).exists()
 
 
 _SCRIPT = """

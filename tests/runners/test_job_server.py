@@ -15,6 +15,7 @@ import grpc  # type: ignore[import-untyped]
 import psutil
 import pytest
 
+from snapshard.runners import job_server
 from snapshard.runners.flink import FlinkRunner
 from snapshard.runners.job_server import JobServer, free_port
 from snapshard.runners.portable import PortableRunner
@@ -30,7 +31,7 @@ _DRIVER = """
 import sys, time
 from snapshard.runners.job_server import JobServer
 server = JobServer(lambda port, folder: [sys.executable, "-c", {server!r}, str(port)], engine="x")
-print("there", flush=True)
+print(server._scratch.name, flush=True)
 time.sleep(300)
 """
 
@@ -60,12 +61,25 @@ def test_it_ends_with_the_process_that_started_it(ending: signal.Signals) -> Non
         [sys.executable, "-c", _DRIVER.format(server=_SERVER)], stdout=subprocess.PIPE
     ) as driver:
         assert driver.stdout is not None
-        assert driver.stdout.readline() == b"there\n"
+        folder = Path(driver.stdout.readline().decode().strip())
+        assert folder.is_dir()
         started = _below(driver.pid)
         assert any(_SERVER in process.cmdline() for process in started)
         driver.send_signal(ending)
         driver.wait()
     _, alive = psutil.wait_procs(started, timeout=30)
+    assert not alive
+    assert not folder.exists()
+
+
+def test_one_that_does_not_end_when_told_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_server, "_END_SECONDS", 0.2)
+    deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {_SERVER}"
+    server = JobServer(lambda port, folder: [sys.executable, "-c", deaf, str(port)], engine="x")
+    started = [process for process in _below(os.getpid()) if deaf in process.cmdline()]
+    assert len(started) == 2
+    server.stop()
+    _, alive = psutil.wait_procs(started, timeout=10)
     assert not alive
 
 
