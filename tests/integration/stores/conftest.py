@@ -11,15 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from snapshard.runners.job_server import free_port
+
 from ..engines.installed import MissingEngineError, fake_gcs_server
 from .proxy import Proxy
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager
@@ -27,7 +22,7 @@ def _running(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while True:
             assert process.poll() is None, log.read_text()[-2000:]
             assert time.monotonic() < deadline, log.read_text()[-2000:]
@@ -43,7 +38,7 @@ def _running(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with _running(command, port, tmp_path_factory.mktemp("moto") / "log.txt"):
         yield f"127.0.0.1:{port}"
@@ -57,7 +52,7 @@ def _gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if os.environ.get("SNAPSHARD_NEED_ENGINES"):
             pytest.fail(str(error))
         pytest.skip(str(error))
-    port = _free_port()
+    port = free_port()
     command = [str(program), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
     command += ["-backend", "memory"]
     with _running(command, port, tmp_path_factory.mktemp("gcs") / "log.txt"):
