@@ -13,12 +13,17 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
+from snapshard.runners.job_server import free_port
+
+_Found = TypeVar("_Found")
+_PATIENCE_S = 20.0
 _OPENED = (
     "java.lang",
     "java.lang.invoke",
@@ -90,11 +95,10 @@ class FlinkCluster:
         self._libraries = libraries
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._rest = _free_port()
-        self._pool_port = _free_port()
+        self._rest, self._pool_port, rpc = _free_ports(3)
         for name in ("tmp", "web", "blob"):
             (folder / name).mkdir(parents=True)
-        config = _CONFIG.format(rpc=_free_port(), rest=self._rest, folder=folder)
+        config = _CONFIG.format(rpc=rpc, rest=self._rest, folder=folder)
         (folder / "flink-conf.yaml").write_text(config)
         (folder / "log4j.properties").write_text(_LOGGING)
         try:
@@ -138,10 +142,13 @@ class FlinkCluster:
         return sorted(found, key=lambda process: process.create_time())
 
     def running_job(self) -> str:
-        """The id of the job under way."""
-        jobs = self.overview("jobs/overview")["jobs"]
-        (found,) = [job["jid"] for job in jobs if job["state"] == "RUNNING"]
-        return str(found)
+        """The id of the one job under way."""
+
+        def look() -> list[str]:
+            jobs = self.overview("jobs/overview")["jobs"]
+            return [str(job["jid"]) for job in jobs if job["state"] == "RUNNING"]
+
+        return _only(look, "job under way")
 
     def failures(self, job: str) -> list[str]:
         """What parts of a job have failed of, which began anew then."""
@@ -149,21 +156,31 @@ class FlinkCluster:
         return [entry["exceptionName"] for entry in history["entries"]]
 
     def overview(self, path: str = "overview") -> Any:
-        """What the web address tells."""
-        with urllib.request.urlopen(f"http://{self.master}/{path}", timeout=5) as answer:
-            return json.load(answer)
+        """What the web address tells, which may be slow to answer."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return self._ask(path)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
 
-    def busy_task_managers(self) -> list[int]:
-        """Numbers of the TaskManagers whose slots are taken."""
-        told = self.overview("taskmanagers")["taskmanagers"]
-        return [
-            number
-            for number, process in enumerate(self.task_managers)
-            if any(
-                entry["freeSlots"] < entry["slotsNumber"] and _listens(process.pid, entry)
-                for entry in told
-            )
-        ]
+    def busy_task_manager(self) -> int:
+        """The number of the one TaskManager whose slots are taken."""
+
+        def look() -> list[int]:
+            told = self.overview("taskmanagers")["taskmanagers"]
+            return [
+                number
+                for number, process in enumerate(self.task_managers)
+                if any(
+                    entry["freeSlots"] < entry["slotsNumber"] and _listens(process.pid, entry)
+                    for entry in told
+                )
+            ]
+
+        return _only(look, "TaskManager at work")
 
     def start_task_manager(self) -> None:
         """Adds one, with two slots."""
@@ -205,6 +222,10 @@ class FlinkCluster:
     ) -> None:
         """Ends it."""
         self.stop()
+
+    def _ask(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://{self.master}/{path}", timeout=5) as answer:
+            return json.load(answer)
 
     def _start_java(self, name: str, main: str, *, heap: str) -> subprocess.Popen[bytes]:
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
@@ -252,11 +273,12 @@ class FlinkCluster:
         return process
 
     def wait_for_slots(self, num_slots: int) -> None:
-        """Waits until so many are free."""
-        deadline = time.monotonic() + 120
+        """Waits until so many are free, and the pool takes workers' calls."""
+        deadline = time.monotonic() + 200
         while True:
             with contextlib.suppress(OSError, ValueError):
-                if self.overview()["slots-available"] >= num_slots:
+                if self._ask("overview")["slots-available"] >= num_slots:
+                    socket.create_connection(("localhost", self._pool_port), timeout=1).close()
                     return
             ended = [process.args for process in self._processes if process.poll() is not None]
             if ended or time.monotonic() > deadline:
@@ -274,8 +296,18 @@ def _listens(pid: int, entry: dict[str, Any]) -> bool:
     return False
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        port: int = found.getsockname()[1]
-        return port
+def _only(look: Callable[[], Sequence[_Found]], what: str) -> _Found:
+    """The one that is found, once it is one: others may be about to end, or to begin."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while len(found := look()) != 1:
+        assert time.monotonic() < deadline, f"{what}: expected one, found {found}"
+        time.sleep(0.2)
+    return found[0]
+
+
+def _free_ports(num: int) -> list[int]:
+    """Different ones."""
+    found: set[int] = set()
+    while len(found) < num:
+        found.add(free_port())
+    return list(found)

@@ -21,14 +21,21 @@ from .installed import flink_libraries
 pytestmark = [pytest.mark.engine, pytest.mark.slow]  # a cluster, and jobs that begin anew
 
 NUM_FILES, NUM_SHARDS = 24, 300
+# Workers begin half of the files and hold the others until they are told to go on.
 RECIPE = f"""
+import os
+import pathlib
 import time
 
 import snapshard as ss
 
 
 def read(file):
-    time.sleep(0.4)
+    begun = pathlib.Path("BEGUN")
+    if "IS_DRIVER" not in os.environ:
+        begun.joinpath(file.path).touch()
+    while len(list(begun.iterdir())) > {NUM_FILES // 2} and not begun.with_name("go on").exists():
+        time.sleep(0.05)
     text = file.read().decode()
     for number in range(40):
         yield {{"text": f"{{text}} {{number}}", "number": number}}
@@ -44,7 +51,10 @@ recipe = ss.Recipe(
 # The command line, with a block for each file.
 SMALL_BLOCKS = """
 import functools
+import os
 import sys
+
+os.environ["IS_DRIVER"] = "it reads the files, too, to infer their features"
 
 from snapshard import cli
 from snapshard.pipelines import inventory
@@ -63,7 +73,9 @@ def slow_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "files").mkdir()
     for number in range(NUM_FILES):
         (folder / "files" / f"{number:02}.txt").write_text(f"file {number}")
-    (folder / "recipe.py").write_text(RECIPE)
+    (folder / "begun").mkdir()
+    (folder / "go on").touch()
+    (folder / "recipe.py").write_text(RECIPE.replace("BEGUN", str(folder / "begun")))
     (folder / "small_blocks.py").write_text(SMALL_BLOCKS)
     return folder / "recipe.py"
 
@@ -96,8 +108,7 @@ def cluster(cluster_to_damage: FlinkCluster) -> FlinkCluster:
 
 
 def kill_working_machine(cluster: FlinkCluster) -> None:
-    (busy,) = cluster.busy_task_managers()
-    cluster.kill_task_manager(busy)
+    cluster.kill_task_manager(cluster.busy_task_manager())
 
 
 def kill_python_worker(cluster: FlinkCluster) -> None:
@@ -125,6 +136,10 @@ def test_job_goes_on(
     way: str,
 ) -> None:
     script = slow_recipe.with_name("small_blocks.py")
+    go_on = slow_recipe.with_name("go on")
+    go_on.unlink()
+    for path in slow_recipe.with_name("begun").iterdir():
+        path.unlink()
     process = subprocess.Popen(
         [
             *(sys.executable, script, "build", slow_recipe, "--out", tmp_path, "--workers", "2"),
@@ -142,8 +157,10 @@ def test_job_goes_on(
             wait_for(tmp_path / "slow" / ".work", pattern, number, process=process)
             struck.append(cluster.running_job())
             kill(cluster)
+            go_on.touch()
         stdout, stderr = process.communicate(timeout=240)
     finally:
+        go_on.touch()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
