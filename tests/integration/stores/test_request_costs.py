@@ -8,6 +8,7 @@ import fsspec
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines import watch
 from snapshard.transforms.blocks import group_blocks
 
 from .proxy import Proxy
@@ -71,6 +72,8 @@ def test_requests_of_runs_and_shards(gcs: Proxy, monkeypatch: pytest.MonkeyPatch
     defaults = group_blocks.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "block_bytes", NUM_BYTES)
+    # A job that takes so long would list folders, for the progress.
+    monkeypatch.setattr(watch, "SECONDS_BETWEEN_REMOTE_LOOKS", 1e9)
     small = build(gcs, num_files=4, num_shards=4)
     more_runs = build(gcs, num_files=12, num_shards=4)
     more_shards = build(gcs, num_files=4, num_shards=12)
