@@ -280,9 +280,14 @@ class _Copies:
         file.state, file.error = "queued", ""
         self.queue.append(file)
         if self.num_threads < _AT_ONCE:
-            self.num_threads += 1
-            # No daemon: one that wakes within TensorFlow at the interpreter's end would abort it.
-            threading.Thread(target=self._work, name="local_copy", daemon=False).start()
+            try:
+                # No daemon: one that wakes within TensorFlow at the interpreter's end aborts it.
+                threading.Thread(target=self._work, name="local_copy", daemon=False).start()
+                self.num_threads += 1
+            except (MemoryError, RuntimeError) as error:  # as many as there may be; they go on
+                if not self.num_threads:
+                    self.queue.remove(file)
+                    file.state, file.error = "absent", f"{file.url}: {_line(error)}."
 
     def _used(self) -> int:
         there = [file for file in self.files.values() if file.state in ("copying", "there")]
@@ -323,8 +328,10 @@ class _Copies:
             num_bytes, error = 0, f"The copy of {file.url} broke off."
             try:
                 num_bytes, error = _bring(file), ""
-            except (_FailedError, OSError) as failed:
-                error = str(failed) if isinstance(failed, _FailedError) else _line(failed)
+            except _FailedError as failed:
+                error = str(failed)
+            except Exception as failed:
+                error = f"The copy of {file.url} broke off: {_line(failed)}."
             finally:  # or streams would wait forever
                 self._finish(file, num_bytes, error)
 

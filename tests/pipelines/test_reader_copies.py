@@ -611,6 +611,37 @@ class TestLocalize:
         with pytest.raises(ValueError, match=f"{name} cannot be read, 3 times: OSError: gone"):
             job.localize(shards[0][0])
 
+    @pytest.mark.parametrize("where", ["start", "copy"])
+    def test_a_failure_that_no_disk_or_store_told(
+        self,
+        reader: types.ModuleType,
+        copies: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        where: str,
+    ) -> None:
+        shard = tmp_path / "source" / "test-00000-of-00002.tfrecord"
+        content = shard.read_bytes()
+        made = copies._copies(str(tmp_path / "fast"), reader, None)
+        made.add(str(shard), len(content), hashlib.sha256(content).hexdigest())
+        owner, name = (threading.Thread, "start") if where == "start" else (copies, "_fetch")
+        real = getattr(owner, name)
+        failures = [RuntimeError("can't start new thread")] if where == "start" else [MemoryError()]
+
+        def fails_once(*arguments: Any) -> None:
+            if failures:
+                raise failures.pop()
+            real(*arguments)
+
+        monkeypatch.setattr(owner, name, fails_once)
+        with pytest.raises(ValueError, match=rf"{shard}.*: (RuntimeError: can't|MemoryError)"):
+            made.localize(str(shard))
+        assert Path(made.localize(str(shard))).read_bytes() == content
+        for thread in threading.enumerate():
+            if thread.name == "local_copy":
+                thread.join(60)
+        assert made.num_threads == 0
+
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
