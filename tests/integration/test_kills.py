@@ -147,7 +147,8 @@ def test_one_worker_killed(projects: Projects, tmp_path: Path, kind: str) -> Non
     stop = Stop(name, "before", whole_group=False)
     ended = project.builds.build(project.recipe, tmp_path, stop=stop, workers=2)
     assert ended.code == 1, ended
-    assert ended.seconds_after < 10
+    # Beam itself waits for ever for a worker that was killed; a loaded machine takes its time.
+    assert ended.seconds_after < 50
     assert "was killed (signal 9)" in ended.stderr
     assert "goes on" in ended.stderr
     assert "Traceback" not in ended.stderr

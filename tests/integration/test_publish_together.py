@@ -122,9 +122,8 @@ def test_a_killed_build_locks_nothing(
         pass  # killed with SIGKILL, its group with it
     assert (out / "table" / ".work" / "lock").exists()
     assert look(out / "table") == {}
-    started = time.monotonic()
+    assert collect_garbage(str(out), dry_run=True).busy == ()
     assert run_here(capsys, "build", recipe, "--out", out).code == 0
-    assert time.monotonic() - started < 60
     assert len(look(out / "table")) == 1
     report = collect_garbage(str(out))
     assert report.busy == ()
