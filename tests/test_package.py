@@ -6,10 +6,10 @@ import importlib
 import os
 import pkgutil
 import re
+import resource
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,20 +130,21 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_help_is_quick() -> None:
-    start = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "snapshard", "--help"],
         capture_output=True,
         text=True,
         check=True,
     )
-    elapsed = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert imported.isdisjoint(SLOW_TO_LOAD)
     assert "build" in done.stdout
-    # The promise is under 1 s; a loaded machine gets the benefit of the doubt, since what makes
-    # it slow (the imports above) is ruled out exactly.
-    assert elapsed < 5
+    # The promise is under 1 s; a slow machine gets the benefit of the doubt, since what makes it
+    # slow (the imports above) is ruled out exactly. Processor time: others' load is no fault of it.
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert 0 < seconds < 2
 
 
 def test_root_holds_no_other_module() -> None:
