@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -699,37 +698,26 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
     from . import terminal
     from .pipelines.startup_noise import hush_libraries
+    from .runners.interrupts import take_endings_for_interrupts
 
     terminal.prepare_streams()
     hush_libraries()
     if arguments is None:
-        _end_as_interrupted()
+        take_endings_for_interrupts()
     try:
         code = _run(arguments)
     except KeyboardInterrupt:
         code = _INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output has enough of it.
+    except BrokenPipeError:  # whoever read the output has enough of it
         code = 1
     if code == _INTERRUPTED:  # typer makes it of a KeyboardInterrupt
         terminal.show_error("interrupted. What is done is kept: the same command goes on.")
     if arguments is None and not _WITH_THREADS.isdisjoint(sys.modules):
-        # Threads of libraries that still run then abort the interpreter's end now and then, and
-        # with it the exit code.
+        # Threads of libraries that still run may abort the interpreter's end, and the exit code.
         with contextlib.suppress(OSError):
             terminal.flush()
         os._exit(code)
     sys.exit(code)
-
-
-def _end_as_interrupted() -> None:
-    """Has what schedulers and lost terminals send do what Ctrl-C does: engines and workers end.
-
-    What somebody else handles or ignores (``nohup``) stays as it is.
-    """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
 
 
 def _run(arguments: list[str] | None) -> int:
@@ -750,10 +738,9 @@ def _run(arguments: list[str] | None) -> int:
         return 2
     except BrokenPipeError:
         raise
-    except OSError as error:
+    except OSError as error:  # a full disk or a missing temporary folder: not a defect
         from .transforms.storage_failures import failing_as_storage_error
 
-        # A full disk or a missing temporary folder, for example: not a defect.
         try:
             with failing_as_storage_error("use", str(error.filename or "a file or the output")):
                 raise
