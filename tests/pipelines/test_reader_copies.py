@@ -7,7 +7,6 @@ import importlib.util
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from snapshard.runners.job_server import free_port
 from snapshard.schemas.features import Features, Scalar, Text
 
 WriteSnapshot = Callable[..., types.ModuleType]
@@ -104,6 +104,9 @@ class Throttled:
         self.real, self.seconds = real, seconds
         self.opened: list[tuple[float, str]] = []
         self.failures: dict[str, list[BaseException]] = {}
+        self.first_alone: threading.Event | None = None
+        """If there is one: what the first shard alone is read before."""
+        self.waited_in_vain: list[str] = []
 
     @contextlib.contextmanager
     def __call__(self, url: str) -> Iterator[Any]:
@@ -123,6 +126,9 @@ class Throttled:
                     if failures := outer.failures.get(name):
                         raise failures.pop()
                     time.sleep(outer.seconds)
+                    gate = None if "-00000-of-" in name else outer.first_alone
+                    if gate is not None and not gate.wait(60):
+                        outer.waited_in_vain.append(name)
                     return bytes(source.read(num))
 
             yield Slow()
@@ -314,12 +320,16 @@ class TestCopying:
     def test_it_overlaps_reading(
         self, reader: types.ModuleType, copies: Any, slow: Throttled, tmp_path: Path
     ) -> None:
-        slow.seconds, begun = 0.1, []
-        for _ in reader.dataset("train", NUM_EACH, shuffle=False, local_copy=tmp_path):
-            begun.append(len(slow.opened))
-            time.sleep(0.2)
-        assert begun[0] < NUM_SHARDS  # reading begins before all are there …
-        assert all(num >= i + 2 for i, num in enumerate(begun[:-1]))  # … and they are, in time
+        slow.first_alone = threading.Event()
+        dataset = reader.dataset("train", NUM_EACH, shuffle=False, local_copy=tmp_path)
+        for i, _ in enumerate(dataset):
+            slow.first_alone.set()  # reading begins before others are there …
+            deadline = time.monotonic() + 60
+            # … and they come before they are asked for.
+            while len(slow.opened) < min(i + copies._AHEAD, NUM_SHARDS):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        assert not slow.waited_in_vain
 
     def test_in_the_order_in_which_a_seed_reads_them(
         self, reader: types.ModuleType, copies: Any, slow: Throttled, tmp_path: Path
@@ -659,9 +669,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         reason = f"needs {name}: pip install s3fs 'moto[s3]' flask flask-cors"
         if importlib.util.find_spec(name) is None:
             pytest.skip(reason)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "moto.server", "-p", str(port)],
         stdout=subprocess.DEVNULL,
@@ -673,8 +681,10 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     try:
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
+        deadline = time.monotonic() + 200
+        while True:
+            assert server.poll() is None
+            assert time.monotonic() < deadline
             with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5):
                 break
             time.sleep(0.1)

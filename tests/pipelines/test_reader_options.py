@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 import sys
-import time
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -535,24 +535,31 @@ def test_the_order_may_be_left_open(reader: types.ModuleType) -> None:
 def test_who_is_late_is_waited_for_or_overtaken(
     reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch, deterministic: bool
 ) -> None:
-    """The first record of the first shard takes a second; a seventh of the records are there."""
-    read = reader._records
+    """The first record of the first shard comes late: after 121 others, if they may overtake it."""
+    read, gate = reader._records, threading.Event()
+    overtaken: list[bool] = []
+    found: list[int] = []
+
+    def wait_for_others(is_late: Any) -> list[Any]:
+        if is_late:
+            overtaken.append(gate.wait(1 if deterministic else 100))
+        return []
 
     def late(path: Any, *stream: Any, **options: Any) -> tf.data.Dataset:
         is_late = tf.strings.regex_full_match(path, ".*-00000-of-.*")
 
         def wait(number: Any, record: Any) -> Any:
-            tf.numpy_function(
-                lambda late: time.sleep(late) or [],
-                [tf.cast(is_late & (number == 0), tf.float64)],
-                [],
-            )
+            tf.numpy_function(wait_for_others, [is_late & (number == 0)], [])
             return record
 
         return read(path, *stream, **options).enumerate().map(wait)
 
     monkeypatch.setattr(reader, "_records", late)
-    found = ids(reader.dataset("train", 8, shuffle=16, deterministic=deterministic))
+    for batch in reader.dataset("train", 8, shuffle=16, deterministic=deterministic):
+        found += [int(i) for i in batch["id"]]
+        if len(found) > 120:
+            gate.set()
+    assert overtaken == [not deterministic]
     assert sorted(found) == list(range(TOTAL))
     (first, *_) = (place for place, number in enumerate(found) if number < LENGTHS[0])
     assert first < 40 if deterministic else first > 120
