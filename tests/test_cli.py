@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from snapshard import cli
 from snapshard.pipelines import startup_noise
 from snapshard.pipelines import suggest as suggest_module
 from snapshard.schemas.errors import StorageError
+
+from .integration.test_disks import PAUSED, PHASES
 
 TABLE = "id,name,weight\n" + "".join(f"{i},name {i % 5},{i / 4}\n" for i in range(60))
 # The tests' own process asks TensorFlow to say more.
@@ -171,24 +174,38 @@ class TestBuild:
         assert "'sixty'" in told
         assert not list((tmp_path / "out").rglob("manifest.json"))
 
-    def test_interrupted(self, images: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("phase", ["prepare", "plan"])
+    def test_interrupted(self, images: Path, tmp_path: Path, phase: str) -> None:
+        """At a quiet point: while modules load, Python itself may lose a KeyboardInterrupt."""
+        reached, go_on = tmp_path / "reached", tmp_path / "go on"
+        # As a command, which ends otherwise than a call.
+        call, command = "cli.main(sys.argv[4:])", "del sys.argv[1:4]\ncli.main()"
+        assert call in PAUSED
+        script = PAUSED.replace(call, command)
+        paused = [sys.executable, "-c", script, PHASES[phase], reached, go_on]
         with subprocess.Popen(
-            [sys.executable, "-m", "snapshard", "build", images, "--out", tmp_path / "out"],
+            [*paused, "build", images, "--out", tmp_path / "out"],
             stderr=subprocess.PIPE,
             text=True,
             # Jobs in the background inherit that it is ignored.
             preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         ) as process:
-            stderr = process.stderr
-            assert stderr is not None
-            for line in stderr:
-                if line.startswith("inventory:"):
-                    break
-            process.send_signal(signal.SIGINT)
-            rest = stderr.read()
-            assert process.wait(60) == 130
-        assert "Traceback" not in rest
-        assert "interrupted. What is done is kept" in rest
+            try:
+                deadline = time.monotonic() + 200
+                while not reached.exists():
+                    assert process.poll() is None
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+                process.send_signal(signal.SIGINT)
+                time.sleep(1)  # the main thread sees it; others end what they are at
+                go_on.touch()
+                _, told = process.communicate(timeout=100)
+            finally:
+                process.kill()
+        assert process.returncode == 130
+        assert "Traceback" not in told
+        assert "interrupted. What is done is kept" in told
+        assert not list((tmp_path / "out").rglob("manifest.json"))
 
 
 class TestPlan:
