@@ -330,7 +330,7 @@ class _Copies:
                 num_bytes, error = _bring(file), ""
             except _FailedError as failed:
                 error = str(failed)
-            except Exception as failed:
+            except Exception as failed:  # noqa: BLE001, RUF100 (no memory, say)
                 error = f"The copy of {file.url} broke off: {_line(failed)}."
             finally:  # or streams would wait forever
                 self._finish(file, num_bytes, error)
