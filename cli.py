@@ -698,12 +698,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
     from . import terminal
     from .pipelines.startup_noise import hush_libraries
-    from .runners.interrupts import take_endings_for_interrupts
 
     terminal.prepare_streams()
     hush_libraries()
     if arguments is None:
-        take_endings_for_interrupts()
+        terminal.take_endings_for_interrupts()
     try:
         code = _run(arguments)
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,6 +78,16 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def take_endings_for_interrupts() -> None:
+    """Has SIGTERM and SIGHUP, of schedulers and lost terminals, do what Ctrl-C does.
+
+    What runs ends in order then. What somebody else handles or ignores (``nohup``) stays as it is.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
 
 
 def printable(text: str) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
 from ..schemas.errors import RunnerError, SnapshardError
 from ..schemas.runner import Dataflow
 from .dataflow_checks import check_options, check_service
-from .interrupts import ended_as_interrupted
 from .portable import own_error, parsed_options
 from .quiet import quiet
 
@@ -67,7 +68,7 @@ class DataflowRunner:
             try:
                 pipeline = beam.Pipeline(options=options)
                 construct(pipeline)
-                with ended_as_interrupted():
+                with _ended_as_interrupted():
                     result = pipeline.run()
             except SnapshardError:
                 raise
@@ -138,7 +139,7 @@ class DataflowRunner:
         url = _console(result._options, job_id=result.job_id())
         _tell(f"The job {job_name!r} runs on Dataflow: {url}")
         try:
-            with ended_as_interrupted():
+            with _ended_as_interrupted():
                 # Beam's own wait does this in a thread, which loses what is raised there.
                 runner.poll_for_job_completion(runner, result, None)
         except KeyboardInterrupt:
@@ -161,6 +162,22 @@ class DataflowRunner:
                 f"The job {job_name!r} ended as {state} on Dataflow: {url}. Start the same build "
                 f"again: it goes on from what is finished. What Dataflow said: {_shortened(said)}"
             )
+
+
+@contextlib.contextmanager
+def _ended_as_interrupted() -> Iterator[None]:
+    """Has SIGTERM, by which schedulers end a task, do what Ctrl-C does, where nobody handles it."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _console(options: Any, *, job_id: str = "") -> str:
