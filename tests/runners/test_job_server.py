@@ -28,7 +28,9 @@ _SERVER = (
     "http.server.HTTPServer(('localhost', int(sys.argv[1])), None).serve_forever()"
 )
 _DRIVER = """
-import sys, time
+import signal, sys, time
+# What nohup starts ignores it, and so do its children.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from snapshard.runners.job_server import JobServer
 server = JobServer(lambda port, folder: [sys.executable, "-c", {server!r}, str(port)], engine="x")
 print(server._scratch.name, flush=True)
