@@ -95,7 +95,7 @@ class FlinkRunner(PortableRunner):
         except _UNREACHED as error:
             problem = str(error)
         print(
-            f"The job {name!r} was told to stop, and may go on at {self._url}: {problem}.",
+            f"The job {name!r} may go on at {self._url}; it could not be ended: {problem}.",
             file=sys.stderr,
             flush=True,
         )

@@ -112,10 +112,9 @@ class WorkerProcess:
         self._process.wait()
         self._reader.join(timeout=_READER_SECONDS)
         # What has left its group has what it holds, and the thread that reads it.
-        streams = [
-            self._process.stdin,
-            *([] if self._reader.is_alive() else [self._process.stdout]),
-        ]
+        streams = [self._process.stdin]
+        if not self._reader.is_alive():
+            streams.append(self._process.stdout)
         for stream in streams:
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):

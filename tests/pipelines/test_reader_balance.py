@@ -22,6 +22,8 @@ import tensorflow as tf
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor, Text
 from snapshard.transforms.index import index_bytes, labels_bytes
 
+from .made_snapshots import num_open
+
 WriteSnapshot = Callable[..., types.ModuleType]
 
 NAMES = ("common", "some", "rare", "none")
@@ -277,25 +279,16 @@ class TestBytes:
         assert sum(read) == lengths[found].sum() - 16 * (NUM - len(set(found)))
 
     def test_files_are_closed_with_the_dataset(self, own: types.ModuleType) -> None:
-        folder = str(Path(str(own.__file__)).parent)
-
-        def num_open() -> int:
-            links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-            return sum(
-                os.path.islink(link) and os.readlink(link).startswith(f"{folder}/train")
-                for link in links
-            )
-
         dataset = own.dataset("train", 16, balance="uniform", epochs=None).unbatch().batch(9)
         iterator = iter(dataset)
         del dataset
         gc.collect()
         for _ in range(2 * NUM // 9):
             next(iterator)
-        assert num_open() == 5
+        assert num_open(own, "train") == 5
         del iterator
         gc.collect()
-        assert num_open() == 0
+        assert num_open(own, "train") == 0
 
     def test_are_found_once_more_where_only_tensorflow_is_left(self, own: types.ModuleType) -> None:
         dataset = own.dataset("train", 16, balance="uniform", seed=1)

@@ -32,6 +32,7 @@ from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Features, flatten, tensor_form
 from snapshard.transforms.rows import encode_example
 
+from .made_snapshots import num_open
 from .numpy_snapshots import load, numpy_snapshot
 from .test_emit import KINDS, facts_of, run
 from .test_reader_every_type import (
@@ -328,21 +329,14 @@ class TestRecords:
 
     def test_few_files_are_open(self, made: types.ModuleType, monkeypatch: Any) -> None:
         monkeypatch.setattr(made, "_OPEN_SHARDS", 1)
-        folder = str(Path(str(made.__file__)).parent)
-
-        def num_open() -> int:
-            links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-            return sum(
-                os.path.islink(link) and os.readlink(link).startswith(f"{folder}/train")
-                for link in links
-            )
-
         records = made.Records("train")
         order = np.random.default_rng(0).integers(0, 60, 100).tolist()
         assert numbers_of(records[i] for i in order) == order
-        assert num_open() == int(made.COMPRESSION == "none")  # GZIP is inflated at once
+        assert num_open(made, "train") == int(
+            made.COMPRESSION == "none"
+        )  # GZIP is inflated at once
         del records
-        assert num_open() == 0
+        assert num_open(made, "train") == 0
 
     def test_travels_by_its_arguments(self, made: types.ModuleType) -> None:
         records = made.Records("train", columns=["n"], check=False)
