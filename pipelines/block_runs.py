@@ -166,15 +166,22 @@ class SourceReader:
 
         Files that are one record each come in the order of their keys, which are known before
         they are read: they need no sorting then, and memory stays flat however large they grow.
+
+        Raises:
+            SourceChangedError: if a file is not, or after the last record no longer, what the
+                inventory found. Nothing of what was read must be kept then.
         """
         assert isinstance(block, Block)
         ordered = list(range(len(block.ranges)))
         if not self._recipe.files.numbered:
             keys = record_keys([part.path for part in block.ranges], self._recipe.seed)
             ordered.sort(key=lambda i: (int(keys[i]), block.ranges[i].path))
-        return self._recipe.files.read(
-            block, features=self._raw, opened=self.opened, ordered=ordered
+        opened = self.opened.proving(block.ranges)
+        yield from self._recipe.files.read(
+            block, features=self._raw, opened=opened, ordered=ordered
         )
+        if opened.proof is not None:
+            opened.proof.check()
 
 
 def summary_digest(config: PrepareConfig, units: Sequence[WorkUnit], splits: Splits) -> str:

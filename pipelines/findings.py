@@ -29,7 +29,7 @@ from ..transforms.sources.remembered import remembered
 from .inventory import input_digest
 from .last_sources import read_sources, write_source
 
-_FORMAT = 1
+_FORMAT = 2
 _WHAT = f"findings {_FORMAT}"
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 from ..schemas.blocks import Block, SourceFile, WorkUnit
-from ..schemas.errors import DamagedWorkError, DataError, StorageError
+from ..schemas.errors import DamagedWorkError, DataError, SourceChangedError, StorageError
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
 from ..schemas.recipe import CountsRows, CutsApart, Source
@@ -28,8 +28,9 @@ from ..transforms.blocks import BLOCK_BYTES, group_blocks
 from ..transforms.local_files import NO_PERMISSION
 from ..transforms.opened_source import OpenedSource
 from ..transforms.sealed import put_named
+from ..transforms.unchanged import settled_ns
 from .limits import lowest_files
-from .memo import Known, read_memo
+from .memo import GRANULARITY_NS, Known, read_memo
 
 CHUNK_BYTES = 4 * 2**20
 """Files are hashed in chunks of this size: memory is bounded by it times the threads."""
@@ -106,6 +107,7 @@ def take_inventory(
         file.path: found for file in readable if (found := memo.find(file)) is not None
     }
     unknown = [file for file in wanted if not file.problem and file.path not in known]
+    hashed_ns = _settle(unknown)
     progress.start(STEP, total=len(wanted), unit="files")
     num_done = len(wanted) - len(unknown)
     with contextlib.closing(_learn(source, opened, unknown)) as batches:
@@ -124,7 +126,7 @@ def take_inventory(
         num_skipped=dict(selection.num_skipped),
         num_bytes=sum(file.num_bytes for file in files),
         blocks=group_blocks(
-            files,
+            [_provable(file, hashed_ns=hashed_ns) for file in files],
             {path: found.cuts for path, found in contents.items()},
             parts={path: found.parts for path, found in contents.items() if found.parts},
         ),
@@ -239,6 +241,25 @@ def _learn(
             pool.shutdown(cancel_futures=True)
 
 
+def _settle(files: Sequence[SourceFile]) -> int:
+    """Waits until every further change of files just written will show in their stamps.
+
+    Returns:
+        When that was, in ns since 1970.
+    """
+    now = time.time_ns()
+    wait_ns = max((settled_ns(file.stamp) for file in files), default=0) - now
+    if 0 < wait_ns <= GRANULARITY_NS:
+        time.sleep(wait_ns / 1e9)
+        now += wait_ns
+    return now
+
+
+def _provable(file: SourceFile, *, hashed_ns: int) -> SourceFile:
+    """The file, without a stamp that would not show a change since it was hashed."""
+    return file if settled_ns(file.stamp) <= hashed_ns else dataclasses.replace(file, stamp="")
+
+
 def _batches(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
     batch: list[SourceFile] = []
     num_bytes = 0
@@ -268,9 +289,14 @@ def _learn_file(
 ) -> Known | str:
     digest = hashlib.sha256()
     num_bytes = 0
+    opened = opened.proving([dataclasses.replace(file, sha256="")])
     try:
+        stamp = file.stamp
+        if not stamp and not opened.archived and (look := opened.look(file.path)) is not None:
+            # Listings of web servers have none.
+            stamp = look.stamp
         if file.num_bytes <= CHUNK_BYTES:
-            # In one request, which looks at nothing first.
+            # In one request.
             chunks: Iterable[bytes] = [opened.read(file.path)]
         else:
             chunks = opened.chunks(file.path, chunk_bytes=CHUNK_BYTES)
@@ -279,6 +305,8 @@ def _learn_file(
                 return "not read"
             digest.update(chunk)
             num_bytes += len(chunk)
+    except SourceChangedError:
+        raise
     except StorageError as error:
         # On a store it is the credentials that are refused, which may have expired: not a file.
         if opened.local and isinstance(error.__context__, PermissionError):
@@ -287,20 +315,18 @@ def _learn_file(
             raise
         return "damaged or encrypted in its archive"
     if num_bytes != file.num_bytes:
-        raise StorageError(
-            f"{opened.shown}: {file.path} was {file.num_bytes:,} bytes when listed and "
-            f"{num_bytes:,} when read. Wait until nothing writes there, then start again: it goes "
-            "on from what is done."
-        )
+        raise SourceChangedError.of(storage.redact(opened.place(file.path)))
     cuts = source.cuts(file, opened) if file.num_bytes > BLOCK_BYTES else ()
     parts: tuple[str, ...] = ()
     if cuts and isinstance(source, CutsApart):
         head = opened.read(file.path, 0, source.head_bytes(file, opened))
         ends = itertools.pairwise([0, *cuts, file.num_bytes])
         parts = tuple(_hash_part(opened, file.path, *span, head=head) for span in ends)
+    if opened.proof is not None:
+        opened.proof.check()
     return Known(
         num_bytes=file.num_bytes,
-        stamp=file.stamp,
+        stamp=stamp,
         sha256=digest.hexdigest(),
         cuts=tuple(cuts),
         parts=parts,
@@ -318,7 +344,7 @@ def _hash_part(opened: OpenedSource, path: str, start: int, stop: int, *, head: 
 def _complete(file: SourceFile, found: Known | str | None) -> SourceFile:
     if isinstance(found, Known):
         return SourceFile(
-            path=file.path, num_bytes=file.num_bytes, stamp=file.stamp, sha256=found.sha256
+            path=file.path, num_bytes=file.num_bytes, stamp=found.stamp, sha256=found.sha256
         )
     problem = file.problem or found or "not read"
     return dataclasses.replace(file, num_bytes=0, problem=problem)

@@ -16,7 +16,7 @@ from .last_sources import read_sources, write_source
 GRANULARITY_NS = 2_000_000_000
 """Of the coarsest clock that filesystems stamp files by (FAT: 2 s)."""
 
-_WHAT = "memo 2"
+_WHAT = "memo 3"
 
 
 class Known(NamedTuple):

@@ -30,7 +30,7 @@ from .resolve import ResolvedFeatures, resolve_features
 from .stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
 from .staging import keep_origin
 
-RUN_FORMAT = 5
+RUN_FORMAT = 6
 """Rises when the same input and code would give other runs."""
 
 
@@ -103,8 +103,10 @@ def survey(
     if changed := recipe.limits.changed():
         described = {**described, "limits": changed}
     findings = Findings(workspace.findings, described)
-    remembering = findings.opened(opened)
+    remembering = findings.opened(opened).proving(inventory.files)
     features = resolve_features(recipe, files=inventory.selected, opened=remembering)
+    if remembering.proof is not None:
+        remembering.proof.check()
     if write:
         findings.write(remembering)
     if pinned is None:

@@ -49,9 +49,13 @@ class FileRange:
 
     path: str
     sha256: str
+    """Of the whole file, hex; of the range, where its records depend on nothing else there."""
     start: int
     stop: int
     problem: str = ""
+    stamp: str = dataclasses.field(default="", compare=False)
+    """The file's, where it proves that the content is still the same; see ``transforms.unchanged``.
+    Equal content makes equal blocks, whatever the stamp."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +67,9 @@ class Block:
     @functools.cached_property
     def block_id(self) -> str:
         """Hash of what the block reads: 32 hex digits."""
-        return hashlib.sha256(self.to_line()).hexdigest()[:32]
+        parts = [[p.path, p.sha256, p.start, p.stop, p.problem] for p in self.ranges]
+        content = json.dumps(parts, separators=(",", ":")).encode("ascii")
+        return hashlib.sha256(content).hexdigest()[:32]
 
     @property
     def num_bytes(self) -> int:
@@ -72,7 +78,7 @@ class Block:
 
     def to_line(self) -> bytes:
         """The block as one line of ASCII JSON; :meth:`from_line` is its dual."""
-        parts = [[p.path, p.sha256, p.start, p.stop, p.problem] for p in self.ranges]
+        parts = [[p.path, p.sha256, p.start, p.stop, p.problem, p.stamp] for p in self.ranges]
         return json.dumps(parts, separators=(",", ":")).encode("ascii")
 
     @classmethod
@@ -80,8 +86,10 @@ class Block:
         """Reads what :meth:`to_line` wrote."""
         return cls(
             tuple(
-                FileRange(path=path, sha256=sha256, start=start, stop=stop, problem=problem)
-                for path, sha256, start, stop, problem in json.loads(line)
+                FileRange(
+                    path=path, sha256=sha256, start=start, stop=stop, problem=problem, stamp=stamp
+                )
+                for path, sha256, start, stop, problem, stamp in json.loads(line)
             )
         )
 

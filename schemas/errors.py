@@ -49,6 +49,18 @@ class StorageError(SnapshardError):
     """A file or store could not be read or written. Exit code 1; starting again goes on."""
 
 
+class SourceChangedError(StorageError):
+    """A file of the source is not what the inventory found. The next build takes it as it is."""
+
+    @classmethod
+    def of(cls, place: str) -> SourceChangedError:
+        """The error that names a file, by what is shown of its path or URL."""
+        return cls(
+            f"{place} changed while the build read it. Wait until nothing writes there, then run "
+            "the same command again: it starts from the new content, and finished work is kept."
+        )
+
+
 class MissingFileError(StorageError):
     """A file or folder is not there, or whoever looked for it does not see its disk."""
 

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .analysis import check_analysis
@@ -41,6 +41,12 @@ class OpenSource(Protocol):
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         """Reads bytes [start, stop) of a file; to its end without a stop."""
+
+    def hold(self, path: str) -> None:
+        """Call it before a file is read by other means than this: its content must be proven."""
+
+    def note(self, paths: Iterable[str]) -> None:
+        """The same for parts of many files of a store, which are compared afterwards."""
 
     def read_side(self, url: str) -> bytes:
         """Reads a file beside the source, whole: one of the source's ``side_urls``."""

@@ -72,7 +72,12 @@ def _range(file: SourceFile, start: int, stop: int) -> FileRange:
     if file.problem:
         start, stop = 0, 0
     return FileRange(
-        path=file.path, sha256=file.sha256, start=start, stop=stop, problem=file.problem
+        path=file.path,
+        sha256=file.sha256,
+        start=start,
+        stop=stop,
+        problem=file.problem,
+        stamp=file.stamp,
     )
 
 
@@ -87,7 +92,8 @@ def _independent(
         if full or end == file.num_bytes:
             joined = "\n".join(parts[first : index + 1])
             content = hashlib.sha256(joined.encode("ascii")).hexdigest()
-            yield Block((FileRange(path=file.path, sha256=content, start=start, stop=end),))
+            part = dataclasses.replace(_range(file, start, end), sha256=content)
+            yield Block((part,))
             start, first = end, index + 1
 
 

@@ -7,6 +7,7 @@ with its problem, so that it becomes a reject and does not vanish.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -15,19 +16,21 @@ import re
 import stat
 import weakref
 import zipfile
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
 
 from fsspec.archive import AbstractArchiveFileSystem
 
-from ..schemas.blocks import SourceFile
-from ..schemas.errors import DataError, RecipeError, StorageError
+from ..schemas.blocks import FileRange, SourceFile
+from ..schemas.errors import DataError, RecipeError, SourceChangedError
 from ..schemas.limits import Limits
 from . import storage
 from .globs import matches, may_hold, split_glob
 from .local_files import LINK_LOOP, LINK_OUT, inspect_file, leads_out, unreadable
+from .ranges import Ranges
 from .stamps import stamp_of
 from .tar_archive import LEADS_OUT, TarArchive, archive_scheme
+from .unchanged import Look, SourceProof, look_at_local, look_at_remote
 from .zip_members import FOLDER_WITH_BYTES, expansion_problem
 
 _TARS: weakref.WeakValueDictionary[tuple[str, int, str, int], TarArchive]
@@ -56,6 +59,7 @@ class OpenedSource:
         folder: What the relative URL of a file beside the source counts from.
         sides: The sha256 that a file beside it should have, by URL.
         limits: What its files may ask for.
+        proof: What holds its files to what the inventory found; see :meth:`proving`.
     """
 
     url: str = dataclasses.field(repr=False)
@@ -67,6 +71,7 @@ class OpenedSource:
     folder: str = dataclasses.field(default=".", repr=False)
     sides: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     limits: Limits = _DEFAULT_LIMITS
+    proof: SourceProof | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def shown(self) -> str:
@@ -85,11 +90,10 @@ class OpenedSource:
             return storage.filesystem(self.url)[0]
         # fsspec keeps no archive open: each would read its table of contents once more. A forked
         # process must open its own: a shared one would share the position in the file.
-        process, filesystem = self.__dict__.get("_archive", (0, None))
-        if process != os.getpid():
-            filesystem = _filesystem(self.url, self.limits)[0]
-            self.__dict__["_archive"] = (os.getpid(), filesystem)
-        return filesystem
+        archive = self.__dict__.get("_archive")
+        if archive is None or archive.process != os.getpid():
+            archive = self.__dict__["_archive"] = _open_archive(self.url, self.limits)[0]
+        return archive.filesystem
 
     def __getstate__(self) -> dict[str, Any]:
         """What travels to workers: an open archive does not."""
@@ -107,29 +111,105 @@ class OpenedSource:
         """Reads bytes [start, stop) of a file; to its end without a stop.
 
         Raises:
+            SourceChangedError: if a source that proves its files finds another one.
             StorageError: if it cannot be read.
         """
-        with storage.failing_as_storage_error("read", self._place(path)):
+        with self._reading(path) as pin:
             full = self.full_path(path)
             if self.local:
                 return storage.read_local(full, start, stop)
-            return storage.read_remote(self.filesystem, full, start, stop)
+            return storage.read_remote(self.filesystem, full, start, stop, pin=pin)
 
     def chunks(self, path: str, *, chunk_bytes: int) -> Iterator[bytes]:
         """Reads a file from start to end in chunks of bounded size.
 
         Raises:
+            SourceChangedError: if a source that proves its files finds another one.
             StorageError: if it cannot be read.
         """
-        with storage.failing_as_storage_error("read", self._place(path)):
+        with self._reading(path) as pin:
             full = self.full_path(path)
             if self.local:
                 opened: Any = open(full, "rb", buffering=0)  # noqa: SIM115
+            elif pin:
+                read = functools.partial(storage.read_remote, self.filesystem, full, pin=pin)
+                opened = Ranges(read, int(self.filesystem.size(full) or 0))
             else:
                 opened = storage.open_remote(self.filesystem, full, chunk_bytes=chunk_bytes)
             with opened as file:
                 while chunk := file.read(chunk_bytes):
                     yield chunk
+
+    def proving(self, files: Iterable[SourceFile | FileRange]) -> Self:
+        """The same source, which holds files to what the inventory found of them.
+
+        Call ``proof.check()`` after the last read, and before anything is kept of what was read.
+        """
+        plain = _replace(self, proof=None)
+        return _replace(self, proof=SourceProof(plain, files))
+
+    def note(self, paths: Iterable[str]) -> None:
+        """Call it for files that are read by other means, from a store, and many at a time.
+
+        They are compared with a new listing in ``proof.check()``.
+        """
+        if self.proof is not None:
+            self.proof.note(paths)
+
+    def hold(self, path: str) -> None:
+        """Call it before a file is read by other means than this object's.
+
+        Raises:
+            SourceChangedError: if a source that proves its files finds another one.
+        """
+        if self.proof is not None:
+            self.proof.hold(path)
+
+    def look(self, path: str) -> Look | None:
+        """What a file looks like now, or a member of the archive as it was opened; None if absent.
+
+        Raises:
+            StorageError: if it cannot be looked at.
+        """
+        with storage.failing_as_storage_error("look at", self.place(path)):
+            full = self.full_path(path)
+            try:
+                if self.local:
+                    return look_at_local(full)
+                return look_at_remote(self.filesystem.info(full))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def archive_changed(self) -> bool:
+        """Whether the archive that the files are members of is no longer the one that was opened.
+
+        Raises:
+            StorageError: if it cannot be looked at.
+        """
+        if not self.archived:
+            return False
+        with storage.failing_as_storage_error("look at", self.url):
+            self.filesystem  # noqa: B018 - opens it
+            try:
+                return _look_at_archive(self.url) != self.__dict__["_archive"].identity
+            except (FileNotFoundError, NotADirectoryError):
+                return True
+
+    @contextlib.contextmanager
+    def _reading(self, path: str) -> Iterator[str]:
+        """Around a read: proves the file, where this source does; gives the tag to read it by."""
+        with storage.failing_as_storage_error("read", self.place(path)):
+            if self.proof is None:
+                yield ""
+                return
+            pin = "" if self.local else self.proof.pin(self.filesystem.protocol, path)
+            if not pin:
+                self.proof.hold(path)
+            try:
+                yield pin
+            except Exception:
+                self.proof.explain(path)
+                raise
 
     def read_side(self, url: str) -> bytes:
         """Reads a file beside the source, whole.
@@ -137,8 +217,9 @@ class OpenedSource:
         Raises:
             RecipeError: if there is no such file.
             DataError: if it is too large to be read whole.
-            StorageError: if it cannot be read, or is not what ``sides`` says: its content must
-                not slip into a snapshot whose fingerprint speaks of another.
+            SourceChangedError: if it is not what ``sides`` says: its content must not slip into a
+                snapshot whose fingerprint speaks of another.
+            StorageError: if it cannot be read.
         """
         side, path = self.side(url)
         for file in side.list():
@@ -150,10 +231,7 @@ class OpenedSource:
                 )
         content = side.read(path)
         if self.sides.get(url, "") not in ("", hashlib.sha256(content).hexdigest()):
-            raise StorageError(
-                f"{storage.redact(url)} changed while the build read it. Wait until nothing writes "
-                "there, then start again: it goes on from what is done."
-            )
+            raise SourceChangedError.of(storage.redact(url))
         return content
 
     def expecting(self, sides: Mapping[str, str]) -> OpenedSource:
@@ -195,7 +273,8 @@ class OpenedSource:
             files = self._walk() if self.local else self._find()
             return tuple(sorted(files, key=lambda file: path_bytes(file.path)))
 
-    def _place(self, path: str) -> str:
+    def place(self, path: str) -> str:
+        """A file as messages name it, credentials included: they redact it."""
         return self.full_path(path) if self.local else f"{path} of {self.url}"
 
     def _walk(self) -> Iterator[SourceFile]:
@@ -306,14 +385,15 @@ def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> Open
 
 def _open(url: str, limits: Limits) -> OpenedSource | None:
     """Opens an absolute URL; None where nothing lies there."""
-    filesystem, path = None, ""
+    archive, filesystem, path = None, None, ""
     if storage.is_local(url):
         path = os.path.normpath(storage.local_path(url))
     else:
         try:
-            filesystem, path = _filesystem(url, limits)
+            archive, path = _open_archive(url, limits)
         except FileNotFoundError:
             return None
+        filesystem = archive.filesystem
         path = path.rstrip("/")
     opened = OpenedSource(
         url=url,
@@ -322,7 +402,7 @@ def _open(url: str, limits: Limits) -> OpenedSource | None:
         limits=limits,
     )
     if opened.archived:
-        opened.__dict__["_archive"] = (os.getpid(), filesystem)
+        opened.__dict__["_archive"] = archive
     kind = _kind(filesystem, path)
     if kind == "folder":
         return opened
@@ -341,7 +421,7 @@ def _open(url: str, limits: Limits) -> OpenedSource | None:
 def _replace(opened: OpenedSource, **changes: Any) -> OpenedSource:
     """The same with changes, and with the archive that is open already."""
     changed = dataclasses.replace(opened, **changes)
-    if opened.archived:
+    if "_archive" in opened.__dict__:
         changed.__dict__["_archive"] = opened.__dict__["_archive"]
     return changed
 
@@ -378,6 +458,34 @@ def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
             max_expansion=limits.max_expansion,
         )
     return archive, inner.strip("/")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Archive:
+    """A filesystem that a process has opened; of an archive, with what it looked like before."""
+
+    filesystem: Any
+    process: int
+    identity: str = ""
+
+
+def _open_archive(url: str, limits: Limits) -> tuple[_Archive, str]:
+    identity = _look_at_archive(url) if storage.is_chained(url) else ""
+    filesystem, path = _filesystem(url, limits)
+    return _Archive(filesystem, os.getpid(), identity), path
+
+
+def _look_at_archive(url: str) -> str:
+    """What the file looks like now that an archive is, at the end of a chain of them.
+
+    Raises:
+        FileNotFoundError: if it is gone.
+    """
+    base = url.rpartition("::")[2]
+    if storage.is_local(base):
+        return look_at_local(storage.local_path(base)).identity
+    filesystem, path = storage.filesystem(base)
+    return look_at_remote(filesystem.info(path)).identity
 
 
 def _absolute(url: str, folder: str) -> str:

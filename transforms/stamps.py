@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import calendar
 import datetime
+import email.utils
 from collections.abc import Mapping
 from typing import Any
 
 _TAGS = ("md5Hash", "content_md5", "ETag", "etag", "generation", "crc32c", "CRC", "md5", "checksum")
-_TIMES = ("mtime", "LastModified", "last_modified", "updated", "date_time", "created")
+_TIMES = (
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "Last-Modified",
+    "updated",
+    "date_time",
+    "created",
+)
 
 
 def stamp_of(info: Mapping[str, Any]) -> str:
@@ -27,7 +36,10 @@ def modified_ns(info: Mapping[str, Any]) -> int | None:
         try:
             found = datetime.datetime.fromisoformat(found)
         except ValueError:
-            return None
+            try:
+                found = email.utils.parsedate_to_datetime(found)  # of HTTP
+            except ValueError:
+                return None
     if isinstance(found, tuple):
         found = calendar.timegm((*found[:6], 0, 0, 0))
     if isinstance(found, datetime.datetime):

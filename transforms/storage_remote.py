@@ -16,8 +16,20 @@ _ATOMIC = frozenset(
 """Protocols of stores that show a file when the last byte of its one put has arrived."""
 
 
-def read_remote(found: Any, path: str, start: int = 0, stop: int | None = None) -> bytes:
-    """Reads bytes [start, stop) of a file of an fsspec filesystem, in one request."""
+def read_remote(
+    found: Any, path: str, start: int = 0, stop: int | None = None, *, pin: str = ""
+) -> bytes:
+    """Reads bytes [start, stop) of a file of an fsspec filesystem, in one request.
+
+    Args:
+        found: The filesystem.
+        path: The file's path there.
+        start: The first byte.
+        stop: The end; None for the file's.
+        pin: The tag that the file must have (``unchanged.pin_of``): another file is an error.
+    """
+    if pin:
+        return _read_pinned(found, path, start, stop, pin=pin)
     if start == 0 and stop is None:
         return bytes(found.cat_file(path))
     if stop is None:
@@ -29,6 +41,20 @@ def read_remote(found: Any, path: str, start: int = 0, stop: int | None = None) 
     content = bytes(found.cat_file(path, start=start, end=stop))
     # Web servers that know no ranges send the whole file instead.
     return content if len(content) <= stop - start else content[start:stop]
+
+
+def _read_pinned(found: Any, path: str, start: int, stop: int | None, *, pin: str) -> bytes:
+    if "s3" not in found.protocol:
+        return bytes(found.cat_file(path, start=start, end=stop, generation=pin))
+    # The only function of s3fs that takes a precondition and tries again where a connection breaks.
+    from s3fs.core import _fetch_range
+
+    if stop is None:
+        stop = int(found.info(path)["size"])
+    if stop <= start:
+        return b""
+    bucket, key, version = found.split_path(path)
+    return bytes(_fetch_range(found, bucket, key, version, start, stop, req_kw={"IfMatch": pin}))
 
 
 def open_remote(found: Any, path: str, *, chunk_bytes: int) -> Any:

@@ -38,6 +38,7 @@ class InputFile:
         Raises:
             StorageError: if it cannot be opened.
         """
+        self._opened.hold(self.path)
         full = self._opened.full_path(self.path)
         with storage.failing_as_storage_error("read", full):
             return self._opened.filesystem.open(full, "rb")

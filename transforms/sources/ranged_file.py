@@ -25,7 +25,9 @@ def open_for_arrow(opened: OpenSource, path: str) -> Any:
     with storage.failing_as_storage_error("read", full):
         filesystem = opened.filesystem
         if isinstance(filesystem, LocalFileSystem):
-            return pa.memory_map(full)
+            opened.hold(path)
+            # Not mapped: what was read must not change with the file.
+            return pa.OSFile(full)
         if getattr(opened, "archived", False):
             return pa.BufferReader(opened.read(path))
         num_bytes = int(filesystem.size(full) or 0)

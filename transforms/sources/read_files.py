@@ -10,7 +10,7 @@ from typing import TypeVar
 from fsspec.implementations.local import LocalFileSystem
 
 from ...schemas.blocks import FileRange, SourceFile
-from ...schemas.errors import StorageError
+from ...schemas.errors import SourceChangedError, StorageError
 from ...schemas.recipe import OpenSource
 from .. import storage
 
@@ -26,7 +26,7 @@ def read_ahead(opened: OpenSource, chunks: Iterable[Sequence[FileRange]]) -> Gen
     """Reads whole files in chunks, each while the one before is worked on.
 
     Raises:
-        StorageError: if a file is no longer what the inventory found.
+        SourceChangedError: if a file is no longer what the inventory found.
     """
     with ThreadPoolExecutor(1, "read_ahead") as pool:
         pending: Future[Contents] | None = None
@@ -56,15 +56,10 @@ def _read_verified(opened: OpenSource, parts: Sequence[FileRange]) -> Contents:
 def _verify(opened: OpenSource, part: FileRange, data: bytes | Exception | None) -> bytes:
     cause: Exception | None = None
     if not isinstance(data, bytes):
-        says, cause = f"cannot be read any more ({data})", data
+        cause = data
     elif part.problem or hashlib.sha256(data).hexdigest() == part.sha256:
         return data
-    else:
-        says = f"has other content ({len(data):,} bytes) than when it was listed"
-    raise StorageError(
-        f"{opened.full_path(part.path)} {says}: the source changed while the build read it. "
-        "Wait until nothing writes there, then start again: it goes on from what is done."
-    ) from cause
+    raise SourceChangedError.of(storage.redact(opened.full_path(part.path))) from cause
 
 
 def read_files(
@@ -77,6 +72,8 @@ def read_files(
     """
     if isinstance(opened.filesystem, LocalFileSystem):
         return [_read(opened, path, stop) for path in paths]
+    if stop is not None:  # whole files are hashed
+        opened.note(paths)
     full = [opened.full_path(path) for path in paths]
     starts = [None if stop is None else 0] * len(full)
     found: list[bytes | Exception] = opened.filesystem.cat_ranges(

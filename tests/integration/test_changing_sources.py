@@ -1,0 +1,311 @@
+"""Sources that change between the inventory and the end of prepare are never taken for themselves.
+
+Each kind of source is built while its file is replaced: before a block is read, between the look
+at the file and its read, and with the old file put back before anybody looks again. A build may
+stop and name the file, or publish what its fingerprint says; nothing else.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image as PillowImage
+
+import snapshard as ss
+from snapshard.pipelines.block_runs import SourceReader
+from snapshard.pipelines.verify import verify
+from snapshard.schemas.errors import SourceChangedError
+from snapshard.schemas.progress import Silent
+from snapshard.transforms.opened_source import OpenedSource
+from snapshard.transforms.unchanged import SourceProof
+
+NUM_ROWS = 40
+
+
+def _csv(version: int) -> bytes:
+    rows = [f"{row},{row * 10 + version}" for row in range(100, 100 + NUM_ROWS)]
+    return "\n".join(["a,b", *rows, ""]).encode()
+
+
+def _table(version: int) -> pa.Table:
+    return pa.csv.read_csv(io.BytesIO(_csv(version)))
+
+
+def _zip(version: int) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("t.csv", _csv(version))
+    return file.getvalue()
+
+
+def _tar(name: str, content: bytes) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def _json(version: int) -> bytes:
+    return b"".join(b'{"a": %d, "b": %d}\n' % (row, version) for row in range(NUM_ROWS))
+
+
+def _parquet(version: int) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(_table(version), file)
+    return file.getvalue()
+
+
+def _arrow(version: int) -> bytes:
+    file = io.BytesIO()
+    table = _table(version)
+    with pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    return file.getvalue()
+
+
+def _npy(version: int) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.arange(NUM_ROWS) * 10 + version)
+    return file.getvalue()
+
+
+def _tfrecord(version: int) -> bytes:
+    import struct
+
+    from google_crc32c import value as crc32c
+
+    def masked(data: bytes) -> bytes:
+        crc = crc32c(data)
+        return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    # One int64 feature "a": Features { feature { key: "a" value { int64_list { value: … } } } }
+    example = bytes([0x0A, 0x0C, 0x0A, 0x0A, 0x0A, 1, 97, 0x12, 5, 0x1A, 3, 0x0A, 1, version])
+    length = struct.pack("<Q", len(example))
+    return (length + masked(length) + example + masked(example)) * NUM_ROWS
+
+
+def _text(version: int) -> bytes:
+    return b"".join(b"line %d %d\n" % (row, version) for row in range(NUM_ROWS))
+
+
+def _png(version: int) -> bytes:
+    file = io.BytesIO()
+    PillowImage.new("RGB", (8, 8), (version * 20, 0, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
+def _rows(file: Any) -> Iterator[dict[str, int]]:
+    with file.open() as opened:
+        for line in opened:
+            yield {"number": int(line.split()[-1])}
+
+
+CASES: dict[str, tuple[str, Callable[[int], bytes], Callable[[str], Any]]] = {
+    "csv": ("t.csv", _csv, ss.Csv),
+    "csv.gz": ("t.csv.gz", lambda n: gzip.compress(_csv(n), mtime=0), ss.Csv),
+    "csv in zip": ("t.zip", _zip, ss.Csv),
+    "csv in tar": ("t.tar", lambda n: _tar("t.csv", _csv(n)), ss.Csv),
+    "csv in tar.gz": (
+        "t.tar.gz",
+        lambda n: gzip.compress(_tar("t.csv", _csv(n)), mtime=0),
+        ss.Csv,
+    ),
+    "json lines": ("t.jsonl", _json, ss.JsonLines),
+    "parquet": ("t.parquet", _parquet, ss.Parquet),
+    "arrow": ("t.arrow", _arrow, ss.Arrow),
+    "npy": ("t.npy", _npy, ss.Numpy),
+    "tfrecord": ("t.tfrecord", _tfrecord, ss.TFRecords),
+    "text": ("t.txt", _text, ss.TextFiles),
+    "web dataset": ("t.tar", lambda n: _tar("s.png", _png(n)), ss.WebDataset),
+    "own files": (
+        "t.txt",
+        _text,
+        lambda url: ss.Files(url, _rows),
+    ),
+    "images": ("c/i.png", _png, lambda url: ss.ImageFolder(os.path.dirname(os.path.dirname(url)))),
+}
+
+
+class Project:
+    """A source of one file, that can become another, and builds of it."""
+
+    def __init__(self, folder: Path, case: str) -> None:
+        name, self._content, source = CASES[case]
+        self.file = folder / "raw" / name
+        self.file.parent.mkdir(parents=True)
+        self.out = folder / "out"
+        self.write(1)
+        self.recipe = ss.Recipe(
+            name="made", source=source(str(self.file)), splits=ss.Splits(train=1.0)
+        )
+
+    def write(self, version: int) -> None:
+        """Puts another file in place, as a downloader does."""
+        new = self.file.with_name("new")
+        new.write_bytes(self._content(version))
+        os.replace(new, self.file)
+
+    def overwrite(self, version: int) -> None:
+        """Writes into the same file, and gives it its old time back."""
+        before = os.stat(self.file)
+        with open(self.file, "r+b") as opened:
+            opened.write(self._content(version))
+            opened.truncate()
+        os.utime(self.file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    def set_aside(self) -> Callable[[], None]:
+        """Puts version 2 in place; what it gives puts the first file back, its times included."""
+        aside = self.file.parent.parent / "aside"
+        os.rename(self.file, aside)
+        self.write(2)
+        return lambda: os.replace(aside, self.file)
+
+    def build(self) -> ss.Snapshot:
+        return ss.build(self.recipe, self.out, workers=1)
+
+    def try_to_build(self) -> tuple[ss.Snapshot | None, str]:
+        """The snapshot, or what the build said of the change."""
+        try:
+            return self.build(), ""
+        except SourceChangedError as error:
+            return None, str(error)
+
+    def published(self) -> list[Path]:
+        return sorted(self.out.glob("made/*/manifest.json"))
+
+
+def name_of(snapshot: ss.Snapshot) -> str:
+    """The snapshot's fingerprint."""
+    return Path(snapshot.path).name
+
+
+def shards(snapshot: ss.Snapshot) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(snapshot.path).glob("*.tfrecord*")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _before(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is replaced as prepare begins."""
+    read = SourceReader.read
+
+    def changed(self: SourceReader, block: Any) -> Iterator[Any]:
+        project.write(2)
+        yield from read(self, block)
+
+    monkeypatch.setattr(SourceReader, "read", changed)
+
+
+def _in_place(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, in the same inode and with the same time of modification."""
+    read = SourceReader.read
+
+    def changed(self: SourceReader, block: Any) -> Iterator[Any]:
+        project.overwrite(2)
+        yield from read(self, block)
+
+    monkeypatch.setattr(SourceReader, "read", changed)
+
+
+def _after_the_look(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is replaced when it has been looked at, and before it is read."""
+    hold = SourceProof.hold
+
+    def changed(self: SourceProof, path: str) -> None:
+        hold(self, path)
+        project.write(2)
+
+    monkeypatch.setattr(SourceProof, "hold", changed)
+
+
+def _put_back(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, and the old file is put back before it is looked at again."""
+    hold, check = SourceProof.hold, SourceProof.check
+    back: list[Callable[[], None]] = []
+
+    def changed(self: SourceProof, path: str) -> None:
+        hold(self, path)
+        if not back:
+            back.append(project.set_aside())
+
+    def restored(self: SourceProof) -> None:
+        if back:
+            back.pop()()
+        check(self)
+
+    monkeypatch.setattr(SourceProof, "hold", changed)
+    monkeypatch.setattr(SourceProof, "check", restored)
+
+
+def _while_inferred(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is replaced between the listing and the first read of it."""
+    listing = OpenedSource.list
+
+    def changed(self: OpenedSource) -> Any:
+        listed = listing(self)
+        project.write(2)
+        return listed
+
+    monkeypatch.setattr(OpenedSource, "list", changed)
+
+
+MOMENTS = (_before, _in_place, _after_the_look, _put_back, _while_inferred)
+
+
+QUICK = ("csv", "csv in zip", "parquet", "own files")
+
+
+@pytest.mark.parametrize(
+    "case",
+    # Seven builds each, and the others share the mechanism.
+    [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES],
+)
+def test_a_changed_file_is_never_taken_for_the_listed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    project = Project(tmp_path, case)
+    expected = {}
+    for version in (2, 1):
+        project.write(version)
+        built = project.build()
+        expected[name_of(built)] = shards(built)
+    assert len(set(expected.values())) == 2
+    shutil.rmtree(project.out)
+    stopped = []
+    for moment in MOMENTS:
+        project.write(1)
+        with monkeypatch.context() as patched:
+            moment(project, patched)
+            snapshot, message = project.try_to_build()
+        if snapshot is None:
+            stopped.append(moment)
+            assert project.file.name in message
+            assert not project.published(), moment.__name__
+        else:
+            assert shards(snapshot) == expected[name_of(snapshot)], moment.__name__
+            shutil.rmtree(project.out)  # the next moment prepares anew
+    # What is one record is hashed as it is read, without a look.
+    assert stopped[: 1 if case == "images" else 4] == list(MOMENTS[: 1 if case == "images" else 4])
+    # The workspace is not poisoned: the old content is not taken for the new one.
+    project.write(1)
+    again = project.build()
+    assert name_of(again) == name_of(built)
+    assert shards(again) == expected[name_of(built)]
+    verify(again, progress=Silent())
