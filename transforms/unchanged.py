@@ -170,7 +170,7 @@ class SourceProof:
             same = look == self._seen[path]
         else:  # it was read by its tag
             same = look is not None and look.stamp == self._files[path].stamp
-        if not same:
+        if not same or self._source.archive_changed():
             self.fail(path)
 
     def fail(self, path: str) -> NoReturn:

@@ -1,0 +1,126 @@
+"""Objects of a store that change between the inventory and the end of prepare.
+
+``tests/integration/test_changing_sources.py`` has the same for files of this machine.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import snapshard as ss
+from snapshard.pipelines.block_runs import SourceReader
+from snapshard.schemas.errors import SourceChangedError
+from snapshard.transforms.unchanged import SourceProof
+
+from .proxy import Proxy
+
+pytestmark = [
+    pytest.mark.engine,
+    # gcsfs leaves sessions to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def _csv(version: int) -> bytes:
+    return b"a\n" + b"%d\n" % version * 50
+
+
+def _parquet(version: int) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"a": [version] * 50}), file)
+    return file.getvalue()
+
+
+def _zip(version: int) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("t.csv", _csv(version))
+    return file.getvalue()
+
+
+SOURCES: dict[str, tuple[Callable[[int], bytes], Any]] = {
+    "t.csv": (_csv, ss.Csv),
+    "t.parquet": (_parquet, ss.Parquet),
+    "t.zip": (_zip, ss.Csv),
+}
+
+
+class Object:
+    """An object that can become another, and builds of it."""
+
+    def __init__(self, scheme: str, name: str, folder: Path) -> None:
+        self._files = fsspec.filesystem(scheme, use_listings_cache=False)
+        self._path = f"bucket/raw/{name}"
+        self._content, source = SOURCES[name]
+        self.write(1)
+        self._recipe = ss.Recipe(name="made", source=source(f"{scheme}://{self._path}"))
+        self._out = folder / "out"
+
+    def write(self, version: int) -> None:
+        self._files.pipe_file(self._path, self._content(version))
+
+    def build(self) -> str:
+        return Path(ss.build(self._recipe, self._out).path).name
+
+    def published(self) -> list[Path]:
+        return list(self._out.glob("made/*/manifest.json"))
+
+
+def _as_prepare_begins(changing: Object, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = SourceReader.read
+
+    def changed(self: SourceReader, block: Any) -> Iterator[Any]:
+        changing.write(2)
+        yield from read(self, block)
+
+    monkeypatch.setattr(SourceReader, "read", changed)
+
+
+def _as_it_is_read(changing: Object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it has been compared, or its tag is known, and before the request."""
+
+    def then_change(method: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*args: Any) -> Any:
+            found = method(*args)
+            changing.write(2)
+            return found
+
+        return changed
+
+    monkeypatch.setattr(SourceProof, "pin", then_change(SourceProof.pin))
+    monkeypatch.setattr(SourceProof, "hold", then_change(SourceProof.hold))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_a_changed_object_is_never_taken_for_the_listed_one(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
+    name: str,
+) -> None:
+    proxy: Proxy = request.getfixturevalue({"s3": "s3", "gs": "gcs"}[scheme])
+    assert proxy.url
+    changing = Object(scheme, name, tmp_path)
+    for moment in (_as_prepare_begins, _as_it_is_read):
+        changing.write(1)
+        with monkeypatch.context() as patched:
+            moment(changing, patched)
+            with pytest.raises(SourceChangedError, match=name):
+                changing.build()
+        assert not changing.published()
+    new = changing.build()
+    changing.write(1)
+    assert changing.build() != new
+    assert len(changing.published()) == 2

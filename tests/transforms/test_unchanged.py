@@ -1,0 +1,123 @@
+"""What proves that a file is still the one that was listed, and what does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from snapshard.schemas.blocks import FileRange, SourceFile
+from snapshard.schemas.errors import SourceChangedError, StorageError
+from snapshard.transforms.opened_source import OpenedSource, open_source
+from snapshard.transforms.stamps import stamp_of
+from snapshard.transforms.unchanged import settled_ns
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"a\n1\n")
+    return path
+
+
+def listed(file: Path) -> tuple[OpenedSource, FileRange]:
+    """The source, and its one file as a block has it."""
+    opened = open_source(str(file), ".")
+    (found,) = opened.list()
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return opened, FileRange(
+        path=found.path, sha256=digest, start=0, stop=found.num_bytes, stamp=found.stamp
+    )
+
+
+def read(opened: OpenedSource, part: FileRange | SourceFile) -> bytes:
+    proving = opened.proving([part])
+    content = proving.read(part.path)
+    assert proving.proof is not None
+    proving.proof.check()
+    return content
+
+
+def test_a_file_that_did_not_change_is_read_once(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, part = listed(file)
+    monkeypatch.setattr(OpenedSource, "chunks", None)  # nothing is hashed again
+    assert read(opened, part) == b"a\n1\n"
+
+
+def test_a_touched_file_is_hashed_and_taken(file: Path) -> None:
+    opened, part = listed(file)
+    os.utime(file)
+    assert read(opened, part) == b"a\n1\n"
+
+
+@pytest.mark.parametrize("stamp", ["listed", ""])
+@pytest.mark.parametrize("content", [b"a\n2\n", b"a\n1\n2\n", b""])
+def test_another_content_is_an_error(file: Path, stamp: str, content: bytes) -> None:
+    opened, part = listed(file)
+    if not stamp:
+        part = dataclasses.replace(part, stamp="")
+    file.write_bytes(content)
+    with pytest.raises(SourceChangedError, match=r"t\.csv changed while the build read it"):
+        read(opened, part)
+
+
+def test_a_file_that_is_gone_is_an_error(file: Path) -> None:
+    opened, part = listed(file)
+    file.unlink()
+    with pytest.raises(SourceChangedError, match="changed"):
+        read(opened, part)
+
+
+def test_without_a_stamp_the_content_is_hashed_before_and_after(file: Path) -> None:
+    opened, part = listed(file)
+    proving = opened.proving([dataclasses.replace(part, stamp="")])
+    assert proving.read(part.path) == b"a\n1\n"
+    before = os.stat(file)
+    file.write_bytes(b"a\n2\n")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert proving.proof is not None
+    with pytest.raises(SourceChangedError):
+        proving.proof.check()
+
+
+def test_an_error_that_a_source_took_for_bad_data_is_not_lost(file: Path) -> None:
+    opened, part = listed(file)
+    file.write_bytes(b"a\n2\n")
+    proving = opened.proving([part])
+    with pytest.raises(SourceChangedError):
+        proving.read(part.path)
+    assert proving.proof is not None
+    with pytest.raises(SourceChangedError):
+        proving.proof.check()
+
+
+def test_other_errors_stay_what_they_are(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, part = listed(file)
+    proving = opened.proving([part])
+    monkeypatch.setattr("snapshard.transforms.storage.read_local", _fail)
+    with pytest.raises(StorageError, match="input/output error") as raised:
+        proving.read(part.path)
+    assert not isinstance(raised.value, SourceChangedError)
+
+
+def _fail(*_: object) -> bytes:
+    raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("info", "settled_s"),
+    [
+        ({"mtime": 1_700_000_000.25}, 1_700_000_000.27),
+        ({"mtime": 1_700_000_000}, 1_700_000_002),  # a clock of seconds, or of two
+        ({"Last-Modified": "Tue, 14 Nov 2023 22:13:20 GMT"}, 1_700_000_002),
+        ({"ETag": '"abc"', "LastModified": "2023-11-14"}, 0),
+        ({}, 0),
+    ],
+)
+def test_from_when_on_a_change_shows(info: dict[str, object], settled_s: float) -> None:
+    assert settled_ns(stamp_of(info)) == pytest.approx(settled_s * 1e9, abs=1000)
