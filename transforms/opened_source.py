@@ -17,7 +17,7 @@ import stat
 import weakref
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from fsspec.archive import AbstractArchiveFileSystem
 
@@ -37,6 +37,7 @@ _TARS: weakref.WeakValueDictionary[tuple[str, int, str, int], TarArchive]
 _TARS = weakref.WeakValueDictionary()
 """Tars that this process has open: to find their members, or to decompress them, takes long."""
 _DEFAULT_LIMITS = Limits()
+_Opened = TypeVar("_Opened", bound="OpenedSource")
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
 
 
@@ -191,7 +192,7 @@ class OpenedSource:
         with storage.failing_as_storage_error("look at", self.url):
             self.filesystem  # noqa: B018 - opens it
             try:
-                return _look_at_archive(self.url) != self.__dict__["_archive"].identity
+                return bool(_look_at_archive(self.url) != self.__dict__["_archive"].identity)
             except (FileNotFoundError, NotADirectoryError):
                 return True
 
@@ -418,7 +419,7 @@ def _open(url: str, limits: Limits) -> OpenedSource | None:
     return None
 
 
-def _replace(opened: OpenedSource, **changes: Any) -> OpenedSource:
+def _replace(opened: _Opened, **changes: Any) -> _Opened:
     """The same with changes, and with the archive that is open already."""
     changed = dataclasses.replace(opened, **changes)
     if "_archive" in opened.__dict__:

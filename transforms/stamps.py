@@ -37,7 +37,7 @@ def modified_ns(info: Mapping[str, Any]) -> int | None:
             found = datetime.datetime.fromisoformat(found)
         except ValueError:
             try:
-                found = email.utils.parsedate_to_datetime(found)  # of HTTP
+                found = email.utils.parsedate_to_datetime(str(found))  # of HTTP
             except ValueError:
                 return None
     if isinstance(found, tuple):

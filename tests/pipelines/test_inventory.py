@@ -330,7 +330,7 @@ def test_a_file_that_changes_while_it_is_read_is_told(
         return tuple(dataclasses.replace(file, num_bytes=9) for file in opened_list(self))
 
     monkeypatch.setattr(OpenedSource, "list", outdated)
-    with pytest.raises(StorageError, match=r"1\.jpg was 9 bytes when listed and 7 when read"):
+    with pytest.raises(StorageError, match=r"1\.jpg changed while the build read it"):
         place.take()
     assert not place.memo.exists()
 

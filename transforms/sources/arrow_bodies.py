@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import pyarrow as pa
-
 HEADER = 2
 """The field of a message that holds what it is about."""
 
@@ -47,11 +45,6 @@ def field(buffer: bytes, table: int, index: int) -> int | None:
 def message_of(metadata: bytes) -> bytes:
     """A message's flatbuffer without the length that stands before it."""
     return metadata[8 if metadata[:4] == _CONTINUED else 4 :]
-
-
-def is_at_hand(source: Any) -> bool:
-    """Whether a few bytes anywhere in an open file cost no request."""
-    return isinstance(source, pa.MemoryMappedFile | pa.BufferReader)
 
 
 def decompressed_bytes(source: Any, offset: int, metadata_bytes: int) -> int:

@@ -24,7 +24,6 @@ from .arrow_bodies import (
     HEADER,
     decompressed_bytes,
     field,
-    is_at_hand,
     message_of,
     root,
     stream_messages,
@@ -33,7 +32,7 @@ from .arrow_files import DAMAGE, ArrowFile, ArrowFormat, Unit, offset_between
 from .arrow_leaves import leaves_of
 from .arrow_source import ArrowSource
 from .decompress import grows_beyond
-from .ranged_file import open_for_arrow
+from .ranged_file import is_at_hand, open_for_arrow
 from .table_files import select_files
 
 SUFFIXES = (".arrow", ".feather", ".ipc", ".arrows")

@@ -12,7 +12,7 @@ import collections
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -296,6 +296,12 @@ class _Content:
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop)."""
         return self.data[start:stop]
+
+    def hold(self, path: str) -> None:
+        """Bytes do not change."""
+
+    def note(self, paths: Iterable[str]) -> None:
+        """Nor do several."""
 
     def read_side(self, url: str) -> bytes:
         """A table has no table."""

@@ -22,7 +22,7 @@ from .arrow_leaves import leaves_of
 from .arrow_source import ArrowSource
 from .parquet_footer import read_row_groups
 from .parquet_sizes import check_lists, rows_at_once
-from .ranged_file import open_for_arrow
+from .ranged_file import is_at_hand, open_for_arrow
 from .table_files import select_files
 
 SUFFIXES = (".parquet", ".pq", ".parq")
@@ -56,7 +56,7 @@ class _ParquetFile:
 
     def __init__(self, opened: OpenSource, path: str) -> None:
         source = open_for_arrow(opened, path)
-        local = isinstance(source, pa.MemoryMappedFile | pa.BufferReader)
+        local = is_at_hand(source)
         # Of a store, a row group's columns are fetched in few and large requests.
         self._file = pq.ParquetFile(source, pre_buffer=not local, page_checksum_verification=True)
         self._path = path

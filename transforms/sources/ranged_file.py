@@ -1,4 +1,4 @@
-"""Files of a source as Arrow reads them: mapped into memory here, by ranges from a store."""
+"""Files of a source as Arrow reads them: from this machine, or by ranges from a store."""
 
 from __future__ import annotations
 
@@ -33,3 +33,8 @@ def open_for_arrow(opened: OpenSource, path: str) -> Any:
         num_bytes = int(filesystem.size(full) or 0)
     read = functools.partial(opened.read, path)
     return pa.PythonFile(Ranges(read, num_bytes), mode="r")
+
+
+def is_at_hand(source: Any) -> bool:
+    """Whether a few bytes anywhere in an open file cost no request."""
+    return isinstance(source, pa.OSFile | pa.BufferReader)

@@ -171,7 +171,7 @@ class TestRead:
         files = source.select(opened.list()).files
         block, features = make_block(files, opened), source.infer(files, opened)
         write(tmp_path, {"a/1": sounds.encode(sounds.noise(10), 8000)})
-        with pytest.raises(StorageError, match="the source changed"):
+        with pytest.raises(StorageError, match="changed while the build read it"):
             list(source.read(block, features=features, opened=opened, ordered=[0]))
 
     def test_from_memory(self, sounds: Any) -> None:
