@@ -15,7 +15,6 @@ import os
 import re
 import stat
 import weakref
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
@@ -29,13 +28,14 @@ from .globs import matches, may_hold, split_glob
 from .local_files import LINK_LOOP, LINK_OUT, inspect_file, leads_out, unreadable
 from .ranges import Ranges
 from .stamps import stamp_of
-from .tar_archive import LEADS_OUT, TarArchive, archive_scheme
+from .tar_archive import LEADS_OUT, Staged, TarArchive, archive_scheme
 from .unchanged import Look, SourceProof, look_at_local, look_at_remote
-from .zip_members import FOLDER_WITH_BYTES, expansion_problem
+from .zip_members import ZipArchive
 
-_TARS: weakref.WeakValueDictionary[tuple[str, int, str, int], TarArchive]
-_TARS = weakref.WeakValueDictionary()
-"""Tars that this process has open: to find their members, or to decompress them, takes long."""
+_ARCHIVES: weakref.WeakValueDictionary[tuple[str, str, int, str, int], TarArchive | ZipArchive]
+_ARCHIVES = weakref.WeakValueDictionary()
+"""Archives that this process has open: to find their members, or to decompress them, takes long."""
+_STORE_AHEAD_BYTES = 4 << 20
 _DEFAULT_LIMITS = Limits()
 _Opened = TypeVar("_Opened", bound="OpenedSource")
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
@@ -329,21 +329,17 @@ class OpenedSource:
             found = {self.single: filesystem.info(self.full_path(self.single))}
         else:
             prefix = self.full_path("")
-            # With its folders: a member of a zip whose name is damaged may pass for one.
-            listed = filesystem.find(self.root, detail=True, withdirs=self.archived)
+            listed = filesystem.find(self.root, detail=True)
             names = sorted(listed)  # an absolute name comes first, and yields to its twin
             found = {name.removeprefix(prefix).lstrip("/"): listed[name] for name in names}
         for path, info in found.items():
             if not path or path.endswith("/") or info.get("type") == "directory":
-                if int(info.get("file_size") or 0):
-                    yield unreadable(path.rstrip("/"), FOLDER_WITH_BYTES)
                 continue
             if not (self._wanted(tuple(path.split("/"))) or info.get("damage")):
                 continue
             problem = info.get("problem", "")
             if self.archived and (".." in path.split("/") or info["name"].startswith("/")):
                 problem = LEADS_OUT
-            problem = problem or expansion_problem(info, self.limits.max_expansion)
             if problem:
                 yield unreadable(path, problem)
             else:
@@ -428,7 +424,7 @@ def _replace(opened: _Opened, **changes: Any) -> _Opened:
 
 
 def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
-    """As ``storage.filesystem`` does; tar archives are read by position.
+    """As ``storage.filesystem`` does; archives are read by position.
 
     Raises:
         DataError: if an archive is none, or damaged.
@@ -436,28 +432,36 @@ def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
     """
     scheme, _, rest = url.partition("://")
     inner, chained, outer = rest.partition("::")
-    if scheme != "tar" or not chained:
-        try:
-            return storage.filesystem(url)
-        except zipfile.BadZipFile as error:
-            raise DataError(
-                f"{storage.redact(outer or url)} is no zip archive, or was cut off ({error}). Copy "
-                "it anew, or correct the source."
-            ) from None
+    if scheme not in ("tar", "zip") or not chained:
+        return storage.filesystem(url)
     holder = _open(outer, limits)
     if holder is None or not holder.single:
         raise FileNotFoundError(outer)
     (file,) = holder.list()
-    key = (outer, file.num_bytes, file.stamp, limits.max_expansion)
-    archive = _TARS.get(key) if file.stamp else None
+    # A tag of a store may be of the first bytes alone, or of none: the length is sure.
+    stamp = file.stamp and f"{file.num_bytes} {file.stamp}"
+    key = (scheme, outer, file.num_bytes, stamp, limits.max_expansion)
+    archive = _ARCHIVES.get(key) if stamp else None
     if archive is None:
-        archive = _TARS[key] = TarArchive(
-            lambda start, stop: holder.read(file.path, start, stop),
+        read, ahead_bytes = functools.partial(holder.read, file.path), {}
+        if holder.archived and holder.filesystem.protocol == "zip":
+            # What is compressed as one stream allows no jumps.
+            staged = Staged()
+            for chunk in holder.chunks(file.path, chunk_bytes=1 << 20):
+                staged.append(chunk)
+            read = staged.read
+        elif not holder.local and scheme == "zip":
+            ahead_bytes = {"ahead_bytes": _STORE_AHEAD_BYTES}
+        kind: Any = TarArchive if scheme == "tar" else ZipArchive
+        archive = kind(
+            read,
             num_bytes=file.num_bytes,
-            stamp=file.stamp,
+            stamp=stamp,
             name=file.path,
             max_expansion=limits.max_expansion,
+            **ahead_bytes,
         )
+        _ARCHIVES[key] = archive
     return archive, inner.strip("/")
 
 

@@ -14,7 +14,6 @@ import dataclasses
 import io
 import os
 import posixpath
-import tarfile
 import tempfile
 import weakref
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from fsspec.archive import AbstractArchiveFileSystem
 
 from ..schemas.errors import DataError
+from ..schemas.limits import FREE_BYTES
 from .ranges import Ranges, Read
 from .sources.decompress import (
     MAGIC_BYTES,
@@ -30,14 +30,14 @@ from .sources.decompress import (
     compression_of,
     decompressed,
 )
+from .tar_headers import BLOCK_BYTES, NoTarError, TarDamagedError, TarHeaders, TarMember
 
 LEADS_OUT = "path that leads out of its archive"
+MAX_NAME_BYTES = 4096
+"""The longest path of a file system, too. Longer ones take time and memory that grow faster."""
 
 _SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-_BLOCK_BYTES = 512
 _BUFFER_BYTES = 256 << 10
-MAX_HEADER_BYTES = 1 << 20
-"""Long names and attributes are read at once: so much of them, and no more."""
 _PADDING_BYTES = 64 << 10
 """So much behind the end is looked at: tapes' blocks are filled up with zeros."""
 
@@ -84,7 +84,8 @@ class TarArchive(AbstractArchiveFileSystem):
             num_bytes: Its length.
             stamp: What changes with its content.
             name: What it is called, in messages.
-            max_expansion: How many times its length a compressed one may grow to.
+            max_expansion: How many times its length its files may have together: compressed, or
+                as links to one another.
 
         Raises:
             DataError: if it is no tar archive.
@@ -92,17 +93,15 @@ class TarArchive(AbstractArchiveFileSystem):
         super().__init__()
         self._name, self._stamp = name, stamp
         self._damage = ""
+        max_bytes = max(FREE_BYTES, max_expansion * num_bytes)
         compression = compression_of(read(0, MAGIC_BYTES))
         if compression:
             read, num_bytes = self._stage(read, compression, max_expansion)
         self._read, self._num_bytes = read, num_bytes
-        self._members = self._find_members()
-        self._folders = {
-            folder for path in self._members for folder in _folders_above(path) if folder
-        }
+        self._members = self._find_members(max_bytes)
 
     def _stage(self, read: Read, compression: str, max_expansion: int) -> tuple[Read, int]:
-        staged = _Staged()
+        staged = Staged()
         try:
             for piece in decompressed(read, compression, max_expansion=max_expansion):
                 staged.append(piece)
@@ -110,74 +109,81 @@ class TarArchive(AbstractArchiveFileSystem):
             self._damage = str(error)
         return staged.read, staged.num_bytes
 
-    def _find_members(self) -> dict[str, _Member]:
+    def _find_members(self, max_bytes: int) -> dict[str, _Member]:
         found: dict[str, _Member] = {}
         links: dict[str, str] = {}
-        raw = _Headers(Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
-        archive: Any = None
+        file = io.BufferedReader(Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
         cut_off = False
+
+        def read(start: int, stop: int) -> bytes:
+            if start >= self._num_bytes:
+                return b""
+            file.seek(start)
+            return file.read(stop - start)
+
+        headers = TarHeaders(read)
         try:
-            archive = tarfile.TarFile(fileobj=raw, errorlevel=2)
-            while (member := archive.next()) is not None:
-                archive.members.clear()  # else it keeps all of them
+            for member in headers:
                 path = _normal(member.name)
-                if not path or member.isdir():
+                if not path or member.kind == "folder":
+                    continue
+                if (num_bytes := len(path.encode("utf-8", "surrogateescape"))) > MAX_NAME_BYTES:
+                    path = f"{path[:100]}… at byte {member.offset}"
+                    found[path] = _unfit(too_long_name(num_bytes))
                     continue
                 # Of two members of one name, the later one counts, as when it is unpacked.
                 links.pop(path, None)
-                if member.issym() or member.islnk():
-                    folder = posixpath.dirname(path) if member.issym() else ""
-                    links[path] = posixpath.normpath(posixpath.join(folder, member.linkname))
+                if member.name.startswith("/") or ".." in path.split("/"):
+                    found[path] = _unfit(LEADS_OUT)
+                elif member.kind in ("symlink", "hardlink"):
+                    folder = posixpath.dirname(path) if member.kind == "symlink" else ""
+                    links[path] = posixpath.normpath(posixpath.join(folder, member.link))
                     found.pop(path, None)
-                    continue
-                found[path] = self._member(path, member)
-                cut_off = member.offset_data + member.size > self._num_bytes
-        except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
-            stopped_at = archive.offset if archive is not None else 0
-            if not stopped_at:
-                raise DataError(
-                    f"{self._name} is no tar archive, or damaged at its beginning ({error}). Copy "
-                    "it anew, or correct the source."
-                ) from None
-            self._damage = self._damage or f"damaged from byte {stopped_at:,} on ({error})"
+                else:
+                    found[path] = self._member(member)
+                    cut_off = member.start + member.num_bytes > self._num_bytes
+        except NoTarError as error:
+            raise DataError(
+                f"{self._name} is no tar archive, or damaged at its beginning ({error}). Copy "
+                "it anew, or correct the source."
+            ) from None
+        except TarDamagedError as error:
+            self._damage = self._damage or f"damaged from byte {headers.offset:,} on ({error})"
         else:
-            self._damage = self._damage or self._behind(archive.offset)
+            self._damage = self._damage or self._behind(headers.offset)
+        num_bytes = sum(member.num_bytes for member in found.values())
         for path, target in links.items():
-            found[path] = found.get(_normal(target)) or _Member(
-                offset=0, num_bytes=0, problem="link to what its archive does not hold"
-            )
+            member = None if target.startswith("/") else found.get(_normal(target))
+            num_bytes += member.num_bytes if member else 0
+            if num_bytes > max_bytes:
+                # Links to one member may stand for any number of its bytes.
+                found[path] = _unfit("link of an archive whose files repeat its content too often")
+            else:
+                found[path] = member or _unfit("link to what its archive does not hold")
         if self._damage and not cut_off:
-            found[self._name] = _Member(offset=0, num_bytes=0, problem=self._problem())
+            found[self._name] = _unfit(f"the rest of the archive cannot be read: {self._damage}")
         return found
 
-    def _problem(self) -> str:
-        return f"the rest of the archive cannot be read: {self._damage}"
-
-    def _member(self, path: str, member: tarfile.TarInfo) -> _Member:
-        problem = ""
-        if ".." in path.split("/"):
-            problem = LEADS_OUT
-        elif not member.isreg():
-            problem = "special file, expected a file"
-        elif member.sparse is not None:
-            problem = "sparse file, which is not read from an archive"
-        elif member.offset_data + member.size > self._num_bytes:
-            problem = f"cut off: its archive ends at byte {self._num_bytes:,}"
-        return _Member(
-            offset=member.offset_data, num_bytes=0 if problem else member.size, problem=problem
-        )
+    def _member(self, member: TarMember) -> _Member:
+        if member.kind == "special":
+            return _unfit("special file, expected a file")
+        if member.kind == "sparse":
+            return _unfit("sparse file, which is not read from an archive")
+        if member.start + member.num_bytes > self._num_bytes:
+            return _unfit(f"cut off: its archive ends at byte {self._num_bytes:,}")
+        return _Member(offset=member.start, num_bytes=member.num_bytes)
 
     def _behind(self, offset: int) -> str:
         """What is wrong behind the last member: an archive ends with zeros."""
         rest = self._read(offset, min(offset + _PADDING_BYTES, self._num_bytes))
-        if len(rest) < _BLOCK_BYTES:
+        if len(rest) < BLOCK_BYTES:
             return f"it ends at byte {self._num_bytes:,} without the mark of an end"
-        if rest[:_BLOCK_BYTES].strip(b"\0"):
+        if rest[:BLOCK_BYTES].strip(b"\0"):
             return f"damaged from byte {offset:,} on (no valid header)"
         behind = self._num_bytes - offset
         if rest.strip(b"\0") or len(rest) < behind:
             return f"its end is marked at byte {offset:,}, and more follows"
-        if behind % _BLOCK_BYTES:
+        if behind % BLOCK_BYTES:
             return f"it ends at byte {self._num_bytes:,}, in the middle of a block of zeros"
         return ""
 
@@ -203,7 +209,7 @@ class TarArchive(AbstractArchiveFileSystem):
         path = path.strip("/")
         if path in self._members:
             return self._info(path)
-        if not path or path in self._folders:
+        if not path or any(name.startswith(f"{path}/") for name in self._members):
             return {"name": path, "size": 0, "type": "directory"}
         raise FileNotFoundError(path)
 
@@ -213,7 +219,8 @@ class TarArchive(AbstractArchiveFileSystem):
             "name": path,
             "size": member.num_bytes,
             "type": "file",
-            "ETag": f"{self._stamp} {member.offset}",
+            # Where nothing is known of the archive, nothing is known of a member.
+            "ETag": self._stamp and f"{self._stamp} {member.offset}",
             "problem": member.problem,
             "damage": path == self._name and bool(self._damage),
         }
@@ -240,16 +247,7 @@ class TarArchive(AbstractArchiveFileSystem):
         return io.BufferedReader(Ranges(self._read, member.num_bytes, member.offset))
 
 
-class _Headers(io.BufferedReader):
-    """An archive as tarfile reads it; what it reads at once are headers."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > MAX_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header states {size:,} bytes")
-        return super().read(size)
-
-
-class _Staged:
+class Staged:
     """An unnamed file: nothing is left behind, however the process ends."""
 
     def __init__(self) -> None:
@@ -258,6 +256,7 @@ class _Staged:
         weakref.finalize(self, self._file.close)
 
     def append(self, piece: bytes) -> None:
+        """Writes a piece behind the others."""
         view = memoryview(piece)
         while view:
             written = self._file.write(view)
@@ -265,6 +264,7 @@ class _Staged:
         self.num_bytes += len(piece)
 
     def read(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop); fewer at the end."""
         parts = []
         while start < stop and (part := os.pread(self._file.fileno(), stop - start, start)):
             parts.append(part)
@@ -278,6 +278,10 @@ def _normal(name: str) -> str:
     return "/".join(parts)
 
 
-def _folders_above(path: str) -> list[str]:
-    parts = path.split("/")[:-1]
-    return ["/".join(parts[: i + 1]) for i in range(len(parts))]
+def _unfit(problem: str) -> _Member:
+    return _Member(offset=0, num_bytes=0, problem=problem)
+
+
+def too_long_name(num_bytes: int) -> str:
+    """The problem of a member whose path has more than :data:`MAX_NAME_BYTES`."""
+    return f"path of {num_bytes:,} bytes, of which {MAX_NAME_BYTES:,} are allowed"

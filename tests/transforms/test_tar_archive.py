@@ -167,13 +167,13 @@ def test_odd_members() -> None:
     found = opened(sink.getvalue())
     assert problems(found) == {
         "../../3": "path that leads out of its archive",
+        "abs/2": "path that leads out of its archive",
         "b/gone": "link to what its archive does not hold",
         "b/out": "link to what its archive does not hold",
         "b/pipe": "special file, expected a file",
     }
     assert {name for name in found.find("") if found.cat_file(name)} == {
         "a/1",
-        "abs/2",
         "a/sym",
         "b/hard",
         "b/up",

@@ -24,9 +24,10 @@ MAGIC_BYTES = 10
 MAX_EXPANSION = Limits().max_expansion
 
 _READ_BYTES = 1 << 20
-# What a decoder makes of one piece is held at once: at the worst ratios (bzip2, Zstandard) 4 KiB
-# become some 100 MB.
+# What Zstandard makes of one piece is held at once: at the worst ratio 4 KiB become 134 MB.
 _PIECE_BYTES = 4 << 10
+# bzip2 would make up to 6 GB of one, and is asked for so much at a time, as xz is.
+_MADE_BYTES = 4 << 20
 # A file may ask for a dictionary of 4 GiB; xz -9 needs 65 MiB.
 _XZ_BYTES = 256 << 20
 
@@ -163,7 +164,9 @@ def _pieces(read: Read, compression: str, *, single_from: int | None) -> Iterato
                     continue
                 decoder, fed_any, ended = new(), False, False
             try:
-                made = decoder.decompress(piece)
+                for made in made_of(decoder, piece):
+                    if made:
+                        yield made
             except errors:
                 if single_from is None:
                     raise _FeedError(start) from None
@@ -173,11 +176,19 @@ def _pieces(read: Read, compression: str, *, single_from: int | None) -> Iterato
             if decoder.eof:
                 position -= len(decoder.unused_data)
                 ended = True
-            if made:
-                yield made
         offset += len(data)
     if fed_any and not ended:
         raise DamagedError(compression, offset=offset, detail="ends too early")
+
+
+def made_of(decoder: Any, piece: bytes) -> Iterator[bytes]:
+    """What a decoder makes of a piece, in parts of bounded size; the last one may be empty."""
+    if not hasattr(decoder, "needs_input"):
+        yield decoder.decompress(piece)
+        return
+    yield decoder.decompress(piece, _MADE_BYTES)
+    while not (decoder.eof or decoder.needs_input):
+        yield decoder.decompress(b"", _MADE_BYTES)
 
 
 def _decoders(compression: str) -> tuple[Callable[[], Any], type[Exception]]:

@@ -7,16 +7,13 @@ name: ``a/0001.left.jpg`` is the part ``left.jpg`` of the sample ``a/0001``.
 from __future__ import annotations
 
 import dataclasses
-import tarfile
 from collections.abc import Iterator
-from typing import Any
 
 from ...schemas.recipe import OpenSource
-from ..tar_archive import MAX_HEADER_BYTES
+from ..tar_headers import BLOCK_BYTES, TarDamagedError, TarHeaders, TarMember
 from .decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
 
-_BLOCK_BYTES = 512
-_EMPTY_BYTES = 20 * _BLOCK_BYTES
+_EMPTY_BYTES = 20 * BLOCK_BYTES
 _END_BYTES = 1 << 20
 """So many zeros are in an empty tar, and at the end of another; a broken copy leaves more."""
 _PIECE_BYTES = 1 << 20
@@ -31,6 +28,8 @@ class Sample:
     """Where its first member begins, in bytes of the tar, uncompressed."""
     key: str
     parts: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    num_bytes: int = 0
+    """Of all parts."""
     problem: str = ""
 
 
@@ -51,13 +50,11 @@ def read_samples(opened: OpenSource, path: str, start: int, stop: int) -> Iterat
         StorageError: if the file cannot be read.
     """
     stream = _Forward(opened, path, start, stop)
-    archive: Any = None
+    headers = TarHeaders(stream.read)
     sample: Sample | None = None
     try:
-        archive = tarfile.TarFile(fileobj=stream, errorlevel=2)  # type: ignore[arg-type]
-        while (member := archive.next()) is not None:
-            archive.members.clear()  # else it keeps all of them
-            named = split_name(member.name) if member.isreg() else None
+        for member in headers:
+            named = split_name(member.name) if member.kind in ("file", "sparse") else None
             if named is None:
                 continue
             key, part = named
@@ -65,20 +62,17 @@ def read_samples(opened: OpenSource, path: str, start: int, stop: int) -> Iterat
                 if sample is not None:
                     yield sample
                 sample = Sample(offset=start + member.offset, key=key)
-            stream.expected_bytes = member.size
-            _add(sample, part, member, archive, max_bytes=opened.limits.max_record_bytes)
-            stream.expected_bytes = 0
-    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
+            _add(sample, part, member, stream, opened)
+    except TarDamagedError as error:
         if sample is not None:
             yield sample
-        offset = archive.offset if archive is not None else 0
-        yield Damage(start + offset, stream.damage or str(error))
+        yield Damage(start + headers.offset, stream.damage or str(error))
         return
     if sample is not None:
         yield sample
-    found = stream.damage or _behind(stream, archive.offset, opened, path)
+    found = stream.damage or _behind(stream, headers.offset, opened, path)
     if found:
-        yield Damage(start + archive.offset, found)
+        yield Damage(start + headers.offset, found)
 
 
 def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> Iterator[int]:
@@ -89,12 +83,9 @@ def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> Iterator[in
     """
     if compression_of(opened.read(path, 0, MAGIC_BYTES)):
         return
-    stream = _Forward(opened, path, 0, num_bytes)
     last, key = 0, ""
     try:
-        archive: Any = tarfile.TarFile(fileobj=stream, errorlevel=2)  # type: ignore[arg-type]
-        while (member := archive.next()) is not None:
-            archive.members.clear()
+        for member in TarHeaders(_Forward(opened, path, 0, num_bytes).read):
             named = split_name(member.name)
             if named is None or named[0] == key:
                 continue
@@ -102,31 +93,31 @@ def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> Iterator[in
             if member.offset - last >= _CUT_BYTES:
                 last = member.offset
                 yield last
-    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError):
+    except TarDamagedError:
         # The last range finds it too, and says where.
         return
 
 
 def _add(
-    sample: Sample, part: str, member: tarfile.TarInfo, archive: Any, *, max_bytes: int
+    sample: Sample, part: str, member: TarMember, stream: _Forward, opened: OpenSource
 ) -> None:
+    max_bytes, max_parts = opened.limits.max_record_bytes, opened.limits.max_columns
     if part in sample.parts:
-        sample.problem = sample.problem or f"it has two parts {part!r}"
+        problem = f"it has two parts {part!r}"
     elif not part:
-        sample.problem = sample.problem or f"the member {member.name!r} has no suffix"
-    elif member.sparse is not None:
-        sample.problem = sample.problem or f"its part {part!r} is sparse"
-    elif member.size + sum(map(len, sample.parts.values())) > max_bytes:
+        problem = f"the member {member.name!r} has no suffix"
+    elif member.kind == "sparse":
+        problem = f"its part {part!r} is sparse"
+    elif sample.num_bytes + member.num_bytes > max_bytes:
         problem = f"with its part {part!r} it has more than {max_bytes:,} bytes"
-        sample.problem = sample.problem or problem
+    elif len(sample.parts) == max_parts:
+        problem = f"it has more than {max_parts:,} parts"
     else:
-        try:
-            content = archive.extractfile(member).read()
-        except tarfile.ReadError:
-            content = b""
-        if len(content) < member.size:
-            sample.problem = f"its part {part!r} is cut off"
+        content = stream.read(member.start, member.start + member.num_bytes)
+        problem = "" if len(content) == member.num_bytes else f"its part {part!r} is cut off"
         sample.parts[part] = content
+        sample.num_bytes += len(content)
+    sample.problem = sample.problem or problem
 
 
 def split_name(name: str) -> tuple[str, str] | None:
@@ -149,15 +140,13 @@ def _behind(stream: _Forward, offset: int, opened: OpenSource, path: str) -> str
 
 
 class _Forward:
-    """A file that is read front to back, and a little back: what tarfile needs."""
+    """A file that is read front to back, and a little back."""
 
     def __init__(self, opened: OpenSource, path: str, start: int, stop: int) -> None:
         self.stop = stop
         self.damage = ""
-        self.expected_bytes = 0
         self.compression = compression_of(opened.read(path, 0, MAGIC_BYTES)) if not start else ""
         self._starts_within = start > 0
-        self._position = 0
         self._held_from, self._held = 0, b""
         if self.compression:
             self._pieces = decompressed(
@@ -171,63 +160,46 @@ class _Forward:
                 for first in range(start, stop, _PIECE_BYTES)
             )
 
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        assert whence == 0
-        self._position = position
-        return position
-
-    def read(self, size: int = -1) -> bytes:
-        if size > max(self.expected_bytes, MAX_HEADER_BYTES):
-            raise tarfile.ReadError(f"a header states {size:,} bytes")
-        stop = self._position + size if size >= 0 else 1 << 62
-        self._fill(stop)
-        first = self._position - self._held_from
-        found = self._held[max(first, 0) : max(stop - self._held_from, 0)]
-        self._position += len(found)
-        return found
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop), fewer at the end; ``start`` is never far before the last one."""
+        self._fill(start, stop)
+        first = start - self._held_from
+        assert first >= 0
+        return self._held[first : max(stop - self._held_from, first)]
 
     def is_zero(self, offset: int) -> bool:
-        """Whether a whole block of zeros stands there."""
-        self._fill(offset + _BLOCK_BYTES)
-        return self._block(offset) == bytes(_BLOCK_BYTES)
+        """Whether a block of zeros stands there."""
+        return self.read(offset, offset + BLOCK_BYTES) == bytes(BLOCK_BYTES)
 
     def behind_end(self, offset: int) -> str:
         """What is wrong behind the zeros that mark the end: another tar, for example."""
         num_bytes = 0
-        while block := self._skipped(offset + num_bytes):
+        while block := self.read(offset + num_bytes, offset + num_bytes + _PIECE_BYTES):
             if block.strip(b"\0"):
                 return f"its end is marked at byte {offset:,}, and more follows"
             num_bytes += len(block)
         if self.damage:
             return self.damage
         empty = not offset and not self._starts_within
-        if num_bytes % _BLOCK_BYTES or num_bytes > (_EMPTY_BYTES if empty else _END_BYTES):
+        if num_bytes % BLOCK_BYTES or num_bytes > (_EMPTY_BYTES if empty else _END_BYTES):
             return f"it holds {num_bytes:,} zeros and nothing else from there on"
         return ""
 
-    def _skipped(self, position: int) -> bytes:
-        self._position = position
-        return self.read(_PIECE_BYTES)
-
     def holds(self, offset: int) -> bool:
         """Whether any byte stands there."""
-        return bool(self._block(offset))
+        return bool(self.read(offset, offset + 1))
 
-    def _block(self, offset: int) -> bytes:
-        first = offset - self._held_from
-        return self._held[first : first + _BLOCK_BYTES] if first >= 0 else b""
-
-    def _fill(self, stop: int) -> None:
-        """Reads on up to there; keeps the piece before, for a step back."""
-        if stop <= self._held_from + len(self._held):
-            return
-        keep = max(min(self._position - _PIECE_BYTES, stop) - self._held_from, 0)
-        held = [self._held[keep:]]
+    def _fill(self, start: int, stop: int) -> None:
+        """Reads on up to there, a piece at least; keeps the piece before, for a step back."""
         end = self._held_from + len(self._held)
-        self._held_from += min(keep, len(self._held))
+        if stop <= end:
+            return
+        # At least a piece: what is held is copied each time.
+        stop = max(stop, end + _PIECE_BYTES)
+        kept_from = start - _PIECE_BYTES
+        drop = min(max(kept_from - self._held_from, 0), len(self._held))
+        held = [self._held[drop:]]
+        self._held_from += drop
         while end < stop:
             try:
                 piece = next(self._pieces, b"")
@@ -236,7 +208,7 @@ class _Forward:
             if not piece:
                 break
             end += len(piece)
-            if end <= self._position - _PIECE_BYTES:
+            if end <= kept_from:
                 # It is skipped.
                 held, self._held_from = [], end
             else:
