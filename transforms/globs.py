@@ -18,13 +18,20 @@ def split_glob(path: str) -> tuple[str, tuple[str, ...]]:
 
 def matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     """Whether a glob matches a path, or a folder that holds it; ``**`` is any depth."""
-    if not pattern:
-        return True
-    if not parts:
-        return False
-    if pattern[0] == "**":
-        return matches(parts, pattern[1:]) or matches(parts[1:], pattern)
-    return fnmatch.fnmatchcase(parts[0], pattern[0]) and matches(parts[1:], pattern[1:])
+    # All places of the pattern at once: a path from an archive may have thousands of parts.
+    places = {0}
+    for part in parts:
+        pending, places = sorted(places), set()
+        for place in pending:
+            if place == len(pattern):
+                return True
+            if pattern[place] == "**":
+                places.add(place)
+                if place + 1 not in pending:
+                    pending.append(place + 1)
+            elif fnmatch.fnmatchcase(part, pattern[place]):
+                places.add(place + 1)
+    return len(pattern) in places
 
 
 def may_hold(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:

@@ -122,7 +122,7 @@ class TarHeaders:
     def _member(
         self, info: tarfile.TarInfo, block: bytes, start: int, described: dict[str, str]
     ) -> TarMember:
-        name = described.get(f"{_SPARSE}name", described.get("path", info.name))
+        name = described.get(f"{_SPARSE}name", described.get("path", info.name)).rstrip("/")
         num_bytes = info.size
         if (stated := described.get("size")) is not None:
             if not (stated.isascii() and stated.isdigit() and len(stated) <= _MAX_DIGITS):

@@ -201,4 +201,5 @@ def _decoders(compression: str) -> tuple[Callable[[], Any], type[Exception]]:
         return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_BYTES), lzma.LZMAError
     import zstandard
 
-    return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
+    # One for all frames: it takes longer to make than an empty frame to read.
+    return zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
