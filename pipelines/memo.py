@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..schemas.blocks import SourceFile
 from ..transforms.blocks import BLOCK_BYTES
+from ..transforms.stamps import times_in
 from .last_sources import read_sources, write_source
 
 GRANULARITY_NS = 2_000_000_000
@@ -66,10 +67,10 @@ class Memo:
         known = self._files.get(file.path)
         if known is None or (known.num_bytes, known.stamp) != (file.num_bytes, file.stamp):
             return None
-        if file.stamp.startswith("time:"):
-            latest = max(int(part) for part in file.stamp.removeprefix("time:").split(","))
-            if latest > self._listed_ns - GRANULARITY_NS:
-                return None
+        # A member of an archive has the archive's times in its stamp.
+        latest = max(times_in(file.stamp), default=None)
+        if latest is not None and latest > self._listed_ns - GRANULARITY_NS:
+            return None
         return known
 
     def write(self, known: Mapping[str, Known], *, listed_ns: int) -> None:

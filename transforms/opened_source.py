@@ -438,6 +438,7 @@ def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
     if holder is None or not holder.single:
         raise FileNotFoundError(outer)
     (file,) = holder.list()
+    holder = holder.proving([file])
     # A tag of a store may be of the first bytes alone, or of none: the length is sure.
     stamp = file.stamp and f"{file.num_bytes} {file.stamp}"
     key = (scheme, outer, file.num_bytes, stamp, limits.max_expansion)

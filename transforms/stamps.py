@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import calendar
 import datetime
 import email.utils
+import re
 from collections.abc import Mapping
 from typing import Any
 
-_TAGS = ("md5Hash", "content_md5", "ETag", "etag", "generation", "crc32c", "CRC", "md5", "checksum")
-_TIMES = (
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "Last-Modified",
-    "updated",
-    "date_time",
-    "created",
-)
+_TAGS = ("md5Hash", "content_md5", "ETag", "etag", "generation", "crc32c", "md5", "checksum")
+_TIMES = ("mtime", "LastModified", "last_modified", "Last-Modified", "updated", "created")
+_STAMPED = re.compile(r"\btime:([0-9]+(?:,[0-9]+)*)")
 
 
 def stamp_of(info: Mapping[str, Any]) -> str:
@@ -27,6 +20,18 @@ def stamp_of(info: Mapping[str, Any]) -> str:
         return " ".join(tags)
     modified = modified_ns(info)
     return "" if modified is None else f"time:{modified}"
+
+
+def times_in(stamp: str) -> list[int]:
+    """The times in ns since 1970 that a stamp consists of; [] where it consists of tags.
+
+    Of two the second is that of the inode's last change. Members of archives have their archive's.
+
+    >>> times_in("time:1700000000000000000,1700000000123456789"), times_in('ETag:"5d41402a"')
+    ([1700000000000000000, 1700000000123456789], [])
+    """
+    found = _STAMPED.search(stamp)
+    return [] if found is None else [int(time) for time in found[1].split(",")]
 
 
 def modified_ns(info: Mapping[str, Any]) -> int | None:
@@ -40,8 +45,6 @@ def modified_ns(info: Mapping[str, Any]) -> int | None:
                 found = email.utils.parsedate_to_datetime(str(found))  # of HTTP
             except ValueError:
                 return None
-    if isinstance(found, tuple):
-        found = calendar.timegm((*found[:6], 0, 0, 0))
     if isinstance(found, datetime.datetime):
         found = found.timestamp()
     return int(found * 1e9) if isinstance(found, int | float) else None

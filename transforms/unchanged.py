@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Protocol
 
 from ..schemas.blocks import FileRange, SourceFile
 from ..schemas.errors import SourceChangedError
-from .stamps import modified_ns, stamp_of
+from .stamps import modified_ns, stamp_of, times_in
 from .storage_failures import redact
 
 _COARSE_NS = 2_000_000_000
@@ -31,7 +31,6 @@ _COARSE_NS = 2_000_000_000
 _FINE_NS = 20_000_000
 """Of clocks that count less than seconds: twice the longest tick of a kernel."""
 _SECOND_NS = 1_000_000_000
-_TIMES = re.compile(r"time:(\d+)(?:,(\d+))?")
 _PINS = {"s3": re.compile(r"(?:^| )ETag:(\S+)"), "gs": re.compile(r"(?:^| )generation:(\d+)")}
 
 
@@ -48,13 +47,12 @@ def settled_ns(stamp: str) -> int:
     >>> settled_ns('ETag:"5d41402a"')
     0
     """
-    times = _TIMES.search(stamp)
-    if times is None:
+    times = times_in(stamp)
+    if not times:
         return 0
-    found = [int(time) for time in times.groups() if time is not None]
-    # Of two the second is that of the inode's last change, which nobody can set.
-    coarse = all(time % _SECOND_NS == 0 for time in found)
-    return found[-1] + (_COARSE_NS if coarse else _FINE_NS)
+    coarse = all(time % _SECOND_NS == 0 for time in times)
+    # The last is that of the inode's change where there is one: nobody can set it.
+    return times[-1] + (_COARSE_NS if coarse else _FINE_NS)
 
 
 def pin_of(protocol: str | tuple[str, ...], stamp: str) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import os
 import pathlib
 import random
+import tarfile
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Sequence
 
 import pytest
@@ -254,6 +257,8 @@ def test_the_memo_keeps_sources_apart_and_no_credentials(tmp_path: pathlib.Path)
         (f"time:{OLD_NS - GRANULARITY_NS - 1},{OLD_NS - 1}", False),
         (f"time:{OLD_NS + 10**12}", False),
         ("ETag:5d41402a", True),
+        (f"ETag:900 time:1,{OLD_NS - 10**12} 512", True),
+        (f"ETag:900 time:1,{OLD_NS} 512 00000000", False),
         ("", False),
     ],
 )
@@ -371,6 +376,61 @@ def test_takes_inventory_of_archives_and_stores(place: Place, kind: str) -> None
     assert found.input_digest == place.take().input_digest
     storage.remove_tree(f"memory://test_inventory/{place.folder.name}")
     storage.remove_tree(f"memory://test_inventory_work/{place.folder.name}")
+
+
+def same_crc(content: bytes) -> bytes:
+    """Another content of equal length and CRC-32: the generator polynomial added to it."""
+    polynomial = sum(1 << 32 - power for power in range(33) if 0x104C11DB7 >> power & 1)
+    number = int.from_bytes(content, "little") ^ polynomial
+    return number.to_bytes(len(content), "little")
+
+
+def packed(contents: dict[str, bytes], kind: str) -> bytes:
+    sink = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(sink, "w") as archive:
+            for name, content in contents.items():
+                archive.writestr(zipfile.ZipInfo(name), content)
+        return sink.getvalue()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return sink.getvalue()
+
+
+@pytest.mark.usefixtures("aged")
+@pytest.mark.parametrize("inner", [False, True], ids=["", "in a zip"])
+@pytest.mark.parametrize("store", ["local", "memory"])
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_a_member_of_equal_length_and_crc_is_noticed(
+    tmp_path: pathlib.Path, kind: str, store: str, inner: bool
+) -> None:
+    folder = str(tmp_path) if store == "local" else f"memory://test_crc/{tmp_path.name}"
+    first = {"a.bin": b"some content", "b.bin": b"the same"}
+    second = {"a.bin": same_crc(first["a.bin"]), "b.bin": b"the same"}
+    assert zlib.crc32(first["a.bin"]) == zlib.crc32(second["a.bin"])
+    taken = []
+    for contents in (first, first, second):
+        if len(taken) != 1:
+            content, url = packed(contents, kind), f"{kind}://::{folder}/a.{kind}"
+            if inner:
+                content, url = packed({f"a.{kind}": content}, "zip"), f"{kind}://::zip://a.{kind}"
+                url = f"{url}::{folder}/outer.zip"
+            storage.put_bytes(url.rpartition("::")[2], content)
+        taken.append(
+            take_inventory(
+                Everything(),
+                open_source(url, "/"),
+                workspace=Workspace(f"{tmp_path}/work"),
+                progress=Silent(),
+            )
+        )
+    assert [found.num_hashed for found in taken] == [2, 0, 2]
+    assert [file.sha256 for file in taken[2].files] == [_sha256(c) for c in second.values()]
+    assert taken[2].input_digest != taken[1].input_digest == taken[0].input_digest
+    storage.remove_tree("memory://test_crc")
 
 
 def test_a_damaged_member_of_an_archive_is_a_problem(place: Place) -> None:
