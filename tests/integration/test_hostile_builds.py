@@ -1,6 +1,7 @@
 """Hostile data through the command line: builds end well or are refused, and memory stays flat."""
 
 import csv
+import io
 import itertools
 import json
 import os
@@ -8,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tarfile
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -304,3 +306,47 @@ def test_a_kilobyte_that_stands_for_gigabytes(tmp_path: Path) -> None:
     assert "grows to over 250 times its size" in done.text
     assert done.peak_mib < 2_500
     assert not list(tmp_path.rglob("manifest.json"))
+
+
+def misleading_tar(contents: dict[str, bytes]) -> bytes:
+    """Good members, then one whose size leads back to the first."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+        end = archive.offset
+    back = bytearray(tarfile.TarInfo("back.png").tobuf(tarfile.USTAR_FORMAT))
+    back[124:136] = b"\xff" + (-end - 512).to_bytes(11, "big", signed=True)
+    back[148:156] = b" " * 8
+    back[148:156] = b"%06o\0 " % sum(back)
+    return sink.getvalue()[:end] + bytes(back) + bytes(1024)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["ImageFolder", "WebDataset"])
+def test_a_tar_that_leads_back_is_one_reject(tmp_path: Path, source: str) -> None:
+    """Three commands in processes of their own, which ran until they were killed."""
+    make_images(tmp_path / "images")
+    images = [path.read_bytes() for path in sorted(tmp_path.rglob("*.png"))]
+    contents = {}
+    for i, image in enumerate(images):
+        folder = f"{('cat', 'dog')[i % 2]}/" if source == "ImageFolder" else ""
+        contents[f"{folder}{i}.png"] = image
+        if source == "WebDataset":
+            contents[f"{i}.txt"] = b"a text"
+    (tmp_path / "a.tar").write_bytes(misleading_tar(contents))
+    (tmp_path / "recipe.py").write_text(
+        "import snapshard as ss\n"
+        f'recipe = ss.Recipe(name="back", source=ss.{source}("a.tar"), max_rejects=1)\n'
+    )
+    assert run("init", "a.tar", cwd=tmp_path).code == 0
+    assert run("plan", "recipe.py", cwd=tmp_path).code == 0
+    done = run("build", "recipe.py", "--out", "out", cwd=tmp_path)
+    assert done.code == 0, done.text
+    (path,) = (tmp_path / "out" / "back").glob("*/manifest.json")
+    splits = json.loads(path.read_text())["splits"]
+    assert sum(split["num_examples"] for split in splits.values()) == len(images)
+    (reject,) = pq.read_table(path.parent / "rejects.parquet").to_pylist()
+    assert "the member 'back.png' states -" in reject["message"]
