@@ -23,6 +23,7 @@ from ..payloads import MAX_PAYLOAD_BYTES, with_bytes, with_row
 from ..runs import wire_schema
 from .audio import Decode as DecodeSound
 from .chain import Step, closing_steps, describe, output_features
+from .image_codecs import NO_ALPHA
 from .image_header import diagnose
 from .images import Check, Decode
 from .program import Program, compile_programs, run_apart
@@ -172,7 +173,8 @@ class StepRunner:
             reason, _, text = text.partition("\t")
         text = " ".join(text.split())[:300]
         if isinstance(step, Decode | Check):
-            reason = diagnose(single.column(step.name)[0].as_py())
+            known = "unsupported image format" if NO_ALPHA in text else ""
+            reason = known or diagnose(single.column(step.name)[0].as_py())
         elif step is None:
             stage, reason = "validate", "another shape than declared"
         path, _, position = record_id.rpartition("#") if self._numbered else (record_id, "", "")

@@ -8,6 +8,9 @@ from ...schemas.features import RESERVED_PREFIX
 
 Format = Literal["jpeg", "png"]
 
+NO_ALPHA = "a GIF with a transparent colour, whose alpha is not known; decode it to 3 channels"
+"""Why an image does not decode to four channels."""
+
 _PNG_COLOURS = {1: b"\0", 3: b"\2", 4: b"\6"}
 
 
@@ -58,6 +61,33 @@ def decode_small(data: Any) -> Any:
     return tf.io.decode_jpeg(data, channels=3, ratio=8, dct_method="INTEGER_FAST")
 
 
+def _has_transparent_colour(gif: Any) -> Any:
+    """Whether an extension before the first frame makes a colour transparent: a bool scalar."""
+    import tensorflow as tf
+
+    codes = tf.io.decode_raw(gif, tf.uint8)
+    size = tf.size(codes)
+
+    def at(place: Any) -> Any:
+        # Zero behind the end, so that both loops stop there.
+        code = codes[tf.minimum(place, size - 1)]
+        return tf.where(place < size, tf.cast(code, tf.int32), 0)
+
+    def skip(place: Any, found: Any) -> tuple[Any, Any]:
+        found |= (at(place + 1) == 0xF9) & (at(place + 3) % 2 == 1)
+        (place,) = tf.while_loop(
+            lambda block: at(block) > 0, lambda block: (block + at(block) + 1,), (place + 2,)
+        )
+        return place + 1, found
+
+    flags = at(tf.constant(10))
+    colours = tf.where(flags >= 128, tf.bitwise.left_shift(6, flags % 8), 0)
+    start = 13 + colours
+    return tf.while_loop(lambda place, found: at(place) == 0x21, skip, (start, tf.constant(False)))[
+        1
+    ]
+
+
 def is_webp(data: Any) -> Any:
     """Whether encoded bytes, a string scalar, are a WebP: a bool scalar."""
     import tensorflow as tf
@@ -105,9 +135,18 @@ def decode_pixels(data: Any, channels: int) -> Any:
         )
         return tf.cond(bare, lambda: opaque(other(3)), lambda: tf.io.decode_png(data, channels=4))
 
+    def without_alpha() -> Any:
+        # TensorFlow paints black what is transparent in a GIF, and does not say where.
+        is_gif = tf.strings.substr(data, 0, 3) == b"GIF"
+        transparent = tf.cond(
+            is_gif, lambda: _has_transparent_colour(data), lambda: tf.constant(False)
+        )
+        with tf.control_dependencies([tf.debugging.Assert(~transparent, [NO_ALPHA])]):
+            return opaque(other(3))
+
     def other_with_alpha() -> Any:
         png = tf.strings.substr(data, 0, 4) == b"\x89PNG"
-        return tf.cond(png, png_with_alpha, lambda: opaque(other(3)))
+        return tf.cond(png, png_with_alpha, without_alpha)
 
     branches = {
         1: (grey_jpeg, lambda: luma(other(3))),

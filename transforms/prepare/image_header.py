@@ -8,6 +8,7 @@ A few microseconds an image: Pillow's parser takes ten times as long.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -18,6 +19,7 @@ MAX_PIXELS = 178_956_970
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _STANDALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})
+_APP14 = 0xEE
 _PNG = b"\x89PNG\r\n\x1a\n"
 _FOREIGN: dict[str, Callable[[bytes], bool]] = {
     "TIFF": lambda data: data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
@@ -158,8 +160,9 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _read_jpeg(data: bytes) -> ImageHeader:
-    orientation = 1
-    for marker, start, stop in _jpeg_segments(data):
+    orientation, adobe = 1, False
+    segments = _jpeg_segments(data)
+    for marker, start, stop in segments:
         if marker in _SOF:
             precision, height, width, components = struct.unpack_from(">BHHB", data, start)
             if precision != 8 or components not in (1, 3, 4):
@@ -167,6 +170,13 @@ def _read_jpeg(data: bytes) -> ImageHeader:
                     "unsupported image format",
                     f"a JPEG of {components} components of {precision} bits; expected 8 bits, and "
                     "1, 3 or 4 components",
+                )
+            if components == 4 and not (adobe or _has_adobe(data, segments)):
+                # TensorFlow and Pillow each take it for granted, and for opposites.
+                raise UnreadableImageError(
+                    "unsupported image format",
+                    "a CMYK JPEG without an Adobe segment, so that it is unknown whether its inks "
+                    "are inverted",
                 )
             if marker in _PROGRESSIVE and data.count(b"\xff\xda", stop) > _MAX_SCANS:
                 raise UnreadableImageError(
@@ -177,7 +187,18 @@ def _read_jpeg(data: bytes) -> ImageHeader:
             return ImageHeader("jpeg", height, width, 1 if components == 1 else 3, orientation)
         if marker == 0xE1 and data[start : start + 6] == b"Exif\0\0":
             orientation = _exif_orientation(data[start + 6 : stop])
+        adobe |= marker == _APP14 and data[start : start + 5] == b"Adobe"
     raise AssertionError("segments end with an exception")
+
+
+def _has_adobe(data: bytes, segments: Iterator[tuple[int, int, int]]) -> bool:
+    """Whether an Adobe segment stands between the frame header and the pixels."""
+    with contextlib.suppress(UnreadableImageError):
+        return any(
+            marker == _APP14 and data[start : start + 5] == b"Adobe"
+            for marker, start, _ in segments
+        )
+    return False
 
 
 def _read_png(data: bytes) -> ImageHeader:
@@ -204,29 +225,40 @@ def _read_png(data: bytes) -> ImageHeader:
 
 def _read_gif(data: bytes) -> ImageHeader:
     """The largest of the frames, not the canvas: TensorFlow gives the first frame that size."""
+    width, height = canvas = struct.unpack_from("<HH", data, 6)
     flags = data[10]
     position = 13 + (3 << ((flags & 7) + 1) if flags & 0x80 else 0)
-    height = width = num_pixels = num_frames = 0
+    frames: list[tuple[int, int, int, int]] = []
     try:
         while data[position] in (0x21, 0x2C):
             frame = None
             if data[position] == 0x2C:
-                frame = struct.unpack_from("<HHB", data, position + 5)
-                position += 11 + (3 << ((frame[2] & 7) + 1) if frame[2] & 0x80 else 0)
+                *frame, flags = struct.unpack_from("<HHHHB", data, position + 1)
+                position += 11 + (3 << ((flags & 7) + 1) if flags & 0x80 else 0)
             else:
                 position += 2
             while data[position]:
                 position += data[position] + 1
             position += 1
             if frame is not None:
-                width, height = max(width, frame[0]), max(height, frame[1])
-                num_pixels += frame[0] * frame[1]
-                num_frames += 1
+                frames.append((frame[0], frame[1], frame[2], frame[3]))
     except (IndexError, struct.error):
         # A first frame suffices, and TensorFlow forgives what comes after it.
-        if not height:
+        if not frames:
             raise
-    return ImageHeader("gif", height, width, 3, 1, num_pixels if num_frames > 1 else 0)
+    if frames:
+        width, height = max(frame[2] for frame in frames), max(frame[3] for frame in frames)
+        whole = max(canvas[0], width), max(canvas[1], height)
+        if frames[0] != (0, 0, *whole):
+            # TensorFlow cuts the picture off at the largest frame's size, wherever frames stand.
+            raise UnreadableImageError(
+                "unsupported image format",
+                f"a GIF of {whole[0]}×{whole[1]} pixels whose first frame has "
+                f"{frames[0][2]}×{frames[0][3]}, from ({frames[0][0]}, {frames[0][1]}) on; "
+                "expected a first frame that is the picture",
+            )
+    num_pixels = sum(frame[2] * frame[3] for frame in frames)
+    return ImageHeader("gif", height, width, 3, 1, num_pixels if len(frames) > 1 else 0)
 
 
 def _read_bmp(data: bytes) -> ImageHeader:
