@@ -144,6 +144,7 @@ class _Stream(_Unindexed):
         self._path = path
         if is_at_hand(source):
             _check_sizes(source, stream_messages(source), max_expansion)
+            source.seek(0)
         self._reader = pa.ipc.open_stream(source)
         self._fresh = True
         self._source = source
