@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -373,6 +375,7 @@ class TestRefusals:
             (["serve", "--join", "grpc://localhost:1"], "no dispatcher answers at localhost:1"),
             (["serve", "--port", "99999"], "--port 99999 cannot be used"),
             (["serve", "--join", "nix"], "no dispatcher answers at nix"),
+            (["serve", "--join", "grpc://far:1"], "give --host, this machine's name"),
         ],
     )
     def test_is_2_in_one_sentence(
@@ -504,7 +507,64 @@ def test_bench_of_an_older_snapshot_says_so(
     assert "has no reader_tools.py: it was written by snapshard" in capsys.readouterr().err
 
 
+def listening_on(pid: int) -> dict[int, str]:
+    """The TCP ports that a process listens on, with the device that each is bound to, or ""."""
+    found = {}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found[os.readlink(f"/proc/{pid}/fd/{name}")] = None
+    ports = {}
+    for family in (socket.AF_INET, socket.AF_INET6):
+        # Linux's sock_diag(7): struct inet_diag_req_v2 for what listens, inet_diag_msg for each.
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as asked:
+            body = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 0, 1 << 10)
+            asked.send(struct.pack("=IHHII", 16 + len(body), 20, 0x301, 1, 0) + body)
+            kind = 20
+            while kind == 20:
+                answer = asked.recv(1 << 16)
+                while answer:
+                    length, kind = struct.unpack_from("=IH", answer)
+                    if kind != 20:
+                        break
+                    (port,) = struct.unpack_from("!H", answer, 20)
+                    (device,) = struct.unpack_from("=I", answer, 56)
+                    (inode,) = struct.unpack_from("=I", answer, 84)
+                    if f"socket:[{inode}]" in found:
+                        ports[port] = socket.if_indextoname(device) if device else ""
+                    answer = answer[(length + 3) & ~3 :]
+    return ports
+
+
 class TestServe:
+    @pytest.mark.slow  # two processes that load TensorFlow
+    @pytest.mark.parametrize(
+        ("arguments", "interface", "device"),
+        [((), "loopback", "lo"), (("--host", socket.gethostname()), "all interfaces", "")],
+    )
+    def test_listens_on_loopback_unless_a_host_is_given(
+        self, numbers: Path, arguments: tuple[str, ...], interface: str, device: str
+    ) -> None:
+        started = child(numbers, "serve", "--workers", "2", "--json", *arguments)
+        try:
+            assert started.stdout is not None
+            facts = json.loads(started.stdout.readline())
+            assert facts["interface"] == interface
+            assert listening_on(started.pid) == dict.fromkeys(facts["ports"], device)
+            assert len(facts["ports"]) == 3
+            host, _, port = facts["address"].removeprefix("grpc://").rpartition(":")
+            assert host == (arguments[1] if arguments else "localhost")
+            assert int(port) in facts["ports"]
+        finally:
+            started.kill()
+            started.communicate()
+
+    def test_without_a_way_to_loopback_it_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.create_server(("", 0)) as found:
+            assert found.getsockname()[1] in tools._listening_ports(keep_to_loopback=False)
+            monkeypatch.delattr(socket, "SO_BINDTODEVICE")
+            with pytest.raises(timing.RefusedError, match="--host"):
+                tools._bind_to_loopback(found)
+
     @pytest.mark.slow  # two processes that load TensorFlow
     def test_ends_while_a_client_waits(self, numbers: Path) -> None:
         """TensorFlow's own stop waits for the answer, which never comes."""
