@@ -610,6 +610,11 @@ def gc(
     report = collect_garbage(folder, dry_run=dry_run)
     for path in report.links:
         terminal.show_warning(f"{path} is a symbolic link: what lies behind it is left alone.")
+    for path in report.foreign:
+        terminal.show_warning(
+            f"The workspace {path} belongs to another output root, from which this one was copied "
+            "or moved: it is left alone. If that root no longer exists, remove the workspace."
+        )
     if as_json:
         print(json.dumps(report.to_json()))
         return

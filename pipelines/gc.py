@@ -26,7 +26,7 @@ from .chain_notes import chains, is_recent
 from .garbage import FINGERPRINT, ROOMS, WORK, References, StoredFile, choose_garbage
 from .occupancy import SAFE_AGE_S, alone
 from .retries import latest_amended
-from .workspaces import find_workspace
+from .workspaces import find_workspace, foreign_workspace
 
 _COMMITS = {("runs", "json"), ("summaries", "arrow"), ("graphs", "json")}
 
@@ -42,6 +42,8 @@ class GcReport:
         busy: Folders of names that were left alone, since a build is at work there, or a chain of
             steps has been within the last 24 hours and has yet to publish.
         links: Symbolic links in the place of snapshots and workspaces; none is followed.
+        foreign: Workspaces to which a note leads, and which belong to another output root: this
+            one was copied from there, or moved. None is touched.
     """
 
     paths: tuple[str, ...] = ()
@@ -49,6 +51,7 @@ class GcReport:
     unpublished: tuple[str, ...] = ()
     busy: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
 
     @property
     def num_files(self) -> int:
@@ -77,13 +80,18 @@ def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
             f"{storage.redact(folder)} is no output root and no folder of snapshots. Give the "
             "folder that was the --out of a build."
         )
-    reports = [_collect(name, dry_run=dry_run) for name in names]
+    reports = []
+    for name in names:
+        foreign = foreign_workspace(name)
+        report = _collect(name, dry_run=dry_run)
+        reports.append(dataclasses.replace(report, foreign=(foreign,) if foreign else ()))
     return GcReport(
         paths=tuple(path for report in reports for path in report.paths),
         num_bytes=sum(report.num_bytes for report in reports),
         unpublished=tuple(path for report in reports for path in report.unpublished),
         busy=tuple(path for report in reports for path in report.busy),
         links=tuple(path for report in reports for path in report.links),
+        foreign=tuple(path for report in reports for path in report.foreign),
     )
 
 

@@ -1,7 +1,8 @@
 """Where the workspace of a name lies: in its folder, or at another place that a build was told.
 
 A note in the name's folder leads there: builds that are told nothing, and whatever else asks for
-the workspace, find it by that.
+the workspace, find it by that. The workspace's own name says whose it is. Both must agree: the
+note of an output root that was copied or moved leads to a workspace that another root may use.
 """
 
 from __future__ import annotations
@@ -22,14 +23,44 @@ _WHAT = "workspace-1"
 
 
 def find_workspace(folder: str) -> Workspace:
-    """The workspace of the name whose folder this is.
+    """The workspace of the name whose folder this is; never one of another folder.
 
     Raises:
         StorageError: if it cannot be looked for.
     """
-    inside = Workspace(join(folder, WORKSPACE))
-    content = read_sealed(inside.elsewhere, what=_WHAT)
-    return inside if content is None else Workspace(str(json.loads(content)))
+    noted = _noted(folder)
+    if noted is None or not _belongs(noted, folder):
+        return Workspace(join(folder, WORKSPACE))
+    return Workspace(noted)
+
+
+def foreign_workspace(folder: str) -> str | None:
+    """Where the note in a name's folder leads, if that is the workspace of another folder.
+
+    Raises:
+        StorageError: if the note cannot be read.
+    """
+    noted = _noted(folder)
+    return None if noted is None or _belongs(noted, folder) else noted
+
+
+def _noted(folder: str) -> str | None:
+    content = read_sealed(Workspace(join(folder, WORKSPACE)).elsewhere, what=_WHAT)
+    return None if content is None else str(json.loads(content))
+
+
+def _belongs(workspace: str, folder: str) -> bool:
+    return workspace.rstrip("/").rsplit("/", 1)[-1] == _name_elsewhere(folder)
+
+
+def _name_elsewhere(folder: str) -> str:
+    """What the workspace of a name's folder is called where it lies elsewhere."""
+    path = storage.absolute(folder).rstrip("/")
+    if storage.is_local(path):
+        # Another way to the same folder, by a link, is the same owner.
+        path = os.path.realpath(path)
+    owner = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return f"{path.rsplit('/', 1)[-1]}-{owner}"
 
 
 def choose_workspace(out: OutputPaths, place: str | os.PathLike[str] | None) -> OutputPaths:
@@ -56,8 +87,7 @@ def choose_workspace(out: OutputPaths, place: str | os.PathLike[str] | None) -> 
         )
     if url.rstrip("/") == out.out.rstrip("/"):
         return OutputPaths(out.out, out.name)
-    owner = hashlib.sha256(out.folder.encode()).hexdigest()[:16]
-    return OutputPaths(out.out, out.name, elsewhere=join(url, f"{out.name}-{owner}"))
+    return OutputPaths(out.out, out.name, elsewhere=join(url, _name_elsewhere(out.folder)))
 
 
 @contextlib.contextmanager
@@ -81,11 +111,11 @@ def occupied(out: OutputPaths, *, named: bool) -> Iterator[OutputPaths]:
             out = choose_workspace(out, None)
         if out.elsewhere:
             stack.enter_context(building(Workspace(out.workspace)))
-        if named and find_workspace(out.folder).root != out.workspace:
-            if out.elsewhere:
-                put_sealed(inside.elsewhere, json.dumps(out.workspace).encode(), what=_WHAT)
-            else:
-                storage.remove_tree(inside.elsewhere)
+        noted = _noted(out.folder)
+        if named and out.elsewhere and noted != out.elsewhere:
+            put_sealed(inside.elsewhere, json.dumps(out.elsewhere).encode(), what=_WHAT)
+        elif named and not out.elsewhere and noted is not None:
+            storage.remove_tree(inside.elsewhere)
         yield out
 
 

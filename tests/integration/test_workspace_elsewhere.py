@@ -1,6 +1,8 @@
 """The workspace lies elsewhere than the output: builds, and all that asks for it, find it there."""
 
+import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.gc import collect_garbage
 from snapshard.pipelines.workspaces import find_workspace
+from snapshard.transforms import storage
 
 
 @pytest.fixture
@@ -71,6 +74,45 @@ def test_garbage(lab: Any, recipe: ss.Recipe, tmp_path: Path) -> None:
     assert not [name for name in names(fast) if "/runs/" in name]
     assert not Path(snapshot.path).exists()
     assert not ss.build(recipe, out).cached
+
+
+@pytest.mark.parametrize("how", ["copied", "moved", "copied over the link", "linked"])
+def test_only_the_owner_clears_a_workspace(
+    lab: Any, recipe: ss.Recipe, tmp_path: Path, how: str
+) -> None:
+    out, other, fast = tmp_path / "out", tmp_path / "other", tmp_path / "fast"
+    ss.build(recipe, out, workspace=fast)
+    (place,) = fast.iterdir()
+    storage.put_bytes(f"{place}/staged/{0:064}.zip", b"x")  # what gc would clear
+    if how == "moved":
+        out.rename(other)
+    elif how == "linked":
+        other.symlink_to(out)
+    else:
+        shutil.copytree(out, other)
+        shutil.rmtree(next(iter((other / "t").glob("????????????????"))))
+    if how == "copied over the link":
+        (tmp_path / "third").symlink_to(other)
+        other = tmp_path / "third"
+    before = names(fast)
+    report = collect_garbage(str(other))
+    owns = how == "linked"
+    assert report.foreign == (() if owns else (str(place),))
+    assert (names(fast) == before) is not owns
+    assert find_workspace(str(other / "t")).root == str(place if owns else other / "t" / ".work")
+    # A build there uses none of it either, and the original keeps what it has.
+    changed = dataclasses.replace(recipe, shards=ss.Shards(num_shards=2))
+    before = names(fast)
+    built = ss.build(changed, other)
+    assert lab.build_facts(built)["blocks"]["prepared"] == (0 if owns else 1)
+    assert (names(fast) == before) is not owns
+    if out.exists():
+        assert lab.build_facts(ss.build(changed, out))["blocks"]["prepared"] == 0
+        assert not collect_garbage(str(out)).foreign
+    # A place of its own takes the note's place.
+    ss.build(dataclasses.replace(recipe, shards=ss.Shards(num_shards=3)), other, workspace=fast)
+    assert not collect_garbage(str(other)).foreign
+    assert len(list(fast.iterdir())) == (1 if owns else 2)
 
 
 def test_command_line(lab: Any, recipe: ss.Recipe, tmp_path: Path) -> None:
