@@ -1,7 +1,8 @@
 """Repair: withdraws a snapshot that is damaged, so that building it again mends it.
 
-The manifest goes first: what is left is a build that did not finish, which the same build takes up.
-What is whole of it stays, and what lies there and belongs to no snapshot is not touched.
+Only the manifest goes: what is left is a build that did not finish, which the same build takes up.
+It finds what is damaged by its hash and replaces each file in one atomic step, so that a reader
+that is iterating finds a file under every name at any time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .verify_report import Report
 
 
 def withdraw_damaged(folder: str, *, progress: Progress) -> Report | None:
-    """Checks a published snapshot, and takes back what of it is damaged.
+    """Checks a published snapshot, and removes its manifest where anything is damaged.
 
     Args:
         folder: The snapshot's folder, a local path or URL.
@@ -44,6 +45,4 @@ def withdraw_damaged(folder: str, *, progress: Progress) -> Report | None:
             f"files:\n{listed}\nRemove it, if it is worth nothing, and build again."
         )
     storage.remove_tree(join(folder, MANIFEST))
-    for name in sorted({finding.file for finding in damaged} - {MANIFEST}):
-        storage.remove_tree(join(folder, name))
     return report

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from snapshard.pipelines.staging import load_recipe_file
 from snapshard.pipelines.verify import check_snapshot
 from snapshard.schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from snapshard.schemas.progress import Silent
+from snapshard.transforms import storage
 
 pytestmark = pytest.mark.slow  # builds, and builds again, a dozen times
 
@@ -116,6 +118,39 @@ def test_a_build_with_repair_mends(project: Path, copy: Path, damage: str) -> No
     facts = json.loads((snapshot / "build.json").read_text())
     assert facts["blocks"]["prepared"] == 0, "the runs were reused"
     assert _build(copy, repair=True).cached
+
+
+def test_a_repair_never_leaves_a_name_without_a_file(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = _snapshot(copy)
+    names = sorted(json.loads((snapshot / "manifest.json").read_text())["files"])
+    reader = _build(copy).reader()
+    shown = reader.dataset("train", 8, shuffle=False, epochs=None).as_numpy_iterator()
+    for name in names:
+        if not name.endswith(".py") and name != TRAIN[0]:
+            _flip(snapshot / name)
+    next(shown)  # what it reads first is intact
+    lost: list[str] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            lost.extend(name for name in names if not (snapshot / name).exists())
+
+    removed: list[str] = []
+    remove = storage.remove_tree
+    monkeypatch.setattr(storage, "remove_tree", lambda url: (removed.append(url), remove(url)))
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        assert not _build(copy, repair=True).cached
+    finally:
+        ended.set()
+        watching.join()
+    assert not lost
+    assert [Path(url).name for url in removed if url.startswith(str(snapshot))] == ["manifest.json"]
+    assert check_snapshot(snapshot, progress=Silent()).exit_code == 0
 
 
 def test_a_snapshot_in_a_store_is_mended(project: Path) -> None:
