@@ -97,7 +97,8 @@ class BuildSteps:
     ) -> None:
         """Takes what to build, where to, on what; looks where its workspace lies."""
         self._recipe = recipe
-        self._out = choose_workspace(OutputPaths(storage.absolute(out), recipe.name), workspace)
+        with storage.first_look():
+            self._out = choose_workspace(OutputPaths(storage.absolute(out), recipe.name), workspace)
         self._named = workspace is not None
         self._workspace = Workspace(self._out.workspace)
         self._runner = runner

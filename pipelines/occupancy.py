@@ -98,7 +98,9 @@ def _modified_ns(url: str) -> int | None:
                 return os.lstat(storage.local_path(url)).st_mtime_ns
             found, path = storage.filesystem(url)
             return modified_ns(found.info(path))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if not storage.is_missing(error):
+                raise
             return 0
 
 

@@ -65,6 +65,12 @@ class MissingFileError(StorageError):
     """A file or folder is not there, or whoever looked for it does not see its disk."""
 
 
+class AccessError(StorageError):
+    """A place refuses access, and will refuse it again until somebody changes that. Exit code 2."""
+
+    exit_code = 2
+
+
 class DamagedWorkError(StorageError):
     """A file of the workspace is not what was written. The build that meets it redoes it."""
 

@@ -178,8 +178,10 @@ class OpenedSource:
                 if self.local:
                     return look_at_local(full)
                 return look_at_remote(self.filesystem.info(full))
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+            except Exception as error:
+                if storage.is_missing(error):
+                    return None
+                raise
 
     def archive_changed(self) -> bool:
         """Whether the archive that the files are members of is no longer the one that was opened.
@@ -193,8 +195,10 @@ class OpenedSource:
             self.filesystem  # noqa: B018 - opens it
             try:
                 return bool(_look_at_archive(self.url) != self.__dict__["_archive"].identity)
-            except (FileNotFoundError, NotADirectoryError):
-                return True
+            except Exception as error:
+                if storage.is_missing(error):
+                    return True
+                raise
 
     @contextlib.contextmanager
     def _reading(self, path: str) -> Iterator[str]:
@@ -270,7 +274,8 @@ class OpenedSource:
         Raises:
             StorageError: if the root itself cannot be listed.
         """
-        with storage.failing_as_storage_error("list", self.url):
+        looking = storage.first_look() if self.local else contextlib.nullcontext()
+        with looking, storage.failing_as_storage_error("list", self.url):
             files = self._walk() if self.local else self._find()
             return tuple(sorted(files, key=lambda file: path_bytes(file.path)))
 
@@ -363,10 +368,11 @@ def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> Open
     Raises:
         RecipeError: if there is no such source.
         DataError: if an archive is none, or damaged.
-        StorageError: if it cannot be looked at.
+        AccessError: if access to it is refused.
+        StorageError: if it cannot be looked at for another reason.
     """
     absolute = _absolute(url, folder)
-    with storage.failing_as_storage_error("open", absolute):
+    with storage.first_look(), storage.failing_as_storage_error("open", absolute):
         opened = _open(absolute, limits)
         scheme = archive_scheme(opened.single) if opened is not None else None
         if scheme is not None:
@@ -388,8 +394,10 @@ def _open(url: str, limits: Limits) -> OpenedSource | None:
     else:
         try:
             archive, path = _open_archive(url, limits)
-        except FileNotFoundError:
-            return None
+        except Exception as error:
+            if storage.is_missing(error):
+                return None
+            raise
         filesystem = archive.filesystem
         path = path.rstrip("/")
     opened = OpenedSource(
@@ -510,5 +518,7 @@ def _kind(filesystem: Any, path: str) -> str:
         if not path.strip("/"):
             return "folder"
         return "folder" if filesystem.info(path)["type"] == "directory" else "file"
-    except (FileNotFoundError, NotADirectoryError):
-        return "absent"
+    except Exception as error:
+        if storage.is_missing(error):
+            return "absent"
+        raise

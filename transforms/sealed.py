@@ -12,7 +12,7 @@ import hashlib
 
 from ..schemas.errors import StorageError
 from . import storage
-from .storage_failures import store_answer
+from .storage_failures import is_missing, store_answer
 
 _BAD_DISK = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
 
@@ -65,9 +65,9 @@ def put_named(url: str, content: bytes) -> None:
 def is_lost(error: StorageError) -> bool:
     """Whether a file could not be read because it is gone, or on a bad place of the disk."""
     cause = error.__context__
-    if isinstance(cause, FileNotFoundError | NotADirectoryError):
-        return True
-    if cause is not None and store_answer(cause) is not None:
+    if cause is None or is_missing(cause):
+        return cause is not None
+    if store_answer(cause) is not None:
         # s3fs tells with a disk's number that a store is busy.
         return False
     return isinstance(cause, OSError) and cause.errno in _BAD_DISK

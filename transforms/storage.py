@@ -19,6 +19,8 @@ from fsspec.registry import known_implementations
 
 from ..schemas.errors import RecipeError, StorageError
 from .storage_failures import failing_as_storage_error as failing_as_storage_error
+from .storage_failures import first_look as first_look
+from .storage_failures import is_missing as is_missing
 from .storage_failures import redact as redact
 from .storage_failures import redact_repeated as redact_repeated
 from .storage_failures import telling_os_errors
@@ -168,8 +170,10 @@ def exists(url: str) -> bool:
         try:
             # Not `found.exists`, which takes a refused request for an absent file.
             found.info(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        except Exception as error:
+            if is_missing(error):
+                return False
+            raise
         return True
 
 
@@ -197,7 +201,7 @@ def size_of(url: str) -> int | None:
     try:
         return num_bytes(url)
     except StorageError as error:
-        if isinstance(error.__context__, FileNotFoundError | NotADirectoryError):
+        if error.__context__ is not None and is_missing(error.__context__):
             return None
         raise
 
@@ -216,8 +220,10 @@ def list_names(url: str) -> list[str]:
             inside = path.rstrip("/") + "/"
             listed = (name.rstrip("/") for name in found.ls(path, detail=False))
             return sorted({n.rsplit("/", 1)[-1] for n in listed if n.startswith(inside)})
-        except FileNotFoundError:
-            return []
+        except Exception as error:
+            if is_missing(error) and not isinstance(error, NotADirectoryError):
+                return []
+            raise
 
 
 def absolute(url: str) -> str:
@@ -243,8 +249,10 @@ def walk(url: str) -> list[str]:
             found, path = filesystem(url)
             inside = path.rstrip("/") + "/"
             return sorted(name.removeprefix(inside) for name in found.find(path))
-        except FileNotFoundError:
-            return []
+        except Exception as error:
+            if is_missing(error) and not isinstance(error, NotADirectoryError):
+                return []
+            raise
 
 
 def sizes(url: str) -> dict[str, int]:
@@ -338,13 +346,17 @@ def remove_tree(url: str) -> None:
     Raises:
         StorageError: if it cannot be removed.
     """
-    with failing_as_storage_error("remove", url), contextlib.suppress(FileNotFoundError):
-        if not is_local(url):
-            found, path = filesystem(url)
-            found.rm(path, recursive=True)
-            return
-        path = local_path(url)
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
+    with failing_as_storage_error("remove", url):
+        try:
+            if not is_local(url):
+                found, path = filesystem(url)
+                found.rm(path, recursive=True)
+                return
+            path = local_path(url)
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+        except FileNotFoundError as error:
+            if not is_missing(error):
+                raise

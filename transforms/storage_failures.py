@@ -13,7 +13,7 @@ import re
 import urllib.parse
 from collections.abc import Iterator
 
-from ..schemas.errors import MissingFileError, SnapshardError, StorageError
+from ..schemas.errors import AccessError, MissingFileError, SnapshardError, StorageError
 
 _USERINFO = re.compile(r"(://)(?:[^\s/:@]*:(?!:|\d+/)(?:(?!::)\S)*|[^\s/?#]*)@")
 _QUERY_VALUE = re.compile(r"([?&][^\s=&:/]+=)([^\s&#:'\"]+)")
@@ -34,8 +34,58 @@ _NUMBERS = (
     errno.ENOENT,
 )
 """Of errors that TensorFlow tells in words only."""
+_ABSENT = {404, 410}
 _REFUSED = {400, 401, 403, 407}
-_BUSY = {408, 429, 500, 502, 503, 504, 509}
+_PASSING = {408, 425, 429}
+"""Answers below 500 that another try may change."""
+_AGAIN = "Start again when it can be reached: finished work is kept."
+_NETWORK = (
+    (
+        {"gaierror", "ClientConnectorDNSError", "NameResolutionError"},
+        "the host's name cannot be resolved",
+        f"Check the name and the network. {_AGAIN}",
+    ),
+    (
+        {"SSLCertVerificationError", "ClientConnectorCertificateError", "CertificateError"},
+        "the server's TLS certificate is not valid",
+        "Check the host, and the certificates that this machine trusts.",
+    ),
+    (
+        {"SSLError", "ClientSSLError"},
+        "no TLS connection can be made",
+        f"Check that the server speaks TLS on this port. {_AGAIN}",
+    ),
+    (
+        {"ConnectionRefusedError"},
+        "the connection was refused",
+        f"Nothing listens there, or a firewall refuses it: check the host and the port. {_AGAIN}",
+    ),
+    (
+        {
+            *("TimeoutError", "FSTimeoutError", "Timeout", "ConnectTimeoutError"),
+            *("ReadTimeoutError", "ServerTimeoutError"),
+        },
+        "the server did not answer in time",
+        _AGAIN,
+    ),
+    (
+        {
+            *("ConnectionResetError", "ConnectionAbortedError", "ServerDisconnectedError"),
+            *("ClientPayloadError", "RemoteDisconnected", "ProtocolError", "IncompleteReadError"),
+            "error_temp",  # of FTP
+        },
+        "the connection was lost",
+        _AGAIN,
+    ),
+    (
+        {"ConnectionError", "ClientConnectionError", "EndpointConnectionError"},
+        "no connection can be made",
+        f"Check the host, the port and the network. {_AGAIN}",
+    ),
+)
+"""Failures of a network, the most specific first: classes by name, since their libraries may not be
+installed; what happened; what helps."""
+_CERTIFICATE = _NETWORK[1]
 _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 
 
@@ -128,6 +178,44 @@ def telling_os_errors(action: str, url: str) -> Iterator[None]:
         raise _told(told, action=action, url=url) from None
 
 
+@contextlib.contextmanager
+def first_look() -> Iterator[None]:
+    """Turns a refusal into an AccessError, around the first access to a place.
+
+    What a place refuses at once it will refuse again. What it refuses later, after it has served
+    requests, may be a credential that has expired: a scheduler's next try has a new one.
+    """
+    try:
+        yield
+    except StorageError as error:
+        if error.__context__ is not None and _is_final(error.__context__):
+            raise AccessError(str(error)) from None
+        raise
+
+
+def _is_final(error: BaseException) -> bool:
+    """Whether only another URL, other rights or other credentials can change the outcome."""
+    if (answer := store_answer(error)) is not None:
+        status, word = answer
+        return 400 <= status < 500 and status not in _PASSING and "xpired" not in word
+    if isinstance(error, PermissionError) or _network_failure(error) is _CERTIFICATE:
+        return True
+    name = type(error).__name__
+    return "redential" in name or name in ("error_perm", "AuthenticationException")  # FTP, SFTP
+
+
+def is_missing(error: BaseException) -> bool:
+    """Whether an error says that nothing is there, and not that somebody could not look.
+
+    fsspec's filesystem of HTTP raises FileNotFoundError for whatever goes wrong.
+    """
+    if (answer := store_answer(error)) is not None:
+        return answer[0] in _ABSENT
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        return False
+    return _network_failure(error) is None and "ClientError" not in _class_names(error)
+
+
 def os_error_in(text: str) -> OSError | None:
     """The failure of a disk that an error's words tell, where it is passed on as words only."""
     number = next((number for number in _NUMBERS if os.strerror(number) in text), None)
@@ -136,7 +224,8 @@ def os_error_in(text: str) -> OSError | None:
 
 def _told(error: Exception, *, action: str, url: str) -> StorageError:
     what, fix = _explain(error, url)
-    kind = MissingFileError if isinstance(error, FileNotFoundError) else StorageError
+    is_file_missing = is_missing(error) and not isinstance(error, NotADirectoryError)
+    kind = MissingFileError if is_file_missing else StorageError
     return kind(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip())
 
 
@@ -158,12 +247,17 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
                 "Check the credentials, which may have expired, and what they allow; starting "
                 "again goes on from what is done.",
             )
-        if status in _BUSY:
+        if status in _PASSING or status >= 500:
             return (
-                f"the store did not serve it, though it was asked several times ({code})",
+                f"the store did not serve it ({code})",
                 "It is overloaded or down: starting again, later or with fewer workers, goes on "
                 "from what is done.",
             )
+        if status not in _ABSENT:
+            return f"the store answered {code}", "Check the URL."
+    elif not isinstance(error, PermissionError) and (found := _network_failure(error)) is not None:
+        detail = " ".join(redact_repeated(str(error.__cause__ or error), url).split())
+        return (f"{found[1]} ({detail})" if detail else found[1]), found[2]
     if number in (errno.ENOSPC, errno.EDQUOT):
         return (
             "no space is left there",
@@ -177,7 +271,7 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
         return "a part of the path is a file, expected a folder", "Choose another place."
     if isinstance(error, IsADirectoryError):
         return "it is a folder, expected a file", ""
-    if isinstance(error, FileNotFoundError):
+    if is_missing(error):
         return "it does not exist", "It was removed or the path is mistyped."
     if number == errno.EIO:
         return (
@@ -194,6 +288,24 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
     detail = " ".join(redact_repeated(detail, url).split())
     what = f"{detail} ({type(error).__name__})" if detail else type(error).__name__
     return what, "Once that is mended, starting again goes on from what is done."
+
+
+def _network_failure(error: BaseException) -> tuple[set[str], str, str] | None:
+    """Which failure of a network an error tells, or what caused it; None where it tells none."""
+    names = _class_names(error)
+    return next((failure for failure in _NETWORK if failure[0] & names), None)
+
+
+def _class_names(error: BaseException) -> set[str]:
+    """The classes of an error and of what led to it, by name."""
+    names: set[str] = set()
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in chain:
+        chain.append(one)
+        names.update(kind.__name__ for kind in type(one).__mro__)
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    return names
 
 
 def store_answer(error: BaseException) -> tuple[int, str] | None:
@@ -214,6 +326,7 @@ def store_answer(error: BaseException) -> tuple[int, str] | None:
             word = told.get("Message" if str(told.get("Code")) == str(status) else "Code")
         else:
             status = getattr(one, "status", None) or getattr(one, "code", None)
+            status = status or getattr(response, "status_code", None)  # of requests
             word = None
         if isinstance(status, int) and status >= 400:
             with contextlib.suppress(ValueError):
