@@ -1,4 +1,4 @@
-"""Reads one serialized ``tf.train.Example`` without TensorFlow or protobuf: its lists by name.
+"""Takes one serialized Example or SequenceExample apart, without TensorFlow or protobuf.
 
 As protobuf's own parser does, it takes packed and unpacked numbers, fields in any order, unknown
 fields (skipped), a name that comes twice (the last wins) and a message in several parts (merged).
@@ -18,6 +18,7 @@ from .varint import unpack_varints
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ENTRY = {(1, _BYTES), (2, _BYTES)}
+_ITEM = 1 << 3 | _BYTES
 _KINDS: dict[int, ListKind] = {1: "bytes", 2: "float32", 3: "int64"}
 
 
@@ -51,6 +52,25 @@ def read_lists(serialized: bytes) -> dict[str, ExampleList]:
     except UnicodeDecodeError:
         raise NotAnExampleError("the name of a feature is not UTF-8") from None
     return {name: found for name, found in lists.items() if found is not None}
+
+
+def read_frames(serialized: bytes) -> dict[str, list[bytes]]:
+    """Takes the sequences of a SequenceExample apart, by the names of its feature lists.
+
+    Returns:
+        The frames of each, every one a serialized ``tf.train.Feature``.
+
+    Raises:
+        NotAnExampleError: where the bytes are no SequenceExample.
+    """
+    frames: dict[str, list[bytes]] = {}
+    try:
+        for entry in _parts(b"".join(_parts(serialized, 2)), 1):
+            name = b"".join(_parts(entry, 1)[-1:]).decode()
+            frames[name] = _items(b"".join(_parts(entry, 2)))
+    except UnicodeDecodeError:
+        raise NotAnExampleError("the name of a feature is not UTF-8") from None
+    return frames
 
 
 def top_level_fields(message: bytes) -> set[int]:
@@ -108,6 +128,23 @@ def _parts(message: bytes, wanted: int) -> list[bytes]:
         for number, wire_type, value in _fields(message)
         if number == wanted and wire_type == _BYTES
     ]
+
+
+def _items(message: bytes) -> list[bytes]:
+    """The contents of field 1: what :func:`_parts` gives, faster where there is nothing else."""
+    found, at, end = [], 0, len(message)
+    try:
+        while at < end:
+            size, start = message[at + 1], at + 2
+            if size > 0x7F:
+                size, start = _varint(message, at + 1)
+            if message[at] != _ITEM or start + size > end:
+                return _parts(message, 1)
+            at = start + size
+            found.append(message[start:at])
+    except IndexError:
+        return _parts(message, 1)
+    return found
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int, Any]]:

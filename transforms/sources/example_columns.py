@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from ...schemas.errors import SchemaError
 from ...schemas.features import ClassLabel, Feature, Scalar, Tensor, TensorForm, tensor_form
 from ...schemas.wire import FLOATS
-from ..decode import NotAnExampleError, top_level_fields
+from ..decode import NotAnExampleError, read_frames, top_level_fields
 from ..dtypes import numpy_dtype
+from ..varint import packed_varints, varint_sizes
 
-FRAMES = "##frames##"
 TENSOR = "tensor"
 """What a record that is one serialized tensor is called as a feature."""
 
@@ -125,24 +125,50 @@ def decode(
             raise RuntimeError("a serialized tensor among Examples")
         column = pa.array([[record] for record in records], pa.large_list(pa.large_binary()))
         return pa.RecordBatch.from_arrays([column], names=[TENSOR])
-    framed = any(map(_has_frames, records))
-    from tfx_bsl.coders import example_coder, sequence_example_coder
-
-    if not framed:
-        batch = example_coder.ExamplesToRecordBatchDecoder().DecodeBatch(list(records))
-        return _chosen(
-            dict(zip(batch.schema.names, batch.columns, strict=True)), len(records), names
-        )
-    decoder = sequence_example_coder.SequenceExamplesToRecordBatchDecoder(FRAMES)
-    batch = decoder.DecodeBatch(list(records))
-    columns = {name: batch.column(name) for name in batch.schema.names if name != FRAMES}
-    if FRAMES in batch.schema.names:
-        frames = batch.column(FRAMES)
-        for field in frames.type:
-            if field.name in columns and columns[field.name].null_count < len(records):
-                raise RuntimeError(f"{field.name!r} stands in the context and among the sequences")
-            columns[field.name] = frames.field(field.name)
+    frames = [read_frames(record) if _has_frames(record) else {} for record in records]
+    # A SequenceExample's context has the field number of an Example's features.
+    columns = _decode_examples(records)
+    for name in sorted({name for record in frames for name in record}, key=str.encode):
+        if name in columns and columns[name].null_count < len(records):
+            raise RuntimeError(f"{name!r} stands in the context and among the sequences")
+        columns[name] = _frames_column([record.get(name) for record in frames])
     return _chosen(columns, len(records), names)
+
+
+def _decode_examples(records: Sequence[bytes]) -> dict[str, pa.Array]:
+    """The features of Examples by name, each a column of lists."""
+    from tfx_bsl.coders import example_coder
+
+    batch = example_coder.ExamplesToRecordBatchDecoder().DecodeBatch(list(records))
+    return dict(zip(batch.schema.names, batch.columns, strict=True))
+
+
+def _frames_column(rows: Sequence[list[bytes] | None]) -> pa.Array:
+    """Frames of one name, each a serialized Feature, as a column of lists of lists.
+
+    Every frame is decoded as an Example of one feature: tfx_bsl's own decoder of SequenceExamples
+    keeps only the low 32 bits of an int64 (docs/decisions/0028-decoding-examples.md).
+    """
+    heads: dict[int, bytes] = {}
+    examples = []
+    for frames in rows:
+        for frame in frames or ():
+            size = len(frame)
+            if size not in heads:
+                value = b"\x12" + _varint(size)
+                entry = b"\x0a" + _varint(len(value) + size) + value
+                heads[size] = b"\x0a" + _varint(len(entry) + size) + entry
+            examples.append(heads[size] + frame)
+    columns = _decode_examples(examples) if examples else {}
+    values = columns.get("", pa.nulls(len(examples)))
+    ends = np.cumsum([0, *(len(frames or ()) for frames in rows)])
+    missing = pa.array([frames is None for frames in rows])
+    return pa.LargeListArray.from_arrays(pa.array(ends), values, mask=missing)
+
+
+def _varint(value: int) -> bytes:
+    sizes = np.cumsum([0, *varint_sizes(np.array([value]))])
+    return packed_varints(np.array([value]), sizes).tobytes()
 
 
 def shapes_of(batch: pa.RecordBatch) -> dict[str, ColumnShape]:
