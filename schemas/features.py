@@ -73,6 +73,7 @@ _ADAPTER: pydantic.TypeAdapter[dict[str, Feature]] = pydantic.TypeAdapter(
     dict[str, Annotated[Feature, pydantic.Field(discriminator="kind")]]
 )
 _LIMITS = {"min": None, "max": None, "values": None, "finite": False, "max_length": None}
+_LIMITS |= {"unit": None}
 
 
 def is_encoded(feature: Feature) -> bool:

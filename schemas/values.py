@@ -37,6 +37,7 @@ def _dtype_name(value: Any) -> Any:
     return name
 
 
+TimeUnit = Literal["s", "ms", "us", "ns"]
 DtypeField = Annotated[Dtype, pydantic.BeforeValidator(_dtype_name)]
 
 
@@ -105,6 +106,16 @@ def _check_domain(dtype: str, domain: Domain) -> None:
         raise ValueError(f"max_length={domain.max_length} is for strings, and 0 or more")
 
 
+def _check_unit(dtype: str, unit: str | None) -> None:
+    """Checks that a feature with a unit of time holds integers.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    if unit is not None and "int" not in dtype:
+        raise ValueError(f"unit={unit!r} is for integers, not for {dtype}")
+
+
 def _is_of(dtype: str, value: object) -> bool:
     expected = _PYTHON_TYPES.get(dtype, (int,))
     return isinstance(value, expected) and isinstance(value, bool) == (expected == (bool,))
@@ -157,16 +168,21 @@ class Scalar(_Bounded):
 
     ``min``, ``max``, ``values`` (an enumeration), ``finite`` (neither NaN nor infinite) and
     ``max_length`` (bytes of a string) say what a value may be; others are rejected.
+
+    ``unit`` makes an integer a duration or a time of day: so many s, ms, us or ns. Times of
+    another unit are converted; those that do not come out even are rejected.
     """
 
     dtype: DtypeField
     optional: bool = False
     default: Value | None = None
+    unit: TimeUnit | None = None
     kind: Literal["scalar"] = "scalar"
 
     def __post_init__(self) -> None:
         """Checks default and limits; NaN, which is a float's own default, becomes None."""
         _check_domain(self.dtype, self.domain)
+        _check_unit(self.dtype, self.unit)
         default = self.default
         if default is None:
             return
@@ -202,16 +218,21 @@ class Tensor(_Bounded):
     two and more varying dimensions, ``<name>/shape`` stands beside it. The reader gives varying
     dimensions as ``tf.RaggedTensor``. Only a tensor whose first dimension alone varies may be
     ``optional``: where it is missing, the reader gives none of length zero.
+
+    ``unit`` makes integers times, durations or times of day: so many s, ms, us or ns, times since
+    1970-01-01T00:00:00 UTC.
     """
 
     dtype: DtypeField
     shape: tuple[int | None, ...]
     optional: bool = False
+    unit: TimeUnit | None = None
     kind: Literal["tensor"] = "tensor"
 
     def __post_init__(self) -> None:
         """Checks shape and limits."""
         _check_domain(self.dtype, self.domain)
+        _check_unit(self.dtype, self.unit)
         if any(dim is not None and dim < 1 for dim in self.shape):
             raise ValueError("dimensions are positive, or None where they vary")
         if self.optional and (self.shape[:1] != (None,) or None in self.shape[1:]):
@@ -255,7 +276,7 @@ class Timestamp(TensorFeature):
     missing, the reader gives the smallest int64 (NumPy's NaT).
     """
 
-    unit: Literal["s", "ms", "us", "ns"] = "us"
+    unit: TimeUnit = "us"
     optional: bool = False
     kind: Literal["timestamp"] = "timestamp"
 

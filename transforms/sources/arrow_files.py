@@ -22,7 +22,7 @@ from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from .arrow_leaves import extract, leaves_of
 from .arrow_rows import RowReader
-from .arrow_types import join_leaves, leaf_feature, missing_leaves, nest
+from .arrow_types import join_schemas, leaf_feature, missing_leaves, nest
 from .arrow_values import texts
 from .decompress import grows_beyond
 from .remembered import remembered
@@ -142,14 +142,10 @@ class ArrowTables:
         """
         found = self._schemas(files, opened)
         first, schema = found[0]
-        joined = leaves_of(schema, path=first.path)
-        for file, other in found[1:]:
-            joined = join_leaves(
-                joined,
-                leaves_of(other, path=file.path),
-                paths=(first.path, file.path),
-                declared=self.types or {},
-            )
+        paths: dict[pa.Schema, str] = {}
+        for file, other in found:
+            paths.setdefault(other, file.path)
+        joined = join_schemas(paths, declared=self.types or {})
         kind = self.format.name
         check_columns(kind, joined, label=self.label, types=self.types)
         scan = sum(file.num_bytes for file, _ in found) <= INFER_ALL_BYTES

@@ -139,9 +139,18 @@ def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str)
         lists = "".join(f"[{'' if dim is None else dim}]" for dim in leaf.shape)
         raise SchemaError(
             f"{path}: column {name!r} is {leaf.type}{lists}, which {_shown_feature(feature)} "
-            "cannot hold. Declare another type for it, or leave it out."
+            f"cannot hold. {_remedy(leaf, form)}"
         )
     return leaf
+
+
+def _remedy(leaf: Leaf, form: TensorForm | None) -> str:
+    if form is not None and "int" in form.dtype and kind_of(leaf.type) in ("time", "timestamp"):
+        return (
+            'Declare the unit of its values, as in ss.Scalar("int64", unit="ms") or '
+            'ss.Tensor("int64", (3,), unit="ms").'
+        )
+    return "Declare another type for it, or leave it out."
 
 
 def _fits(leaf: Leaf, form: TensorForm) -> bool:

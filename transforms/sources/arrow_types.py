@@ -11,7 +11,7 @@ string, binary, views, null   Scalar("string")
 timestamp                     Timestamp of its unit; a time zone is taken as UTC, as Arrow stores
                               it, and so is a time without one
 date32, date64                Timestamp("s"), Timestamp("ms")
-time32, time64, duration      Scalar: int32 or int64, in the column's unit
+time32, time64, duration      Scalar: int32 or int64, with the column's ``unit``
 list of those                 Sequence; of lists of fixed size, of vectors
 fixed-size list               Tensor; other lists of lists too: every dimension that varies is
                               None, and inside one record lists of one level have one length
@@ -36,7 +36,15 @@ from typing import Any
 import pyarrow as pa
 
 from ...schemas.errors import SchemaError
-from ...schemas.features import Feature, Scalar, Sequence, Struct, Tensor, Timestamp
+from ...schemas.features import (
+    Feature,
+    Scalar,
+    Sequence,
+    Struct,
+    Tensor,
+    Timestamp,
+    tensor_form,
+)
 from ...schemas.wire import Dtype
 from .arrow_leaves import Leaf, extract, leaves_of, plain_type
 
@@ -95,14 +103,13 @@ def leaf_feature(leaf: Leaf, *, missing: bool) -> Feature:
     if not leaf.shape:
         if isinstance(item, Timestamp):
             return Timestamp(item.unit, optional=missing)
-        return Scalar(item.dtype, optional=missing)
+        return Scalar(item.dtype, optional=missing, unit=item.unit)
     dtype: Dtype = "int64" if isinstance(item, Timestamp) else item.dtype
     first, *rest = leaf.shape
-    if None in rest:
-        return Tensor(dtype, leaf.shape)
-    if first is None or missing:
-        return Sequence(Tensor(dtype, tuple(rest)) if rest else item, optional=missing)
-    return Tensor(dtype, leaf.shape)
+    if None not in rest and (first is None or missing):
+        of = Tensor(dtype, tuple(rest), unit=item.unit) if rest else item
+        return Sequence(of, optional=missing)
+    return Tensor(dtype, leaf.shape, unit=item.unit)
 
 
 def _item(type_: pa.DataType) -> Scalar | Timestamp:
@@ -120,7 +127,7 @@ def _item(type_: pa.DataType) -> Scalar | Timestamp:
     if types.is_date(type_):
         return Timestamp("s" if types.is_date32(type_) else "ms")
     if types.is_time(type_) or types.is_duration(type_):
-        return Scalar("int32" if types.is_time32(type_) else "int64")
+        return Scalar("int32" if types.is_time32(type_) else "int64", unit=type_.unit)
     return Scalar("string")
 
 
@@ -140,12 +147,32 @@ def _nested(name: str, type_: pa.DataType, features: Mapping[str, Feature]) -> A
     return Struct(fields) if fields else None
 
 
+def join_schemas(
+    schemas: Mapping[pa.Schema, str], *, declared: Mapping[str, Any]
+) -> dict[str, Leaf]:
+    """The leaves of the columns of some files, as :func:`join_leaves` joins two.
+
+    Args:
+        schemas: At least one, each with a file that has it.
+        declared: The types that are declared by name.
+
+    Raises:
+        SchemaError: naming a column that one file lacks, or whose types have nothing in common.
+    """
+    (first, path), *others = schemas.items()
+    joined = leaves_of(first, path=path)
+    for schema, other in others:
+        found = leaves_of(schema, path=other)
+        joined = join_leaves(joined, found, paths=(path, other), declared=declared)
+    return joined
+
+
 def join_leaves(
     one: Mapping[str, Leaf],
     other: Mapping[str, Leaf],
     *,
     paths: tuple[str, str],
-    declared: Collection[str],
+    declared: Mapping[str, Any],
 ) -> dict[str, Leaf]:
     """The leaves of two files' columns, of types that hold the values of both.
 
@@ -153,7 +180,7 @@ def join_leaves(
         one: Leaves by name, which give the order.
         other: Those of the other file.
         paths: The files, for errors.
-        declared: Names whose type is declared, so that it need not be told.
+        declared: The types that are declared by name, so that they need not be inferred.
 
     Raises:
         SchemaError: naming columns that one file lacks, or whose types have nothing in common.
@@ -168,7 +195,9 @@ def join_leaves(
     for name, leaf in one.items():
         found = other[name]
         type_ = _join_types(leaf.type, found.type)
-        if name not in declared and (type_ is None or len(leaf.shape) != len(found.shape)):
+        if _differ(leaf.type, found.type, declared.get(name)) or (
+            name not in declared and (type_ is None or len(leaf.shape) != len(found.shape))
+        ):
             raise SchemaError(
                 f"Column {name!r} is {leaf.type}{_dims(leaf)} in {paths[0]} and "
                 f"{found.type}{_dims(found)} in {paths[1]}. Store one type, or declare it: "
@@ -186,6 +215,17 @@ def _dims(leaf: Leaf) -> str:
     return "".join(f"[{'' if dim is None else dim}]" for dim in leaf.shape)
 
 
+def _differ(one: pa.DataType, other: pa.DataType, declared: Any) -> bool:
+    """Whether a declared type would take durations of two units for numbers of one.
+
+    As text a duration has no unit.
+    """
+    units = {type_.unit for type_ in (one, other) if pa.types.is_duration(type_)}
+    form = tensor_form(declared) if isinstance(declared, Feature) else None
+    dtype = form.dtype if form is not None else declared
+    return len(units) > 1 and dtype == "string"
+
+
 def _join_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """A type that holds the values of both; None where there is none."""
     if one == other:
@@ -194,6 +234,10 @@ def _join_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return pa.timestamp(max(one.unit, other.unit, key=("s", "ms", "us", "ns").index))
     if pa.types.is_decimal(one) and pa.types.is_decimal(other):
         return one
+    if {pa.types.is_decimal(one), pa.types.is_decimal(other)} == {True, False} and (
+        pa.types.is_floating(one) or pa.types.is_floating(other)
+    ):
+        return pa.float64()
     try:
         return (
             pa.unify_schemas(

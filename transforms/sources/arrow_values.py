@@ -4,9 +4,11 @@
 feature of          Arrow values that it takes
 =================== ===============================================================================
 bool                bool, and integers 0 and 1
-int8 … uint64       bool (0, 1), integers, floats and decimals without a fraction, time of day and
-                    duration in their own unit; all within the range of the dtype
-float16 … float64   bool, integers, floats, decimals: the nearest; none that becomes infinite by it
+int8 … uint64       bool (0, 1), integers, floats and decimals without a fraction; all within the
+                    range of the dtype. With a ``unit``: what Timestamp takes, but for strings, time
+                    of day and duration
+float16 … float64   bool, integers, floats, decimals: the nearest; none that becomes infinite by it,
+                    and no integer that a float64 does not hold exactly
 string              string (which must be UTF-8), binary; bool, numbers, dates and times as text
 Text                string, binary; all of it UTF-8
 ClassLabel          string, binary: a class's name. bool, integers: its number, unless all names
@@ -30,10 +32,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...schemas.features import ClassLabel, Feature, Sequence, Text, Timestamp, tensor_form
+from ...schemas.features import (
+    ClassLabel,
+    Feature,
+    Scalar,
+    Sequence,
+    Tensor,
+    Text,
+    Timestamp,
+    tensor_form,
+)
 from ...schemas.wire import FLOATS
 from ..dtypes import numpy_dtype
 from .arrow_leaves import nulls
+
+EXACT = 1 << 53
+"""A float64 holds all integers up to this one."""
 
 _Bools = npt.NDArray[np.bool_]
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -95,9 +109,9 @@ def takes(feature: Feature) -> tuple[str, ...]:
         return ("null", "bool", "int")
     if form.dtype in FLOATS:
         return ("null", "bool", "int", "float", "decimal")
-    # A tensor of times is one of integers: no feature says the unit of its values.
-    times = ("timestamp",) if form.shape and form.dtype == "int64" else ()
-    return ("null", "bool", "int", "float", "decimal", "time", *times)
+    if getattr(item, "unit", None) is not None:
+        return ("null", "timestamp", "time", "int")
+    return ("null", "bool", "int", "float", "decimal")
 
 
 def convert(array: pa.Array, feature: Feature) -> Values:
@@ -114,6 +128,11 @@ def convert(array: pa.Array, feature: Feature) -> Values:
         return _to_class(array, item)
     if isinstance(item, Timestamp):
         return _to_time(array, item.unit)
+    if isinstance(item, Scalar | Tensor) and item.unit is not None:
+        times = _to_time(array, item.unit)
+        found = _to_number(pa.array(times.values), form.dtype)
+        reason = times.reason if times.bad.any() else found.reason
+        return Values(found.values, times.bad | (found.bad & ~nulls(array)), reason)
     if form.dtype == "string":
         return _to_string(array, utf8=isinstance(item, Text))
     return _to_number(array, form.dtype)
@@ -168,6 +187,25 @@ def culprits(fits: Callable[[int, int], bool], start: int, stop: int) -> Iterato
     yield from culprits(fits, middle, stop)
 
 
+def large_integers(values: pa.Array) -> list[int]:
+    """Those of some integers that a float64 may not hold."""
+    beyond = pc.or_(pc.greater(values, EXACT), pc.less(values, -EXACT))
+    found: list[int] = values.filter(beyond).to_pylist()
+    return found
+
+
+def is_exact(value: int) -> bool:
+    """Whether an integer is the same as a float64.
+
+    >>> is_exact(2**53 + 1), is_exact(2**60)
+    (False, True)
+    """
+    try:
+        return int(float(value)) == value
+    except OverflowError:
+        return False
+
+
 def _to_number(array: pa.Array, dtype: str) -> Values:
     kind, bad, unfit = kind_of(array.type), np.zeros(len(array), bool), ""
     was_null = nulls(array)
@@ -185,6 +223,11 @@ def _to_number(array: pa.Array, dtype: str) -> Values:
             made = values.astype(target)
             finite = np.isfinite(values) if values.dtype.kind == "f" else True
             bad, unfit = ~np.isfinite(made) & finite, "out of range"
+            if dtype == "float64" and kind == "int":
+                bad = np.zeros(len(values), bool)
+                large = np.flatnonzero(np.abs(made) >= EXACT)
+                bad[large] = [not is_exact(value) for value in values[large].tolist()]
+                unfit = "not exact as float64"
         elif dtype == "bool":
             made = values.astype(bool)
             bad, unfit = (values != 0) & (values != 1), "out of range"
@@ -266,7 +309,7 @@ def _to_time(array: pa.Array, unit: str) -> Values:
         per_second, values = 1, numbers(array).astype(np.int64) * 86_400
     else:
         found = "ms" if pa.types.is_date(array.type) else array.type.unit
-        per_second, values = _UNITS[found], numbers(array)
+        per_second, values = _UNITS[found], numbers(array).astype(np.int64)
     wanted = _UNITS[unit]
     if wanted >= per_second:
         factor = wanted // per_second

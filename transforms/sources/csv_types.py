@@ -7,7 +7,8 @@ not depend on where windows begin.
 =========================== =====================================================================
 cells                       feature
 =========================== =====================================================================
-integers                    int64; a string where one needs more than 64 bits
+integers                    int64; a string where one needs more than 64 bits, or, among decimal
+                            numbers, more than the 53 bits of a float64
 decimal numbers             float32 where that keeps every digit that is written, as for 39.1 or
                             123456.78: the shortest text of the float32 is the same number. Else
                             float64: 1234567890.5, 41.892042136. ``types={"name": "float32"}``
@@ -38,6 +39,7 @@ from ...schemas.errors import SchemaError
 from ...schemas.features import Dtype, Feature, Scalar
 from ...schemas.limits import too_many_columns
 from ...schemas.manifest import MAX_LABELS
+from .arrow_values import EXACT, is_exact, large_integers
 from .csv_rows import Rows, find_rows, skip_mark
 from .csv_table import Table
 from .csv_text import Text, shown_text
@@ -47,7 +49,6 @@ Kind = Literal["null", "bool", "int64", "float", "string"]
 
 _HEADER_WINDOW_BYTES = 1 << 16
 _EXACT_IN_FLOAT32 = 1 << 24
-_INT64_END = float(1 << 63)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +154,8 @@ class ColumnTypes:
     optional: list[bool]
     wide: list[bool]
     """Whether a number loses digits as a float32."""
+    inexact: list[bool]
+    """Whether an integer is another number as a float64."""
     num_rows: int = 0
 
     @classmethod
@@ -160,7 +163,7 @@ class ColumnTypes:
         """Nothing seen yet."""
         names = tuple(names)
         num = len(names)
-        return cls(names, ["null"] * num, [False] * num, [False] * num)
+        return cls(names, ["null"] * num, *([False] * num for _ in range(3)))
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON; :meth:`merge` reads it."""
@@ -174,6 +177,7 @@ class ColumnTypes:
             self.kinds[position] = join(self.kinds[position], value["kinds"][other])
             self.optional[position] |= value["optional"][other]
             self.wide[position] |= value["wide"][other]
+            self.inexact[position] |= value["inexact"][other]
 
     def add(self, table: Table, rows: Rows) -> None:
         """Takes in some rows of a file. Ragged and bad rows tell nothing."""
@@ -191,8 +195,13 @@ class ColumnTypes:
             index = table.header.index(name)
             column = parsed.column(index).combine_chunks()
             kind = kind_of(column.type)
-            if kind == "float" and _has_long_integer(table, rows, index, column):
-                kind = "string"
+            if kind == "float":
+                integers = _large_integers(table, rows, index, column)
+                if any(abs(value) >= 1 << 63 for value in integers):
+                    kind = "string"
+            else:
+                integers = large_integers(column) if kind == "int64" else []
+            self.inexact[position] |= not all(map(is_exact, integers))
             self.kinds[position] = join(self.kinds[position], kind)
             self.optional[position] |= column.null_count > 0
             if kind in ("int64", "float") and not self.wide[position]:
@@ -201,11 +210,11 @@ class ColumnTypes:
     def features(self) -> dict[str, Feature]:
         """The feature of each column."""
         found: dict[str, Feature] = {}
-        columns = zip(self.names, self.kinds, self.optional, self.wide, strict=True)
-        for name, kind, optional, wide in columns:
+        columns = zip(self.names, self.kinds, self.optional, self.wide, self.inexact, strict=True)
+        for name, kind, optional, wide, inexact in columns:
             dtype: Dtype = "string"
             if kind == "float":
-                dtype = "float64" if wide else "float32"
+                dtype = "string" if inexact else "float64" if wide else "float32"
             elif kind != "null":
                 dtype = kind
             found[name] = Scalar(dtype, optional=optional)
@@ -262,14 +271,15 @@ def is_wide(numbers: pa.Array) -> bool:
     return False
 
 
-def _has_long_integer(table: Table, rows: Rows, index: int, numbers: pa.Array) -> bool:
-    """Whether an integer of more than 64 bits stands in a column that pyarrow takes for floats."""
+def _large_integers(table: Table, rows: Rows, index: int, numbers: pa.Array) -> list[int]:
+    """The integers beyond 53 bits, as written, in a column that pyarrow takes for floats."""
     values = numbers.to_numpy(zero_copy_only=False)
-    large = np.flatnonzero(np.abs(values) >= _INT64_END)
+    large = np.flatnonzero(np.abs(values) >= EXACT)
     if not len(large):
-        return False
+        return []
     texts = table.texts(rows.take(large), index)
-    return bool(pc.any(pc.match_substring_regex(texts, r"^[ \t]*-?[0-9]+[ \t]*$")).as_py())
+    written = texts.filter(pc.match_substring_regex(texts, r"^[ \t]*-?[0-9]+[ \t]*$"))
+    return [int(text) for text in written.to_pylist()]
 
 
 def class_texts(windows: Iterator[Rows], table: Table, name: str) -> list[str] | None:

@@ -44,21 +44,21 @@ class ColumnShape:
     """Dtype and shape, where every value is a serialized tensor."""
     may_be_tensors: bool = True
 
-    def merge(self, other: ColumnShape, *, name: str) -> ColumnShape:
-        """What both have in common.
+    def merge(self, other: ColumnShape, *, name: str, paths: tuple[str, str]) -> ColumnShape:
+        """What both have in common; ``paths`` are the files of the two, for errors.
 
         Raises:
             SchemaError: if they hold values of different kinds.
         """
         if self.kind and other.kind and self.kind != other.kind:
             raise SchemaError(
-                f"feature {name!r} holds {self.kind} in some records and {other.kind} in others. "
-                "Read them as two sources, or write them anew."
+                f"feature {name!r} holds {self.kind} in records of {paths[0]} and {other.kind} in "
+                f"records of {paths[1]}. Read them as two sources, or write them anew."
             )
         if self.framed != other.framed and self.num_present and other.num_present:
             raise SchemaError(
                 f"feature {name!r} stands in the context of some records and among the sequences "
-                "of others. Write them anew."
+                f"of others ({paths[0]}, {paths[1]}). Write them anew."
             )
         pairs = [lengths for lengths in (self.lengths, other.lengths) if lengths is not None]
         found = [tensors for tensors in (self.tensors, other.tensors) if tensors is not None]

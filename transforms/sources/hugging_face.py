@@ -13,12 +13,13 @@ from typing import Any
 
 from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
+from ...schemas.errors import SchemaError
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
 from ..globs import is_hidden
 from .arrow_files import DAMAGE, ArrowTables
 from .arrow_ipc import FORMAT
-from .hugging_face_types import class_names, column_types, with_column_types
+from .hugging_face_types import class_names, classes_of, column_types, with_column_types
 from .media_rows import MediaRowReader
 from .table_files import check_types, types_to_json
 
@@ -106,14 +107,32 @@ class HuggingFace:
         return tables.read(block, features=features, opened=opened, ordered=ordered)
 
     def _specs(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Any]:
+        """What the files say of their columns, which must be the same classes in all.
+
+        Raises:
+            SchemaError: naming two files of other classes: their numbers would mix.
+        """
+        specs: dict[str, Any] = {}
+        first = ""
         for file in files:
             if file.problem or not file.num_bytes:
                 continue
             try:
-                return column_types(FORMAT.open(opened, file.path).schema)
+                found = column_types(FORMAT.open(opened, file.path).schema)
             except DAMAGE:
                 continue
-        return {}
+            if not first:
+                specs, first = found, file.path
+            mine, others = classes_of(specs), classes_of(found)
+            differ = sorted(n for n in mine.keys() & others.keys() if mine[n] != others[n])
+            if differ:
+                name = differ[0]
+                raise SchemaError(
+                    f"Column {name!r} has the classes {_shown(mine[name])} in {first} and "
+                    f"{_shown(others[name])} in {file.path}. Cast one dataset to the features of "
+                    "the other, or read them as two sources."
+                )
+        return specs
 
     def _tables(self, label: str | None) -> ArrowTables:
         return ArrowTables(
@@ -123,3 +142,7 @@ class HuggingFace:
             types=self.types,
             reader=MediaRowReader,
         )
+
+
+def _shown(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")

@@ -48,6 +48,18 @@ def class_names(spec: Any) -> tuple[str, ...] | None:
     return tuple(names) if all(isinstance(name, str) for name in names) else None
 
 
+def classes_of(spec: Any, name: str = "") -> dict[str, tuple[str, ...]]:
+    """The names of the classes of all columns, also those inside lists and structs, by place."""
+    names = class_names(spec)
+    if names is not None:
+        return {name: names}
+    found: dict[str, tuple[str, ...]] = {}
+    if isinstance(spec, dict):
+        for key, inner in spec.items():
+            found |= classes_of(inner, f"{name}.{key}" if name else key)
+    return found
+
+
 def is_media(spec: Any) -> bool:
     """Whether a column is one of images or sounds."""
     return isinstance(spec, dict) and spec.get("_type") in ("Image", "Audio")

@@ -6,7 +6,8 @@ values                          feature
 true, false                     bool
 whole numbers                   int64; uint64 where some are too large for it and none is negative;
                                 where neither holds them all, string
-other numbers                   float64, whole ones among them too
+other numbers                   float64, whole ones among them too; string where a whole one is
+                                another number as a float64 (from 2^53 on)
 strings                         string, times too: see ``types``
 a list                          Sequence; lists of lists a Tensor, each dimension None
 an object                       features called ``key.inner``; so is what a list of objects holds,
@@ -34,6 +35,7 @@ from ...schemas.errors import SchemaError
 from ...schemas.features import Feature, Scalar, Sequence, Tensor
 from ...schemas.wire import Dtype
 from .arrow_leaves import MAX_DEPTH, Leaf, extract, leaves_of
+from .arrow_values import EXACT, is_exact, large_integers
 from .json_rows import parse
 from .json_text import Lines
 from .json_values import UnfitError, parse_line
@@ -64,6 +66,8 @@ class Seen:
     missing: bool = False
     empty: bool = False
     """Whether it stood for lists that held nothing, and nothing else is known of it."""
+    inexact: bool = False
+    """Whether a whole number is another one as a float64."""
 
 
 @dataclasses.dataclass
@@ -142,16 +146,23 @@ class JsonTypes:
         while pending:
             part = pending.pop()
             table = parse(part, None)
-            if table is not None:
+            unclear = _unclear_rows(table, self.path)
+            if table is not None and unclear.any():
+                yield self._by_line(part.take(unclear))
+                pending.append(part.take(~unclear))
+            elif table is not None:
                 yield self._of_table(table)
             elif len(part) <= 32:
-                one = JsonTypes(self.path)
-                for line in range(len(part)):
-                    one._add_line(part, line)
-                yield one
+                yield self._by_line(part)
             else:
                 middle = len(part) // 2
                 pending += [part.part(middle, len(part)), part.part(0, middle)]
+
+    def _by_line(self, lines: Lines) -> JsonTypes:
+        one = JsonTypes(self.path)
+        for line in range(len(lines)):
+            one._add_line(lines, line)
+        return one
 
     def _of_table(self, table: pa.Table) -> JsonTypes:
         found = JsonTypes(self.path, num_rows=table.num_rows)
@@ -164,6 +175,7 @@ class JsonTypes:
                     len(leaf.shape),
                     missing=bool(cells.missing().any()),
                     empty=pa.types.is_null(leaf.type) and bool(leaf.shape),
+                    inexact=_is_inexact(cells.values),
                 )
         return found
 
@@ -246,6 +258,22 @@ def _kind(values: pa.Array) -> Kind:
     return "float" if pa.types.is_floating(type_) else "string"
 
 
+def _is_inexact(values: pa.Array) -> bool:
+    return pa.types.is_integer(values.type) and not all(map(is_exact, large_integers(values)))
+
+
+def _unclear_rows(table: pa.Table | None, path: str) -> npt.NDArray[np.bool_]:
+    """Rows with floats so large that they may have been whole numbers of other digits."""
+    found = np.zeros(0 if table is None else table.num_rows, bool)
+    for column, field in zip(table.columns, table.schema, strict=True) if table is not None else ():
+        for leaf in leaves_of(pa.schema([field]), path=path).values():
+            if pa.types.is_floating(leaf.type):
+                cells = extract(column.combine_chunks(), leaf)
+                large = np.abs(cells.values.to_numpy(zero_copy_only=False)) >= EXACT
+                found[cells.rows_of_values()[large]] = True
+    return found
+
+
 def _of_value(value: Any, keys: Keys, depth: int) -> Iterator[tuple[Keys, Seen]]:
     if len(keys) + depth > MAX_DEPTH:
         yield keys, Seen("null", depth + 1)
@@ -258,7 +286,15 @@ def _of_value(value: Any, keys: Keys, depth: int) -> Iterator[tuple[Keys, Seen]]
         for item in value:
             yield from _of_value(item, keys, depth + 1)
     else:
-        yield keys, Seen(_kind_of_value(value), depth, missing=value is None and not depth)
+        yield (
+            keys,
+            Seen(
+                _kind_of_value(value),
+                depth,
+                missing=value is None and not depth,
+                inexact=isinstance(value, int) and not is_exact(value),
+            ),
+        )
 
 
 def _kind_of_value(value: Any) -> Kind:
@@ -276,6 +312,11 @@ def _kind_of_value(value: Any) -> Kind:
 
 
 def _join(one: Seen, other: Seen) -> Seen:
+    inexact = one.inexact or other.inexact
+    return dataclasses.replace(_joined(one, other), inexact=inexact)
+
+
+def _joined(one: Seen, other: Seen) -> Seen:
     missing = one.missing or other.missing
     empty = one.empty and other.empty
     # A null says nothing of lists, and an empty list nothing of those inside of it.
@@ -306,6 +347,8 @@ def _join_kinds(one: Kind, other: Kind) -> Kind:
 
 def _feature(one: Seen) -> Feature:
     dtype = _DTYPES.get(one.kind, "string")
+    if one.kind == "float" and one.inexact:
+        dtype = "string"
     if one.depth <= 0:
         return Scalar(dtype, optional=one.missing)
     if one.depth == 1:

@@ -27,8 +27,8 @@ import numpy as np
 import pyarrow as pa
 
 from ...schemas.errors import SchemaError
-from ...schemas.features import Dtype, Feature, Scalar, Sequence, Tensor, Timestamp, flatten
-from .arrow_types import infer_features, missing_leaves
+from ...schemas.features import Dtype, Feature, Scalar, Sequence, Tensor, Timestamp
+from .arrow_types import join_schemas, leaf_feature, missing_leaves
 
 _DTYPES = frozenset(get_args(Dtype))
 _UNITS = ("s", "ms", "us", "ns")
@@ -52,8 +52,7 @@ class RecordTypes:
         """Begins with no records."""
         self.num_records = 0
         self._values: dict[str, list[Any]] = {}
-        self._schema: pa.Schema | None = None
-        self._path = ""
+        self._schemas: dict[pa.Schema, str] = {}
         self._missing: set[str] = set()
 
     def add(self, record: Any, *, path: str) -> None:
@@ -61,8 +60,7 @@ class RecordTypes:
         if isinstance(record, pa.RecordBatch):
             self.num_records += len(record)
             self._missing |= missing_leaves(record, path=path)
-            if self._schema is None:
-                self._schema, self._path = record.schema, path
+            self._schemas.setdefault(record.schema, path)
             return
         self.num_records += 1
         for name, value in flat_record(record).items():
@@ -80,9 +78,11 @@ class RecordTypes:
             SchemaError: if the values of another are not.
         """
         found: dict[str, Any] = {}
-        if self._schema is not None:
-            inferred = infer_features(self._schema, missing=self._missing, path=self._path)
-            found.update(flatten(inferred)[0])
+        if self._schemas:
+            leaves = join_schemas(self._schemas, declared=declared)
+            found.update(
+                {n: leaf_feature(leaf, missing=n in self._missing) for n, leaf in leaves.items()}
+            )
         for name, values in self._values.items():
             if isinstance(declared.get(name), Feature):
                 found[name] = declared[name]

@@ -93,15 +93,19 @@ def with_types(features: Features, types: Mapping[str, Any] | None) -> dict[str,
 
 
 def _with_dtype(feature: Feature, dtype: Any) -> Feature:
+    item = feature.of if isinstance(feature, SequenceOf) else feature
+    # Times stay of their unit as integers.
+    unit = getattr(item, "unit", None) if "int" in dtype else None
     if isinstance(feature, Tensor):
-        return Tensor(dtype, feature.shape, optional=feature.optional)
+        return Tensor(dtype, feature.shape, optional=feature.optional, unit=unit)
     if isinstance(feature, SequenceOf):
-        item = Scalar(dtype)
         if isinstance(feature.of, Tensor):
-            return SequenceOf(Tensor(dtype, feature.of.shape), optional=feature.optional)
-        return SequenceOf(item, optional=feature.optional)
+            of: Any = Tensor(dtype, feature.of.shape, unit=unit)
+        else:
+            of = Scalar(dtype, unit=unit)
+        return SequenceOf(of, optional=feature.optional)
     form = tensor_form(feature)
-    return Scalar(dtype, optional=form is not None and form.optional)
+    return Scalar(dtype, optional=form is not None and form.optional, unit=unit)
 
 
 def check_columns(

@@ -123,7 +123,7 @@ class TFRecords:
         readable = [file for file in files if not file.problem and file.num_bytes]
         everything = sum(file.num_bytes for file in readable) <= INFER_ALL_BYTES
         limit = None if everything else _SAMPLE_RECORDS
-        shapes: dict[str, ColumnShape] = {}
+        shapes = _Shapes()
         num_records = 0
         for file in readable:
             found = remembered(
@@ -134,14 +134,14 @@ class TFRecords:
             )
             num_records += found["num_records"]
             for name, value in found["columns"].items():
-                _merge(shapes, name, ColumnShape.from_json(value), path=file.path)
+                shapes.add(name, ColumnShape.from_json(value), path=file.path)
         if not num_records:
             raise SchemaError(
                 f"TFRecords: none of the {len(files):,} files of {self.url} holds a whole record, "
                 "so its features cannot be told. Is it the right source?"
             )
-        check_columns("TFRecords", shapes, label=self.label, types=self.types)
-        inferred = {name: shapes[name].feature(num_records) for name in sorted(shapes)}
+        check_columns("TFRecords", shapes.found, label=self.label, types=self.types)
+        inferred = {name: s.feature(num_records) for name, s in sorted(shapes.found.items())}
         images = {n: w for n, w in (self.types or {}).items() if _is_image(w)}
         rest = {n: w for n, w in (self.types or {}).items() if n not in images}
         return with_class(
@@ -163,29 +163,36 @@ class TFRecords:
 
     def _look(self, file: SourceFile, opened: OpenSource, limit: int | None) -> dict[str, Any]:
         """What a file's records hold."""
-        shapes: dict[str, ColumnShape] = {}
+        shapes = _Shapes()
         num_records = 0
         for batch in _decoded(opened, file, limit):
             num_records += batch.num_rows
             for name, shape in shapes_of(batch).items():
-                _merge(shapes, name, shape, path=file.path)
-        columns = {name: shape.to_json() for name, shape in shapes.items()}
+                shapes.add(name, shape, path=file.path)
+        columns = {name: shape.to_json() for name, shape in shapes.found.items()}
         return {"num_records": num_records, "columns": columns}
 
 
-def _merge(shapes: dict[str, ColumnShape], name: str, shape: ColumnShape, *, path: str) -> None:
-    """Adds what one file, or a part of it, holds of a feature."""
-    if not name or name.startswith(RESERVED_PREFIX):
-        raise SchemaError(
-            f"{path}: a record holds a feature {name!r}; a name must not be empty nor begin with "
-            f"{RESERVED_PREFIX!r}. Write the file anew."
-        )
-    if name in shapes:
-        try:
-            shape = shapes[name].merge(shape, name=name)
-        except SchemaError as error:
-            raise SchemaError(f"{path}: {error}") from None
-    shapes[name] = shape
+class _Shapes:
+    """What the lists of each feature have in common, over all files so far."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, ColumnShape] = {}
+        self._paths: dict[str, str] = {}
+
+    def add(self, name: str, shape: ColumnShape, *, path: str) -> None:
+        """Adds what one file, or a part of it, holds of a feature."""
+        if not name or name.startswith(RESERVED_PREFIX):
+            raise SchemaError(
+                f"{path}: a record holds a feature {name!r}; a name must not be empty nor begin "
+                f"with {RESERVED_PREFIX!r}. Write the file anew."
+            )
+        known = self.found.get(name)
+        if known is None or not known.kind:
+            self._paths[name] = path
+        if known is not None:
+            shape = known.merge(shape, name=name, paths=(self._paths[name], path))
+        self.found[name] = shape
 
 
 def _read_part(part: FileRange, features: Features, opened: OpenSource) -> Iterator[RawBatch]:

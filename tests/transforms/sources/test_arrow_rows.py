@@ -94,7 +94,10 @@ SINGLES |= {
         st.integers(-(2**50), 2**50),
         lambda o: Timestamp("ms", optional=o),
     ),
-    pa.duration("ns"): (st.integers(-(2**62), 2**62), lambda o: Scalar("int64", optional=o)),
+    pa.duration("ns"): (
+        st.integers(-(2**62), 2**62),
+        lambda o: Scalar("int64", optional=o, unit="ns"),
+    ),
     pa.decimal128(12, 3): (
         st.decimals(-(10**8), 10**8, places=3),
         lambda o: Scalar("float64", optional=o),

@@ -313,7 +313,7 @@ def test_files_that_are_none(reading: Any, content: bytes) -> None:
 def test_kinds_that_differ(reading: Any) -> None:
     reading.write("in/a.tfrecord", framed([example(x=1)]))
     reading.write("in/b.tfrecord", framed([example(x=b"text")]))
-    with pytest.raises(SchemaError, match="'x' holds int64 in some"):
+    with pytest.raises(SchemaError, match=r"'x' holds int64 in records of a\.tfrecord and string in .* b\.tfrecord"):
         reading.read(TFRecords(str(reading.folder / "in")))
 
 
@@ -328,5 +328,5 @@ def test_a_feature_that_cannot_be_named_tells_its_file(reading: Any, name: str) 
 def test_features_of_several_kinds_tell_the_file(reading: Any) -> None:
     reading.write("d/a.tfrecord", framed([example(x=1)]))
     reading.write("d/b.tfrecord", framed([example(x=1.5)]))
-    with pytest.raises(SchemaError, match=r"^b\.tfrecord: feature 'x' holds"):
+    with pytest.raises(SchemaError, match=r"'x' holds int64 in .* a\.tfrecord and float32 in .* b\.tfrecord"):
         reading.read(TFRecords(f"{reading.folder}/d"))
