@@ -235,6 +235,8 @@ def _pcm(name: str, feature: Feature, value: Any) -> Any:
 
 
 def _array(name: str, feature: Feature, value: Any, form: TensorForm) -> Array:
+    if np.ma.is_masked(value):
+        raise unfit(name, feature, "masked in part", "Fill it, or leave the record out.")
     try:
         array: Array = np.asarray(value, object if form.dtype == "string" else None)
         if array.dtype == np.float64 and form.dtype not in FLOATS and array.size:

@@ -149,6 +149,11 @@ def _below(
             f"{path}: column {name!r} is nested more than {MAX_DEPTH} deep. Leave it out, or store "
             "it flat."
         )
+    if isinstance(type_, pa.BaseExtensionType) and type_.extension_name == "pandas.period":
+        raise SchemaError(
+            f"{path}: column {name!r} holds periods of pandas, stored as numbers that only pandas "
+            f"can read. Make times of them: data[{name!r}].dt.to_timestamp()."
+        )
     type_ = plain_type(type_)
     if pa.types.is_struct(type_):
         for index in range(type_.num_fields):

@@ -7,6 +7,7 @@ not say: :class:`ColumnShapes` gathers it from the records.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,7 +75,12 @@ class ColumnShape:
     def feature(self, num_records: int) -> Feature:
         """The feature that holds such lists."""
         optional = self.num_present < num_records
-        if self.may_be_tensors and self.tensors is not None and not optional:
+        if (
+            self.may_be_tensors
+            and self.tensors is not None
+            and not optional
+            and (0 not in self.tensors[1])
+        ):
             dtype, shape = self.tensors
             return Tensor(dtype, shape) if shape else Scalar(dtype)  # type: ignore[arg-type]
         low, high = self.lengths or (0, 0)
@@ -82,7 +88,9 @@ class ColumnShape:
         if self.framed:
             if low == high == 1:
                 return Tensor(kind, (None,), optional=optional)
-            return Tensor(kind, (None, high if low == high and high else None))
+            if low == high and high:
+                return Tensor(kind, (None, high), optional=optional)
+            return Tensor(kind, (None, None))
         if low == high == 1:
             return Scalar(kind, optional=optional)
         if low == high and high and not optional:
@@ -182,6 +190,9 @@ def shapes_of(batch: pa.RecordBatch) -> dict[str, ColumnShape]:
 def read_tensor(content: bytes) -> np.ndarray[Any, Any]:
     """The tensor that ``tf.io.serialize_tensor`` wrote; strings as objects of bytes.
 
+    Other messages may parse as a tensor by chance, as one of zeros where they hold no values: the
+    tensor must be what gives these bytes.
+
     Raises:
         ValueError: if the bytes are none.
     """
@@ -193,9 +204,24 @@ def read_tensor(content: bytes) -> np.ndarray[Any, Any]:
     try:
         proto.ParseFromString(content)
         values: np.ndarray[Any, Any] = tf.make_ndarray(proto)
+        same = _written(proto, values) == content or (
+            tf.make_tensor_proto(values, proto.dtype).SerializeToString() == content
+        )
     except (DecodeError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
         raise ValueError(f"no serialized tensor ({type(error).__name__})") from None
+    if not same:
+        raise ValueError("no serialized tensor (written anew, its bytes differ)")
     return values
+
+
+def _written(proto: Any, values: np.ndarray[Any, Any]) -> bytes:
+    """A tensor as ``tf.io.serialize_tensor`` writes it."""
+    made = type(proto)(dtype=proto.dtype, tensor_shape=proto.tensor_shape)
+    if values.dtype == object:
+        made.string_val.extend(values.ravel().tolist())
+    else:
+        made.tensor_content = values.tobytes()
+    return bytes(made.SerializeToString())
 
 
 def _has_frames(record: bytes) -> bool:
@@ -300,19 +326,19 @@ def adapted(
     form = tensor_form(feature) or TensorForm(dtype="string")
     counts = _lengths(column)
     if _kind_of(column.type) not in kinds:
-        if not form.shape:
-            return pa.nulls(len(column), _VALUES[kinds[0]]), counts > 0
         # A list without values says nothing of its kind.
-        values = pa.array([], _VALUES[kinds[0]])
-        offsets = pa.array(np.zeros(len(column) + 1, np.int64))
-        missing = column.is_null() if column.null_count else None
-        return pa.LargeListArray.from_arrays(offsets, values, mask=missing), counts > 0
-    if _kind_of(column.type) == "string" and _holds_tensors(column, feature, form):
-        return _unpacked(column, form)
+        return _emptied(column, form, kinds[0]), counts > 0
+    if _kind_of(column.type) == "string" and not isinstance(feature, ClassLabel):
+        if form.dtype != "string":
+            return _unpacked(column, form)
+        if form.shape and not _is_list(column.type.value_type) and _may_hold_tensors(column):
+            return _unpacked(column, form)
     if _is_list(column.type.value_type):
         bad = np.zeros(len(column), bool)
-        if form.shape != (None,):
+        if len(form.shape) == 2:
             return column, bad
+        if form.shape != (None,):
+            return _emptied(column, form, _kind_of(column.type)), counts > 0
         inner = column.flatten()
         sizes = _lengths(inner)
         bad[np.repeat(np.arange(len(column)), counts)[sizes != 1]] = True
@@ -322,18 +348,27 @@ def adapted(
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]))
         missing = column.is_null() if column.null_count else None
         return pa.LargeListArray.from_arrays(offsets, inner.flatten(), mask=missing), bad
+    if form.shape.count(None) > 1:
+        return _emptied(column, form, _kind_of(column.type)), counts > 0
     return (column, np.zeros(len(column), bool)) if form.shape else _single(column)
 
 
-def _holds_tensors(column: pa.Array, feature: Feature, form: TensorForm) -> bool:
-    """Whether bytes are serialized tensors: those of numbers must be, those of strings may."""
-    if form.dtype != "string":
-        return not isinstance(feature, ClassLabel)
-    if not form.shape or _is_list(column.type.value_type):
-        return False
+def _emptied(column: pa.Array, form: TensorForm, kind: str) -> pa.Array:
+    """A column of as many lists as before, without values and nested as a feature's."""
+    if not form.shape:
+        return pa.nulls(len(column), _VALUES[kind])
+    values = pa.array([], _VALUES[kind])
+    for _ in form.shape[1:]:
+        values = pa.LargeListArray.from_arrays(pa.array([0]), values)
+    offsets = pa.array(np.zeros(len(column) + 1, np.int64))
+    missing = column.is_null() if column.null_count else None
+    return pa.LargeListArray.from_arrays(offsets, values, mask=missing)
+
+
+def _may_hold_tensors(column: pa.Array) -> bool:
+    """Whether one value begins as a serialized tensor of strings."""
     values = column.flatten()
-    begins = pc.starts_with(values, pattern=_STRINGS) if len(values) else pa.array([False])
-    return bool(pc.all(begins).as_py()) and len(values) <= len(column)
+    return len(values) > 0 and bool(pc.any(pc.starts_with(values, pattern=_STRINGS)).as_py())
 
 
 def shown(value: Any) -> str:
@@ -351,19 +386,20 @@ def _single(column: pa.Array) -> tuple[pa.Array, np.ndarray[Any, Any]]:
 
 
 def _unpacked(column: pa.Array, form: TensorForm) -> tuple[pa.Array, np.ndarray[Any, Any]]:
-    """Serialized tensors as lists of their values."""
+    """Serialized tensors as lists of their values; strings may also lie there by themselves."""
     rows: list[Any] = []
     bad = np.zeros(len(column), bool)
+    flat = form.shape.count(None) <= 1
     for row, values in enumerate(column.to_pylist()):
         found = None
-        if values:
-            try:
+        if values is not None and len(values) == 1:
+            with contextlib.suppress(ValueError, TypeError):  # TypeError: frames are no bytes
                 found = read_tensor(values[0])
-            except ValueError:
-                bad[row] = True
         if found is not None and not _has_shape(found, form):
-            found, bad[row] = None, True
-        bad[row] |= values is not None and len(values) != 1
+            found = None
+        if found is None and values is not None and form.dtype == "string" and flat:
+            found = np.array(values, object)
+        bad[row] = found is None and values is not None
         rows.append(found)
     dtype = form.dtype if form.dtype != "bfloat16" else "float32"
     value_type = pa.large_binary() if dtype == "string" else pa.from_numpy_dtype(dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import DataError, RecipeError, SchemaError
 from ...schemas.features import ClassLabel
 from ...schemas.recipe import Source
+from ..dtypes import numpy_dtype
 from .extracted import (
     ExtractedTable,
     extract_batches,
@@ -39,8 +40,9 @@ class Table:
 
     Attributes:
         data: A pandas DataFrame (its index is no column), a pyarrow Table or RecordBatch, a dict
-            of NumPy arrays whose first axis is the record, a ``datasets.Dataset``, or anything
-            that gives an Arrow stream (``__arrow_c_stream__``), such as a Polars frame.
+            of NumPy arrays whose first axis is the record (what is masked is missing), a
+            ``datasets.Dataset``, or anything that gives an Arrow stream
+            (``__arrow_c_stream__``), such as a Polars frame.
         label: The column to predict. Strings and bools become a ClassLabel, a pandas categorical
             one of its categories in their order; numbers stay.
         types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
@@ -72,6 +74,10 @@ class Table:
         """
         del base
         types = dict(self.types or {})
+        if isinstance(self.data, Mapping):
+            for name, values in self.data.items():
+                if getattr(values, "dtype", None) == numpy_dtype("bfloat16"):
+                    types.setdefault(name, "bfloat16")  # which Arrow does not have
         try:
             schema, batches = _arrow_stream(self.data)
             plain = plain_schema(schema, path=f"the {_NAME}")
@@ -121,6 +127,10 @@ def _arrow_stream(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     if library == "pandas":
         with _quiet_pandas():
             schema = pa.Schema.from_pandas(data, preserve_index=False)
+        for position, field in enumerate(schema):
+            column = data.iloc[:, position]
+            if column.dtype == object:
+                schema = schema.set(position, field.with_type(_exact_type(field, column)))
         return schema, _of_pandas(data, schema)
     if library == "datasets":
         formatted = data.with_format("arrow")
@@ -147,18 +157,17 @@ def _quiet_pandas() -> Iterator[None]:
 
 
 def _of_arrays(data: Mapping[str, Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    arrays = {name: np.asarray(values) for name, values in data.items()}
+    arrays = {name: _array_of(name, values) for name, values in data.items()}
     for name, array in arrays.items():
-        if not array.ndim:
+        if not getattr(array, "ndim", 1):
             raise RecipeError(f"Table: {name!r} is one value, expected an array of records.")
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise RecipeError(f"Table: the arrays have {lengths} rows, expected as many in each.")
     fields, columns = [], {}
     for name, array in arrays.items():
-        if array.dtype.hasobject:
-            # Strings and bytes of any length; Arrow says whether they are of one type.
-            columns[name] = pa.array(array.tolist())
+        if isinstance(array, pa.Array):
+            columns[name] = array
             fields.append(pa.field(name, columns[name].type))
         else:
             fields.append(arrow_field(name, array.dtype, array.shape, "Table"))
@@ -177,6 +186,72 @@ def _of_arrays(data: Mapping[str, Any]) -> tuple[pa.Schema, Iterator[pa.RecordBa
             yield pa.RecordBatch.from_arrays(found, schema=schema)
 
     return schema, batches()
+
+
+def _array_of(name: str, values: Any) -> Any:
+    """One column's values as an Arrow array, or as one of NumPy where that has their dtype.
+
+    Raises:
+        SchemaError: if they are of several types, or some would change in an array.
+    """
+    if isinstance(values, pa.Array):
+        return values
+    if not isinstance(values, np.ma.MaskedArray):
+        if type(values).__module__.partition(".")[0] == "pandas":
+            found = _of_objects(name, values)
+            return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+        if isinstance(values, pa.ChunkedArray) or hasattr(values, "__arrow_c_stream__"):
+            return pa.chunked_array(values).combine_chunks()
+        array = np.asarray(values)
+        if isinstance(values, list | tuple) and not array.dtype.hasobject:
+            given = np.array(values, object)
+            if not all(map(_same, array.ravel().tolist(), given.ravel().tolist())):
+                raise SchemaError(
+                    f"Table: {name!r} is a list whose values would change as {array.dtype}. Give "
+                    "each column one type."
+                )
+        values = array
+    if not values.dtype.hasobject or values.dtype.names is not None:
+        return values
+    # Strings and bytes of any length; Arrow says whether they are of one type.
+    items = values.tolist()
+    try:
+        found = pa.array(items)
+    except (pa.ArrowException, ValueError, TypeError):
+        return _of_objects(name, items)  # NaN, NaT and NA may be missing values
+    return _of_objects(name, items) if pa.types.is_temporal(found.type) else found
+
+
+def _of_objects(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
+    """Values as pandas means them: NaN, NaT and NA are missing."""
+    found = pa.array(values, from_pandas=True)
+    if not isinstance(values, list) and values.dtype != object:
+        return found
+    type_ = _exact_type(pa.field(name, found.type), values)
+    return found if type_ == found.type else pa.array(values, type_, from_pandas=True)
+
+
+def _exact_type(field: pa.Field, values: Iterable[Any]) -> pa.DataType:
+    """The type of a column of objects, with the nanoseconds that Arrow drops unasked.
+
+    Raises:
+        SchemaError: if a value is an array with masked items, whose mask Arrow drops.
+    """
+    type_ = field.type
+    if isinstance(type_, pa.ListType) and any(map(np.ma.is_masked, values)):
+        raise SchemaError(
+            f"Table: {field.name!r} holds arrays with masked items. Fill them, or leave them out."
+        )
+    is_time, is_duration = pa.types.is_timestamp(type_), pa.types.is_duration(type_)
+    if not (is_time or is_duration) or not any(
+        getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0) for value in values
+    ):
+        return type_
+    return pa.timestamp("ns", type_.tz) if is_time else pa.duration("ns")
+
+
+def _same(made: Any, given: Any) -> bool:
+    return bool(made == given) or (made != made and given != given)
 
 
 def _categories(data: Any, name: str) -> tuple[str, ...] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...schemas.errors import SchemaError
+from ...schemas.features import Feature, is_encoded, tensor_form
 from ...schemas.recipe import OpenSource
+from ..dtypes import numpy_dtype, widened
 
 HEAD_BYTES = 1 << 16
 """A head is at most so long."""
@@ -58,6 +60,14 @@ class NpyArray:
             content = values.tobytes()
             return cls(dtype, shape, 0, len(content), lambda a, b: content[a:b])
         return cls(dtype, shape, offset, num_bytes, read)
+
+    def declared(self, name: str, types: Mapping[str, Any] | None, *, path: str) -> NpyArray:
+        """The same array as :func:`with_declared` says.
+
+        Raises:
+            SchemaError: if it holds raw bytes that are not declared.
+        """
+        return dataclasses.replace(self, dtype=with_declared(self.dtype, name, types, path=path))
 
     @property
     def row_bytes(self) -> int:
@@ -127,13 +137,55 @@ def check_length(dtype: np.dtype[Any], shape: tuple[int, ...], num_bytes: int) -
 def arrow_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], path: str) -> pa.Field:
     """An array's column: a list for each axis after the first."""
     kind = _arrow_type(dtype, f"{path}: array {name!r}")
-    for size in reversed((*shape[1:], *(dtype.subdtype[1] if dtype.subdtype else ()))):
-        kind = pa.list_(kind, size)
-    return pa.field(name, kind)
+    return pa.field(name, _lists_of(kind, shape[1:]))
+
+
+def with_declared(
+    dtype: np.dtype[Any], name: str, types: Mapping[str, Any] | None, *, path: str
+) -> np.dtype[Any]:
+    """The dtype of an array in a file, raw bytes (``V2``) as what they are declared to be.
+
+    NumPy writes dtypes that it does not have itself, such as bfloat16, as raw bytes.
+
+    Raises:
+        SchemaError: if there are raw bytes that are not declared.
+    """
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((with_declared(base, name, types, path=path), shape))
+    if dtype.names is not None:
+        fields = [
+            (field, with_declared(dtype[field], f"{name}.{field}", types, path=path))
+            for field in dtype.names
+        ]
+        places = [dtype.fields[field][1] for field in dtype.names]  # type: ignore[index]
+        return np.dtype(
+            {
+                "names": [field for field, _ in fields],
+                "formats": [kind for _, kind in fields],
+                "offsets": places,
+                "itemsize": dtype.itemsize,
+            }
+        )
+    if dtype.kind != "V":
+        return dtype
+    wanted = (types or {}).get(name)
+    form = tensor_form(wanted) if isinstance(wanted, Feature) else None
+    declared = form.dtype if form is not None else wanted
+    if declared == "bfloat16" and dtype.itemsize == 2:
+        return numpy_dtype("bfloat16")
+    if declared == "string" or is_encoded(wanted):
+        return dtype
+    remedy = ', or "bfloat16", which NumPy stores so' if dtype.itemsize == 2 else ""
+    raise SchemaError(
+        f"{path}: array {name!r} holds raw bytes, {dtype.itemsize} each ({dtype}); the file does "
+        f'not say what they are. Declare it: types={{{name!r}: "string"}} for the bytes'
+        f'{remedy}. Of other dtypes, save a copy: values.astype("float32").'
+    )
 
 
 def to_batch(arrays: Mapping[str, npt.NDArray[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of some arrays, as many as all have, as Arrow columns."""
+    """Rows of some arrays, as many as all have, as Arrow columns; what is masked is null."""
     num_rows = min(map(len, arrays.values()), default=0)
     columns = [_to_arrow(a[:num_rows], schema.field(n).type) for n, a in arrays.items()]
     fields = [schema.field(name) for name in arrays]
@@ -141,31 +193,49 @@ def to_batch(arrays: Mapping[str, npt.NDArray[Any]], schema: pa.Schema) -> pa.Re
 
 
 def _to_arrow(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    mask = np.ma.getmask(values)
+    missing = None if mask is np.ma.nomask or mask.dtype.names else np.ascontiguousarray(mask)
     if pa.types.is_fixed_size_list(kind):
         inner = _to_arrow(values.reshape(-1, *values.shape[2:]), kind.value_type)
-        return pa.FixedSizeListArray.from_arrays(inner, kind.list_size)
+        none = None
+        if missing is not None and missing.size:
+            none = pa.array(missing.reshape(len(missing), -1).all(axis=1))
+        return pa.FixedSizeListArray.from_arrays(inner, kind.list_size, mask=none)
     if pa.types.is_struct(kind):
         parts = [_to_arrow(values[field.name], field.type) for field in kind]
         return pa.StructArray.from_arrays(parts, fields=list(kind))
+    values = np.ma.getdata(values)
+    if values.dtype == numpy_dtype("bfloat16"):
+        values = widened(np.ascontiguousarray(values))
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         numbers = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("=")).view(np.int64)
-        missing = numbers == np.iinfo(np.int64).min
-        return pa.array(numbers, mask=missing).cast(kind)
+        nat = numbers == np.iinfo(np.int64).min
+        return pa.array(numbers, mask=nat if missing is None else nat | missing).cast(kind)
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        return pa.array(values.tolist(), kind)
+        return pa.array(values.tolist(), kind, mask=missing)
     native = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
-    return pa.array(native, kind)
+    return pa.array(native, kind, mask=missing)
+
+
+def _lists_of(kind: pa.DataType, shape: Sequence[int]) -> pa.DataType:
+    for size in reversed(shape):
+        kind = pa.list_(kind, size)
+    return kind
 
 
 def _arrow_type(dtype: np.dtype[Any], where: str) -> pa.DataType:
-    if dtype.fields is not None:
-        fields = [(n, _arrow_type(part[0], where)) for n, part in dtype.fields.items()]
-        return pa.struct([fields[i] for i in range(len(fields))])
-    base = dtype.base
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return _lists_of(_arrow_type(base, where), shape)
+    if dtype.names is not None:
+        return pa.struct([(name, _arrow_type(dtype[name], where)) for name in dtype.names])
+    base = dtype
     if base.kind == "U":
         return pa.large_string()
-    if base.kind in "SV":
+    if base.kind == "S" or base.type is np.void:
         return pa.large_binary()
+    if base == numpy_dtype("bfloat16"):
+        return pa.float32()
     if base.kind in "Mm":
         unit, count = np.datetime_data(base)
         if unit not in ("s", "ms", "us", "ns") or count != 1:

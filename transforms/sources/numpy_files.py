@@ -24,7 +24,15 @@ from ...schemas.errors import SchemaError
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
 from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit, offset_between
-from .npy_arrays import HEAD_BYTES, NpyArray, arrow_field, check_length, read_head, to_batch
+from .npy_arrays import (
+    HEAD_BYTES,
+    NpyArray,
+    arrow_field,
+    check_length,
+    read_head,
+    to_batch,
+    with_declared,
+)
 from .ranged_file import open_for_arrow
 from .table_files import check_types, select_files, types_to_json
 
@@ -106,10 +114,11 @@ class Numpy:
     def _tables(self) -> ArrowTables:
         def open_file(opened: OpenSource, path: str) -> Any:
             if opened.read(path, 0, 4).startswith(b"PK"):
-                return _Npz(opened, path)
+                return _Npz(opened, path, self.types)
             arrays = {self.name: NpyArray.open(opened, path)}
             for name, url in self.beside.items():
                 arrays[name] = NpyArray.open(*opened.side(url))
+            arrays = {n: a.declared(n, self.types, path=path) for n, a in arrays.items()}
             return _Npy(arrays, path=path)
 
         numpy_format = ArrowFormat(name="NumPy", unit="part", open=open_file)
@@ -167,7 +176,7 @@ class _Npy:
 class _Npz:
     """The arrays of an ``.npz`` file; they may be compressed, so they are read from the start."""
 
-    def __init__(self, opened: OpenSource, path: str) -> None:
+    def __init__(self, opened: OpenSource, path: str, types: Mapping[str, Any] | None) -> None:
         try:
             source = open_for_arrow(opened, path)
             self._num_bytes = source.size()
@@ -187,7 +196,9 @@ class _Npz:
                     f"{path}: {entry} lies column by column (Fortran order). Save it with "
                     "np.ascontiguousarray."
                 )
-            self._heads[entry.removesuffix(".npy")] = (dtype, shape, offset)
+            name = entry.removesuffix(".npy")
+            dtype = with_declared(dtype, name, types, path=path)
+            self._heads[name] = (dtype, shape, offset)
         if not self._heads:
             raise ValueError("it holds no arrays")
         lengths = {name: shape[0] for name, (_, shape, _) in self._heads.items()}

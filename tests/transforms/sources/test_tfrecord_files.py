@@ -313,7 +313,9 @@ def test_files_that_are_none(reading: Any, content: bytes) -> None:
 def test_kinds_that_differ(reading: Any) -> None:
     reading.write("in/a.tfrecord", framed([example(x=1)]))
     reading.write("in/b.tfrecord", framed([example(x=b"text")]))
-    with pytest.raises(SchemaError, match=r"'x' holds int64 in records of a\.tfrecord and string in .* b\.tfrecord"):
+    with pytest.raises(
+        SchemaError, match=r"'x' holds int64 in records of a\.tfrecord and string in .* b\.tfrecord"
+    ):
         reading.read(TFRecords(str(reading.folder / "in")))
 
 
@@ -328,5 +330,67 @@ def test_a_feature_that_cannot_be_named_tells_its_file(reading: Any, name: str) 
 def test_features_of_several_kinds_tell_the_file(reading: Any) -> None:
     reading.write("d/a.tfrecord", framed([example(x=1)]))
     reading.write("d/b.tfrecord", framed([example(x=1.5)]))
-    with pytest.raises(SchemaError, match=r"'x' holds int64 in .* a\.tfrecord and float32 in .* b\.tfrecord"):
+    with pytest.raises(
+        SchemaError, match=r"'x' holds int64 in .* a\.tfrecord and float32 in .* b\.tfrecord"
+    ):
         reading.read(TFRecords(f"{reading.folder}/d"))
+
+
+# float32 of shape (2, 3) without values; int32 without a shape; a field that is unknown to tensors.
+LIKE_TENSORS = [
+    b"\x08\x01\x12\x08\x12\x02\x08\x02\x12\x02\x08\x03",
+    b"\x08\x03\x12\x00",
+    b"\x08\x09\x12\x04\x12\x02\x08\x04",
+    b"\x08\x01\x12\x02\x12\x00",
+    b"\x08\x07\x12\x00",
+    b"\x08\x03\x12\x00\xa2\x06\x01x",
+]
+
+
+@pytest.mark.parametrize("content", LIKE_TENSORS)
+def test_bytes_that_parse_as_tensors_by_chance_stay_bytes(reading: Any, content: bytes) -> None:
+    records = [example(x=content, n=i) for i in range(3)]
+    got = reading.read(TFRecords(reading.write("a.tfrecord", framed(records))))
+    assert got.features["x"] == ss.Scalar("string")
+    assert got.column("x") == [content] * 3
+    declared = TFRecords(reading.write("a.tfrecord", framed(records)), types={"x": "int32"})
+    assert len(reading.read(declared).rejects) == 3
+
+
+def test_strings_are_tensors_record_by_record(reading: Any) -> None:
+    packed = tf.io.serialize_tensor(tf.constant([b"a", b"b"])).numpy()
+    records = [example(x=packed), example(x=[b"c", packed]), example(x=[b"\x08\x07\x12"])]
+    features = {"x": ss.Tensor("string", (None,))}
+    source = TFRecords(reading.write("a.tfrecord", framed(records)))
+    assert reading.read(source, features=features).column("x") == [
+        [b"a", b"b"],
+        [b"c", packed],
+        [b"\x08\x07\x12"],
+    ]
+
+
+@pytest.mark.parametrize("frame", [b"x", 1, 0.5])
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (1, 3)])
+def test_frames_that_a_batch_lacks(
+    reading: Any, monkeypatch: pytest.MonkeyPatch, frame: Any, sizes: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(tfrecord_files, "_BATCH_RECORDS", 2)
+    there = [sequence({"n": 1}, x=[[frame] * size] * 2) for size in sizes]
+    records = [*there, *(sequence({"n": 2}) for _ in range(3))]
+    got = reading.read(TFRecords(reading.write("a.tfrecord", framed(records))))
+    if sizes == (1, 3):  # where an Example cannot tell a missing tensor from an empty one
+        assert [reject.reason for reject in got.rejects] == ["missing value"] * 3
+        return
+    assert not got.rejects
+    assert [value is None for value in got.column("x")] == [False, False, True, True, True]
+
+
+@pytest.mark.parametrize("other", [b"x", 0.5, [1, 2], [[1], [2]]])
+def test_lists_of_another_depth_are_rejects(reading: Any, other: Any) -> None:
+    made = [sequence({"n": 1}, x=other)] if isinstance(other, list) else [example(n=1, x=other)]
+    path = reading.write("a.tfrecord", framed(made))
+    shapes: list[tuple[int | None, ...]] = [(), (3,), (None, None), (None, 7), (None, None, None)]
+    for shape in shapes:
+        feature = ss.Tensor("int64", shape) if shape else ss.Scalar("int64")
+        got = reading.read(TFRecords(path), features={"x": feature})
+        assert len(got.rejects) + len(got.rows) == 1
