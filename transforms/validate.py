@@ -70,6 +70,8 @@ class Validator:
         found: list[Problem] = []
         rows = np.arange(columns.num_rows)
         for check in self._checks:
+            if not len(rows):  # all were rejected before
+                break
             # Some NaN warn where they are compared.
             with np.errstate(invalid="ignore"):
                 violation = check(columns)

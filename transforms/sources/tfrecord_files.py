@@ -165,8 +165,8 @@ class TFRecords:
         """What a file's records hold."""
         shapes = _Shapes()
         num_records = 0
-        for batch in _decoded(opened, file, limit):
-            num_records += batch.num_rows
+        for num, batch in _decoded(opened, file, limit):
+            num_records += num
             for name, shape in shapes_of(batch).items():
                 shapes.add(name, shape, path=file.path)
         columns = {name: shape.to_json() for name, shape in shapes.found.items()}
@@ -344,27 +344,29 @@ def _batches(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
         yield held
 
 
-def _decoded(opened: OpenSource, file: SourceFile, limit: int | None) -> Iterator[pa.RecordBatch]:
-    """The records of a file, decoded; what cannot be is told when they are read for good."""
+def _decoded(
+    opened: OpenSource, file: SourceFile, limit: int | None
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of a file, decoded, and how many; what is damaged is found when they are read."""
     num_records = 0
     try:
         for frames in _batches(read_frames(opened, file.path, 0, file.num_bytes)):
             records = [frame.content for frame in frames if not frame.problem]
-            for batch in _whole(records):
-                num_records += batch.num_rows
-                yield batch
+            for num, batch in _whole(records):
+                num_records += num
+                yield num, batch
             if limit is not None and num_records >= limit:
                 return
     except ValueError:
         return
 
 
-def _whole(records: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-    """Records decoded, those left out that cannot be."""
+def _whole(records: Sequence[bytes]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Records decoded, and how many: without columns a batch has no length. Others are left out."""
     if not records:
         return
     try:
-        yield decode(records)
+        yield len(records), decode(records)
     except (RuntimeError, pa.ArrowException):
         if len(records) > 1:
             middle = len(records) // 2
@@ -375,7 +377,7 @@ def _whole(records: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
 def _texts_of(opened: OpenSource, file: SourceFile, label: str) -> list[str] | None:
     """The texts of a label; None where they are more than a class may have."""
     found: set[bytes] = set()
-    for batch in _decoded(opened, file, None):
+    for _, batch in _decoded(opened, file, None):
         if label in batch.schema.names:
             found.update(v for v in batch.column(label).flatten().unique().to_pylist() if v)
         if len(found) > MAX_LABELS:
