@@ -1,7 +1,8 @@
 """The command line: arguments in, calls out. What it prints is in ``terminal``.
 
-Exit codes: 0 done, 2 usage or recipe error, 3 the data is refused, 4 a snapshot is damaged,
-1 anything unexpected. Only a defect shows a traceback.
+Exit codes: 0 done, 1 a store, disk, engine or process failed, 2 usage or recipe error, 3 the data
+is refused, 4 a snapshot is damaged, 5 a defect, 130 interrupted. Only 1 and 130 are worth another
+try; only a defect shows a traceback.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import json
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 _WITH_THREADS = {"pyarrow", "tensorflow"}
 """Libraries whose threads may still run in the end."""
+_DEFECT = 5
+"""For what nothing expected. Python's own code, 1, would have schedulers try again."""
 _INTERRUPTED = 130
 """The shell's code for a program that SIGINT ended."""
 
@@ -714,6 +718,18 @@ def main(arguments: list[str] | None = None) -> None:
         code = _INTERRUPTED
     except BrokenPipeError:  # whoever read the output has enough of it
         code = 1
+    except MemoryError:
+        terminal.show_error(
+            "out of memory. Give it more, or build with fewer workers; the same command resumes."
+        )
+        code = 1
+    except Exception:
+        traceback.print_exc()
+        terminal.show_error(
+            "this is a defect in snapshard or in a library, and another try would end alike. "
+            "Report it with the traceback above."
+        )
+        code = _DEFECT
     if code == _INTERRUPTED:  # typer makes it of a KeyboardInterrupt
         terminal.show_error("interrupted. What is done is kept: the same command goes on.")
     if arguments is None and not _WITH_THREADS.isdisjoint(sys.modules):
@@ -750,5 +766,6 @@ def _run(arguments: list[str] | None) -> int:
                 raise
         except SnapshardError as explained:
             terminal.show_error(str(explained))
+            return explained.exit_code
         return 1
     return code if isinstance(code, int) else 0

@@ -22,8 +22,8 @@ from typing import Any
 
 from .steps import IN_PARTS, STEPS
 
-_IN_VAIN = frozenset({2, 3, 4})
-"""Exit codes after which another try would end alike: what is refused, or damaged, stays so."""
+_IN_VAIN = frozenset({2, 3, 4, 5})
+"""Exit codes after which another try would end alike: what is refused, damaged or defective."""
 _OTHERS_PYTHON = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 """Variables that speak of Airflow's own Python."""
 

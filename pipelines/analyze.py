@@ -132,6 +132,10 @@ def start_process(scratch: str | None = None) -> Iterator["AnalysisProcess"]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+class AnalysisFailedError(Exception):
+    """Something unexpected was raised in the child process; its last words are the message."""
+
+
 class AnalysisProcess:
     """The child process, in a folder of its own."""
 
@@ -167,7 +171,8 @@ class AnalysisProcess:
 
         Raises:
             SnapshardError: what the analysis raised.
-            RunnerError: if the process died.
+            RunnerError: if the process was killed, or ran out of memory.
+            AnalysisFailedError: if it raised what nothing expected.
         """
         if not self._begun:
             self.begin(spec)
@@ -176,7 +181,12 @@ class AnalysisProcess:
         told = self._child.stdout.read() if self._child.stdout is not None else b""
         code = self._child.wait()
         if not told:
-            raise RunnerError(self._last_words(code))
+            if code < 0 or MemoryError.__name__ in self._last_words():
+                raise RunnerError(
+                    f"The process that analyses preprocessing_fn {_end_of(code)}. Start the build "
+                    f"again: it goes on. Its last words:\n{self._last_words()}"
+                )
+            raise AnalysisFailedError(self._last_words())
         result = json.loads(told)
         if "error" in result:
             raise getattr(errors, result["error"])(result["message"])
@@ -191,16 +201,15 @@ class AnalysisProcess:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
 
-    def _last_words(self, code: int) -> str:
+    def _last_words(self) -> str:
         with open(os.path.join(self.folder, _LOG), errors="replace") as file:
-            last = file.read()[-_LAST_WORDS:].strip()
-        how = f"ended with code {code}"
-        if code < 0:
-            how = f"was killed by {signal.Signals(-code).name} (out of memory?)"
-        return (
-            f"The process that analyses preprocessing_fn {how}. Start the build again: it goes on. "
-            f"Its last words:\n{last}"
-        )
+            return file.read()[-_LAST_WORDS:].strip()
+
+
+def _end_of(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name} (out of memory?)"
+    return "ran out of memory"
 
 
 def main() -> None:
@@ -226,6 +235,9 @@ def main() -> None:
             result = {"outputs": _analyze_here(task).to_json()}
     except SnapshardError as error:
         result = {"error": type(error).__name__, "message": str(error)}
+    except SystemExit as error:
+        message = f"preprocessing_fn ended the program (sys.exit, code {error.code!r})."
+        result = {"error": RecipeError.__name__, "message": message}
     with answer:
         answer.write(json.dumps(result).encode())
 

@@ -29,7 +29,7 @@ from .engines import runner_config
 from .readers import READERS, check_readers
 from .retries import latest_amended
 from .snapshot import Snapshot
-from .staging import refuse_while_loading, stage
+from .staging import refuse_optimized_python, refuse_while_loading, stage
 from .step_report import StepReport
 from .steps import IN_PARTS, RUN_JOBS, Part, check_step
 from .survey import Survey
@@ -92,8 +92,7 @@ def build(
         StorageError: if a file or store fails; building again goes on.
         RunnerError: if a worker dies; building again goes on.
     """
-    refuse_while_loading("ss.build")
-    _check_limit("ss.build", limit)
+    _check_call("ss.build", recipe, out, limit=limit, runner=runner, workspace=workspace)
     readers, write_by = check_readers(readers), check_way(write_by)
     config = _config(runner, workers)
     with telling_os_errors("use", os.fspath(out)), make_runner(config) as engine:
@@ -152,8 +151,7 @@ def run_step(
         DamagedSnapshotError: if ``verify`` finds a shard damaged; ``write`` makes it anew.
         SnapshardError: as :func:`build`.
     """
-    refuse_while_loading("ss.run_step")
-    _check_limit("ss.run_step", limit)
+    _check_call("ss.run_step", recipe, out, limit=limit, runner=runner, workspace=workspace)
     wanted = None if part is None else Part.parse(part)
     if wanted is not None and check_step(step) not in IN_PARTS:
         raise RecipeError(f"{step} has no parts; {' and '.join(sorted(IN_PARTS))} have.")
@@ -174,7 +172,32 @@ def run_step(
         ).run(step, part=wanted)
 
 
-def _check_limit(name: str, limit: int | None) -> None:
+def _check_call(
+    name: str, recipe: object, out: object, *, limit: object, runner: object, workspace: object
+) -> None:
+    """Refuses arguments that cannot be, where this Python cannot build at all included."""
+    refuse_while_loading(name)
+    refuse_optimized_python()
+    if isinstance(recipe, str | os.PathLike):
+        shown = os.fspath(recipe)
+        raise RecipeError(
+            f"{name}: recipe={shown!r} is a path, expected an ss.Recipe. Wrap the data in one, as "
+            f'in ss.Recipe(name="data", source=ss.Csv({shown!r})); read a recipe file with import. '
+            f"On the command line `snapshard build {shown}` takes either, and `snapshard init "
+            f"{shown}` prints the recipe that raw data suggests."
+        )
+    if not isinstance(recipe, Recipe):
+        raise RecipeError(f"{name}: recipe={recipe!r}, expected an ss.Recipe.")
+    for argument, value in (("out", out), ("workspace", workspace)):
+        if value is None and argument == "workspace":
+            continue
+        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+            raise RecipeError(f"{name}: {argument}={value!r}, expected a folder or URL.")
+    if not isinstance(runner, str | RunnerConfig):
+        raise RecipeError(
+            f'{name}: runner={runner!r}, expected "direct" or another engine\'s name, its settings '
+            'such as ss.Flink(master="host:8081"), or the path of a TOML file.'
+        )
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise RecipeError(f"{name}: limit={limit!r}, expected a number of records, 1 or more.")
 

@@ -22,6 +22,7 @@ from ..schemas.naming import join
 from ..schemas.runner import JobRunner, RunnerConfig
 from ..transforms import storage
 from .build import make_runner
+from .staging import refuse_optimized_python
 
 _NUM_ELEMENTS = 16
 
@@ -52,6 +53,7 @@ def check_runner(config: RunnerConfig, out: str | None = None) -> RunnerReport:
         RunnerError: if the job fails, or a worker has another Python or other libraries.
         StorageError: if a worker does not reach the output root.
     """
+    refuse_optimized_python()
     runner = make_runner(config)
     runner.check()
     if not runner.sees_local_files and (out is None or storage.is_local(out)):

@@ -35,7 +35,7 @@ from .block_runs import PrepareConfig, RunMaker
 from .preparing import first_config, next_config
 from .run_files import RunFiles, merge_image_facts
 from .stages import needs_time_ends
-from .staging import carry
+from .staging import carry, refuse_optimized_python
 from .survey import Survey, survey
 from .time_ends import find_time_ends
 
@@ -122,6 +122,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         RecipeError: if the recipe does not fit the source.
         DataError: if the source is empty or its features cannot be told.
     """
+    refuse_optimized_python()
     with tempfile.TemporaryDirectory(prefix="snapshard-") as scratch:
         workspace = Workspace(scratch)
         found = survey(recipe, workspace=workspace, progress=progress, write=False, limit=limit)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..schemas.errors import StorageError
+from ..schemas.errors import PlaceError
 from ..transforms.key_histogram import KeyColumns, KeyHistogram, key_bins, stratum_codes
 from ..transforms.keys import Keys
 
@@ -57,7 +57,7 @@ class KeyRowsReader:
         """Reads the rows of (partition, bin) pairs; each pair's rows come together.
 
         Raises:
-            StorageError: if the runs hold other records than the histogram counted.
+            PlaceError: if the runs hold other records than the histogram counted.
         """
         wanted = np.array(sorted(pairs), np.int64).reshape(-1, 2)
         if not len(wanted):
@@ -110,7 +110,7 @@ class KeyRowsReader:
             or not np.array_equal(found, num_records)
             or not np.array_equal(found_bytes.astype(np.int64), num_bytes)
         ):
-            raise StorageError(
+            raise PlaceError(
                 f"The runs hold other records than their summaries counted: {len(of_row)} records "
                 f"of {rows.num_bytes.sum()} bytes in {len(pairs)} key bins, expected "
                 f"{num_records.sum()} of {num_bytes.sum()} bytes. The workspace is damaged, or "

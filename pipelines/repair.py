@@ -7,7 +7,7 @@ that is iterating finds a file under every name at any time.
 
 from __future__ import annotations
 
-from ..schemas.errors import StorageError
+from ..schemas.errors import PlaceError, StorageError
 from ..schemas.naming import MANIFEST, join
 from ..schemas.progress import Progress
 from ..transforms import storage
@@ -26,8 +26,9 @@ def withdraw_damaged(folder: str, *, progress: Progress) -> Report | None:
         What was found; None where nothing is published.
 
     Raises:
-        StorageError: if a part of it cannot be read, or removed; or if something that is no
-            file lies in a file's place, which is not ours to remove.
+        StorageError: if a part of it cannot be read, or removed.
+        PlaceError: if something that is not a file occupies a file's place, which is not ours
+            to remove.
     """
     if not storage.exists(join(folder, MANIFEST)):
         return None
@@ -40,7 +41,7 @@ def withdraw_damaged(folder: str, *, progress: Progress) -> Report | None:
     obstacles = [finding for finding in damaged if finding.kind == "not a file"]
     if obstacles:
         listed = "\n".join(f"  {join(folder, finding.file)}" for finding in obstacles[:20])
-        raise StorageError(
+        raise PlaceError(
             f"Something that is no file lies in the place of {len(obstacles):,} of the snapshot's "
             f"files:\n{listed}\nRemove it, if it is worth nothing, and build again."
         )

@@ -113,6 +113,8 @@ def _can_be_read_as(found: Feature, wanted: Feature) -> bool:
     if forms[0] is None or forms[1] is None:
         holds_bytes = forms[0] is not None and (forms[0].dtype, forms[0].shape) == ("string", ())
         return holds_bytes or type(found) is type(wanted)
+    if isinstance(wanted, Audio) and wanted.rate is None and not isinstance(found, Audio):
+        return False  # nothing but a sound file says its rate
     if (forms[0].dtype, forms[0].shape) == ("string", ()):
         return True
     return bool(forms[0].shape) == bool(forms[1].shape)

@@ -11,6 +11,7 @@ import hashlib
 import io
 import itertools
 import os
+import sys
 import threading
 import uuid
 import weakref
@@ -158,6 +159,23 @@ def refuse_while_loading(what: str) -> None:
         raise RecipeError(
             f"{what} is called while the recipe is being loaded, as every worker does. Put the "
             'call under if __name__ == "__main__":.'
+        )
+
+
+def refuse_optimized_python() -> None:
+    """Refuses to run where Python leaves out asserts, and with ``-OO`` docstrings.
+
+    A recipe's asserts would let pass what they reject elsewhere, under the same fingerprint; and
+    Apache Beam cannot be imported without docstrings.
+
+    Raises:
+        RecipeError: if Python was started so.
+    """
+    if sys.flags.optimize:
+        raise RecipeError(
+            "Python was started with -O or PYTHONOPTIMIZE, which removes asserts from the recipe's "
+            "functions, and docstrings that Apache Beam needs. Unset PYTHONOPTIMIZE, here and on "
+            "all workers, and start Python without -O."
         )
 
 
@@ -315,6 +333,7 @@ class _CarriedRecipe:
             return self._state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        refuse_optimized_python()
         self._state = state
 
 
@@ -347,6 +366,7 @@ def _import_recipe(
     modules: RecipeModules, *, shown: str, folder: str, attribute: str | None = None
 ) -> tuple[str, Recipe]:
     """Runs a recipe's file; finds the recipe in it."""
+    refuse_optimized_python()
     _LOADING.depth = getattr(_LOADING, "depth", 0) + 1
     try:
         module = modules.import_main()

@@ -16,7 +16,7 @@ from typing import Any
 from ..schemas.errors import RunnerError, SnapshardError
 from ..schemas.runner import Dataflow
 from .dataflow_checks import check_options, check_service
-from .portable import own_error, parsed_options
+from .portable import defect_in, own_error, parsed_options
 from .quiet import quiet
 
 _LAST_WORDS = 2000
@@ -158,9 +158,14 @@ class DataflowRunner:
         state = str(result.state)
         if state != _DONE:
             said = str(getattr(runner, "last_error_msg", None) or "nothing.")
-            raise own_error(said) or RunnerError(
-                f"The job {job_name!r} ended as {state} on Dataflow: {url}. Start the same build "
-                f"again: it goes on from what is finished. What Dataflow said: {_shortened(said)}"
+            raise (
+                own_error(said)
+                or defect_in(said)
+                or RunnerError(
+                    f"The job {job_name!r} ended as {state} on Dataflow: {url}. Start the same "
+                    "build again: it goes on from what is finished. What Dataflow said: "
+                    f"{_shortened(said)}"
+                )
             )
 
 

@@ -19,6 +19,12 @@ from ..schemas.errors import MissingFileError, RecipeError, RunnerError, Snapsha
 from .job_server import JobServer
 from .quiet import quiet, quiet_threads
 
+_DEFECT = re.compile(
+    r"Traceback \(most recent call last\):\n(?:(?!Traceback \(most).)*?^(?:Arithmetic|Assertion|"
+    r"Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Recursion|Type|UnboundLocal|"
+    r"Unicode\w*|Value|ZeroDivision)Error\b.*?(?=$| \[while running)",
+    re.DOTALL | re.MULTILINE,
+)
 _RAISED = re.compile(
     # Dataflow adds where it passed through.
     r"snapshard\.schemas\.errors\.(\w+): "
@@ -162,12 +168,14 @@ class PortableRunner:
         ]
         return parsed_options(flags, given=self._beam_options, job_name=job_name)
 
-    def _explained(self, text: str, *, job_name: str) -> SnapshardError:
+    def _explained(self, text: str, *, job_name: str) -> Exception:
         own = own_error(text)
         if isinstance(own, MissingFileError) and not self.shares_memory:
             return MissingFileError(f"{own} {_UNSEEN.format(self.name)}")
         if own is not None:
             return own
+        if (defect := defect_in(text)) is not None:
+            return defect
         if self._server is not None and self._server.exit_code is not None:
             return RunnerError(
                 f"The job server of {self.name} ended with code {self._server.exit_code} in the "
@@ -219,6 +227,22 @@ def parsed_options(flags: Sequence[str], *, given: Sequence[str], job_name: str 
     finally:
         logging.root.handlers[:] = handlers
     return options
+
+
+class WorkerFailedError(Exception):
+    """Something unexpected was raised in a worker process; its traceback is the message."""
+
+
+def defect_in(text: str) -> WorkerFailedError | None:
+    r"""The defect that a worker met, out of what an engine tells of it; None for other causes.
+
+    What these classes say, another try says too: it is no engine that failed.
+
+    >>> defect_in("…\nTraceback (most recent call last):\n  File …\nKeyError: 'x' [while running …")
+    WorkerFailedError("Traceback (most recent call last):\n  File …\nKeyError: 'x'")
+    """
+    found = _DEFECT.search(text)
+    return WorkerFailedError(found[0]) if found else None
 
 
 def own_error(text: str) -> SnapshardError | None:

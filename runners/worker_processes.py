@@ -25,14 +25,11 @@ from apache_beam.transforms import environments
 from google.protobuf import json_format, text_format
 
 from ..schemas import errors
+from .portable import WorkerFailedError as WorkerFailedError
 from .worker_pool import WorkerPool, WorkerProcess
 
 _WATCH_SECONDS = 0.1
 _GRACE_SECONDS = 10.0
-
-
-class WorkerFailedError(Exception):
-    """Something unexpected was raised in a worker process; its traceback is the message."""
 
 
 class WorkerProcesses:

@@ -1,4 +1,7 @@
-"""What can go wrong, by whose hand it can be mended, and the exit code of each.
+"""What can go wrong, who can fix it, and the exit code of each.
+
+Exit code 1 is for what another try may find otherwise, a store or a process that failed:
+schedulers retry it. What would end alike has another code.
 
 A message says what, where, what was expected, what was found, and how to fix it. The command
 line prints the message alone for every :class:`SnapshardError`; a traceback means a defect.
@@ -59,6 +62,16 @@ class SourceChangedError(StorageError):
             f"{place} changed while the build read it. Wait until nothing writes there, then run "
             "the same command again: it starts from the new content, and finished work is kept."
         )
+
+
+class PlaceError(StorageError):
+    """A place cannot be used until somebody changes it or chooses another. Exit code 2.
+
+    It is read-only, forbidden, a file where a folder is expected, or holds what does not belong
+    there.
+    """
+
+    exit_code = 2
 
 
 class MissingFileError(StorageError):

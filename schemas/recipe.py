@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import os
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -320,9 +321,14 @@ class Recipe:
                 "digits, '_', '.', '-', a letter or digit first."
             )
         if not isinstance(self.source, Source | ExtractedSource):
+            several = (
+                " One recipe has one source: for several files give a folder or a glob, as in "
+                'ss.Csv("tables/*.csv").'
+            )
             raise RecipeError(
-                f"Recipe: source={self.source!r} is no source. Write for example "
+                f"Recipe: source={reprlib.repr(self.source)} is not a source. Write for example "
                 'ss.ImageFolder("folder") or ss.Csv("table.csv").'
+                + (several if isinstance(self.source, list | tuple | set) else "")
             )
         if not isinstance(self.prepare, list | tuple):
             raise RecipeError(

@@ -1,5 +1,6 @@
 """The command line as users and scripts meet it: exit codes, messages, output, what is written."""
 
+import errno
 import functools
 import json
 import os
@@ -438,7 +439,7 @@ class TestErrors:
     ) -> None:
         (tmp_path / "file").touch()
         code, _, told = call("build", images, "--out", tmp_path / "file" / "out")
-        assert code == 1
+        assert code == 2
         assert "Cannot write" in told
         assert "a part of the path is a file, expected a folder" in told
 
@@ -476,9 +477,59 @@ class TestErrors:
             check=False,
             timeout=60,
         )
-        assert done.returncode == 1
+        assert done.returncode == 5
         assert "Traceback" in done.stderr
         assert "ZeroDivisionError" in done.stderr
+        assert "error: this is a defect" in done.stderr
+
+    @pytest.mark.parametrize("level", ["1", "2"])
+    def test_python_without_asserts_is_2(self, tmp_path: Path, level: str) -> None:
+        (tmp_path / "t.csv").write_text("a,b\n" + "1,2\n" * 30)
+        for command in (["build", "t.csv", "--out", "out"], ["plan", "t.csv"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "snapshard", *command],
+                cwd=tmp_path,
+                env={**os.environ, "PYTHONOPTIMIZE": level},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            assert done.returncode == 2
+            assert "Unset PYTHONOPTIMIZE" in done.stderr
+            assert "Traceback" not in done.stderr
+        assert not (tmp_path / "out").exists()
+
+    def test_no_memory_is_1(self, monkeypatch: pytest.MonkeyPatch, call: Any) -> None:
+        def fail(source: str) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr(suggest_module, "suggest_recipe", fail)
+        code, _, told = call("plan", "x")
+        assert code == 1
+        assert "out of memory" in told
+
+    @pytest.mark.parametrize(
+        ("number", "code"),
+        [
+            (errno.EACCES, 2),
+            (errno.EROFS, 2),
+            (errno.ENOTDIR, 2),
+            (errno.ENAMETOOLONG, 2),
+            (errno.EIO, 1),
+            (errno.ENOSPC, 1),
+            (errno.ESTALE, 1),
+            (errno.ETIMEDOUT, 1),
+        ],
+    )
+    def test_only_what_may_pass_is_1(
+        self, monkeypatch: pytest.MonkeyPatch, call: Any, number: int, code: int
+    ) -> None:
+        def fail(source: str) -> None:
+            raise OSError(number, os.strerror(number), "/x")
+
+        monkeypatch.setattr(suggest_module, "suggest_recipe", fail)
+        assert call("plan", "x")[0] == code
 
     def test_ctrl_c_is_130(self, monkeypatch: pytest.MonkeyPatch, call: Any) -> None:
         def interrupt(source: str) -> None:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..schemas.blocks import ShardPlan, SplitPlan
-from ..schemas.errors import StorageError
+from ..schemas.errors import PlaceError
 from .key_histogram import stratum_codes
 from .keys import Keys
 
@@ -33,7 +33,7 @@ def select_rows(
         strata: string or binary[n], or a dictionary of them; needed for a stratified split.
 
     Raises:
-        StorageError: if a row has a stratum that the plan does not know.
+        PlaceError: if a row has a stratum that the plan does not know.
     """
     if split.strata is not None and strata is None:
         raise ValueError(f"split {split.name!r} is stratified: strata are needed")
@@ -44,7 +44,7 @@ def select_rows(
     codes = stratum_codes(strata, tuple(split.strata))
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
-        raise StorageError(
+        raise PlaceError(
             f"The plan of split {split.name!r} knows no stratum {strata[row].as_py()!r}, which a "
             "run holds: runs and plan are not of one build. Remove the workspace and build again."
         )

@@ -173,7 +173,7 @@ def _each(value: Any, convert: Callable[[Any], int]) -> Any:
     """Converts a value, or each of a list of them; integers of NumPy pass as they are."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
         return value
-    if isinstance(value, list | tuple | np.ndarray) and np.ndim(value):
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
         return [convert(one) for one in value]
     return convert(value)
 

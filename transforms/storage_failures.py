@@ -13,7 +13,13 @@ import re
 import urllib.parse
 from collections.abc import Iterator
 
-from ..schemas.errors import AccessError, MissingFileError, SnapshardError, StorageError
+from ..schemas.errors import (
+    AccessError,
+    MissingFileError,
+    PlaceError,
+    SnapshardError,
+    StorageError,
+)
 
 _USERINFO = re.compile(r"(://)(?:[^\s/:@]*:(?!:|\d+/)(?:(?!::)\S)*|[^\s/?#]*)@")
 _QUERY_VALUE = re.compile(r"([?&][^\s=&:/]+=)([^\s&#:'\"]+)")
@@ -35,6 +41,18 @@ _NUMBERS = (
 )
 """Of errors that TensorFlow tells in words only."""
 _ABSENT = {404, 410}
+_LASTING = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EINVAL,
+}
+"""Of errors that another try would meet again."""
 _REFUSED = {400, 401, 403, 407}
 _PASSING = {408, 425, 429}
 """Answers below 500 that another try may change."""
@@ -224,8 +242,11 @@ def os_error_in(text: str) -> OSError | None:
 
 def _told(error: Exception, *, action: str, url: str) -> StorageError:
     what, fix = _explain(error, url)
-    is_file_missing = is_missing(error) and not isinstance(error, NotADirectoryError)
-    kind = MissingFileError if is_file_missing else StorageError
+    kind = StorageError
+    if is_missing(error) and not isinstance(error, NotADirectoryError):
+        kind = MissingFileError
+    elif isinstance(error, OSError) and error.errno in _LASTING and store_answer(error) is None:
+        kind = PlaceError
     return kind(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip())
 
 

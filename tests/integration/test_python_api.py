@@ -1,6 +1,7 @@
 """Building from Python, and what a Snapshot gives; the manifest against its JSON Schema."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -146,3 +147,31 @@ class TestManifestSchema:
         manifest = json.loads((Path(sign_digits.path) / "manifest.json").read_text())
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(manifest | change, json.loads(SCHEMA.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"recipe": "folder"}, "is a path, expected an ss.Recipe"),
+        ({"recipe": Path("folder")}, "`snapshard init folder` prints the recipe"),
+        ({"recipe": None}, "recipe=None, expected an ss.Recipe"),
+        ({"out": None}, "out=None, expected a folder or URL"),
+        ({"out": ""}, "out='', expected a folder or URL"),
+        ({"workspace": 3}, "workspace=3, expected a folder or URL"),
+        ({"runner": None}, "runner=None, expected"),
+        ({"limit": "3"}, "limit='3', expected a number of records"),
+    ],
+)
+def test_mistaken_arguments_are_named(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
+    recipe = ss.Recipe(name="x", source=ss.Csv("t.csv"))
+    given = {"recipe": recipe, "out": tmp_path / "out"} | arguments
+    with pytest.raises(ss.SnapshardError, match=re.escape(said)) as raised:
+        ss.build(**given)
+    assert raised.value.exit_code == 2
+    with pytest.raises(ss.SnapshardError, match=re.escape(said)):
+        ss.run_step(**given, step="inventory")
+
+
+def test_a_list_of_sources_is_refused() -> None:
+    with pytest.raises(ss.SnapshardError, match="give a folder or a glob"):
+        ss.Recipe(name="x", source=["a.csv", "b.csv"])  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 from PIL import Image as PillowImage
 
 import snapshard as ss
+from snapshard.transforms.prepare.serving import argument_names
 
 
 def _model(snapshot: ss.Snapshot) -> Any:
@@ -128,3 +130,24 @@ def test_what_cannot_be_exported_is_named(
     assert served["x"].numpy().tolist() == [1.5]
     plain = ss.build(ss.Recipe(name="y", source=source), tmp_path / "out")
     assert plain.manifest.serving is None
+
+
+def test_names_that_differ_in_case_or_signs_alone(tmp_path: Path) -> None:
+    names = ["A B", "a b", "a_b", "A_b", "self", "Self", "Class", "class", "True", "1", "ä", "Ä"]
+    lines = [{name: i + 100 * at for at, name in enumerate(names)} for i in range(30)]
+    (tmp_path / "t.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    recipe = ss.Recipe(
+        name="x",
+        source=ss.JsonLines(str(tmp_path / "t.jsonl")),
+        prepare=[ss.tables.clip(name, min=5) for name in names],
+    )
+    snapshot = ss.build(recipe, tmp_path / "out")
+    serving = snapshot.manifest.serving
+    assert serving is not None
+    assert len(serving.inputs) == len({name.lower() for name in serving.inputs}) == len(names)
+    given = {name: at for at, name in enumerate(serving.inputs)}
+    served = _model(snapshot)(**{k: tf.constant([v], tf.int64) for k, v in given.items()})
+    arguments = argument_names(snapshot.manifest.features)
+    assert {name: value.numpy().tolist() for name, value in served.items()} == {
+        name: [max(5, given[arguments[name]])] for name in names
+    }

@@ -117,19 +117,24 @@ def _input_specs(name: str, feature: Feature) -> dict[str, Any]:
 def argument_names(names: Iterable[str]) -> dict[str, str]:
     """What a signature calls its inputs: ASCII letters, digits and '_', each name once.
 
-    They are the names of a Python function's arguments, so no keyword is one of them.
+    They are the names of a Python function's arguments, so no keyword is one of them. SavedModel
+    writes them in lower case, so case alone does not tell two of them apart.
 
     >>> argument_names(["age", "age/present", "km/h", "km.h"])
     {'age': 'age', 'age/present': 'age_present', 'km/h': 'km_h', 'km.h': 'km_h_'}
     >>> argument_names(["class", "class_"])
     {'class': 'class_', 'class_': 'class__'}
+    >>> argument_names(["A B", "a b"])
+    {'A B': 'A_B', 'a b': 'a_b_'}
     """
     found: dict[str, str] = {}
+    taken = {"self"}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
         plain = plain if plain[:1].isalpha() else f"x{plain}"
-        while plain in found.values() or keyword.iskeyword(plain) or plain == "self":
+        while plain.lower() in taken or keyword.iskeyword(plain):
             plain += "_"
+        taken.add(plain.lower())
         found[name] = plain
     return found
 

@@ -134,7 +134,13 @@ def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str)
     if is_encoded(feature):
         fits = kind_of(leaf.type) == "binary" and not leaf.shape
     else:
-        fits = form is not None and kind_of(leaf.type) in takes(feature) and _fits(leaf, form)
+        fits = (
+            form is not None
+            # A sound of any rate has a second column, which no leaf holds.
+            and feature.wire_columns(name) == form.wire_columns(name)
+            and kind_of(leaf.type) in takes(feature)
+            and _fits(leaf, form)
+        )
     if not fits:
         lists = "".join(f"[{'' if dim is None else dim}]" for dim in leaf.shape)
         raise SchemaError(

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import Reject, SchemaError, StorageError
+from ...schemas.errors import PlaceError, Reject, SchemaError
 from ...schemas.features import Features, features_from_json
 from ...schemas.naming import join
 from ...schemas.recipe import OpenSource
@@ -141,14 +141,14 @@ class ExtractedTable:
         """Reads the record batches that begin in a block's ranges; ids are ``name#position``.
 
         Raises:
-            StorageError: if a file is damaged.
+            PlaceError: if a file is damaged.
         """
         for index in ordered:
             part = block.ranges[index]
             try:
                 yield from self._read_part(part, features, opened)
             except DAMAGE as error:
-                raise StorageError(
+                raise PlaceError(
                     f"{join(self.url, part.path)}, where the {self.name} was extracted to, cannot "
                     f"be read ({error or type(error).__name__}). Delete it, and start the build "
                     "again: it goes on from what is done."

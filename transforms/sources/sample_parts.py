@@ -165,6 +165,13 @@ def media_lists(
     """
     if value is None:
         raise UnfitPartError("validate", "missing part", f"the sample has no {name!r}")
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise UnfitPartError(
+            "validate",
+            "unfit part",
+            f"{name!r} is a {type(value).__name__}, expected the bytes of a file.",
+        )
+    value = bytes(value)
     try:
         if isinstance(feature, Audio):
             read_sound(value)
