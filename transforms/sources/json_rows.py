@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,13 @@ from .json_values import UnfitError, find_value, fitted, parse_line, routes
 
 _CHUNK_LINES = 512
 _MAX_LOOKED_AT = 1000
+_SHORT_ESCAPES = {
+    **{char: char for char in '"\\/'},
+    **dict(zip("\b\f\n\r\t", "bfnrt", strict=True)),
+}
+"""What stands behind the backslash of the escapes of these characters."""
+_HEX = np.zeros(256, np.uint8)
+_HEX[[*b"0123456789abcdefABCDEF"]] = [*range(16), *range(10, 16)]
 
 Tree = dict[str, Any]
 """Key -> (lists under it, a Tree or the type of values)."""
@@ -114,14 +122,14 @@ class JsonReader:
             schema = pa.schema([pa.field(key, _arrow(*node)) for key, node in tree.items()])
             self._fast = _Fast(
                 schema=schema,
-                others=_quoted(others),
+                others=_OtherKeys(others),
                 reader=RowReader(schema, self._features, path=self._path, unit="byte"),
             )
 
     def _read_fast(self, lines: Lines) -> RawBatch | None:
         """The records of lines, if pyarrow can parse them all; else None."""
         fast = self._fast
-        if fast is None or not len(lines) or any(key in lines.data for key in fast.others):
+        if fast is None or not len(lines) or fast.may_differ(lines.data):
             return None
         table = parse(lines, fast.schema)
         if table is None:
@@ -188,9 +196,61 @@ class _Fast:
     """How pyarrow parses lines."""
 
     schema: pa.Schema
-    others: tuple[bytes, ...]
-    """Keys, as they stand in the text, that a feature may be reached by too."""
+    others: _OtherKeys
     reader: RowReader
+
+    def may_differ(self, data: bytes) -> bool:
+        """Whether lines may hold what pyarrow would pass over: a value elsewhere, a broken key."""
+        if self.others.may_be_in(data):
+            return True
+        if data.isascii():
+            return False
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            return True
+        return False
+
+
+class _OtherKeys:
+    r"""Keys that features may be reached by too, and how to find them in JSON, quickly.
+
+    >>> keys = _OtherKeys({"a.b"})
+    >>> texts = rb'{"a.b": 1}', rb'{"\u0061\u002E\u0062": 1}', rb'{"a": "\u0061.b\u00e9"}'
+    >>> [keys.may_be_in(text) for text in texts]
+    [True, True, False]
+    """
+
+    def __init__(self, keys: set[str]) -> None:
+        self._plain = _quoted(keys)
+        spelled = [b'"' + b"".join(map(_forms_of, key)) + b'"' for key in sorted(keys)]
+        self._spelled = re.compile(b"|".join(spelled) or b"(?!)")
+        chars = "".join(sorted(keys))
+        self._escaped = np.zeros(1 << 16, bool)
+        self._escaped[np.frombuffer(chars.encode("utf-16-le"), "<u2")] = True
+        short = {_SHORT_ESCAPES[char] for char in chars if char in _SHORT_ESCAPES}
+        self._short = np.frombuffer("".join(sorted(short)).encode(), np.uint8)
+
+    def may_be_in(self, data: bytes) -> bool:
+        """Whether one of them may stand in a text, however it is spelled."""
+        if any(key in data for key in self._plain):
+            return True
+        return b"\\" in data and self._may_be_escaped(data) and bool(self._spelled.search(data))
+
+    def _may_be_escaped(self, data: bytes) -> bool:
+        """Whether there are escapes that neither writer of ``_quoted`` would give a key."""
+        text = np.frombuffer(data, np.uint8)
+        at = np.flatnonzero(text[:-5] == ord("\\"))
+        codes = text[at + 1]
+        if len(self._short) and np.isin(codes, self._short).any():
+            return True
+        digits = text[at[codes == ord("u"), None] + np.arange(2, 6)]
+        units = _HEX[digits].astype(np.uint16) @ np.array([4096, 256, 16, 1], np.uint16)
+        found = self._escaped[units]
+        if data.isascii():
+            upper = (digits >= ord("A")) & (digits <= ord("F"))
+            found &= (units < 128) | upper.any(axis=1)
+        return bool(found.any())
 
 
 def parse(lines: Lines, schema: pa.Schema | None) -> pa.Table | None:
@@ -305,6 +365,15 @@ def _leads_elsewhere(parts: list[str], keys: list[str]) -> bool:
             return True
         at += key.count(".") + 1
     return False
+
+
+def _forms_of(char: str) -> bytes:
+    """An expression for a character of a key: itself, and its escapes."""
+    units = char.encode("utf-16-be").hex(" ", 2).split()
+    forms = [re.escape(char.encode()), b"".join(rb"\\u(?i:%b)" % unit.encode() for unit in units)]
+    if char in _SHORT_ESCAPES:
+        forms.append(rb"\\" + re.escape(_SHORT_ESCAPES[char].encode()))
+    return b"(?:%b)" % b"|".join(forms)
 
 
 def _quoted(keys: set[str]) -> tuple[bytes, ...]:

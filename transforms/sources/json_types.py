@@ -150,8 +150,8 @@ class JsonTypes:
             if table is not None and unclear.any():
                 yield self._by_line(part.take(unclear))
                 pending.append(part.take(~unclear))
-            elif table is not None:
-                yield self._of_table(table)
+            elif (found := self._of_table_if_clear(table)) is not None:
+                yield found
             elif len(part) <= 32:
                 yield self._by_line(part)
             else:
@@ -163,6 +163,14 @@ class JsonTypes:
         for line in range(len(lines)):
             one._add_line(lines, line)
         return one
+
+    def _of_table_if_clear(self, table: pa.Table | None) -> JsonTypes | None:
+        if table is None:
+            return None
+        try:
+            return self._of_table(table)
+        except SchemaError:  # {"x": {"a": {"b": 1}, "a.b": 2}}: lines of such are rejects to come
+            return None
 
     def _of_table(self, table: pa.Table) -> JsonTypes:
         found = JsonTypes(self.path, num_rows=table.num_rows)

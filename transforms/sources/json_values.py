@@ -3,18 +3,25 @@
 A feature ``a.b`` is the key ``b`` of an object under ``a``, or the key ``a.b`` itself; of a list
 of objects it takes the list of their values. This is what the fast parser must agree with, and
 what lines are read with that it refuses.
+
+No value is dropped in silence: a line is refused where a feature has two values, a text that is
+made of an object would lose one, or a key cannot be read.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 _SHOWN_CHARS = 60
+_DUPLICATE = "duplicate key"
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+"""Bytes that are not UTF-8, as lone surrogates."""
 
 
 class UnfitError(Exception):
@@ -33,13 +40,16 @@ class _Object(dict[str, Any]):
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """The object of a line; bytes in it that are not UTF-8 become lone surrogates.
+    """The object of a line; bytes of its values that are not UTF-8 become lone surrogates.
 
     Raises:
-        UnfitError: if it holds no JSON object, or more.
+        UnfitError: if it holds no JSON object, or more, or a key that is not UTF-8.
     """
     try:
-        found = _DECODER.decode(line.decode("utf-8", "surrogateescape"))
+        try:
+            found = _DECODER.decode(line.decode())
+        except UnicodeDecodeError:
+            found = _STRICT_KEYS_DECODER.decode(line.decode("utf-8", "surrogateescape"))
     except RecursionError:
         raise UnfitError("nested too deeply", "the line is nested too deeply") from None
     except json.JSONDecodeError as error:
@@ -57,7 +67,8 @@ def find_value(value: Any, parts: Sequence[str]) -> Any:
     """What stands under the keys; None where nothing does.
 
     Raises:
-        UnfitError: if a key stands there twice, or under something that has no keys.
+        UnfitError: if a key stands there twice, if two ways lead to a value, as in
+            ``{"a": {"b": 1}, "a.b": 2}``, or if the keys are under something that has none.
     """
     if value is None or not parts:
         return value
@@ -65,13 +76,38 @@ def find_value(value: Any, parts: Sequence[str]) -> Any:
         return [find_value(item, parts) for item in value]
     if not isinstance(value, dict):
         raise UnfitError("wrong type", f"is inside {shown(value)}, expected an object there")
+    found: dict[str, Any] = {}
+    problem: UnfitError | None = None
     for number in range(len(parts), 0, -1):
         key = ".".join(parts[:number])
-        if key in value:
-            if key in getattr(value, "twice", ()):
-                raise UnfitError("duplicate key", f"has its key {key!r} twice")
-            return find_value(value[key], parts[number:])
-    return None
+        if key not in value:
+            continue
+        if key in getattr(value, "twice", ()):
+            raise UnfitError(_DUPLICATE, f"has its key {key!r} twice")
+        try:
+            found[key] = find_value(value[key], parts[number:])
+        except UnfitError as error:
+            if error.reason == _DUPLICATE:
+                raise
+            problem = problem or error
+    given = [key for key, one in found.items() if _holds_any(one)]
+    if len(given) > 1:
+        raise UnfitError(_DUPLICATE, f"has two values, under {given[0]!r} and under {given[1]!r}")
+    if not given and problem is not None:
+        raise problem
+    return found[given[0]] if given else next(iter(found.values()), None)
+
+
+def _holds_any(value: Any) -> bool:
+    """Whether something stands there: neither null nor a list of objects that all lack the key."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, list) and one:
+            pending += one
+        elif one is not None:
+            return True
+    return False
 
 
 def routes(value: Any, parts: Sequence[str]) -> tuple[tuple[tuple[str, int], ...], Any] | None:
@@ -115,6 +151,8 @@ def fitted(value: Any, type_: pa.DataType) -> Any:
             raise UnfitError("wrong type", f"is {shown(value)}, expected a list")
         return [fitted(item, type_.value_type) for item in value]
     if pa.types.is_large_string(type_):
+        if (twice := _first_twice(value)) is not None:
+            raise UnfitError(_DUPLICATE, f"holds the key {twice!r} twice")
         text = text_of(value)
         try:
             text.encode()
@@ -140,11 +178,37 @@ def fitted(value: Any, type_: pa.DataType) -> Any:
     return value if isinstance(value, bool) else int(value)
 
 
+def _first_twice(value: Any) -> str | None:
+    """A key that an object in a value has more than once."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, _Object):
+            if one.twice:
+                return min(one.twice)
+            pending += one.values()
+        elif isinstance(one, list):
+            pending += one
+    return None
+
+
 def text_of(value: Any) -> str:
     """A string as it is, any other value as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def object_without_doubles(content: bytes) -> Any:
+    """JSON in which no object has a key twice.
+
+    Raises:
+        ValueError: if it is not JSON, or an object has one.
+    """
+    found = json.loads(content, object_pairs_hook=_object)
+    if (twice := _first_twice(found)) is not None:
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return found
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -177,6 +241,13 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
     return found
 
 
+def _object_of_utf8(pairs: list[tuple[str, Any]]) -> _Object:
+    for key, _ in pairs:
+        if _NOT_UTF8.search(key):
+            raise UnfitError("not UTF-8", f"the line has the key {shown(key)}, which is not UTF-8")
+    return _object(pairs)
+
+
 def _integer(text: str) -> int | float:
     # As a float it keeps its sign; as an integer it has none.
     return -0.0 if text == "-0" else int(text)
@@ -189,6 +260,6 @@ def _float(text: str) -> float:
     return found
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_object, parse_int=_integer, parse_float=_float, strict=True
-)
+_NUMBERS: dict[str, Any] = {"parse_int": _integer, "parse_float": _float}
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, **_NUMBERS)
+_STRICT_KEYS_DECODER = json.JSONDecoder(object_pairs_hook=_object_of_utf8, **_NUMBERS)

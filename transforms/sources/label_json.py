@@ -20,7 +20,6 @@ maker saw the image turned by its EXIF orientation or not.
 
 from __future__ import annotations
 
-import json
 import reprlib
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
@@ -39,6 +38,8 @@ from ...schemas.features import (
     flatten,
     wire_columns,
 )
+from .json_values import object_without_doubles
+from .python_values import flat_record
 from .wire_arrays import Lists, wire_batch, wire_lists
 
 BOXES = "boxes"
@@ -59,14 +60,15 @@ def parse_lines(name: str, data: bytes) -> tuple[list[dict[str, Any]], list[str]
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = object_without_doubles(line)
+            fields = flat_record(row) if isinstance(row, dict) else {}
         except (ValueError, RecursionError) as error:
             lost.append(f"{name} line {number}: no JSON ({error})")
             continue
         if not isinstance(row, dict) or not row:
             lost.append(f"{name} line {number}: {reprlib.repr(row)}, expected an object")
             continue
-        rows.append(flat_fields(row))
+        rows.append(fields)
     return rows, lost
 
 
@@ -129,17 +131,6 @@ def read_columns(
         else:
             lists.append(found)
     return wire_batch(features, lists), unfit
-
-
-def flat_fields(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """An object's fields, those of objects in it by dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, dict):
-            flat.update(flat_fields(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def value_feature(where: str, column: str, values: list[Any], *, optional: bool) -> Feature:

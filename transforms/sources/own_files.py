@@ -221,7 +221,10 @@ class Files:
                     if isinstance(record, pa.RecordBatch):
                         found = record.column(label).unique().to_pylist()
                     else:
-                        found = [flat_record(record).get(label)]
+                        try:
+                            found = [flat_record(record).get(label)]
+                        except ValueError:  # a reject to come
+                            found = []
                     names.update(_text(value) for value in found if value is not None)
                     if len(names) > MAX_LABELS:
                         return None
@@ -247,8 +250,8 @@ class _Pending:
         return self.num_records >= _BATCH_RECORDS or self._num_bytes >= _BATCH_BYTES
 
     def add(self, number: int, record: Mapping[str, Any]) -> None:
-        flat = flat_record(record)
         try:
+            flat = _flat(record)
             row = {name: _lists(name, f, flat.get(name)) for name, f in self._features.items()}
         except (SchemaError, UnfitPartError) as error:
             stage = getattr(error, "stage", "validate")
@@ -296,6 +299,13 @@ def _check_stored(name: str, feature: Feature) -> None:
             'ss.Image(storage="encoded") or ss.Audio(storage="encoded"), which a step decodes '
             "(ss.images.decode), or a Tensor where the function yields arrays."
         )
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return flat_record(record)
+    except ValueError as error:
+        raise UnfitPartError("read", "duplicate key", f"{error}.") from None
 
 
 def _lists(name: str, feature: Any, value: Any) -> Lists:

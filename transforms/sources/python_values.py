@@ -35,13 +35,19 @@ _UNITS = ("s", "ms", "us", "ns")
 
 
 def flat_record(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A record's values, those of dicts inside it by dotted names."""
+    """A record's values, those of dicts inside it by dotted names.
+
+    Raises:
+        ValueError: if two have one name, as in ``{"a": {"b": 1}, "a.b": 2}``.
+    """
     flat: dict[str, Any] = {}
     for name, value in record.items():
+        inner = {f"{prefix}{name}": value}
         if isinstance(value, Mapping):
-            flat.update(flat_record(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = value
+            inner = flat_record(value, f"{prefix}{name}.")
+        if twice := sorted(inner.keys() & flat.keys()):
+            raise ValueError(f"{twice[0]!r} stands there twice, as a key and inside an object")
+        flat |= inner
     return flat
 
 
@@ -62,8 +68,12 @@ class RecordTypes:
             self._missing |= missing_leaves(record, path=path)
             self._schemas.setdefault(record.schema, path)
             return
+        try:
+            flat = flat_record(record)
+        except ValueError:  # a reject to come
+            return
         self.num_records += 1
-        for name, value in flat_record(record).items():
+        for name, value in flat.items():
             found = self._values.setdefault(name, [])
             if value is not None:
                 found.append(value)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, get_args
@@ -44,7 +43,9 @@ from ..prepare.audio_header import UnreadableSoundError
 from ..prepare.audio_header import read_header as read_sound
 from ..prepare.image_header import MAX_PIXELS, UnreadableImageError
 from ..prepare.image_header import read_header as read_image
-from .label_json import flat_fields, value_feature
+from .json_values import object_without_doubles
+from .label_json import value_feature
+from .python_values import flat_record
 from .wire_arrays import Lists, wire_lists
 
 _KINDS = {
@@ -224,10 +225,10 @@ def _values(parts: Mapping[str, bytes], *, checked: bool = False) -> Iterator[tu
 
 
 def _read_json(content: bytes) -> dict[str, Any]:
-    found = json.loads(content)
+    found = object_without_doubles(content)
     if not isinstance(found, dict):
         raise ValueError(f"it is a {type(found).__name__}, expected an object")  # noqa: TRY004
-    return flat_fields(found)
+    return flat_record(found)
 
 
 def _read_array(content: bytes) -> Any:
