@@ -70,6 +70,8 @@ class ReaderFacts:
     """Examples of each class, of the split to train on; none where they are not counted."""
     lengths: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
     """Where to part lists by their lengths, of features whose first dimension varies."""
+    missing_labels: int = 0
+    """Examples without a value of the label."""
     serving: bool = False
     """Whether the snapshot has a model of its preparation."""
 
@@ -129,7 +131,7 @@ def _sections(facts: ReaderFacts) -> dict[str, bool]:
         image_formats=facts.image_formats,
         structs=facts.structs,
     )
-    return found | {"serving": facts.serving}
+    return found | {"serving": facts.serving, "unlabelled": facts.missing_labels > 0}
 
 
 def _constants(facts: ReaderFacts) -> Iterator[str]:

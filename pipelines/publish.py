@@ -6,6 +6,7 @@ A directory without a manifest is not a snapshot. ``latest.json`` points to the 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections import Counter
@@ -103,6 +104,9 @@ def publish(
         gather_rejects(prepared.entries, settings.workspace, path)
         publisher.put_file(REJECTS, path)
     publisher.put(SCHEMA, schema_text(settings.final))
+    num_missing = Counter[str]()
+    for shard in itertools.chain.from_iterable(written.values()):
+        num_missing.update(shard.num_missing)
     num_examples = {name: entry.num_examples for name, entry in splits.items()}
     total = sum(num_examples.values())
     encoded_bytes = sum(shard.num_bytes for plan in plans for shard in plan.shards)
@@ -131,6 +135,7 @@ def publish(
                 )
                 for name in varying_lists(settings.final)
             },
+            missing_labels=num_missing[settings.label or ""],
             version=survey.parts.versions["snapshard"],
             structs=tuple(structs),
             serving=bool(serving_files),
@@ -153,6 +158,7 @@ def publish(
         num_filtered=prepared.num_filtered,
         serving=serving_entry,
         shared_contents=dict(shared_contents),
+        num_missing=dict(sorted(num_missing.items())),
         seed=survey.recipe.seed,
         versions=survey.parts.versions,
         splits=splits,

@@ -15,6 +15,7 @@ from ..schemas.features import (
     TensorForm,
     WireColumn,
     features_to_json,
+    mask_name,
     side_columns,
     tensor_form,
     wire_columns,
@@ -64,6 +65,12 @@ def sections(
         **_tensor_facts(features),
         "rotated": bool(rotated_images),
         "layout_numbers": bool(layout) and bool(_tensors(features)),
+        "masked": any(mask_name(name, feature) for name, feature in features.items()),
+        "masked_lists": any(
+            mask_name(name, feature) and _is_plain_list(name, feature)
+            for name, feature in features.items()
+        ),
+        "masked_label": label is not None and mask_name(label, features[label]) is not None,
         "layout_bytes": any(_tag(features[name]) != _INT64 for name in _tensors(features)),
     }
 
@@ -134,6 +141,12 @@ def _tensor_facts(features: Features) -> dict[str, bool]:
     }
 
 
+def _is_plain_list(name: str, feature: Feature) -> bool:
+    """Whether a tensor's values are the items of its list, which may be empty."""
+    column, form = _column(name, feature)
+    return bool(form.shape) and column.packed is None
+
+
 def _tensors(features: Features) -> list[str]:
     return [name for name, feature in _sorted(features) if not isinstance(feature, Image)]
 
@@ -170,6 +183,9 @@ def _described(name: str, feature: Feature) -> dict[str, object]:
         facts["packed"] = True
     if form.optional:
         facts |= {"optional": True} | ({} if form.shape else {"default": form.fill})
+    mask = mask_name(name, feature)
+    if mask is not None:
+        facts["present"] = mask
     said = _json(name, feature)
     if isinstance(feature, Sequence):
         of = said["of"]

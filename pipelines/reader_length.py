@@ -25,7 +25,10 @@ _MOVES = (
     ("_each_image", "_parse", "_pixels", "_nest"),
 )
 """What may move: the first that makes the reader short enough does."""
-_WITH = {"_parse": ("_tensor", "_ragged"), "_each_image": ("_decode", "_upright")}
+_WITH = {
+    "_parse": ("_lists_present", "_tensor", "_ragged"),
+    "_each_image": ("_decode", "_upright"),
+}
 """Functions that are called by one alone, and move with it."""
 _COPIED = {
     "_parse": ("SIDES",),

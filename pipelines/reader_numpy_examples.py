@@ -77,6 +77,8 @@ class Parser:
                 values[name] = _tensor(feature, lists.get(name), lists.get(f"{name}/shape"))
             except ValueError as error:
                 raise ValueError(f"feature {name!r}: {error}") from None
+            if "present" in feature:
+                values[feature["present"]] = np.bool_(name in lists)
             if f"{name}/rate" in self._sides.get(name, ()):
                 values[f"{name}/rate"] = _one(f"{name}/rate", lists)
         for name in reversed(self._structs):  # inner ones first

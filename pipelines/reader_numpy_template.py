@@ -43,7 +43,13 @@ FEATURES: dict[str, dict[str, Any]] = {
     "photo": {"kind": "image", "height": None, "width": None, "channels": 3, "storage": "encoded"},
     "scan": {"kind": "image", "height": None, "width": None, "channels": 1, "storage": "raw"},
     "sound": {"kind": "audio", "dtype": "int16", "shape": [None], "packed": True, "rate": None},
-    "words": {"kind": "tensor", "dtype": "string", "shape": [None], "optional": True},
+    "words": {
+        "kind": "tensor",
+        "dtype": "string",
+        "shape": [None],
+        "optional": True,
+        "present": "words_present",
+    },
 }
 SIDES: dict[str, list[str]] = {"scan": ["scan/height", "scan/width"], "sound": ["sound/rate"]}
 STRUCTS: list[str] = ["at"]
@@ -135,8 +141,9 @@ class Records(_Split):
     NumPy scalars, all else arrays ``dtype[*shape]`` of the record's own shape (object arrays of
     bytes where the dtype is string). Sounds are float32 in [-1, 1]; where rates differ,
     ``<name>/rate`` gives each one's, in Hz. bfloat16, which NumPy has not, is float32. Where there
-    is no value: the default in ``FEATURES``, or length zero. The fields of a struct stand in a
-    dict of their own. Arrays are the caller's to change.
+    is no value: the default in ``FEATURES``, or length zero; beside a feature that has a mask,
+    ``<name>_present`` says whether there is one. The fields of a struct stand in a dict of their
+    own. Arrays are the caller's to change.
     """
 
     _in_any_order = True

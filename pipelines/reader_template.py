@@ -33,10 +33,23 @@ FEATURES: dict[str, dict[str, Any]] = {
     "image": {"kind": "image", "height": 8, "width": 8, "channels": 3, "storage": "raw"},
     "label": {"kind": "class_label", "dtype": "int64", "names": CLASS_NAMES},
     "photo": {"kind": "image", "height": None, "width": None, "channels": 3, "storage": "encoded"},
+    "rooms": {
+        "kind": "scalar",
+        "dtype": "int64",
+        "optional": True,
+        "default": 0,
+        "present": "rooms_present",
+    },
     "scan": {"kind": "image", "height": None, "width": None, "channels": 1, "storage": "raw"},
     "sound": {"kind": "audio", "dtype": "int16", "shape": [None], "packed": True, "rate": None},
     "weight": {"kind": "scalar", "dtype": "float64", "packed": True, "default": float("nan")},
-    "words": {"kind": "tensor", "dtype": "string", "shape": [None], "optional": True},
+    "words": {
+        "kind": "tensor",
+        "dtype": "string",
+        "shape": [None],
+        "optional": True,
+        "present": "words_present",
+    },
 }
 SIDES: dict[str, list[str]] = {
     "photo": ["photo/orientation"],
@@ -156,6 +169,9 @@ def dataset(
         Dicts by feature name: images ``uint8[batch, height, width, channels]``, all else
         ``dtype[batch, *shape]``, as ``tf.RaggedTensor`` where a dimension is None. Where there is
         no value: the default in ``FEATURES``, or a list of length zero.
+        # [if masked]
+        ``<name>_present``, bool[batch], says where there is one, if nothing else does.
+        # [end]
         # [if audio]
         Sounds are float32 in [-1, 1]; where rates differ, ``<name>/rate`` gives each one's, in Hz.
         # [end]
@@ -368,6 +384,10 @@ def _parser(
     if as_supervised:
         raise ValueError(f"as_supervised=True needs a label, and {NAME} has none: take the dict.")
     # [end]
+    # [if unlabelled]
+    if as_supervised:
+        raise ValueError(f"as_supervised=True: some examples have no {LABEL!r}. Take the dict.")
+    # [end]
     wanted = {*(FEATURES if columns is None else columns), *([LABEL] if as_supervised else [])}
     if isinstance(columns, str) or not wanted or not wanted <= {*FEATURES}:
         raise ValueError(f"columns={columns!r} must be a list of some of {', '.join(FEATURES)}.")
@@ -419,6 +439,10 @@ def _parser(
             if scale is not None:
                 values[name] *= tf.cast(scale, kind)
         # [end]
+        # [if masked_label]
+        if as_supervised:  # no label is missing
+            values.pop(FEATURES[str(LABEL)]["present"])
+        # [end]
         # [if flat]
         if not as_supervised:
             return values
@@ -440,6 +464,9 @@ def _parser(
 def _parse(serialized: Any, features: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """A batch of examples by ``tf.io.parse_example``; images as their bytes."""
     columns: dict[str, Any] = {}
+    # [if masked]
+    fills: dict[str, Any] = {}
+    # [end]
     for name, feature in features.items():
         shape, dtype = feature.get("shape", []), feature.get("dtype", "string")
         stored = {"string": tf.string, "float32": tf.float32}.get(dtype, tf.int64)
@@ -464,6 +491,11 @@ def _parse(serialized: Any, features: dict[str, dict[str, Any]]) -> dict[str, An
         if None in shape:
             columns[name] = tf.io.RaggedFeature(stored, row_splits_dtype=tf.int64)
         # [end]
+        # [if masked]
+        if "present" in feature and None not in shape:  # the length says if it is there
+            columns[name] = tf.io.RaggedFeature(stored, row_splits_dtype=tf.int64)
+            fills[name] = default
+        # [end]
         # [if shapes]
         if feature.get("shape", []).count(None) > 1:
             columns[f"{name}/shape"] = tf.io.FixedLenFeature([len(feature["shape"])], tf.int64)
@@ -473,6 +505,17 @@ def _parse(serialized: Any, features: dict[str, dict[str, Any]]) -> dict[str, An
             columns[side] = tf.io.FixedLenFeature([], tf.int64)
         # [end]
     values: dict[str, Any] = tf.io.parse_example(serialized, columns)
+    # [if masked]
+    for name, fill in fills.items():
+        is_there = tf.ensure_shape(values[name].row_lengths() > 0, serialized.shape)
+        values[features[name]["present"]] = is_there
+        values[name] = values[name].to_tensor(fill, shape=[serialized.shape[0], 1])[:, 0]
+    # [end]
+    # [if masked_lists]
+    lists = [name for name in features if "present" in features[name] and name not in fills]
+    found = _lists_present(serialized, lists) if lists else []
+    values |= {features[name]["present"]: found[at] for at, name in enumerate(lists)}
+    # [end]
     # [if tensor]
     for name, feature in features.items():
         if feature["kind"] != "image":
@@ -481,6 +524,18 @@ def _parse(serialized: Any, features: dict[str, dict[str, Any]]) -> dict[str, An
     return values
 
 
+# [if masked_lists]
+def _lists_present(serialized: Any, names: list[str]) -> list[Any]:
+    """For each list, bool[batch]: whether it is there, which parsing does not tell from empty."""
+    part = functools.partial(tf.io.decode_proto, output_types=[tf.string])
+    (features,) = part(serialized, "tensorflow.Example", ["features"]).values
+    found = part(features[:, 0], "tensorflow.Features", ["feature"])
+    (keys,) = part(found.values[0], "tensorflow.Features.FeatureEntry", ["key"]).values
+    is_there = [tf.reduce_any(keys == name, axis=[1, 2]) for name in names]
+    return [tf.ensure_shape(one, serialized.shape) for one in is_there]
+
+
+# [end]
 # [if tensor]
 def _tensor(value: Any, feature: dict[str, Any], sizes: Any) -> Any:
     """A batch of one feature as ``dtype[batch, *shape]``, from the list that it is stored in.

@@ -406,7 +406,9 @@ def _show(arguments: argparse.Namespace, out: Output) -> int:
         if feature["kind"] == "image":
             shape = [feature["height"], feature["width"], feature["channels"]]
         told = [
-            key for key in ("unit", "rate", "default", "optional", "storage") if feature.get(key)
+            key
+            for key in ("unit", "rate", "default", "optional", "present", "storage")
+            if feature.get(key)
         ]
         notes = [f"{key} {feature[key]}" for key in told]
         if feature.get("names"):

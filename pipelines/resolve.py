@@ -24,6 +24,7 @@ from ..schemas.features import (
     Sequence,
     Tensor,
     TensorForm,
+    check_masks,
     flatten,
     is_encoded,
     is_optional,
@@ -66,6 +67,7 @@ def resolve_features(
         raw = _raw_features(recipe, inferred, declared)
         prepared = _hold_against(_after_steps(recipe, raw), declared)
     wire_columns(prepared)
+    check_masks(prepared)
     _check_divisible(recipe, prepared)
     named = dict.fromkeys([*recipe.structs, *structs])
     kept = [name for name in named if any(leaf.startswith(f"{name}.") for leaf in prepared)]
@@ -132,13 +134,18 @@ def _before_steps(inferred: Features, declared: Features) -> dict[str, Feature]:
             return found
         if isinstance(wanted, ClassLabel):
             found = wanted
-        if isinstance(wanted, Scalar) and isinstance(found, Scalar) and wanted.dtype == found.dtype:
-            found = dataclasses.replace(found, default=wanted.default)
+        if hasattr(wanted, "default") and _dtype_of(wanted) == _dtype_of(found):
+            found = dataclasses.replace(found, default=wanted.default)  # type: ignore[call-arg]
         if is_optional(wanted) or is_optional(inferred[name]):
             found = dataclasses.replace(found, optional=True)  # type: ignore[arg-type]
         return found
 
     return {name: choose(name, feature) for name, feature in inferred.items()}
+
+
+def _dtype_of(feature: Feature) -> str | None:
+    form = tensor_form(feature)
+    return None if form is None else form.dtype
 
 
 def _converted(raw: Features, prepared: Features, declared: Features) -> dict[str, Feature]:

@@ -266,6 +266,8 @@ class ShardInfo:
     """Of classes all that occur, of other labels the most frequent."""
     lengths: Mapping[str, Sequence[int]]
     """Of the lists in its first records, by feature: a sample."""
+    num_missing: Mapping[str, int]
+    """Records that lack a value, by feature that may be missing."""
     start_key: int
     stop_key: int
     index_files: Mapping[str, tuple[int, str]]

@@ -47,6 +47,7 @@ __all__ = [
     "Text",
     "Timestamp",
     "WireColumn",
+    "check_masks",
     "domain_of",
     "features_from_json",
     "features_to_json",
@@ -54,6 +55,7 @@ __all__ = [
     "is_encoded",
     "is_optional",
     "list_kind",
+    "mask_name",
     "presence_name",
     "side_columns",
     "side_names",
@@ -110,6 +112,32 @@ def is_optional(feature: Feature) -> bool:
     return form is not None and form.optional
 
 
+def mask_name(name: str, feature: Feature) -> str | None:
+    """What the reader calls the mask of a feature; None where it gives none.
+
+    >>> mask_name("age", Scalar("int64", optional=True))
+    'age_present'
+    """
+    form = tensor_form(feature)
+    return f"{name}_present" if form is not None and form.masked else None
+
+
+def check_masks(features: Features) -> None:
+    """Checks that no mask is called as a feature is, or as a struct that holds some.
+
+    Raises:
+        RecipeError: naming both.
+    """
+    for name, feature in features.items():
+        mask = mask_name(name, feature)
+        if mask is not None and any(f"{other}.".startswith(f"{mask}.") for other in features):
+            raise RecipeError(
+                f"Feature {name!r} may be missing, so that the reader gives {mask!r} beside it, "
+                "and there is a feature of that name already. Rename one of them, or state what "
+                f"to read where {name!r} is missing: default= of its type, or ss.tables.fill."
+            )
+
+
 def side_names(name: str, feature: Feature) -> tuple[str, ...]:
     """What goes with a feature in a step's record: side columns, whether it is there."""
     presence = (presence_name(name),) if is_optional(feature) else ()
@@ -147,7 +175,7 @@ def wire_columns(features: Features) -> tuple[WireColumn, ...]:
 def features_to_json(features: Features) -> dict[str, object]:
     """Features as plain JSON, names sorted; :func:`features_from_json` is its dual.
 
-    Limits that are not set are left out.
+    Limits that are not set are left out, and so are defaults, but for a Scalar's.
     """
     dumped = _ADAPTER.dump_python(dict(features), mode="json")
     return {name: _without_limits(dumped[name]) for name in sorted(dumped, key=str.encode)}
@@ -159,7 +187,8 @@ def _without_limits(value: object) -> object:
     return {
         key: _without_limits(item)
         for key, item in value.items()
-        if key not in _LIMITS or item != _LIMITS[key]
+        if (key not in _LIMITS or item != _LIMITS[key])
+        and not (key == "default" and item is None and value.get("kind") != "scalar")
     }
 
 

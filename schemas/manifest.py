@@ -127,6 +127,8 @@ class Manifest(pydantic.BaseModel):
     """None where records are stored as they are."""
     shared_contents: dict[str, _Count] = {}
     """How many equal contents stand in several splits, by the names of these: ``"train, test"``."""
+    num_missing: dict[str, _Count] = {}
+    """Examples that lack a value, by feature; of all that may be missing."""
     seed: int
     versions: dict[str, str]
     """Of snapshard, Python and the libraries that shape the bytes."""

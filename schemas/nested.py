@@ -25,6 +25,7 @@ from .values import (
     TensorForm,
     Text,
     Timestamp,
+    masked,
 )
 
 Item = Annotated[
@@ -38,11 +39,13 @@ class Sequence(TensorFeature):
 
     ``of`` is a Scalar, ClassLabel, Text or Timestamp, or a Tensor of fixed shape (vectors). A
     sequence of a struct is a struct of sequences: write it so. Where an ``optional`` one is
-    missing, the reader gives one of length zero.
+    missing, the reader gives one of length zero and a mask, ``<name>_present``; with
+    ``default=()`` no mask.
     """
 
     of: Item
     optional: bool = False
+    default: tuple[()] | None = None
     kind: Literal["sequence"] = "sequence"
 
     def __post_init__(self) -> None:
@@ -61,9 +64,13 @@ class Sequence(TensorFeature):
     def form(self) -> TensorForm:
         """As a tensor."""
         item = self.of.form
-        fill = "" if item.dtype == "string" else 0
+        shape = (None, *item.shape)
         return TensorForm(
-            dtype=item.dtype, shape=(None, *item.shape), optional=self.optional, fill=fill
+            dtype=item.dtype,
+            shape=shape,
+            optional=self.optional,
+            fill="" if item.dtype == "string" else 0,
+            masked=masked(item.dtype, shape, optional=self.optional, default=self.default),
         )
 
 

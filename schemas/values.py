@@ -19,6 +19,9 @@ from .wire import FLOATS, Dtype, WireColumn, tensor_columns
 
 Value = bool | int | float | str
 
+NOT_A_TIME = -(2**63)
+"""NumPy's NaT."""
+
 _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {"bool": (bool,), "string": (str,)} | {
     dtype: (float, int) for dtype in FLOATS
 }
@@ -51,10 +54,21 @@ class TensorForm:
     optional: bool = False
     fill: Value = 0
     """What steps and the reader put where an optional scalar is missing."""
+    masked: bool = False
+    """Whether the reader says beside the values where they are missing: see :func:`masked`."""
 
     def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
         """The stored columns of a tensor called ``name``."""
         return tensor_columns(name, self.dtype, self.shape, optional=self.optional)
+
+
+def masked(dtype: str, shape: tuple[int | None, ...], *, optional: bool, default: object) -> bool:
+    """Whether the reader gives a mask of a feature, ``<name>_present``.
+
+    It does where a feature may be missing and nothing in its values shows that: no ``default``
+    was stated, and it is not a single float, which is NaN where it is missing.
+    """
+    return optional and default is None and (bool(shape) or dtype not in FLOATS)
 
 
 class TensorFeature(abc.ABC):
@@ -140,22 +154,39 @@ class _Bounded(TensorFeature, Domain):
 class ClassLabel(TensorFeature):
     """A class, stored as an int64: the index of its name in ``names``.
 
-    An ``optional`` class may be missing: absent from the Example, -1 in the reader.
+    An ``optional`` class may be missing: absent from the Example. The reader then gives -1 and a
+    mask, ``<name>_present``; with ``default`` (a name, its index, or -1) that class and no mask.
     """
 
     names: tuple[str, ...]
     optional: bool = False
+    default: str | int | None = None
     kind: Literal["class_label"] = "class_label"
 
     def __post_init__(self) -> None:
-        """Checks that names are unique."""
+        """Checks that names are unique, and that the default is one of them."""
         if len(set(self.names)) != len(self.names):
             raise ValueError("class names must be unique")
+        default = self.default
+        if isinstance(default, str) and default not in self.names:
+            raise ValueError(f"default={default!r} is not one of the names")
+        if isinstance(default, int) and not -1 <= default < len(self.names):
+            raise ValueError(f"default={default!r} must be a name, its index, or -1")
 
     @property
     def form(self) -> TensorForm:
         """As a tensor."""
-        return TensorForm(dtype="int64", optional=self.optional, fill=-1 if self.optional else 0)
+        fill: str | int | None = self.default
+        if isinstance(fill, str):
+            fill = self.names.index(fill)
+        if fill is None:
+            fill = -1 if self.optional else 0
+        return TensorForm(
+            dtype="int64",
+            optional=self.optional,
+            fill=fill,
+            masked=masked("int64", (), optional=self.optional, default=self.default),
+        )
 
 
 @config_class
@@ -163,8 +194,9 @@ class Scalar(_Bounded):
     """One number, bool or string (UTF-8 or any bytes).
 
     ``optional`` scalars may be missing: absent from the Example, sparse in a
-    ``preprocessing_fn``, ``default`` in the reader (where none is given: 0, False, the empty
-    string, and NaN for floats, which a loss does not overlook).
+    ``preprocessing_fn``. The reader then gives ``default``. Without one it gives NaN for floats,
+    which a loss does not overlook, and for all else 0, False or the empty string with a mask
+    beside it, ``<name>_present``.
 
     ``min``, ``max``, ``values`` (an enumeration), ``finite`` (neither NaN nor infinite) and
     ``max_length`` (bytes of a string) say what a value may be; others are rejected.
@@ -207,7 +239,12 @@ class Scalar(_Bounded):
     @property
     def form(self) -> TensorForm:
         """As a tensor."""
-        return TensorForm(dtype=self.dtype, optional=self.optional, fill=self.fill)
+        return TensorForm(
+            dtype=self.dtype,
+            optional=self.optional,
+            fill=self.fill,
+            masked=masked(self.dtype, (), optional=self.optional, default=self.default),
+        )
 
 
 @config_class
@@ -217,7 +254,8 @@ class Tensor(_Bounded):
     Values lie row-major in one list, or packed in one byte string: see ``schemas.wire``. With
     two and more varying dimensions, ``<name>/shape`` stands beside it. The reader gives varying
     dimensions as ``tf.RaggedTensor``. Only a tensor whose first dimension alone varies may be
-    ``optional``: where it is missing, the reader gives none of length zero.
+    ``optional``: where it is missing, the reader gives one of length zero and a mask,
+    ``<name>_present``; with ``default=()`` no mask.
 
     ``unit`` makes integers times, durations or times of day: so many s, ms, us or ns, times since
     1970-01-01T00:00:00 UTC.
@@ -227,6 +265,7 @@ class Tensor(_Bounded):
     shape: tuple[int | None, ...]
     optional: bool = False
     unit: TimeUnit | None = None
+    default: tuple[()] | None = None
     kind: Literal["tensor"] = "tensor"
 
     def __post_init__(self) -> None:
@@ -246,15 +285,21 @@ class Tensor(_Bounded):
             shape=self.shape,
             optional=self.optional,
             fill="" if self.dtype == "string" else 0,
+            masked=masked(self.dtype, self.shape, optional=self.optional, default=self.default),
         )
 
 
 @config_class
 class Text(TensorFeature):
-    """Text, valid UTF-8, of at most ``max_length`` characters; the reader gives a string."""
+    """Text, valid UTF-8, of at most ``max_length`` characters; the reader gives a string.
+
+    Where an ``optional`` one is missing, the reader gives ``default``; without one, the empty
+    string and a mask, ``<name>_present``.
+    """
 
     max_length: Annotated[int, pydantic.Field(ge=0)] | None = None
     optional: bool = False
+    default: str | None = None
     kind: Literal["text"] = "text"
 
     @property
@@ -265,25 +310,37 @@ class Text(TensorFeature):
     @property
     def form(self) -> TensorForm:
         """As a tensor."""
-        return TensorForm(dtype="string", optional=self.optional, fill="")
+        return TensorForm(
+            dtype="string",
+            optional=self.optional,
+            fill=self.default or "",
+            masked=masked("string", (), optional=self.optional, default=self.default),
+        )
 
 
 @config_class
 class Timestamp(TensorFeature):
     """A point in time: int64, so many ``unit`` since 1970-01-01T00:00:00 UTC.
 
-    Times of a finer unit are rejected and not rounded, unless they come out even. Where it is
-    missing, the reader gives the smallest int64 (NumPy's NaT).
+    Times of a finer unit are rejected and not rounded, unless they come out even. Where an
+    ``optional`` one is missing, the reader gives the smallest int64 (NumPy's NaT) and a mask,
+    ``<name>_present``; with ``default``, a number of units, that and no mask.
     """
 
     unit: TimeUnit = "us"
     optional: bool = False
+    default: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63)] | None = None
     kind: Literal["timestamp"] = "timestamp"
 
     @property
     def form(self) -> TensorForm:
         """As a tensor."""
-        return TensorForm(dtype="int64", optional=self.optional, fill=-(2**63))
+        return TensorForm(
+            dtype="int64",
+            optional=self.optional,
+            fill=NOT_A_TIME if self.default is None else self.default,
+            masked=masked("int64", (), optional=self.optional, default=self.default),
+        )
 
 
 @config_class

@@ -40,6 +40,7 @@ from ..schemas.features import (
     Scalar,
     Tensor,
     WireColumn,
+    check_masks,
     tensor_form,
     wire_columns,
 )
@@ -171,6 +172,7 @@ def features_of_outputs(
                 "sparse or ragged one of two dimensions. Flatten it, or return its parts."
             )
     wire_columns(features)
+    check_masks(features)
     return features
 
 

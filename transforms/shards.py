@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ..schemas.blocks import ShardInfo, ShardPlan, SplitPlan
 from ..schemas.errors import DamagedWorkError, StorageError
-from ..schemas.features import ClassLabel, Features
+from ..schemas.features import ClassLabel, Features, is_optional
 from ..schemas.naming import ShardName, Workspace, join
 from ..schemas.shards import Compression
 from . import storage
@@ -146,6 +146,14 @@ class _Noted:
     """Batch by batch; none where the label is no class."""
     lengths: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     """Of the lists in the first records, by feature."""
+    num_missing: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Records that lack a value, by feature."""
+
+    def count_missing(self, columns: pa.RecordBatch, features: Features) -> None:
+        """Counts the records without a value of each feature that may be missing."""
+        for name, feature in features.items():
+            if is_optional(feature):
+                self.num_missing[name] += columns.column(name).null_count
 
     def measure(self, columns: pa.RecordBatch, features: Features, *, up_to: int) -> None:
         """Notes the lengths of lists until those of ``up_to`` records are known."""
@@ -239,6 +247,7 @@ class ShardWriter:
                 else most_frequent(noted.labels)
             ),
             lengths=noted.lengths,
+            num_missing=dict(sorted(noted.num_missing.items())),
             start_key=shard.start_key,
             stop_key=shard.stop_key,
             index_files={
@@ -274,6 +283,7 @@ class ShardWriter:
                 noted.labels.update(count_labels(columns.column(settings.label), label))
             if settings.has_classes:
                 noted.classes.append(class_codes(columns.column(settings.label)))
+            noted.count_missing(columns, settings.final)
             noted.measure(
                 columns, settings.final, up_to=math.ceil(SAMPLE_RECORDS / shard.num_shards)
             )
@@ -343,7 +353,7 @@ def missing_shards(settings: ShardSettings, names: Sequence[ShardName]) -> list[
 
 
 def _what(settings: ShardSettings, name: ShardName) -> str:
-    return f"shard-2 {settings.fingerprint} {name}"
+    return f"shard-3 {settings.fingerprint} {name}"
 
 
 def _sha256_of(url: str) -> str | None:

@@ -91,9 +91,7 @@ class Fill:
             raise RecipeError(
                 f"prepare: {self!r}: {self.name!r} is {written(feature)}, without NaN."
             )
-        if isinstance(feature, Scalar):
-            feature = dataclasses.replace(feature, optional=False, default=None)
-        return {**features, self.name: dataclasses.replace(feature, optional=False)}
+        return {**features, self.name: dataclasses.replace(feature, optional=False, default=None)}
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
         """Puts the value where there is none."""

@@ -122,7 +122,9 @@ def of_dtype(feature: Value, dtype: Any) -> Feature:
     if isinstance(feature, Sequence):
         return dataclasses.replace(feature, of=of_dtype(feature.of, dtype))  # type: ignore[arg-type]
     if isinstance(feature, Tensor):
-        return Tensor(dtype, feature.shape, optional=feature.optional)
+        return dataclasses.replace(
+            Tensor(dtype, feature.shape), optional=feature.optional, default=feature.default
+        )
     return Scalar(dtype, optional=feature.optional)
 
 
