@@ -158,6 +158,7 @@ def build(
         print(json.dumps(_json_facts(snapshot)))
         return
     terminal.show_splits(snapshot.manifest)
+    _show_missing(snapshot)
     _show_rejects(snapshot)
     _show_leaks(snapshot)
     terminal.say(f"{'already built' if snapshot.cached else 'built'}: {snapshot.path}")
@@ -287,6 +288,10 @@ def plan(
     )
     before = " before preprocessing_fn" if recipe.preprocessing_fn or recipe.transform_from else ""
     terminal.show_features(found.features, f"features{before}")
+    sampled = f"in {terminal.human_count(found.num_sampled, 'sampled records')}"
+    terminal.show_missing(
+        found.features, found.num_missing, label=found.label, where=sampled + before
+    )
     if found.class_counts:
         terminal.show_counts("files by class", found.class_counts)
     terminal.show_splits_to_come(found.splits)
@@ -327,6 +332,7 @@ def inspect(snapshot: SnapshotPath) -> None:
         f"{terminal.human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )
+    _show_missing(found)
     _show_rejects(found)
     _show_leaks(found)
     _show_serving(found)
@@ -659,11 +665,22 @@ def _json_facts(snapshot: Snapshot) -> dict[str, Any]:
         "cached": snapshot.cached,
         "num_rejects": manifest.num_rejects,
         "num_filtered": manifest.num_filtered,
+        "num_missing": manifest.num_missing,
         "shared_contents": manifest.shared_contents,
         "splits": {
             name: {"num_examples": split.num_examples} for name, split in manifest.splits.items()
         },
     }
+
+
+def _show_missing(snapshot: Snapshot) -> None:
+    from . import terminal
+
+    manifest = snapshot.manifest
+    counts = {name: number for name, number in manifest.num_missing.items() if number}
+    total = sum(split.num_examples for split in manifest.splits.values())
+    where = f"in {terminal.human_count(total, 'examples')}"
+    terminal.show_missing(manifest.features, counts, label=manifest.label, where=where)
 
 
 def _show_rejects(snapshot: Snapshot) -> None:

@@ -36,8 +36,8 @@ from .schemas.features import (
     Feature,
     Features,
     Image,
-    Scalar,
     Timestamp,
+    mask_name,
     tensor_form,
 )
 from .schemas.manifest import Manifest
@@ -297,6 +297,35 @@ def show_features(features: Features, title: str = "features") -> None:
     show_table(title, ("name", "type"), rows)
 
 
+def show_missing(
+    features: Features, counts: Mapping[str, int], *, label: str | None, where: str
+) -> None:
+    """Prints which features lack how many values, and what the reader gives there."""
+    rows = []
+    for name, number in counts.items():
+        form = tensor_form(features[name])
+        assert form is not None
+        mask = mask_name(name, features[name])
+        if mask is not None:
+            given = f"mask: {mask} is False"
+        elif form.shape:
+            given = "an empty list"
+        else:
+            given = "NaN" if form.fill != form.fill else f"{form.fill!r}, as its default= says"
+        rows.append((name, number, given))
+    if not rows:
+        return
+    show_table(f"missing values {where}", ("feature", "missing", "in the reader"), rows)
+    if any(mask_name(name, features[name]) for name in counts):
+        say("ss.tables.fill, or default= of its type, puts a value there instead of a mask")
+    if label is not None and counts.get(label) and mask_name(label, features[label]):
+        show_warning(
+            f"{counts[label]:,} examples have no label {label!r}, so the reader will refuse "
+            "as_supervised=True. Fill it, drop such records (ss.tables.missing, then "
+            "ss.records.filter), or declare it without optional=True, which rejects them."
+        )
+
+
 def show_counts(title: str, counts: Mapping[str, int]) -> None:
     """Prints how often each name occurs, in a line, cut where there are many."""
     listed = ", ".join(f"{_cell(name)}: {counts[name]:,}" for name in sorted(counts))
@@ -306,6 +335,7 @@ def show_counts(title: str, counts: Mapping[str, int]) -> None:
 def describe_feature(feature: Feature) -> str:
     """What a feature holds, in a line.
 
+    >>> from snapshard.schemas.features import Scalar
     >>> describe_feature(Image(height=64, width=64))
     'image, uint8[64, 64, 3]'
     >>> describe_feature(Scalar("float32", optional=True))
@@ -329,8 +359,9 @@ def describe_feature(feature: Feature) -> str:
     if isinstance(feature, Timestamp):
         text += f" {feature.unit}"
     missing = ", may be missing" if form.optional else ""
-    if isinstance(feature, Scalar) and feature.default is not None:
-        missing += f", then {feature.default!r}"
+    default = getattr(feature, "default", None)
+    if default is not None:
+        missing += f", then {default!r}"
     return text + missing
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..schemas.blocks import Block, FileRange, ImageFacts, KeySpan
 from ..schemas.errors import Reject
-from ..schemas.features import ClassLabel, Features
+from ..schemas.features import ClassLabel, Features, is_optional
 from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
 from ..schemas.recipe import NumbersRecords, Recipe
@@ -34,7 +34,7 @@ from ..transforms.tfrecord import FRAME_BYTES
 from .block_runs import PrepareConfig, RunMaker
 from .preparing import first_config, next_config
 from .run_files import RunFiles, merge_image_facts
-from .stages import needs_time_ends
+from .stages import label_of, needs_time_ends
 from .staging import carry, refuse_optimized_python
 from .survey import Survey, survey
 from .time_ends import find_time_ends
@@ -59,6 +59,7 @@ class Forecast:
 
     Attributes:
         features: The prepared records' features.
+        label: The one to predict, if there is one.
         num_files: How many files hold records.
         input_bytes: Of all these files.
         num_skipped: How many files are no records' files, by reason.
@@ -66,11 +67,14 @@ class Forecast:
         num_examples: An estimate, as are the next two.
         example_bytes: Mean bytes of an example in a shard, its framing included.
         splits: What becomes of each split.
+        num_missing: Sampled records that lack a value, by feature that may be missing.
+        num_sampled: How many records were sampled.
         free_memory_bytes: What this machine has free now.
         warnings: What a build would trip over, or its user.
     """
 
     features: Features
+    label: str | None
     num_files: int
     input_bytes: int
     num_skipped: Mapping[str, int]
@@ -78,6 +82,8 @@ class Forecast:
     num_examples: int
     example_bytes: float
     splits: tuple[SplitForecast, ...]
+    num_missing: Mapping[str, int]
+    num_sampled: int
     free_memory_bytes: int
     warnings: tuple[str, ...]
 
@@ -103,6 +109,7 @@ class _Sample:
     scale: float
     """How many records each of the sample stands for."""
     image_facts: Mapping[str, ImageFacts]
+    num_missing: Mapping[str, int]
 
     @property
     def num_all(self) -> int:
@@ -132,6 +139,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
     num_examples = sample.num_all if limit is None else min(sample.num_all, limit)
     return Forecast(
         features=found.features.prepared,
+        label=label_of(found.recipe, found.features.prepared),
         num_files=len(found.inventory.files),
         input_bytes=found.inventory.num_bytes,
         num_skipped=found.inventory.num_skipped,
@@ -139,6 +147,8 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         num_examples=num_examples,
         example_bytes=sample.record_bytes,
         splits=_splits(recipe, num_examples=num_examples, example_bytes=sample.record_bytes),
+        num_missing=sample.num_missing,
+        num_sampled=sample.num_records,
         free_memory_bytes=psutil.virtual_memory().available,
         warnings=tuple(_warnings(found, sample, num_examples=num_examples)),
     )
@@ -187,6 +197,11 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
         rejects=[reject for reject in dropped.rejects if reject.stage != "inventory"],
         scale=scale,
         image_facts=facts,
+        num_missing={
+            name: sum(records.column(name).null_count for records in batches)
+            for name, feature in found.features.prepared.items()
+            if is_optional(feature)
+        },
     )
 
 

@@ -231,12 +231,22 @@ def steps(split: str, batch_size: int, **arguments: Any) -> int:
 
 # [if serving]
 def preprocess(root: str | os.PathLike[str] | None = None) -> Any:
-    """What was done to the raw records, as a function of batches of raw inputs by their names."""
+    """What was done to the raw records, as a function of batches of raw inputs by their names.
+
+    An input that may be missing is NaN where it is, or left out.
+    """
     try:
         model = tf.saved_model.load(f"{_folder(root)}/serving")
     except (RuntimeError, OSError, tf.errors.OpError) as error:  # no such operation, or folder
         raise ValueError(f"TensorFlow {tf.__version__} cannot load the model: {error}") from None
-    return model.signatures["serving_default"]
+    signature = model.signatures["serving_default"]
+    specs = signature.structured_input_signature[1].items()
+
+    def prepared(**inputs: Any) -> dict[str, Any]:
+        empty = {name: tf.zeros([0, *(n or 0 for n in s.shape[1:])], s.dtype) for name, s in specs}
+        return dict(signature(**empty | inputs))
+
+    return prepared
 
 
 # [end]

@@ -158,7 +158,13 @@ def _converted(raw: Features, prepared: Features, declared: Features) -> dict[st
         wanted = declared.get(name)
         if wanted is None or prepared.get(name) != found or _fits(found, wanted):
             return found
-        return _bare(wanted) if _can_be_read_as(found, wanted) else found
+        if not _can_be_read_as(found, wanted):
+            return found
+        if is_optional(wanted) or (is_optional(found) and hasattr(wanted, "optional")):
+            return dataclasses.replace(  # type: ignore[call-arg]
+                _bare(wanted), optional=True, default=getattr(wanted, "default", None)
+            )
+        return _bare(wanted)
 
     return {name: choose(name, feature) for name, feature in raw.items()}
 

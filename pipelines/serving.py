@@ -47,7 +47,7 @@ def put_serving(
     if not survey.recipe.prepare and settings.graph is None:
         return None, {}
     plan = plan_serving(survey.recipe, survey.features.raw)
-    inputs: list[str] = []
+    inputs: dict[str, bool] = {}
     files: dict[str, FileEntry] = {}
     if plan.steps or settings.graph is not None:
         with storage.scratch_folder(settings.workspace.root) as scratch:
@@ -68,7 +68,12 @@ def put_serving(
                 files[path] = file_entry(content)
     if not inputs and not plan.obstacles:
         return None, {}
-    return ServingEntry(inputs=inputs, left_out=list(plan.obstacles)), files
+    entry = ServingEntry(
+        inputs=sorted(inputs),
+        optional_inputs=sorted(name for name, optional in inputs.items() if optional),
+        left_out=list(plan.obstacles),
+    )
+    return entry, files
 
 
 def plan_serving(recipe: Recipe, raw: Features) -> ServingPlan:
@@ -106,7 +111,7 @@ def export_serving(
     label: str | None,
     graph: str | None,
     folder: str,
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], dict[str, bool]]:
     """Writes the SavedModel: the same preparation gives the same bytes.
 
     Args:
@@ -118,7 +123,8 @@ def export_serving(
         folder: Where to: a local folder, which must not exist; one beside it is scratch.
 
     Returns:
-        The files' names, relative to the folder, and the names of the model's inputs.
+        The files' names, relative to the folder, and the model's inputs: whether each may be left
+        out of a request.
     """
     import tensorflow as tf
 
@@ -142,6 +148,26 @@ def export_serving(
             transform=transform,
         )
         tf.saved_model.save(model, folder, signatures={"serving_default": model.signature})
-    canonicalize_serving(os.path.join(folder, "saved_model.pb"))
+    path = os.path.join(folder, "saved_model.pb")
+    _let_leave_out(path, [name for name, optional in inputs.items() if optional])
+    canonicalize_serving(path)
     os.remove(os.path.join(folder, "fingerprint.pb"))
     return sorted(walk(folder)), inputs
+
+
+def _let_leave_out(path: str, names: list[str]) -> None:
+    """Gives inputs of a SavedModel's signature a default of length zero, which servers fill in."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    with open(path, "rb") as file:
+        model = saved_model_pb2.SavedModel.FromString(file.read())
+    for graph in model.meta_graphs:
+        signature = graph.signature_def["serving_default"]
+        for name in names:
+            info, default = signature.inputs[name], signature.defaults[name]
+            default.dtype = info.dtype
+            default.tensor_shape.CopyFrom(info.tensor_shape)
+            for dim in default.tensor_shape.dim:
+                dim.size = max(dim.size, 0)
+    with open(path, "wb") as file:
+        file.write(model.SerializeToString(deterministic=True))

@@ -100,6 +100,8 @@ class ServingEntry(pydantic.BaseModel):
 
     inputs: list[str]
     """Arguments of its signature; none where nothing could be exported."""
+    optional_inputs: list[str] = []
+    """Those that a request may leave out."""
     left_out: list[str]
     """Steps that the model does not hold, and why: the caller does them first."""
 

@@ -155,8 +155,12 @@ class Lab:
         return held
 
     def rows_back(self, snapshot: ss.Snapshot, **options: Any) -> dict[str, dict[str, Any]]:
-        """Record id -> plain values through the emitted reader, fields by their dotted names."""
+        """Record id -> plain values through the emitted reader, fields by their dotted names.
+
+        Masks are held against what is given where they are False, and left out.
+        """
         reader = snapshot.reader()
+        masked = {n: f["present"] for n, f in reader.FEATURES.items() if "present" in f}
         rows: dict[str, dict[str, Any]] = {}
         for split, entry in snapshot.manifest.splits.items():
             ids = [i for shard in entry.shards for i in self.index_ids(snapshot, shard.file)]
@@ -167,6 +171,11 @@ class Lab:
                     columns.setdefault(name, []).extend(
                         value.tolist() if hasattr(value, "tolist") else value for value in plain
                     )
+            for name, mask in masked.items():
+                for value, there in zip(columns[name], columns.pop(mask), strict=True):
+                    fill = reader.FEATURES[name].get("default", [])
+                    fill = fill.encode() if isinstance(fill, str) else fill
+                    assert there or value == fill, name
             for row, record_id in enumerate(ids):
                 assert record_id not in rows
                 rows[record_id] = {name: values[row] for name, values in columns.items()}

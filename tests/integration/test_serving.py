@@ -60,6 +60,10 @@ def _scale(inputs: dict[str, Any]) -> dict[str, Any]:
         "age": tft.scale_to_z_score(tf.squeeze(age, 1)),
         "town": tft.compute_and_apply_vocabulary(inputs["town"]),
         "double": inputs["double"],
+        "rooms": tf.SparseTensor(
+            inputs["rooms"].indices, 2 * inputs["rooms"].values, inputs["rooms"].dense_shape
+        ),
+        "same": inputs["rooms"],
         "label": inputs["label"],
     }
 
@@ -70,6 +74,7 @@ def test_tables_with_a_preprocessing_fn(tmp_path: Path, lab: Any) -> None:
     rows: dict[str, Any] = {
         "age": [None if index % 7 == 0 else float(index) for index in range(60)],
         "town": [f"t{index % 5}" for index in range(60)],
+        "rooms": [None if index % 5 == 0 else index % 3 for index in range(60)],
         "double": [round(float(value), 6) for value in rng.normal(size=60)],
         "label": [index % 2 for index in range(60)],
     }
@@ -89,20 +94,26 @@ def test_tables_with_a_preprocessing_fn(tmp_path: Path, lab: Any) -> None:
     snapshot = ss.build(recipe, tmp_path / "out")
     serving = snapshot.manifest.serving
     assert serving is not None
-    assert (serving.inputs, serving.left_out) == (["age", "age_present", "double", "town"], [])
+    assert (serving.inputs, serving.left_out) == (["age", "double", "rooms", "town"], [])
+    assert serving.optional_inputs == ["age", "rooms"]
     held = lab.read_back(snapshot)
     with open(tmp_path / "t.csv", newline="") as file:
         content = file.read()
     order = [content[: int(key.partition("#")[2])].count("\n") - 1 for key in held.ids]
     served = _model(snapshot)(
-        age=tf.constant([rows["age"][row] or 0.0 for row in order]),
-        age_present=tf.constant([rows["age"][row] is not None for row in order]),
+        age=tf.constant([np.nan if (v := rows["age"][row]) is None else v for row in order]),
+        rooms=[np.nan if (v := rows["rooms"][row]) is None else v for row in order],
         town=tf.constant([rows["town"][row] for row in order]),
         double=tf.constant([rows["double"][row] for row in order], tf.float64),
     )
-    assert set(served) == {"age", "town", "double"}
+    masks = {"rooms_present", "same_present"}
+    assert set(served) == {"age", "town", "double", "rooms", "same", *masks}
+    assert set(served["rooms_present"].numpy()) == {True, False}
     for name, values in served.items():
         np.testing.assert_array_equal(values.numpy(), held.values[name], err_msg=name)
+    # Without the key, missing in every row.
+    (age,) = _model(snapshot)(town=["t1"], double=[0.5])["age"].numpy()
+    assert age in held.values["age"][[rows["age"][row] is None for row in order]]
 
 
 def test_what_cannot_be_exported_is_named(

@@ -15,7 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import snapshard as ss
-from snapshard.schemas.features import Dtype, Feature, Features, flatten, tensor_form
+from snapshard.schemas.features import (
+    Dtype,
+    Feature,
+    Features,
+    flatten,
+    mask_name,
+    tensor_form,
+)
 from snapshard.transforms.rows import encode_example
 from snapshard.transforms.tfrecord import write_tfrecord
 
@@ -53,6 +60,12 @@ def every_type() -> dict[str, Any]:
         "vectors maybe": ss.Tensor("float32", (None, 3), optional=True),
         "given": ss.Scalar("float64", optional=True, default=-1.5),
         "most": ss.Scalar("uint64", optional=True, default=2**64 - 1),
+        "class given": ss.ClassLabel(("a", "b"), optional=True, default="b"),
+        "no class": ss.ClassLabel(("a", "b"), optional=True, default=-1),
+        "text given": ss.Text(optional=True, default="none"),
+        "at given": ss.Timestamp(optional=True, default=0),
+        "ints given": ss.Sequence(ss.Scalar("int64"), optional=True, default=()),
+        "bytes given": ss.Tensor("uint8", (None, 2), optional=True, default=()),
     }
 
 
@@ -145,6 +158,12 @@ def expected(feature: Feature, value: Any) -> Any:
     return encoded(found) if form.dtype == "string" else found
 
 
+def masks_of(features: Features, record: Record) -> dict[str, bool]:
+    """The masks that the reader is to give of a record."""
+    masks = {mask_name(name, feature): name for name, feature in features.items()}
+    return {mask: record[name] is not None for mask, name in masks.items() if mask is not None}
+
+
 def encoded(value: Any) -> Any:
     if isinstance(value, list):
         return [encoded(item) for item in value]
@@ -168,7 +187,9 @@ def assert_each_came_back(
     batches: list[dict[str, Any]], records: list[Record], features: Features
 ) -> None:
     sides = {key for record in records for key in record if key.endswith("/rate")}
-    assert set(batches[0]) == set(features) | sides
+    masks = [masks_of(features, record) for record in records]
+    assert set(batches[0]) == {*features, *sides, *masks[0]}
+    records = [record | mask for record, mask in zip(records, masks, strict=True)]
     for name in batches[0]:
         found = [value for batch in batches for value in plain(batch[name])]
         wanted = [record[name] for record in records]
@@ -262,7 +283,9 @@ def test_structs_are_dicts(tmp_path: Path, write_snapshot: WriteSnapshot) -> Non
     batch = next(iter(reader.dataset("train", 3, shuffle=False)))
     assert set(batch) == {"a.b", "s"}
     assert set(batch["s"]) == {"boxes", "kind", "in"}
-    assert set(batch["s"]["in"]) == {"sound", "sound/rate", "text"}
+    assert set(batch["s"]["in"]) == {"sound", "sound/rate", "text", "text_present"}
+    there = [record["s.in.text"] is not None for record in records]
+    assert plain(batch["s"]["in"]["text_present"]) == there
     assert plain(batch["s"]["boxes"]) == [record["s.boxes"].tolist() for record in records]
     assert plain(batch["s"]["in"]["sound/rate"]) == [r["s.in.sound/rate"] for r in records]
     given_features, label = next(
@@ -305,7 +328,8 @@ dims = st.one_of(st.none(), st.integers(1, 3))
 def tensors(draw: st.DrawFn) -> ss.Tensor:
     shape = tuple(draw(st.lists(dims, max_size=4)))
     optional = shape[:1] == (None,) and None not in shape[1:] and draw(st.booleans())
-    return ss.Tensor(draw(st.sampled_from(DTYPES)), shape, optional=optional)
+    default = draw(st.sampled_from([None, ()]))
+    return ss.Tensor(draw(st.sampled_from(DTYPES)), shape, optional=optional, default=default)
 
 
 types_of_features = st.one_of(tensors(), st.sampled_from(list(EVERY.values())))

@@ -41,6 +41,7 @@ from .test_reader_every_type import (
     any_record,
     assert_same,
     expected,
+    masks_of,
     types_of_features,
 )
 
@@ -71,9 +72,11 @@ def assert_came_back(
 ) -> None:
     for value, record in zip(found, records, strict=True):
         sides = {key for key in record if key.endswith("/rate")}
-        assert set(value) == set(features) | sides
+        masks = masks_of(features, record)
+        assert set(value) == {*features, *sides, *masks}
+        assert all(type(value[name]) is np.bool_ for name in masks)
         for name, item in value.items():
-            wanted: Any = record[name]
+            wanted: Any = (record | masks)[name]
             if name in features:
                 wanted = expected(features[name], wanted)
                 form = tensor_form(features[name])

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from snapshard.pipelines.emit import ReaderFacts, emit_reader
-from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
+from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor, Text
 from snapshard.transforms.prepare.images import decode_pixels
 from snapshard.transforms.rows import encode_example
 
@@ -65,6 +65,7 @@ class TestValues:
             compression=compression,
         )
         batch = next(iter(reader.dataset("train", 2, shuffle=False)))
+        assert batch.pop("steps_present").numpy().tolist() == [True, False]
         assert set(batch) == set(features)
         types_ = {name: value.dtype for name, value in batch.items()}
         assert types_ == {name: tf.as_dtype(f.dtype) for name, f in features.items()}  # type: ignore[union-attr]
@@ -110,6 +111,9 @@ class TestValues:
             "text": [b""] * 2,
             "word": [b"none"] * 2,
             "there": [1, 2],
+            "whole_present": [False] * 2,
+            "no_present": [False] * 2,
+            "text_present": [False] * 2,
         }
         assert {name: feature.get("default") for name, feature in reader.FEATURES.items()} == {
             "real": pytest.approx(math.nan, nan_ok=True),
@@ -411,3 +415,133 @@ def test_the_layout_is_what_the_encoder_writes() -> None:
     exec(line, {}, values)
     (_, first, size), (_, second, _) = values["LAYOUT"]
     assert example == first + bytes(size) + second + b"\x01"
+
+
+MASKED: Features = {
+    "id": Scalar("int64"),
+    "label": ClassLabel(("a", "b", "c")),
+    "rooms": Scalar("int64", optional=True),
+    "name": Text(optional=True),
+    "steps": Tensor("int64", (None,), optional=True),
+    "bits": Tensor("uint8", (None,), optional=True),
+}
+
+
+def masked_rows(num: int) -> list[dict[str, Any]]:
+    rows = []
+    for i in range(num):
+        row: dict[str, Any] = {"id": i, "label": i % 3, "name": None, "rooms": None}
+        row |= {"rooms": i % 2 and 0} if i % 3 else {}
+        row |= {"name": b""} if i % 5 else {}
+        row["steps"] = None if i % 4 == 0 else [7] * (i % 6)
+        row["bits"] = None if i % 7 == 0 else np.zeros(i % 2, np.uint8)
+        rows.append(row)
+    return rows
+
+
+MASK_NAMES = {"rooms_present", "name_present", "steps_present", "bits_present"}
+
+
+class TestMasks:
+    """The reader says where values are missing, whatever options it is read with."""
+
+    @pytest.fixture
+    def reader(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> types.ModuleType:
+        rows = masked_rows(48)
+        encoded = [encode_example(row, MASKED) for row in rows]
+        return write_snapshot(tmp_path, MASKED, {"train": [encoded[:20], encoded[20:]]})
+
+    def check(self, batches: Any, *, names: set[str] = MASK_NAMES) -> int:
+        rows, num = masked_rows(48), 0
+        for batch in batches:
+            features = batch[0] if isinstance(batch, tuple) else batch
+            for name in names:
+                there = [rows[i][name.removesuffix("_present")] is not None for i in features["id"]]
+                assert features[name].dtype == tf.bool
+                assert features[name].numpy().tolist() == there, name
+            num += len(features["id"])
+        return num
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"seed": 3},
+            {"as_supervised": True},
+            {"pad": True},
+            {"bucket": "steps", "pad": True},
+            {"bucket": "bits", "seed": 1},
+            {"cache": "memory"},
+            {"cache": "decoded"},
+            {"shard": (0, 1)},
+            {"augment_batch": lambda batch, seeds: batch},
+            {"augment": lambda example, seed: example},
+        ],
+        ids=str,
+    )
+    def test_they_come_with_every_option(
+        self, reader: types.ModuleType, options: dict[str, Any]
+    ) -> None:
+        assert self.check(reader.dataset("train", 7, **options)) == 48
+
+    def test_they_have_static_shapes(self, reader: types.ModuleType) -> None:
+        spec = reader.dataset("train", 6, drop_remainder=True).element_spec
+        assert all(spec[name] == tf.TensorSpec([6], tf.bool) for name in MASK_NAMES)
+        assert spec["rooms"] == tf.TensorSpec([6], tf.int64)
+
+    def test_they_come_with_their_features(self, reader: types.ModuleType) -> None:
+        for column in ("rooms", "steps", "bits"):
+            batches = reader.dataset("train", 5, columns=["id", column])
+            assert set(batches.element_spec) == {"id", column, f"{column}_present"}
+            assert self.check(batches, names={f"{column}_present"}) == 48
+        assert set(reader.dataset("train", 5, columns=["id"]).element_spec) == {"id"}
+        features, _ = reader.dataset("train", 5, columns=["id"], as_supervised=True).element_spec
+        assert isinstance(features, tf.TensorSpec)
+        features, _ = reader.dataset("train", 5, columns=["rooms"], as_supervised=True).element_spec
+        assert set(features) == {"rooms", "rooms_present"}
+        with pytest.raises(ValueError, match="must be a list of some of"):
+            reader.dataset("train", 5, columns=["rooms_present"])
+
+    def test_windows_and_packed_rows(self, reader: types.ModuleType) -> None:
+        batches = reader.dataset("train", 5, columns=["id", "rooms", "steps"], windows=(2, 1))
+        names = {"rooms_present", "steps_present"}
+        assert self.check(batches, names=names) > 0
+        assert all(batch["steps_present"].numpy().all() for batch in batches)
+        packed = reader.dataset("train", 2, columns=["steps"], pack=8)
+        assert set(packed.element_spec) == {"steps", "steps_segment_ids", "steps_positions"}
+
+    def test_all_of_a_batch_is_missing(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        features: Features = {"steps": MASKED["steps"]}
+        encoded = [encode_example({"steps": None}, features)] * 3
+        reader = write_snapshot(tmp_path, features, {"train": [encoded]}, label=None)
+        (batch,) = reader.dataset("train", 4)
+        assert batch["steps_present"].numpy().tolist() == [False] * 3
+        assert batch["steps"].to_list() == [[]] * 3
+
+    @pytest.mark.parametrize(
+        "label",
+        [
+            ClassLabel(("a", "b"), optional=True),
+            Scalar("int64", optional=True),
+            Scalar("bool", optional=True),
+            Text(optional=True),
+        ],
+        ids=["class", "int64", "bool", "text"],
+    )
+    def test_a_missing_label_is_not_learned(
+        self, tmp_path: Path, label: Any, write_snapshot: WriteSnapshot
+    ) -> None:
+        features = {"id": Scalar("int64"), "y": label}
+        value: Any = "" if isinstance(label, Text) else 0
+        value = False if label == Scalar("bool", optional=True) else value
+        encoded = [encode_example({"id": i, "y": value}, features) for i in range(3)]
+        lacking = encode_example({"id": 3, "y": None}, features)
+        splits = {"train": [[*encoded, lacking]]}
+        reader = write_snapshot(tmp_path / "a", features, splits, label="y", missing_labels=1)
+        with pytest.raises(ValueError, match="some examples have no 'y'"):
+            reader.dataset("train", 4, as_supervised=True)
+        (batch,) = reader.dataset("train", 4, shuffle=False)
+        assert batch["y_present"].numpy().tolist() == [True] * 3 + [False]
+        reader = write_snapshot(tmp_path / "b", features, {"train": [encoded]}, label="y")
+        ((found, y),) = reader.dataset("train", 4, as_supervised=True)
+        assert found.shape == y.shape == (3,)

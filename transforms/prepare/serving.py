@@ -1,7 +1,12 @@
 """Serving: the steps on single records, and the transform graph after them, as one SavedModel.
 
 What a build does to a record, a server does to a request with the very same graph: raw bytes in,
-the features that the examples hold out. The label, which a request has not, is left out.
+what the reader gives out, masks included. The label, which a request has not, is left out.
+
+An input that may be missing may be left out of a request: its tensor then has a length of zero. In
+some rows of it, NaN marks what is missing: whole numbers, bools and classes come in as float64 for
+that. Times have NaT, the smallest int64. No string and no list can mark it; ``<name>_present``,
+which may be left out too, does.
 
 A module about TensorFlow: import it where it is used.
 """
@@ -20,16 +25,24 @@ from ...schemas.features import (
     Features,
     Image,
     TensorForm,
+    Timestamp,
     is_encoded,
     is_optional,
+    mask_name,
     presence_name,
     side_columns,
     tensor_form,
 )
+from ...schemas.values import NOT_A_TIME
+from ...schemas.wire import FLOATS
 from ..metadata import tensor_adapter_config
+from .casting import INTEGERS
 from .chain import Step, apply_steps
 from .exif import orientation_of
 from .lookup import holding_tables
+
+_EXACT = 2.0**53
+"""Up to here every whole number is a float64."""
 
 Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -43,7 +56,7 @@ def build_model(
     final: Features,
     kept: Mapping[str, str],
     transform: Transform | None,
-) -> tuple[Any, list[str]]:
+) -> tuple[Any, dict[str, bool]]:
     """The model: ``serve(**inputs)`` of whole batches, which is also its only signature.
 
     Args:
@@ -56,7 +69,7 @@ def build_model(
         transform: The transform graph, from tensors of the prepared records; None for none.
 
     Returns:
-        A ``tf.Module`` for ``tf.saved_model.save``, and the names of its inputs.
+        A ``tf.Module`` for ``tf.saved_model.save``, and its inputs: whether each may be left out.
     """
     inputs = {name: feature for name, feature in features.items() if name != label}
     outputs = {name: feature for name, feature in final.items() if name != label}
@@ -75,13 +88,17 @@ def build_model(
 
     def serve(**values: Any) -> dict[str, Any]:
         given = {name: values[argument] for name, argument in arguments.items()}
-        records = tf.map_fn(one, given, fn_output_signature=record_outputs)
-        if transform is None:
-            made = records
-        else:
+        records = tf.map_fn(one, _complete(inputs, given), fn_output_signature=record_outputs)
+        made, sources = records, {name: name for name in outputs}
+        if transform is not None:
             made = dict(transform(_transform_inputs(prepared, records)))
             made |= {name: records[source] for name, source in kept.items()}
-        return {name: made[name] for name in outputs}
+            sources = dict(kept)
+        read: dict[str, Any] = {}
+        for name, feature in outputs.items():
+            present = records.get(presence_name(sources.get(name, "")))
+            read |= _as_read(name, feature, made[name], present)
+        return read
 
     module = tf.Module()
     with holding_tables() as tables:
@@ -94,24 +111,104 @@ def build_model(
         )
     module.tables = tables
     module.resources = getattr(transform, "resources", [])
-    return module, sorted(arguments.values())
+    optional = {part for n, f in inputs.items() if is_optional(f) for part in _input_specs(n, f)}
+    return module, {argument: name in optional for name, argument in sorted(arguments.items())}
 
 
 def _input_specs(name: str, feature: Feature) -> dict[str, Any]:
-    """What a request gives for a feature: a batch, [None, …]; and whether an optional is there."""
+    """What a request gives for a feature: a batch, [None, …]."""
     form = tensor_form(feature)
     if isinstance(feature, Image) and not is_encoded(feature):
         shape = (None, feature.height, feature.width, feature.channels)
         return {name: tf.TensorSpec(shape, tf.uint8)}
     if form is None:
         return {name: tf.TensorSpec([None], tf.string)}
-    dtype = "float32" if feature.kind == "audio" else form.dtype
+    dtype: Any = "float32" if feature.kind == "audio" else form.dtype
+    if _comes_as_float(feature):
+        dtype = tf.float64
     specs = {name: tf.TensorSpec([None, *form.shape], dtype)}
-    if is_optional(feature):
-        specs[f"{name}/present"] = tf.TensorSpec([None], tf.bool)
+    if form.optional and (form.shape or form.dtype == "string"):
+        specs[_flag(name)] = tf.TensorSpec([None], tf.bool)
     for side in side_columns(name, feature):
         specs[side] = tf.TensorSpec([None], tf.int64)
     return specs
+
+
+def _flag(name: str) -> str:
+    """The input that says in which rows a feature is there."""
+    return f"{name}/present"
+
+
+def _comes_as_float(feature: Feature) -> bool:
+    """Whether requests give a single value of another dtype as float64, which has a NaN."""
+    form = tensor_form(feature)
+    if form is None or not form.optional or form.shape or isinstance(feature, Timestamp):
+        return False
+    return form.dtype not in FLOATS and form.dtype != "string"
+
+
+def _complete(inputs: Features, given: dict[str, Any]) -> dict[str, Any]:
+    """A request with a row for each record of every input, and which optional ones are there.
+
+    Fails where inputs differ in their number of rows, and where a number is not whole.
+    """
+    rows = {name: tf.shape(given[name])[0] for name in inputs}
+    size = tf.reduce_max(tf.stack([*rows.values(), 0]))
+    found = dict(given)
+    for name, feature in inputs.items():
+        fits, value = rows[name] == size, given[name]
+        if is_optional(feature):
+            fits |= rows[name] == 0
+        text = [f"input {name} must have as many rows as the others, found", rows[name], size]
+        with tf.control_dependencies([tf.debugging.Assert(fits, text)]):
+            value = tf.identity(value)
+        if is_optional(feature):
+            value, present = _optional(name, feature, value, given.get(_flag(name)), size)
+            found[_flag(name)] = present
+        found[name] = value
+    return found
+
+
+def _optional(name: str, feature: Feature, value: Any, flag: Any, size: Any) -> tuple[Any, Any]:
+    """An optional input with a row for each record, and in which rows it is there."""
+    form = tensor_form(feature)
+    assert form is not None
+    is_given = tf.shape(value)[0] > 0
+    blank = tf.zeros([size, *tf.unstack(tf.shape(value))[1:]], value.dtype)
+    value = tf.cond(is_given, lambda: value, lambda: blank)
+    present = tf.fill([size], is_given)
+    if flag is not None:
+        present &= tf.cond(tf.size(flag) > 0, lambda: flag, lambda: tf.fill([size], True))
+    elif isinstance(feature, Timestamp):
+        present &= value != NOT_A_TIME
+    else:
+        present &= ~tf.math.is_nan(value)
+    if not _comes_as_float(feature):
+        return value, present
+    start, stop = (0, 2) if form.dtype == "bool" else INTEGERS[form.dtype]
+    whole = tf.where(present, value, 0.0)
+    fits = (whole == tf.round(whole)) & (tf.abs(whole) <= _EXACT)
+    fits &= (whole >= float(start)) & (whole < float(stop))
+    text = [f"input {name} must be {form.dtype}, or NaN; whole up to 2**53. Found", value]
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), text)]):
+        return tf.cast(whole, form.dtype), present
+
+
+def _as_read(name: str, feature: Feature, value: Any, present: Any) -> dict[str, Any]:
+    """A feature as the reader gives it: where it is missing its fill, and its mask."""
+    form = tensor_form(feature)
+    if form is None or not form.optional:
+        return {name: value}
+    if isinstance(value, tf.SparseTensor):  # computed by a transform graph: a value a row, at most
+        rows, shape = value.indices[:, :1], value.dense_shape[:1]
+        place = tf.scatter_nd(rows, tf.range(1, tf.size(rows, tf.int64) + 1), shape)
+        present = place > 0
+        fill = tf.constant([form.fill], value.dtype)
+        value = tf.gather(tf.concat([fill, value.values], axis=0), place)
+    elif not form.shape:
+        value = tf.where(present, value, tf.constant(form.fill, value.dtype))
+    mask = mask_name(name, feature)
+    return {name: value} | ({} if mask is None else {mask: present})
 
 
 def argument_names(names: Iterable[str]) -> dict[str, str]:
@@ -189,11 +286,13 @@ def _given(name: str, feature: Feature, given: dict[str, Any]) -> dict[str, Any]
     record = {name: given[name]}
     if is_optional(feature):
         form = tensor_form(feature)
-        present = given[f"{name}/present"]
+        present = given[_flag(name)]
         record[presence_name(name)] = present
         if form is not None and not form.shape:
             fill = tf.constant(form.fill, form.dtype)
             record[name] = tf.where(present, record[name], fill)
+        else:
+            record[name] = given[name][: tf.where(present, tf.shape(given[name])[0], 0)]
     return record | {side: given[side] for side in side_columns(name, feature)}
 
 
