@@ -135,9 +135,9 @@ def _before_steps(inferred: Features, declared: Features) -> dict[str, Feature]:
         if isinstance(wanted, ClassLabel):
             found = wanted
         if hasattr(wanted, "default") and _dtype_of(wanted) == _dtype_of(found):
-            found = dataclasses.replace(found, default=wanted.default)  # type: ignore[call-arg]
+            found = _with(found, default=wanted.default)
         if is_optional(wanted) or is_optional(inferred[name]):
-            found = dataclasses.replace(found, optional=True)  # type: ignore[arg-type]
+            found = _with(found, optional=True)
         return found
 
     return {name: choose(name, feature) for name, feature in inferred.items()}
@@ -161,9 +161,7 @@ def _converted(raw: Features, prepared: Features, declared: Features) -> dict[st
         if not _can_be_read_as(found, wanted):
             return found
         if is_optional(wanted) or (is_optional(found) and hasattr(wanted, "optional")):
-            return dataclasses.replace(  # type: ignore[call-arg]
-                _bare(wanted), optional=True, default=getattr(wanted, "default", None)
-            )
+            return _with(_bare(wanted), optional=True, default=getattr(wanted, "default", None))
         return _bare(wanted)
 
     return {name: choose(name, feature) for name, feature in raw.items()}
@@ -229,8 +227,13 @@ def _bare(feature: Feature) -> Feature:
     changes: dict[str, Any] = {name: value for name, value in unset.items() if name in fields}
     if isinstance(feature, Sequence):
         changes["of"] = _bare(feature.of)
-    bare: Feature = dataclasses.replace(feature, **changes)
-    return bare
+    return _with(feature, **changes)
+
+
+def _with(feature: Feature, **changes: Any) -> Feature:
+    """A feature with other settings, which its type has."""
+    changed: Feature = dataclasses.replace(feature, **changes)
+    return changed
 
 
 def _check_divisible(recipe: Recipe, features: Features) -> None:
