@@ -231,22 +231,15 @@ def steps(split: str, batch_size: int, **arguments: Any) -> int:
 
 # [if serving]
 def preprocess(root: str | os.PathLike[str] | None = None) -> Any:
-    """What was done to the raw records, as a function of batches of raw inputs by their names.
-
-    An input that may be missing is NaN where it is, or left out.
-    """
+    """What was done to raw records, as a function of batches by name; NaN, or no batch: missing."""
     try:
         model = tf.saved_model.load(f"{_folder(root)}/serving")
     except (RuntimeError, OSError, tf.errors.OpError) as error:  # no such operation, or folder
         raise ValueError(f"TensorFlow {tf.__version__} cannot load the model: {error}") from None
     signature = model.signatures["serving_default"]
-    specs = signature.structured_input_signature[1].items()
-
-    def prepared(**inputs: Any) -> dict[str, Any]:
-        empty = {name: tf.zeros([0, *(n or 0 for n in s.shape[1:])], s.dtype) for name, s in specs}
-        return dict(signature(**empty | inputs))
-
-    return prepared
+    specs = signature.structured_input_signature[1].values()
+    none = {one.name: tf.zeros([0, *(n or 0 for n in one.shape[1:])], one.dtype) for one in specs}
+    return lambda **inputs: signature(**none | inputs)
 
 
 # [end]
@@ -504,7 +497,7 @@ def _parse(serialized: Any, features: dict[str, dict[str, Any]]) -> dict[str, An
         # [if masked]
         if "present" in feature and None not in shape:  # the length says if it is there
             columns[name] = tf.io.RaggedFeature(stored, row_splits_dtype=tf.int64)
-            fills[name] = default
+            fills[feature["present"]] = (name, default)
         # [end]
         # [if shapes]
         if feature.get("shape", []).count(None) > 1:
@@ -516,15 +509,14 @@ def _parse(serialized: Any, features: dict[str, dict[str, Any]]) -> dict[str, An
         # [end]
     values: dict[str, Any] = tf.io.parse_example(serialized, columns)
     # [if masked]
-    for name, fill in fills.items():
-        is_there = tf.ensure_shape(values[name].row_lengths() > 0, serialized.shape)
-        values[features[name]["present"]] = is_there
+    for mask, (name, fill) in fills.items():
+        values[mask] = tf.ensure_shape(values[name].row_lengths() > 0, serialized.shape)
         values[name] = values[name].to_tensor(fill, shape=[serialized.shape[0], 1])[:, 0]
     # [end]
     # [if masked_lists]
-    lists = [name for name in features if "present" in features[name] and name not in fills]
-    found = _lists_present(serialized, lists) if lists else []
-    values |= {features[name]["present"]: found[at] for at, name in enumerate(lists)}
+    lists = {str(one.get("present", "")): name for name, one in features.items()}
+    lists = {mask: name for mask, name in lists.items() if mask and mask not in fills}
+    values |= _lists_present(serialized, lists) if lists else {}
     # [end]
     # [if tensor]
     for name, feature in features.items():
@@ -535,14 +527,14 @@ def _parse(serialized: Any, features: dict[str, dict[str, Any]]) -> dict[str, An
 
 
 # [if masked_lists]
-def _lists_present(serialized: Any, names: list[str]) -> list[Any]:
-    """For each list, bool[batch]: whether it is there, which parsing does not tell from empty."""
+def _lists_present(serialized: Any, lists: dict[str, str]) -> dict[str, Any]:
+    """By mask, bool[batch]: whether a list is there. Parsing takes a missing one for empty."""
     part = functools.partial(tf.io.decode_proto, output_types=[tf.string])
     (features,) = part(serialized, "tensorflow.Example", ["features"]).values
     found = part(features[:, 0], "tensorflow.Features", ["feature"])
     (keys,) = part(found.values[0], "tensorflow.Features.FeatureEntry", ["key"]).values
-    is_there = [tf.reduce_any(keys == name, axis=[1, 2]) for name in names]
-    return [tf.ensure_shape(one, serialized.shape) for one in is_there]
+    is_there = {mask: tf.reduce_any(keys == name, axis=[1, 2]) for mask, name in lists.items()}
+    return {mask: tf.ensure_shape(one, serialized.shape) for mask, one in is_there.items()}
 
 
 # [end]

@@ -24,15 +24,21 @@ from ..schemas.features import (
     Sequence,
     Tensor,
     TensorForm,
+    Timestamp,
     check_masks,
     flatten,
     is_encoded,
     is_optional,
+    mask_name,
     tensor_form,
     wire_columns,
 )
-from ..schemas.recipe import OpenSource, Recipe
+from ..schemas.recipe import OpenSource, PrepareStep, Recipe
 from ..schemas.written import written
+from ..transforms.prepare.chain import output_features
+from ..transforms.prepare.records import Filter, Rename
+from ..transforms.prepare.tables import Missing
+from ..transforms.prepare.user_functions import describe, names_read
 from ..transforms.strata import is_countable
 from .findings import infer_features
 from .stages import stage_features, stages_of
@@ -66,6 +72,7 @@ def resolve_features(
     else:
         raw = _raw_features(recipe, inferred, declared)
         prepared = _hold_against(_after_steps(recipe, raw), declared)
+    _refuse_unseen_gaps(recipe, raw, declared or {})
     wire_columns(prepared)
     check_masks(prepared)
     _check_divisible(recipe, prepared)
@@ -76,6 +83,53 @@ def resolve_features(
 
 def _after_steps(recipe: Recipe, raw: Features) -> dict[str, Feature]:
     return stage_features(stages_of(recipe), raw)[-1].outputs
+
+
+def _refuse_unseen_gaps(recipe: Recipe, raw: Features, declared: Features) -> None:
+    """Refuses functions that would take what stands for a missing value for a real one.
+
+    A class is -1 where it is missing, a time NaT, a float NaN: a function can tell. Of other
+    values it can where ``ss.tables.missing`` says so before it. Of a feature that is declared to be
+    there, and that no step fills, a record without a value is rejected behind the steps.
+    """
+    stages = stages_of(recipe)
+    features = stage_features(stages, raw)
+    after = features[-1].outputs
+    seen = {
+        name
+        for name, wanted in declared.items()
+        if not is_optional(wanted) and name in after and is_optional(after[name])
+    }
+    for stage, between in zip(stages, features, strict=True):
+        current: Features = between.inputs
+        for step in stage.steps:
+            if isinstance(step, Missing):
+                seen.add(step.name)
+            elif isinstance(step, Rename):
+                seen = {step.names.get(name, name) for name in seen}
+            elif isinstance(step, Filter) or not isinstance(step, PrepareStep):
+                unseen = {
+                    name
+                    for name, feature in current.items()
+                    if mask_name(name, feature) and name not in seen
+                    if not isinstance(feature, ClassLabel | Timestamp)
+                }
+                for name in sorted(unseen & names_read(step, current) if unseen else ()):
+                    raise RecipeError(_say_unseen(describe(step), name, current[name]))
+            if step is not stage.steps[-1]:
+                current = output_features([step], current)
+
+
+def _say_unseen(step: str, name: str, feature: Feature) -> str:
+    form = tensor_form(feature)
+    assert form is not None
+    stands = "an empty list" if form.shape else repr(form.fill)
+    return (
+        f"prepare: {step} reads {name!r}, which may be missing, and gets {stands} then, as if it "
+        f"were a value. Before it, put one there (ss.tables.fill({written(name)}, …)), or let it "
+        f"tell (ss.tables.missing({written(name)}, {written(f'{name}_missing')})). Or state what "
+        f"a missing value reads as, by default= of the type of {name!r}."
+    )
 
 
 def _raw_features(recipe: Recipe, inferred: Features, declared: Features) -> dict[str, Feature]:

@@ -113,6 +113,7 @@ class TestBuild:
             "num_filtered",
             "num_rejects",
             "shared_contents",
+            "num_missing",
             "splits",
         }
         assert facts["path"] == f"{out}/pets/{facts['fingerprint']}"

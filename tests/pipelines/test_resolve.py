@@ -1,7 +1,7 @@
 """Declared features held against inferred ones and against what the steps give."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -203,3 +203,53 @@ def test_structs_are_named() -> None:
     declared = resolved({"at": at}, {"at": ss.Struct({"x": ss.Scalar("float32", min=0)})})
     assert declared.structs == ("at",)
     assert declared.prepared == {"at.x": ss.Scalar("float32", min=0)}
+
+
+GAPS: dict[str, Any] = {
+    "n": ss.Scalar("int64", optional=True),
+    "t": ss.Text(optional=True),
+    "l": ss.Sequence(ss.Scalar("float32"), optional=True),
+    "f": ss.Scalar("float32", optional=True),
+    "c": ss.ClassLabel(("a", "b"), optional=True),
+    "at": ss.Timestamp("s", optional=True),
+    "there": ss.Scalar("int64"),
+}
+
+
+def reading(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    import tensorflow as tf
+
+    return lambda record: {
+        **record,
+        "made": tf.size(tf.identity(record[name])),
+    }
+
+
+@pytest.mark.parametrize("name", GAPS)
+@pytest.mark.parametrize("kind", ["function", "map", "filter"])
+def test_no_function_takes_a_missing_value_for_a_real_one(name: str, kind: str) -> None:
+    function: Any = reading(name)
+    step: Any = {
+        "function": function,
+        "map": ss.records.map(function),
+        "filter": ss.records.filter(lambda record: function(record)["made"] > 0),
+    }[kind]
+    if name in ("n", "t", "l"):
+        with pytest.raises(RecipeError, match=f"reads '{name}', which may be missing, and gets "):
+            resolved(GAPS, None, step)
+    else:
+        resolved(GAPS, None, step)
+    # It can tell.
+    resolved(GAPS, None, ss.tables.missing(name, "gone"), step)
+    renamed = ss.records.rename({name: "new"})
+    if name != "there":
+        resolved(GAPS, None, ss.tables.missing(name, "gone"), renamed, reading("new"))
+    stated = {"n": 0, "t": "", "l": (), "f": 0.0, "c": -1, "at": 0, "there": 0}
+    feature = dataclasses.replace(GAPS[name], default=stated[name])
+    resolved(GAPS | {name: feature}, None, step)
+    if name in ("n", "t"):
+        resolved(GAPS, None, ss.tables.fill(name, stated[name]), step)
+    # A record without a value is rejected.
+    required = dataclasses.replace(GAPS[name], optional=False)
+    if kind == "filter":
+        resolved(GAPS, {name: required}, step)

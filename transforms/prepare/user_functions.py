@@ -50,6 +50,32 @@ def result_of(step: RecordFn, record: dict[str, Any], features: Features) -> dic
     return result
 
 
+def names_read(step: PrepareStep | RecordFn, features: Features) -> set[str]:
+    """The features whose values a function of the user's looks at.
+
+    Raises:
+        RecipeError: if it fails.
+    """
+    import tensorflow as tf
+
+    from .tensors import record_specs, to_record
+
+    read: set[str] = set()
+
+    def run(wire: dict[str, Any]) -> Any:
+        record = to_record(wire, features)
+        given = {name: record[name] for name in features}
+        before = {name: len(given[name].consumers()) for name in given}
+        values = dict(given)
+        call_user(function_of(step), values, where=describe(step))
+        read.update(name for name in given if len(given[name].consumers()) > before[name])
+        return tf.constant(0)
+
+    with tf.device("/CPU:0"):
+        tf.function(run, autograph=False).get_concrete_function(record_specs(features))
+    return read
+
+
 def call_user(
     function: Callable[[dict[str, Any]], Any], given: dict[str, Any], *, where: str
 ) -> Any:
