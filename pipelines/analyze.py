@@ -28,8 +28,10 @@ from ..schemas.errors import RecipeError, RunnerError, SnapshardError
 from ..schemas.features import Features
 from ..schemas.recipe import Recipe
 from ..transforms import storage
+from ..transforms.dependencies import Dependencies
 from ..transforms.graph import GraphInfo, GraphOutputs, checked_graph, put_graph
 from ..transforms.storage_failures import telling_os_errors
+from ..transforms.user_reads import refuse_undeclared
 from .staging import StagedRecipe
 from .train_records import read_handed_over
 
@@ -66,6 +68,8 @@ class AnalysisTask:
     """A handle on the recipe whose ``preprocessing_fn`` it is."""
     prepared: Features
     """The features of the records."""
+    dependencies: Dependencies = dataclasses.field(default_factory=Dependencies)
+    """What the recipe depends on beside its source."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,7 +161,9 @@ class AnalysisProcess:
 
     def begin(self, task: AnalysisTask) -> None:
         """Lets it do meanwhile what needs no records; what fails there, :meth:`run` raises."""
-        task = AnalysisTask(staged=task.staged, prepared=task.prepared)
+        task = AnalysisTask(
+            staged=task.staged, prepared=task.prepared, dependencies=task.dependencies
+        )
         with open(os.path.join(self.folder, _TASK), "wb") as file:
             pickle.dump(task, file)
         if self._child.stdin is not None:
@@ -248,13 +254,17 @@ def _analyze_here(task: AnalysisTask) -> GraphOutputs:
         raise RecipeError("The recipe has no preprocessing_fn to analyse.")
     from ..transforms.analysis import analyze as run_analysis
 
-    return run_analysis(
+    held = task.dependencies.hold()
+    outputs = run_analysis(
         recipe.preprocessing_fn,
         task.prepared,
         read_batches=functools.partial(read_handed_over, path=os.path.abspath(_RECORDS)),
         batch_rows=BATCH_ROWS,
         folder=_FOLDER,
     )
+    refuse_undeclared([recipe.preprocessing_fn], held.paths)
+    held.check()
+    return outputs
 
 
 def _end_with_parent() -> None:

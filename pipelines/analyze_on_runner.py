@@ -31,6 +31,7 @@ from ..transforms.computed import as_lists
 from ..transforms.graph import GraphInfo, checked_graph, put_graph
 from ..transforms.metadata import tensor_adapter_config
 from ..transforms.storage_failures import telling_os_errors
+from ..transforms.user_reads import refuse_undeclared
 from .analyze import BATCH_ROWS, AnalysisTask
 from .refusals import runs_here
 from .shuffle import run_groups
@@ -71,6 +72,7 @@ def analyze_on_runner(
         done = checked_graph(url)
         if done is not None:
             return done
+        held = task.dependencies.hold()
         function = _StagedFunction(task.staged)
         traced = trace(function, task.prepared)
         if traced.analyzed and not records.num_records:
@@ -104,6 +106,8 @@ def analyze_on_runner(
                 raise
             except Exception as error:
                 raise analysis_error(error) from None
+            refuse_undeclared([function], held.paths)
+            held.check()
             local = os.path.join(scratch, _FOLDER)
             _fetch(made, local)
             outputs = finish_graph(local, task.prepared, traced, temp=temp)

@@ -71,7 +71,7 @@ def ensure_graph(
         from .analyze_on_runner import analyze_on_runner
 
         analyze_on_runner(
-            AnalysisTask(staged=staged, prepared=features),
+            AnalysisTask(staged=staged, prepared=features, dependencies=found.dependencies),
             url,
             records=records,
             num_runs=len(prepared.summary.entries),
@@ -80,7 +80,12 @@ def ensure_graph(
             code=code,
         )
     else:
-        spec = AnalysisSpec(staged=staged, prepared=features, read_batches=records)
+        spec = AnalysisSpec(
+            staged=staged,
+            prepared=features,
+            dependencies=found.dependencies,
+            read_batches=records,
+        )
         with storage.scratch_folder(workspace.root) as scratch:
             analyze(spec, url, scratch=scratch, process=process, code=code)
     return url, False

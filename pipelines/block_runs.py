@@ -15,6 +15,7 @@ from ..schemas.features import Features
 from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe, Source
 from ..schemas.splits import Splits
+from ..transforms.dependencies import Dependencies, functions_in
 from ..transforms.key_histogram import KeyBins
 from ..transforms.keys import record_keys
 from ..transforms.opened_source import open_source
@@ -22,6 +23,7 @@ from ..transforms.prepare.compile import StepRunner
 from ..transforms.prepare.pixel_parts import parts_by_pixels
 from ..transforms.rejects import Dropped
 from ..transforms.summary import Summary, name_summary
+from ..transforms.user_reads import refuse_undeclared
 from ..transforms.validate import Validator
 from .extraction import reading
 from .keying import RecordKeys
@@ -54,6 +56,8 @@ class PrepareConfig:
     """What the recipe's source was extracted to; None where its own files are read."""
     sides: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The sha256 of each file beside the source, by URL."""
+    dependencies: Dependencies = dataclasses.field(default_factory=Dependencies)
+    """What the recipe depends on beside its source."""
     amended: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The runs that stand for others since blocks were retried: id -> id."""
     bins: KeyBins = KeyBins()  # noqa: RUF009
@@ -73,6 +77,8 @@ class RunMaker:
         """Loads the recipe and compiles the stage's steps."""
         self._config = config
         recipe = reading(config.staged.load(), config.source)
+        self._functions = tuple(functions_in(recipe))
+        self._held = config.dependencies.hold()
         stages = stages_of(recipe)
         self._stage = stages[config.stage]
         last = config.stage + 1 == len(stages)
@@ -135,6 +141,9 @@ class RunMaker:
                 yield self._keys.add(prepared, rejects=rejects)
             dropped.add(payloads.complete(rejects, batch))
             dropped.num_filtered += prepared.num_filtered
+        # Before the run is put in place: what is in it must be what its name says.
+        refuse_undeclared(self._functions, self._held.paths)
+        self._held.check()
 
 
 def run_files(config: PrepareConfig, recipe: Recipe) -> RunFiles:

@@ -261,7 +261,13 @@ class Build(BuildSteps):
         if process is not None:
             from .analyze import AnalysisTask
 
-            process.begin(AnalysisTask(staged=staged, prepared=found.features.prepared))
+            process.begin(
+                AnalysisTask(
+                    staged=staged,
+                    prepared=found.features.prepared,
+                    dependencies=found.dependencies,
+                )
+            )
         plain = found.fingerprint
         found, prepared = self.prepare(found, staged, thorough=bool(met), retry=retry)
         if (retry or found.fingerprint != plain) and (

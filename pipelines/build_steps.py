@@ -283,7 +283,11 @@ class BuildSteps:
         shared_contents: Mapping[str, int],
         notes: BuildNotes,
     ) -> Snapshot:
-        """Completes the snapshot, whose shards are in place; it is the latest then."""
+        """Completes the snapshot, whose shards are in place; it is the latest then.
+
+        Raises:
+            StorageError: if a file that the recipe depends on changed since the survey.
+        """
         facts = {
             "blocks": {
                 "total": prepared.num_units,
@@ -316,6 +320,7 @@ class BuildSteps:
                 "summary": list(prepared.summaries),
             },
         }
+        found.held.check()
         snapshot = publish(
             found,
             settings,

@@ -39,8 +39,8 @@ def fingerprint_details(found: Survey) -> dict[str, Any]:
     Raises:
         RecipeError: if a function refers to what cannot be told.
     """
-    recipe, folder = found.recipe, found.recipe.folder
-    source = [_function(function, folder) for function in functions_of(recipe.source)]
+    recipe = found.recipe
+    source = [_function(function, recipe) for function in functions_of(recipe.source)]
     inventory = found.inventory
     details: dict[str, Any] = {
         "inputs": {"files": len(inventory.files), "bytes": inventory.num_bytes},
@@ -48,27 +48,30 @@ def fingerprint_details(found: Survey) -> dict[str, Any]:
         "source": source,
         "steps": [_step(step, recipe) for step in recipe.prepare],
     }
+    if found.dependencies.entries:
+        details["depends_on"] = dict(found.dependencies.entries)
     if recipe.preprocessing_fn is not None:
-        details["preprocessing"] = _function(recipe.preprocessing_fn, folder)
+        details["preprocessing"] = _function(recipe.preprocessing_fn, recipe)
     return details
 
 
-def _function(function: Any, folder: str) -> dict[str, Any]:
+def _function(function: Any, recipe: Recipe) -> dict[str, Any]:
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return {"name": str(name), "code": code_parts(function, folder=folder)}
+    code = code_parts(function, folder=recipe.folder, declared=bool(recipe.depends_on))
+    return {"name": str(name), "code": code}
 
 
 def _step(step: Any, recipe: Recipe) -> dict[str, Any]:
     traits = StepTraits.of(step)
     files = {redact(url): hashlib.sha256(recipe.contents[url]).hexdigest() for url in traits.files}
-    code = step_digest(step, folder=recipe.folder)
+    code = step_digest(step, folder=recipe.folder, declared=bool(recipe.depends_on))
     if isinstance(step, PrepareStep | CrossStep) and not is_users_class(type(step)):
         settings = {name: _short(value) for name, value in step.settings().items()}
-        functions = [_function(function, recipe.folder) for function in traits.functions]
+        functions = [_function(function, recipe) for function in traits.functions]
         name = library_name(type(step)).rpartition(":")[2]
         found = {"name": name, "settings": settings, "functions": functions}
     else:
-        found = _function(step, recipe.folder)
+        found = _function(step, recipe)
     return {**found, "digest": code[:16], "files": files}
 
 

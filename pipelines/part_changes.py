@@ -140,6 +140,7 @@ def _all_changes(old: Told, new: Told) -> list[Change]:
     if first.get("inputs") != second.get("inputs"):
         found.append(Change(part="inputs", thing="", kind="changed"))
     found += _sides(old, new)
+    found += _depends_on(old, new)
     found += _source(old, new)
     found += feature_changes(_of(before, "prepared"), _of(after, "prepared"))
     known = {change.thing for change in found if change.part in ("features", "classes")}
@@ -250,6 +251,15 @@ def _sides(old: Told, new: Told) -> list[Change]:
     return found or [Change(part="side files", thing="", kind="changed")]
 
 
+def _depends_on(old: Told, new: Told) -> list[Change]:
+    before, after = _of(old.parts, "prepare"), _of(new.parts, "prepare")
+    if before.get("depends_on") == after.get("depends_on"):
+        return []
+    details = (_of(told.details, "depends_on") for told in (old, new))
+    found = _digests("depends_on", *details)
+    return found or [Change(part="depends_on", thing="", kind="changed")]
+
+
 def _source(old: Told, new: Told) -> list[Change]:
     before, after = (dict(_of(_of(told.parts, "prepare"), "source")) for told in (old, new))
     code = before.pop("functions", None), after.pop("functions", None)
@@ -342,7 +352,7 @@ def _splits(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 _KNOWN = {"name", "format_version", "versions", "inputs", "preprocessing", "splits", "shards"}
 _KNOWN |= {"readers", "analysis", "prepare"}
 _KNOWN_PREPARE = {"format", "group", "prepared", "raw", "seed", "source", "sides", "steps"}
-_KNOWN_PREPARE |= {"versions", "structs"}
+_KNOWN_PREPARE |= {"versions", "structs", "depends_on"}
 
 
 def _rest(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:

@@ -91,6 +91,7 @@ def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> P
         ends=time_ends(found.recipe.splits, found.features.prepared),
         source=found.extracted,
         sides=found.opened.sides,
+        dependencies=found.dependencies,
     )
 
 

@@ -385,14 +385,16 @@ def _import_recipe(
 
 def _code_of(recipe: Recipe) -> dict[str, str]:
     """Digests of a recipe's functions and steps, values that they refer to included, by name."""
+    folder, declared = recipe.folder, bool(recipe.depends_on)
     code = {
-        f"prepare[{index}]": step_digest(step, folder=recipe.folder)
+        f"prepare[{index}]": step_digest(step, folder=folder, declared=declared)
         for index, step in enumerate(recipe.prepare)
     }
+    functions = {f"source.functions[{i}]": f for i, f in enumerate(functions_of(recipe.source))}
     if recipe.preprocessing_fn is not None:
-        code["preprocessing_fn"] = code_digest(recipe.preprocessing_fn, folder=recipe.folder)
-    for index, function in enumerate(functions_of(recipe.source)):
-        code[f"source.functions[{index}]"] = code_digest(function, folder=recipe.folder)
+        functions["preprocessing_fn"] = recipe.preprocessing_fn
+    for name, function in functions.items():
+        code[name] = code_digest(function, folder=folder, declared=declared)
     return code
 
 

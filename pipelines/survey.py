@@ -15,9 +15,16 @@ from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe, Source
 from ..transforms.code_digest import code_digest, step_digest
+from ..transforms.dependencies import (
+    Dependencies,
+    HeldFiles,
+    functions_in,
+    read_dependencies,
+)
 from ..transforms.opened_source import OpenedSource, open_source
 from ..transforms.prepare.step_files import digest_with_files, read_step_files
 from ..transforms.source_settings import source_settings
+from ..transforms.user_reads import refuse_undeclared
 from .analyze import ANALYSIS, ON_RUNNER
 from .extraction import extract, reading
 from .findings import Findings
@@ -54,6 +61,10 @@ class Survey:
     """The transform graph of another build, if the recipe takes one."""
     stages: tuple[StageFeatures, ...]
     """What goes into and comes out of each stage of prepare."""
+    dependencies: Dependencies
+    """What the recipe depends on beside its source."""
+    held: HeldFiles
+    """Its files, which must stay as they were hashed until the build has ended."""
     stage_digests: tuple[str, ...]
     """For each stage the hash of what turns a unit of work into a run, the unit apart."""
 
@@ -77,6 +88,8 @@ def survey(
         DataError: if the source is empty or its features cannot be told.
     """
     read_step_files(recipe)
+    dependencies = read_dependencies(recipe)
+    held = dependencies.hold()
     given = recipe
     if pinned is not None and pinned.extracted is not None:
         recipe = reading(recipe, pinned.extracted)
@@ -99,12 +112,18 @@ def survey(
             seed=recipe.seed,
         )
     )
-    described = source_settings(source, folder=recipe.folder)
+    declared = bool(recipe.depends_on)
+    described = source_settings(source, folder=recipe.folder, declared=declared)
     if changed := recipe.limits.changed():
         described = {**described, "limits": changed}
-    findings = Findings(workspace.findings, described)
-    remembering = findings.opened(opened).proving(inventory.files)
+    depends_on = [content for _, content in dependencies.entries]
+    # What is found out by a function of the user's may hang on them.
+    shaped_by = {**described, "depends_on": depends_on} if depends_on else described
+    findings = Findings(workspace.findings, shaped_by)
+    remembering = findings.opened(opened).proving(inventory.selected)
     features = resolve_features(recipe, files=inventory.selected, opened=remembering)
+    refuse_undeclared(functions_in(recipe), held.paths)
+    held.check()
     if remembering.proof is not None:
         remembering.proof.check()
     if write:
@@ -126,11 +145,15 @@ def survey(
         "steps": [digest_with_files(step, recipe) for step in recipe.prepare],
         "versions": versions,
     }
+    if depends_on:
+        prepare["depends_on"] = depends_on
     if features.structs:
         prepare["structs"] = list(features.structs)
     preprocessing, analysis = None, None
     if recipe.preprocessing_fn is not None:
-        preprocessing = code_digest(recipe.preprocessing_fn, folder=recipe.folder)
+        preprocessing = code_digest(
+            recipe.preprocessing_fn, folder=recipe.folder, declared=declared
+        )
         analysis = ON_RUNNER if recipe.analyze_on_runner else ANALYSIS
     graph = None
     if recipe.transform_from is not None:
@@ -161,6 +184,8 @@ def survey(
         limit=None if limit is None else Limit(limit, inventory.stop_key),
         graph=graph,
         stages=between,
+        dependencies=dependencies,
+        held=held,
         stage_digests=_stage_digests(recipe, stages, between, base=prepare),
     )
 
@@ -173,7 +198,8 @@ def _stage_digests(
     base: Mapping[str, object],
 ) -> tuple[str, ...]:
     """For each stage the hash of all that shapes its runs: nothing that only later stages use."""
-    shared = {name: base[name] for name in ("format", "raw", "seed", "sides", "source", "versions")}
+    names = ("depends_on", "format", "raw", "seed", "sides", "source", "versions")
+    shared = {name: base[name] for name in names if name in base}
     before = digest(shared)
     digests = []
     for index, (stage, made) in enumerate(zip(stages, features, strict=True)):
@@ -198,4 +224,6 @@ def _stage_digests(
 
 
 def _step_digest(step: object | None, recipe: Recipe) -> str | None:
-    return None if step is None else step_digest(step, folder=recipe.folder)
+    if step is None:
+        return None
+    return step_digest(step, folder=recipe.folder, declared=bool(recipe.depends_on))

@@ -283,6 +283,11 @@ class Recipe:
             and quantiles may then differ in their last bits from one such build to another.
         transform_from: A snapshot whose transform graph is taken in place of an analysis; or the
             folder of a graph in a workspace. A relative path counts from the recipe's file.
+        depends_on: Files and values that the recipe's functions depend on, where their code does
+            not say so: what they open, what an object is made from that cannot be hashed. A text
+            or Path is a file, a folder (all its files) or a glob, counting from the recipe's
+            folder, or a URL; all else is a value, a text among them as ``("text",)``. Contents
+            and values enter the fingerprint.
     """
 
     name: str
@@ -299,6 +304,7 @@ class Recipe:
     limits: Limits = dataclasses.field(default_factory=Limits)
     analyze_on_runner: bool = False
     transform_from: str | None = None
+    depends_on: Sequence[Any] = ()
     folder: str = dataclasses.field(init=False, compare=False, repr=False, default="")
     """Folder of the file that the recipe was made in; relative sources count from it."""
     structs: tuple[str, ...] = dataclasses.field(init=False, compare=False, repr=False, default=())
@@ -355,6 +361,12 @@ class Recipe:
         )
         if self.features is not None:
             self._flatten_features(self.features)
+        if isinstance(self.depends_on, str) or not isinstance(self.depends_on, list | tuple):
+            raise RecipeError(
+                f"Recipe: depends_on={self.depends_on!r} is not a list of files and values. Write "
+                'for example depends_on=["masks/*.png"].'
+            )
+        object.__setattr__(self, "depends_on", tuple(self.depends_on))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise RecipeError(f"Recipe: seed={self.seed!r} is not an integer.")
         object.__setattr__(self, "max_rejects", check_budget(self.max_rejects))

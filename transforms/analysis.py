@@ -39,6 +39,7 @@ from .graph import GraphOutputs
 from .metadata import features_of_outputs, schema_text, tensor_adapter_config
 from .storage_failures import os_error_in
 from .user_code import is_user_file
+from .user_reads import running
 
 # Its path becomes part of the names of the graph's lookup tables.
 _TEMP = "temp"
@@ -189,7 +190,8 @@ def trace(preprocessing_fn: PreprocessingFn, prepared: Features) -> Traced:
 
     def noted(inputs: dict[str, Any]) -> dict[str, Any]:
         given = dict(inputs)
-        outputs = preprocessing_fn(inputs)
+        with running(preprocessing_fn):
+            outputs = preprocessing_fn(inputs)
         _check_outputs(outputs)
         traced.note(given, outputs)
         return outputs

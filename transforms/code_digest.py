@@ -1,9 +1,11 @@
-"""What a user's function is: a digest of its code and of all that it refers to.
+"""The content hash of a user's function: its code, and all that the code refers to.
 
 It follows a function from what is live: the source of its definition, and for each name in it
 the object that the name stands for now. Functions and classes of the user's own count by their
-source and what that refers to in turn; plain values by value, so that a vocabulary read from a
-side file counts; installed libraries by name and version. What nothing refers to does not count.
+source and what that refers to in turn; values and objects by what they hold, so that a vocabulary
+read from a file counts; what installed libraries define, by name and version; a path to a file by
+the file's content. Everything else is refused, unless the recipe's ``depends_on`` names what it
+is made from. What nothing refers to does not count.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import inspect
 import sys
 import types
 import typing
@@ -25,16 +28,17 @@ from ..schemas.step_traits import StepTraits
 from .code_names import (
     as_built_in,
     attributes_of,
-    constructs,
-    holds_state,
+    called_imports,
+    hides_state,
     import_targets,
     import_users,
-    imported_from,
     is_followed,
+    is_named,
     is_told,
     is_users_class,
     is_users_function,
     library_name,
+    moves,
     versioned,
 )
 from .code_normal import code_json, normalised
@@ -45,7 +49,7 @@ from .code_source import (
     global_names,
     imported_names,
     own_functions,
-    statements_about,
+    texts_in,
 )
 from .user_code import is_user_module
 from .value_digest import Json, OpaqueError, Values
@@ -55,28 +59,40 @@ _MODULE_NAMES = frozenset(
     | {"__builtins__", "__cached__", "__annotations__"}
 )
 _SEES_ALL = frozenset({"globals", "eval", "exec"})
+_OF_C = (
+    types.BuiltinFunctionType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+"""Functions and attributes that C code defines: a name says all of them."""
 
 
-def code_digest(function: Any, *, folder: str) -> str:
-    """The sha256, in hex, of what a callable of the user's is.
+def code_digest(function: Any, *, folder: str, declared: bool = False) -> str:
+    """The content hash (sha256, hex) of a callable of the user's.
 
     Args:
         function: A function, lambda, method, partial, or instance of a class with ``__call__``.
-        folder: The recipe's folder: paths inside it count without it, files there by content.
+        folder: The recipe's folder: paths inside it count without it. Files that paths lead to
+            count by content.
+        declared: Whether the recipe has a ``depends_on``: then an object whose content is out of
+            reach counts by its type alone.
 
     Returns:
         64 hex digits. Comments, formatting, the files' places and times, and what the function
         does not refer to leave it as it is.
 
     Raises:
-        RecipeError: if it refers to something whose content cannot be told (an open file, a
+        RecipeError: if it refers to something whose content cannot be hashed (an open file, a
             model): a change of that would go unnoticed.
     """
-    return CodeWalk(folder).digest(function)
+    return CodeWalk(folder, declared=declared).digest(function)
 
 
-def step_digest(step: Any, *, folder: str) -> str:
-    """The sha256, in hex, of a prepare step.
+def step_digest(step: Any, *, folder: str, declared: bool = False) -> str:
+    """The content hash (sha256, hex) of a prepare step.
 
     A built-in step counts by its class's name, ``settings()``, and the code of functions that it
     calls; one of the user's own also by its code; a function as in :func:`code_digest`.
@@ -86,9 +102,12 @@ def step_digest(step: Any, *, folder: str) -> str:
     """
     if isinstance(step, PrepareStep | CrossStep) and not is_users_class(type(step)):
         parts = {"step": library_name(type(step)), "settings": step.settings()}
-        code = [code_digest(function, folder=folder) for function in StepTraits.of(step).functions]
+        code = [
+            code_digest(function, folder=folder, declared=declared)
+            for function in StepTraits.of(step).functions
+        ]
         return digest({**parts, "functions": code} if code else parts)
-    return code_digest(step, folder=folder)
+    return code_digest(step, folder=folder, declared=declared)
 
 
 class CodeWalk:
@@ -99,21 +118,29 @@ class CodeWalk:
     modules, which differ from process to process, do not matter.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, declared: bool = False) -> None:
         self._values = Values(folder)
+        self._declared = declared
         self._sources = Sources()
         self._records: list[Json] = []
         self._numbers: dict[int, int] = {}
         self._kept: list[Any] = []
         self._open: set[int] = set()
+        self._num_named = 0
+        """Depth inside functions that a library defines by name."""
 
-    def digest(self, root: Any) -> str:
-        """Hash of an object and of all that it refers to, hex."""
-        name = getattr(root, "__qualname__", None) or type(root).__qualname__
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that paths lead to which the walk met: absolute path -> sha256, hex."""
+        return self._values.files
+
+    def digest(self, root: Any, *, name: str = "") -> str:
+        """Hash of an object and of all that it refers to, hex; ``name`` is for errors."""
+        name = name or getattr(root, "__qualname__", None) or type(root).__qualname__
         try:
             return digest([self._refer(root, name), self._records])
         except OpaqueError as error:
-            raise RecipeError(error.explain(name)) from None
+            raise RecipeError(error.explain(name, moves=moves(error.value))) from None
         except RecursionError:
             raise RecipeError(
                 f"{name} uses values that are nested too deeply to be told apart. Flatten them."
@@ -128,6 +155,10 @@ class CodeWalk:
         self._open.add(id(value))
         try:
             plain = self._values.plain(value, self._refer, where)
+        except OpaqueError as error:
+            if error.value is not value:
+                raise
+            return self._opaque(value, where)
         finally:
             self._open.discard(id(value))
         if plain is not None:
@@ -144,6 +175,8 @@ class CodeWalk:
             if not isinstance(value.__self__, ModuleType):
                 return ["method", value.__name__, self._refer(value.__self__, where)]
             return ["library", library_name(value)]
+        if isinstance(value, types.MethodWrapperType):
+            return ["method", value.__name__, self._refer(value.__self__, where)]
         if isinstance(value, staticmethod | classmethod):
             return [type(value).__name__, self._refer(value.__func__, where)]
         if isinstance(value, functools.cached_property):
@@ -153,15 +186,21 @@ class CodeWalk:
             return ["property", *(self._refer(accessor, where) for accessor in accessors)]
         if isinstance(value, typing.TypeVar) or type(value).__module__ in ("typing", "types"):
             if isinstance(value, Iterable) and not hasattr(value, "__origin__"):
-                raise OpaqueError(where, value)
+                return self._opaque(value, where)
             return ["type", repr(value)]
         if hasattr(value, "__wrapped__") and callable(value):
             return ["wrapped", library_name(type(value)), self._refer(value.__wrapped__, where)]
         if is_users_class(type(value)):
             return self._instance(value, where)
-        if callable(value) and hasattr(value, "__qualname__"):
+        if isinstance(value, _OF_C) or (callable(value) and is_named(value)):
             return ["library", library_name(value)]
         return self._of_library(value, where)
+
+    def _opaque(self, value: Any, where: str) -> Json:
+        """An object whose content is out of reach: only a recipe's ``depends_on`` covers it."""
+        if moves(value) or not self._declared:
+            raise OpaqueError(where, value)
+        return ["depends_on", library_name(type(value))]
 
     def _start(self, value: Any) -> int:
         number = len(self._records)
@@ -191,11 +230,17 @@ class CodeWalk:
                 self._module_named(imported, function.__globals__)
                 for imported in sorted(imported_names(code))
             ]
+            if {"__import__", "import_module"} & {*code.co_names, *names}:
+                raise RecipeError(_COMPUTED_IMPORT.format(name=name))
         else:
             record["code"] = normalised(node)
             record["imports"] = self._imports_in(node, function)
+            if called := self._called_imports(node, function.__globals__, name):
+                record["called imports"] = called
             decorators = getattr(node, "decorator_list", [])
             names |= {n for decorator in decorators for n in free_names(ast.Expr(decorator))}
+        if files := self._values.files_named(texts_in(code if node is None else node)):
+            record["files"] = files
         record["globals"] = self._names(names, function.__globals__, node)
         record["closure"] = self._closure(function, name)
         record["defaults"] = self._refer(function.__defaults__, f"a default of {name}")
@@ -215,17 +260,25 @@ class CodeWalk:
         if "<locals>" not in name and wrapped is None:
             return ["library", name]
         number = self._start(function)
-        found: list[Json] = ["library", name, self._refer(wrapped, where)]
-        for cell in function.__closure__ or ():
-            try:
-                found.append(self._refer(cell.cell_contents, where))
-            except ValueError:
-                found.append(None)
-            except OpaqueError as error:
-                # A library's inner workings are told by its version; what moves is not.
-                if holds_state(error.value):
-                    raise
-                found.append(["library", library_name(type(error.value))])
+        # The inner workings of what a library itself defines count by its version.
+        named = is_named(function) or _wraps_named(function)
+        self._num_named += named
+        try:
+            found: list[Json] = ["library", name, self._refer(wrapped, where)]
+            for cell in function.__closure__ or ():
+                try:
+                    found.append(self._refer(cell.cell_contents, where))
+                except ValueError:
+                    found.append(None)
+                except OpaqueError as error:
+                    if not self._num_named:
+                        raise
+                    found.append(["library", library_name(type(error.value))])
+            if not self._num_named and (function.__defaults__ or function.__kwdefaults__):
+                found.append(self._refer(function.__defaults__, where))
+                found.append(self._refer(function.__kwdefaults__, where))
+        finally:
+            self._num_named -= named
         return self._finish(number, found)
 
     def _closure(self, function: FunctionType, where: str) -> Json:
@@ -262,17 +315,8 @@ class CodeWalk:
         return self._variable(name, scope)
 
     def _variable(self, name: str, scope: Mapping[str, Any]) -> Json:
-        """A module's variable: by value, or else by the statement that makes it."""
-        value = scope[name]
-        try:
-            return self._refer(value, name)
-        except OpaqueError as error:
-            if error.value is not value:
-                raise
-            made = self._statements_making(name, scope)
-            if made is None:
-                raise
-            return made
+        """A module's variable."""
+        return self._refer(scope[name], name)
 
     def _used_of_module(self, module: ModuleType, chains: Iterable[tuple[str, ...]]) -> Json:
         """What ``module.a.b`` stands for, for each such chain of attributes."""
@@ -305,8 +349,18 @@ class CodeWalk:
                 found.append(["unbound"])
         return found
 
-    def _module_named(self, name: str, scope: Mapping[str, Any]) -> Json:
-        module = import_users(name, scope)
+    def _called_imports(self, node: ast.AST, scope: Mapping[str, Any], where: str) -> list[Json]:
+        """What calls such as ``__import__("helper")`` bring in: the modules, all of each."""
+        found = []
+        for called in called_imports(node, scope):
+            if called is None:
+                raise RecipeError(_COMPUTED_IMPORT.format(name=where))
+            name, level = called
+            found.append(self._module_named(name, scope, level=level))
+        return found
+
+    def _module_named(self, name: str, scope: Mapping[str, Any], *, level: int = 0) -> Json:
+        module = import_users(name, scope, level=level)
         return ["library", versioned(name)] if module is None else self._module(module)
 
     def _module(self, module: ModuleType) -> Json:
@@ -325,35 +379,6 @@ class CodeWalk:
         names = [name for name in scope if name not in _MODULE_NAMES and is_followed(scope[name])]
         return self._finish(number, [[n, self._variable(n, scope)] for n in sorted(names)])
 
-    def _statements_making(self, name: str, scope: Mapping[str, Any]) -> Json | None:
-        """A library's object by the statements that make and use it, at its module's top level."""
-        tree = self._sources.module(scope)
-        if tree is None:
-            return None
-        origin = imported_from(tree, name, scope)
-        if origin is not None:
-            module, original = origin
-            return self._statements_making(original, vars(module))
-        return self._made(name, scope[name], tree, scope)
-
-    def _made(self, name: str, value: Any, tree: ast.AST, scope: Mapping[str, Any]) -> Json | None:
-        """An object by the statements of a module or class body that make and use it.
-
-        Only one that ``name = Class(…)`` makes: what a function returns, a file's or a model's
-        content say, is not told by the call.
-        """
-        statements = statements_about(tree, name)
-        if holds_state(value) or not any(
-            constructs(statement, name, type(value), scope) for statement in statements
-        ):
-            return None
-        return [
-            "made",
-            library_name(type(value)),
-            [normalised(statement) for statement in statements],
-            [self._names(free_names(s) - {name}, scope, s) for s in statements],
-        ]
-
     # Classes and instances.
 
     def _class(self, cls: type) -> Json:
@@ -371,30 +396,22 @@ class CodeWalk:
         }
         if nodes:
             record["code"] = [normalised(node) for node in nodes]
+            called = [i for n in nodes for i in self._called_imports(n, scope, cls.__qualname__)]
+            if called:
+                record["called imports"] = called
+            if files := self._values.files_named({t for n in nodes for t in texts_in(n)}):
+                record["files"] = files
             record["globals"] = [self._names(free_names(n), scope, n) for n in nodes]
             record["closures"] = [
                 [name, self._closure(method, f"{cls.__qualname__}.{name}")]
                 for name, method in sorted(methods.items())
             ]
         record["attributes"] = [
-            [name, self._attribute(cls, name, nodes, scope)]
+            [name, self._refer(vars(cls)[name], f"{cls.__qualname__}.{name}")]
             for name in sorted(vars(cls))
             if not is_told(name, vars(cls)[name], by_source=bool(nodes), methods=methods)
         ]
         return self._finish(number, record)
-
-    def _attribute(
-        self, cls: type, name: str, nodes: list[ast.ClassDef], scope: Mapping[str, Any]
-    ) -> Json:
-        """A class's attribute, which may have been set or changed after the class was made."""
-        value = vars(cls)[name]
-        try:
-            return self._refer(value, f"{cls.__qualname__}.{name}")
-        except OpaqueError as error:
-            made = self._made(name, value, nodes[0], scope) if nodes else None
-            if error.value is not value or made is None:
-                raise
-            return made
 
     def _instance(self, value: Any, where: str) -> Json:
         number = self._start(value)
@@ -416,10 +433,12 @@ class CodeWalk:
             [name, self._refer(item, f"{where}.{name}")] for name, item in attributes_of(value)
         ]
         base = as_built_in(value)
-        return found if base is None else [*found, self._values.plain(base, self._refer, where)]
+        if base is not None:
+            return [*found, self._values.plain(base, self._refer, where)]
+        return [*found, self._opaque(value, where)] if hides_state(value) else found
 
     def _of_library(self, value: Any, where: str) -> Json:
-        """An instance of a library's class that is data: fields are all it has."""
+        """An instance of a library's class: by all that it holds."""
         fields = getattr(type(value), "__dataclass_fields__", None)
         if fields is not None:
             items = [[n, self._refer(getattr(value, n, None), f"{where}.{n}")] for n in fields]
@@ -427,4 +446,30 @@ class CodeWalk:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             items = [self._refer(item, where) for item in value]
             return ["tuple", library_name(type(value)), items]
-        raise OpaqueError(where, value)
+        if moves(value) or (hides_state(value) and as_built_in(value) is None):
+            return self._opaque(value, where)
+        number = self._start(value)
+        record: dict[str, Json] = {"kind": "instance", "class": library_name(type(value))}
+        record["state"] = [
+            [name, self._refer(item, f"{where}.{name}")] for name, item in attributes_of(value)
+        ]
+        base = as_built_in(value)
+        if base is not None:
+            record["value"] = self._values.plain(base, self._refer, where)
+        return self._finish(number, record)
+
+
+def _wraps_named(function: FunctionType) -> bool:
+    """Whether a library's function decorates one that stands in the library's source by name."""
+    inner = inspect.unwrap(function)
+    return (
+        isinstance(inner, FunctionType)
+        and not is_users_function(inner)
+        and "<locals>" not in inner.__code__.co_qualname
+    )
+
+
+_COMPUTED_IMPORT = (
+    "{name} imports a module whose name is computed, so which one is not known before it runs, and "
+    "a change of it would go unnoticed. Write an import statement, or a literal name."
+)

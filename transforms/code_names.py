@@ -9,6 +9,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import io
+import struct
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,10 @@ _VERSIONED = frozenset(
 
 _MOVING = ("__next__", "fileno", "getstate", "get_state", "bit_generator")
 """What iterators, files and random generators have."""
+_IMPORTERS = frozenset({"__import__", "import_module"})
+_BUILT_IN: tuple[Any, ...] = (dict, list, tuple, set, frozenset, bytes, float, str, int)
+"""Classes whose content is read from an object of a subclass."""
+_POINTER = struct.calcsize("P")
 
 
 def is_users_class(cls: type) -> bool:
@@ -121,6 +126,45 @@ def import_targets(
                     yield base, alias.name, None
 
 
+def called_imports(node: ast.AST, scope: Mapping[str, Any]) -> Iterator[tuple[str, int] | None]:
+    """What ``__import__("name")`` and ``import_module("name")`` in some code bring in.
+
+    Each with its level, the number of dots before the name; None for what is computed.
+    """
+    locally = {
+        alias.asname or alias.name
+        for statement in ast.walk(node)
+        if isinstance(statement, ast.ImportFrom) and statement.module == "importlib"
+        for alias in statement.names
+        if alias.name in _IMPORTERS
+    }
+
+    def imports(callee: ast.AST) -> bool:
+        if isinstance(callee, ast.Attribute):
+            return callee.attr in _IMPORTERS
+        if not isinstance(callee, ast.Name):
+            return False
+        if callee.id == "__import__" or callee.id in locally:
+            return True
+        return scope.get(callee.id) is importlib.import_module
+
+    called = set()
+    for call in ast.walk(node):
+        if not isinstance(call, ast.Call) or not imports(call.func):
+            continue
+        called.add(id(call.func))
+        given = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "name")]
+        text = given[0].value if given and isinstance(given[0], ast.Constant) else None
+        if not isinstance(text, str):
+            yield None
+            continue
+        name = text.lstrip(".")
+        yield name, len(text) - len(name)
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name | ast.Attribute) and id(part) not in called and imports(part):
+            yield None
+
+
 def _member(module: ModuleType, name: str) -> Any:
     """What ``from module import name`` gives: a variable, or a module inside the package."""
     if name not in vars(module) and hasattr(module, "__path__"):
@@ -131,61 +175,52 @@ def _member(module: ModuleType, name: str) -> Any:
     return vars(module).get(name)
 
 
-def imported_from(
-    tree: ast.Module, name: str, scope: Mapping[str, Any]
-) -> tuple[ModuleType, str] | None:
-    """The module of the user's that a name was imported from, and its name there."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        for alias in node.names:
-            if alias.name != "*" and (alias.asname or alias.name) != name:
+def moves(value: Any) -> bool:
+    """Whether an object changes by being used: a file, an iterator, a random generator."""
+    return isinstance(value, io.IOBase) or any(hasattr(value, name) for name in _MOVING)
+
+
+def hides_state(value: Any) -> bool:
+    """Whether an object holds more than its attributes and its built-in value show.
+
+    Code in C keeps what it holds out of sight, in memory behind that of a plain object: the same
+    comparison by which ``object.__reduce_ex__`` refuses to pickle such an object.
+    """
+    cls = type(value)
+    base = next(kind for kind in cls.__mro__ if kind in _BUILT_IN or kind is object)
+    seen = base.__basicsize__
+    for offset in (cls.__dictoffset__, cls.__weakrefoffset__):
+        seen += _POINTER if offset > 0 else 0
+    seen += _POINTER * sum(1 for _ in _slots(cls))
+    return cls.__basicsize__ > seen or cls.__itemsize__ != base.__itemsize__
+
+
+def is_named(value: Any) -> bool:
+    """Whether a library's object is found there by its own name: its version says what it is."""
+    found: Any = sys.modules.get(str(getattr(value, "__module__", None)))
+    for part in str(getattr(value, "__qualname__", None)).split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
+def _slots(cls: type) -> Iterator[str]:
+    """The names of the slots of a class and its bases, as attributes are looked up by."""
+    for base in cls.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            if slot in ("__dict__", "__weakref__"):
                 continue
-            module = import_users(node.module or "", scope, level=node.level)
-            original = name if alias.name == "*" else alias.name
-            if module is not None and vars(module).get(original) is scope[name]:
-                return module, original
-    return None
-
-
-def constructs(statement: ast.stmt, name: str, cls: type, scope: Mapping[str, Any]) -> bool:
-    """Whether a statement is ``name = Class(…)`` for this very class."""
-    if not isinstance(statement, ast.Assign | ast.AnnAssign):
-        return False
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    if not any(isinstance(target, ast.Name) and target.id == name for target in targets):
-        return False
-    if not isinstance(statement.value, ast.Call):
-        return False
-    callee: Any = statement.value.func
-    path: list[str] = []
-    while isinstance(callee, ast.Attribute):
-        path.append(callee.attr)
-        callee = callee.value
-    if not isinstance(callee, ast.Name):
-        return False
-    found = scope.get(callee.id)
-    for attribute in reversed(path):
-        found = getattr(found, attribute, None)
-    return isinstance(found, type) and issubclass(cls, found)
-
-
-def holds_state(value: Any) -> bool:
-    """Whether an object holds more than its making tells: a file, an iterator, weights."""
-    if isinstance(value, io.IOBase) or any(hasattr(value, name) for name in _MOVING):
-        return True
-    return any(bool(getattr(value, name, None)) for name in ("variables", "weights", "parameters"))
+            private = slot.startswith("__") and not slot.endswith("__")
+            yield f"_{base.__name__.lstrip('_')}{slot}" if private else slot
 
 
 def attributes_of(value: Any) -> list[tuple[str, Any]]:
     """An object's own attributes, sorted: those in slots too, what it only caches left out."""
     cls = type(value)
     state = {}
-    for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
-                state[slot] = getattr(value, slot)
+    for slot in _slots(cls):
+        if hasattr(value, slot):
+            state[slot] = getattr(value, slot)
     state.update(getattr(value, "__dict__", {}))
     return [
         (name, item)
@@ -200,8 +235,7 @@ def as_built_in(value: Any) -> Any:
         return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value)
-    kinds: tuple[Any, ...] = (dict, list, tuple, set, frozenset, bytes, float)
-    return next((kind(value) for kind in kinds if isinstance(value, kind)), None)
+    return next((kind(value) for kind in _BUILT_IN if isinstance(value, kind)), None)
 
 
 def is_told(name: str, value: Any, *, by_source: bool, methods: Mapping[str, Any]) -> bool:

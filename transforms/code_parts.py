@@ -25,12 +25,13 @@ _NAMES = frozenset({"globals", "names"})
 """Fields of a record that say what names stand for: variables are parts of their own."""
 
 
-def code_parts(function: Any, *, folder: str) -> dict[str, str]:
+def code_parts(function: Any, *, folder: str, declared: bool = False) -> dict[str, str]:
     """Digests of all that a callable of the user's refers to, itself included, by name.
 
     Args:
         function: As ``code_digest`` takes it.
         folder: The recipe's folder: files are named relative to it.
+        declared: Whether the recipe has a ``depends_on``.
 
     Returns:
         ``"recipe.py: scale" -> 16 hex digits``, sorted by name; empty for more than MAX_PARTS.
@@ -40,15 +41,15 @@ def code_parts(function: Any, *, folder: str) -> dict[str, str]:
     Raises:
         RecipeError: as ``code_digest`` does.
     """
-    found = _PartsWalk(folder).parts(function)
+    found = _PartsWalk(folder, declared=declared).parts(function)
     return found if len(found) <= MAX_PARTS else {}
 
 
 class _PartsWalk(CodeWalk):
     """A walk that keeps the name of each record, and what each variable stands for."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: str, *, declared: bool = False) -> None:
+        super().__init__(folder, declared=declared)
         self._roots = [os.path.abspath(folder), os.path.realpath(folder)] if folder else []
         self._labels: dict[int, str] = {}
         self._objects: dict[int, str] = {}

@@ -155,6 +155,16 @@ def imported_names(code: CodeType) -> set[str]:
     }
 
 
+def texts_in(code: ast.AST | CodeType) -> set[str]:
+    """The strings that stand in some code: of a source text, without docstrings."""
+    if isinstance(code, CodeType):
+        constants = [constant for inner in _nested(code) for constant in inner.co_consts]
+    else:
+        nodes = ast.walk(stripped(code))
+        constants = [part.value for part in nodes if isinstance(part, ast.Constant)]
+    return {constant for constant in constants if isinstance(constant, str)}
+
+
 def free_names(node: ast.AST) -> set[str]:
     """Names that a definition or statement reads from around it."""
     module: Any = ast.Module(body=[stripped(node)], type_ignores=[])  # type: ignore[list-item]
@@ -186,30 +196,6 @@ def attribute_chains(node: ast.AST, name: str) -> set[tuple[str, ...]]:
 
     visit(node)
     return chains
-
-
-def statements_about(tree: ast.AST, name: str) -> list[ast.stmt]:
-    """The simple statements of a module's or class's body, ``if`` blocks too, that name a name."""
-
-    def simple(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-        for statement in body:
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                continue
-            blocks = [
-                block
-                for field in ("body", "orelse", "finalbody")
-                for block in getattr(statement, field, [])
-            ] + [s for handler in getattr(statement, "handlers", []) for s in handler.body]
-            if blocks:
-                yield from simple(blocks)
-            else:
-                yield statement
-
-    return [
-        statement
-        for statement in simple(getattr(tree, "body", []))
-        if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(statement))
-    ]
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

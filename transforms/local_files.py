@@ -1,12 +1,16 @@
-"""Files of this machine as a source lists them; what cannot be read says why."""
+"""Files of this machine: as a source lists them, and their hashes and identities."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
+import threading
+import time
 
 from ..schemas.blocks import SourceFile
+from ..schemas.errors import RecipeError
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
 _ALL_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
@@ -60,3 +64,50 @@ def inspect_file(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | No
     # The time of the last change to the inode tells a file put in place with its old mtime.
     stamp = f"time:{found.st_mtime_ns},{found.st_ctime_ns}"
     return SourceFile(path=path, num_bytes=found.st_size, stamp=stamp), None
+
+
+Identity = tuple[int, int, int, int, int]
+"""Device, inode, size, times of the last change of content and of inode in ns."""
+
+_SETTLED_NS = 2_000_000_000
+"""A file written more recently may change again within one tick of the file system's clock."""
+_DIGESTS: dict[str, tuple[Identity, str]] = {}
+_LOCK = threading.Lock()
+
+
+def identity_of(path: str) -> Identity | None:
+    """What changes when a file is replaced or written; None where there is no file."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    times = (found.st_mtime_ns, found.st_ctime_ns)
+    return (found.st_dev, found.st_ino, found.st_size, *times)
+
+
+def file_digest(path: str) -> str:
+    """The sha256, in hex, of a file of this machine; read once while its identity stays.
+
+    Raises:
+        RecipeError: if it cannot be read.
+    """
+    identity = identity_of(path)
+    with _LOCK:
+        known = _DIGESTS.get(path)
+    if identity is not None and known is not None and known[0] == identity:
+        return known[1]
+    try:
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise RecipeError(
+            f"The recipe depends on {path}, which cannot be read: {error.strerror}. Make it "
+            "readable, or correct the path."
+        ) from None
+    settled = identity is not None and max(identity[3:]) < time.time_ns() - _SETTLED_NS
+    if identity is not None and settled and identity_of(path) == identity:
+        with _LOCK:
+            _DIGESTS[path] = identity, found
+    return found

@@ -15,16 +15,19 @@ def functions_of(source: Source | ExtractedSource) -> tuple[Callable[..., Any], 
     return found
 
 
-def source_settings(source: Source, *, folder: str) -> dict[str, object]:
+def source_settings(source: Source, *, folder: str, declared: bool = False) -> dict[str, object]:
     """The source as plain JSON: its class's name, its settings, and digests of its functions.
 
     Args:
         source: Of a recipe.
         folder: The recipe's.
+        declared: Whether the recipe has a ``depends_on``.
 
     Raises:
         RecipeError: if a function refers to what cannot be told, as ``code_digest`` says.
     """
     described = {"type": type(source).__name__, **source.settings()}
-    code = [code_digest(function, folder=folder) for function in functions_of(source)]
+    code = [
+        code_digest(function, folder=folder, declared=declared) for function in functions_of(source)
+    ]
     return {**described, "functions": code} if code else described

@@ -1,6 +1,6 @@
 """Values as they enter a fingerprint: plain JSON that two equal values share, in any process.
 
-What is no plain value (a function, an object of the user's) is asked of a callback.
+What is not a plain value (a function, an object of the user's) goes to a callback.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ import sys
 import threading
 import types
 import uuid
+import zoneinfo
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..schemas.fingerprint import canonical_json
+from .local_files import file_digest
 
 Json = Any
 Refer = Callable[[Any, str], Json]
@@ -40,6 +42,7 @@ _BY_REPR: tuple[type, ...] = (
     decimal.Decimal,
     fractions.Fraction,
     uuid.UUID,
+    zoneinfo.ZoneInfo,
     range,
 )
 _NO_EFFECT: tuple[type, ...] = (
@@ -51,42 +54,58 @@ _CALLS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
 class OpaqueError(Exception):
-    """A value whose content cannot be told; ``where`` names it for a person."""
+    """A value whose content cannot be hashed; ``where`` names it for a person."""
 
     def __init__(self, where: str, value: Any) -> None:
         super().__init__(where)
         self.where = where
         self.value = value
 
-    def explain(self, root: str) -> str:
-        """What is wrong with it and what helps; ``root`` is the function that leads to it."""
+    def explain(self, root: str, *, moves: bool) -> str:
+        """What is wrong with it and what helps.
+
+        Args:
+            root: The function that leads to it.
+            moves: Whether it changes by being used, as a file or an iterator does.
+        """
         kind = type(self.value)
         shown = f"{kind.__module__}.{kind.__qualname__}"
         message = (
-            f"{root} uses {self.where}, a {shown}: what it holds cannot be told from the code, so "
-            "a change of it would go unnoticed and old results would be taken for new ones. "
+            f"{root} uses {self.where}, a {shown}: its content cannot be hashed, so a change of it "
+            "would go unnoticed. "
         )
         if isinstance(self.value, io.IOBase):
             return message + "Read the file where the module is loaded, and use what was read."
+        inside = "Make it inside the function from plain values (numbers, strings, lists, arrays)"
+        if moves:
+            return message + f"{inside}: it changes each time that it is used."
         return message + (
-            "Make it inside the function from plain values (numbers, strings, lists, arrays), or "
-            "hold it in an object whose class has a method settings() that returns plain values "
-            "which say what it is."
+            f"{inside}, or name the files and values that it is made from in the recipe: "
+            'ss.Recipe(depends_on=["model.bin", …]).'
         )
 
 
 class Values:
     """Turns plain values into JSON.
 
-    ``folder`` is the recipe's: a path inside it counts by what follows, with the content of the
-    file that it leads to, so neither the place of the project nor an edited vocabulary is missed.
+    ``folder`` is the recipe's: a path inside it counts by what follows. A path to a file counts
+    with the file's content.
+
+    Attributes:
+        files: Those files: absolute path -> sha256, hex.
     """
 
     def __init__(self, folder: str) -> None:
         self._folders = {os.path.abspath(folder), os.path.realpath(folder)} if folder else set()
+        self.files: dict[str, str] = {}
+
+    def files_named(self, texts: Iterable[str]) -> list[Json]:
+        """The files that absolute paths in some code lead to, by content."""
+        found = ((text, self._content(text)) for text in sorted(texts))
+        return [[text, content] for text, content in found if content is not None]
 
     def plain(self, value: Any, refer: Refer, where: str) -> Json | None:
-        """The JSON of a plain value; None if it is none."""
+        """The JSON of a plain value; None for anything else."""
         kind = type(value)
         if value is None or value is Ellipsis or value is NotImplemented:
             return [repr(value)]
@@ -109,7 +128,7 @@ class Values:
         if kind is collections.defaultdict:
             factory = refer(value.default_factory, f"{where}.default_factory")
             return ["defaultdict", factory, *self._mapping(value, refer, where)]
-        if kind is types.SimpleNamespace:
+        if kind in (types.SimpleNamespace, threading.local):
             return ["namespace", *self._mapping(vars(value), refer, where)]
         if kind is slice:
             return ["slice", repr(value)]
@@ -136,11 +155,21 @@ class Values:
         for folder in self._folders:
             if value == folder or value.startswith(folder + os.sep):
                 inner = ["recipe's folder", value[len(folder) :]]
-                if os.path.isfile(value) and not value.endswith(".py"):
-                    with open(value, "rb") as file:
-                        inner.append(hashlib.file_digest(file, "sha256").hexdigest())
-                return inner
-        return ["str", value]
+                # Modules count by what is used of them.
+                content = None if value.endswith(".py") else self._content(value)
+                return inner if content is None else [*inner, content]
+        content = self._content(value)
+        return ["str", value] if content is None else ["str", value, content]
+
+    def _content(self, path: str) -> str | None:
+        """The hash of the file that an absolute path leads to; None where there is none."""
+        if not path.startswith(("/", "~")) and not os.path.isabs(path):
+            return None
+        full = os.path.expanduser(path)
+        if not os.path.isabs(full) or not os.path.isfile(full):
+            return None
+        self.files[full] = file_digest(full)
+        return self.files[full]
 
     def _sequence(self, items: Iterable[Any], refer: Refer, where: str) -> Json:
         total, count = hashlib.sha256(), 0
@@ -172,10 +201,14 @@ class Values:
             return _numpy(value, refer, where)
         if library == "pyarrow":
             return _pyarrow(value)
-        if library == "pandas" and kind.__name__ in ("DataFrame", "Series", "Index"):
+        if library == "pandas":
             return _pandas(value, refer, where)
         if library == "tensorflow":
             return _tensorflow(value, refer, where)
+        if library in ("keras", "tf_keras"):
+            return _keras(value, refer, where)
+        if library == "tokenizers" and kind.__name__ == "Tokenizer":
+            return ["tokenizer", hashlib.sha256(value.to_str().encode()).hexdigest()]
         return None
 
 
@@ -185,6 +218,9 @@ def _numpy(value: Any, refer: Refer, where: str) -> Json | None:
     if isinstance(value, np.dtype):
         return ["dtype", repr(value.descr) if value.names else value.str]
     if isinstance(value, np.ufunc):
+        if getattr(np, value.__name__, None) is not value:
+            # Made by np.frompyfunc, say: it hides a function.
+            raise OpaqueError(where, value)
         return ["ufunc", value.__name__]
     if isinstance(value, np.ma.MaskedArray):
         return ["masked", refer(value.filled(), where), refer(np.ma.getmaskarray(value), where)]
@@ -216,8 +252,12 @@ def _pyarrow(value: Any) -> Json | None:
     return None
 
 
-def _pandas(value: Any, refer: Refer, where: str) -> Json:
+def _pandas(value: Any, refer: Refer, where: str) -> Json | None:
     name = type(value).__name__
+    if name in ("Timestamp", "Timedelta"):
+        return [name, repr(value)]
+    if name not in ("DataFrame", "Series", "Index"):
+        return None
     if name == "Index":
         return [name, refer(value.to_numpy(), where)]
     if name == "Series":
@@ -237,6 +277,8 @@ def _tensorflow(value: Any, refer: Refer, where: str) -> Json | None:
     if name in ("DType", "TensorShape", "TensorSpec", "RaggedTensorSpec", "SparseTensorSpec"):
         return [name, repr(value)]
     if name == "EagerTensor":
+        if value.dtype.name in ("resource", "variant"):
+            raise OpaqueError(where, value)
         return [name, refer(value.numpy(), where)]
     if name == "RaggedTensor":
         return [
@@ -246,7 +288,9 @@ def _tensorflow(value: Any, refer: Refer, where: str) -> Json | None:
     if name == "SparseTensor":
         parts = (value.indices, value.values, value.dense_shape)
         return [name, [refer(part, where) for part in parts]]
-    if name in ("StaticHashTable", "StaticHashTableV1"):
+    if name == "ResourceVariable":
+        return [name, refer(value.numpy(), where)]
+    if name in ("StaticHashTable", "StaticHashTableV1", "HashTable", "MutableHashTable"):
         keys, values = (part.numpy().tolist() for part in value.export())
         rows = sorted(zip(keys, values, strict=True))
         return [name, refer(rows, where), refer(value._default_value, where)]
@@ -255,3 +299,15 @@ def _tensorflow(value: Any, refer: Refer, where: str) -> Json | None:
         settings = [repr(getattr(value, key, None)) for key in ("_jit_compile", "_input_signature")]
         return ["tf.function", refer(python_function, where), settings]
     return None
+
+
+def _keras(value: Any, refer: Refer, where: str) -> Json | None:
+    """A layer: its settings, its weights, its words."""
+    is_layer = all(hasattr(value, name) for name in ("get_config", "get_weights", "trainable"))
+    if not is_layer or hasattr(value, "layers"):
+        return None
+    # Layers without a name of their own are numbered as they are made.
+    settings = {key: item for key, item in value.get_config().items() if key != "name"}
+    words = value.get_vocabulary() if hasattr(value, "get_vocabulary") else None
+    parts = (settings, value.get_weights(), words)
+    return ["layer", type(value).__name__, [refer(part, where) for part in parts]]

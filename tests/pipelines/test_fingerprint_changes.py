@@ -74,6 +74,7 @@ FILES = {
             preprocessing_fn=preprocessing_fn,
             splits=ss.Splits(train=0.8, test=0.2),
             shards=ss.Shards(num_shards=2),
+            depends_on=["measured.json", {"revision": 7}],
         )
     ''',
     "beside/scales.py": """
@@ -99,6 +100,7 @@ FILES = {
         '{"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, '
         '"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "cat": 1}}}'
     ),
+    "measured.json": "[1, 2]",
     "notes.txt": "nothing that the recipe reads",
 }
 
@@ -204,6 +206,24 @@ MUST_CHANGE = {
         "files of steps",
         "tokenizer.json",
         "step 5, TokenizeWith",
+    ),
+    "file that the recipe depends on": (
+        edit("measured.json", "2", "3"),
+        "depends_on",
+        "measured.json",
+        "",
+    ),
+    "value that the recipe depends on": (
+        edit("recipe.py", '{"revision": 7}', '{"revision": 8}'),
+        "depends_on",
+        "value 2",
+        "",
+    ),
+    "no dependency": (
+        edit("recipe.py", 'depends_on=["measured.json", {"revision": 7}],', ""),
+        "depends_on",
+        "measured.json",
+        "",
     ),
     "version of a library": (other_version("pyarrow"), "versions", "pyarrow", ""),
     "version of snapshard": (other_version("snapshard"), "versions", "snapshard", ""),

@@ -461,6 +461,9 @@ def test_a_tf_function_counts_by_its_python(tmp_path: Path) -> None:
     assert tf.executing_eagerly()
 
 
+_DATABASE = "import sqlite3\nDB = sqlite3.connect(':memory:')\n"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -472,12 +475,18 @@ def test_a_tf_function_counts_by_its_python(tmp_path: Path) -> None:
         ("import numpy\nTHING = numpy.random.default_rng(3)", r"step uses THING, a numpy\.random"),
         ("import threading, logging\nTHING = threading.Lock(), logging.getLogger()", None),
         ("import string\nTHING = string.Formatter()", None),
-        ("import string\nTHING = [string.Formatter()]", r"step uses THING\[0\], a string\.Form"),
-        ("import string\ndef f(): return string.Formatter()\nTHING = f()", "a string.Formatter"),
+        ("import string\nTHING = [string.Formatter()]", None),
+        ("import string\ndef f(): return string.Formatter()\nTHING = f()", None),
+        (f"{_DATABASE}THING = [DB]", r"THING\[0\], a sqlite3.Connection: .*depends_on=\["),
+        (f"{_DATABASE}import types\nTHING = types.MethodType(len, DB)", "THING, a sqlite3.Conn"),
+        (f"{_DATABASE}THING = DB.execute", "uses THING, a sqlite3.Connection"),
+        (f"{_DATABASE}import functools\nTHING = functools.partial(len, DB)", "a sqlite3.Conn"),
+        (f"{_DATABASE}class THING(dict): pass\nTHING.db = DB", r"THING\.db, a sqlite3"),
+        ("import numpy\nTHING = numpy.frompyfunc(len, 1, 1)", r"step uses THING, a numpy\.ufunc"),
+        ("import weakref\nTHING = weakref.WeakSet()", "a .*weakref"),
         ("class A: pass\nTHING = A()\nTHING.file = F", r"THING\.file, a _io"),
         ("class THING: pass\nTHING.file = F", r"THING\.file, a _io\.Text"),
-        ("class THING:\n  import string\n  f = string.Formatter()", r"THING\.f, a string"),
-        ("import string\nclass THING:\n  f = string.Formatter()", None),
+        ("class THING:\n  import string\n  f = string.Formatter()", None),
         ("class A:\n  def settings(s): return 1\nTHING = A()\nTHING.f = F", None),
     ],
 )

@@ -23,6 +23,8 @@ from ...schemas.features import (
 )
 from ...schemas.recipe import PrepareStep, RecordFn
 from ...schemas.step_traits import StepTraits
+from ..code_names import is_users_class
+from ..user_reads import running
 from .audio import Decode as DecodeSound
 from .images import Check
 from .user_functions import describe as describe
@@ -252,10 +254,11 @@ def apply_batched(
 
 
 def _apply_step(step: PrepareStep, record: dict[str, Any], features: Features) -> dict[str, Any]:
-    if not StepTraits.of(step).sees_features:
-        return step.apply(record)
-    found: dict[str, Any] = step.apply(record, features)  # type: ignore[call-arg]
-    return found
+    with running(step if is_users_class(type(step)) else None):
+        if not StepTraits.of(step).sees_features:
+            return step.apply(record)
+        found: dict[str, Any] = step.apply(record, features)  # type: ignore[call-arg]
+        return found
 
 
 def _fix_shapes(record: dict[str, Any], features: Features) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ...schemas.features import (
 )
 from ..row_values import to_array
 from ..user_code import is_user_file
+from ..user_reads import running
 from .user_functions import describe
 from .values import FAILURE_MARK, NO_FEATURES, Value, verdicts
 
@@ -158,7 +159,9 @@ class _Caller:
     def _call(self, row: _Row, failures: list[bytes]) -> _Row:
         """What the function gives for a record; nothing, and a message, where it fails."""
         try:
-            found = self._checked(self._step.function(row))
+            with running(self._step.function):
+                made = self._step.function(row)
+            found = self._checked(made)
         except SchemaError as error:
             text = str(error)
         except Exception as error:

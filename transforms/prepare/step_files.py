@@ -65,7 +65,7 @@ def digest_with_files(step: object, recipe: Recipe) -> str:
     Raises:
         RecipeError: as ``step_digest`` does.
     """
-    code = step_digest(step, folder=recipe.folder)
+    code = step_digest(step, folder=recipe.folder, declared=bool(recipe.depends_on))
     files = StepTraits.of(step).files
     if not files:
         return code

@@ -10,6 +10,7 @@ from ...schemas.errors import RecipeError, SnapshardError
 from ...schemas.features import Features
 from ...schemas.recipe import PrepareStep, RecordFn
 from ...schemas.step_traits import StepTraits
+from ..user_reads import running
 
 _RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
@@ -85,7 +86,9 @@ def call_user(
         RecipeError: if it fails; ``where`` names it.
     """
     try:
-        return _with_autograph(function)(dict(given))
+        converted = _with_autograph(function)
+        with running(function):
+            return converted(dict(given))
     except SnapshardError:
         raise
     except Exception as error:

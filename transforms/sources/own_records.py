@@ -11,6 +11,7 @@ import pyarrow as pa
 from ...schemas.errors import RECORD_ERROR, SnapshardError
 from ...schemas.recipe import OpenSource
 from .. import storage
+from ..user_reads import running
 
 _WORDS = 500
 
@@ -40,7 +41,7 @@ class InputFile:
         """
         self._opened.hold(self.path)
         full = self._opened.full_path(self.path)
-        with storage.failing_as_storage_error("read", full):
+        with running(None), storage.failing_as_storage_error("read", full):
             return self._opened.filesystem.open(full, "rb")
 
     def read(self) -> bytes:
@@ -49,7 +50,8 @@ class InputFile:
         Raises:
             StorageError: if it cannot be read.
         """
-        return self._opened.read(self.path)
+        with running(None):
+            return self._opened.read(self.path)
 
 
 ReadFn = Callable[[InputFile], Iterable[Any]]
@@ -63,14 +65,18 @@ def records_of(function: ReadFn, path: str, opened: OpenSource) -> Iterator[Any]
     """
     name = getattr(function, "__qualname__", type(function).__name__)
     records: Any = None
+    own = opened.full_path(path) if getattr(opened, "local", False) else ""
+    watched = running(function, own=own)
     try:
         try:
-            records = iter(function(InputFile(path, opened)))
+            with watched:
+                records = iter(function(InputFile(path, opened)))
         except Exception as error:
             _reraise(error, name)
         while True:
             try:
-                found = next(records)
+                with watched:
+                    found = next(records)
             except StopIteration:
                 return
             except Exception as error:

@@ -1,0 +1,291 @@
+"""Files that a recipe's functions depend on: in the fingerprint, refused, or named in depends_on.
+
+In each case an edited file must give another fingerprint, or the recipe must be refused with the
+way out; with the file in ``depends_on``, editing it must give another fingerprint.
+"""
+
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.survey import Survey, survey
+from snapshard.schemas.errors import RecipeError
+from snapshard.schemas.naming import Workspace
+from snapshard.schemas.progress import Silent
+
+_RECIPE = """
+    import snapshard as ss
+    from pathlib import Path
+    HERE = Path(__file__).resolve().parent
+    OUTSIDE = HERE.parent / "outside"
+    {setup}
+
+    def read(file):
+        {body}
+        yield {{"x": len(file.read()), "y": str(found)}}
+
+    recipe = ss.Recipe(
+        name="t", source=ss.Files("raw/*.bin", read=read, types={{"x": "int64"}}), {options}
+    )
+"""
+
+# What the recipe's module does, what its function does, the file that it depends on.
+CASES: dict[str, tuple[str, str, str]] = {
+    "argparse.Namespace": (
+        "import argparse, json\n"
+        "CFG = argparse.Namespace(**json.loads((HERE / 'cfg.json').read_text()))",
+        "found = CFG.value",
+        "cfg.json",
+    ),
+    "ConfigParser": (
+        "from configparser import ConfigParser\nCFG = ConfigParser()\nCFG.read(HERE / 'cfg.ini')",
+        "found = CFG['a']['value']",
+        "cfg.ini",
+    ),
+    "ConfigParser, read in a function": (
+        "from configparser import ConfigParser\n"
+        "CFG = ConfigParser()\ndef load(cfg): cfg.read(HERE / 'cfg.ini')\nload(CFG)",
+        "found = CFG['a']['value']",
+        "cfg.ini",
+    ),
+    "string.Template": (
+        "import string\nTEXT = string.Template((HERE / 'cfg.txt').read_text())",
+        "found = TEXT.substitute()",
+        "cfg.txt",
+    ),
+    "numpy.poly1d": (
+        "import numpy as np\nCURVE = np.poly1d(np.loadtxt(HERE / 'cfg.csv'))",
+        "found = CURVE(2.0)",
+        "cfg.csv",
+    ),
+    "collections.UserDict": (
+        "import collections, json\n"
+        "CFG = collections.UserDict(json.loads((HERE / 'cfg.json').read_text()))",
+        "found = CFG['value']",
+        "cfg.json",
+    ),
+    "numpy.frompyfunc": (
+        "import numpy as np\nTABLE = np.loadtxt(HERE / 'cfg.csv')\n"
+        "PICK = np.frompyfunc(lambda i: TABLE[i], 1, 1)",
+        "found = PICK(0)",
+        "cfg.csv",
+    ),
+    "a bound method": (
+        "NAMES = (HERE / 'cfg.txt').read_text().split()\nAT = NAMES.__len__",
+        "found = AT()",
+        "cfg.txt",
+    ),
+    "a function that a library makes": (
+        "import xml.etree.ElementTree as tree\nROOT = tree.parse(HERE / 'cfg.xml').getroot()\n"
+        "FIND = ROOT.find",
+        "found = FIND('value').text",
+        "cfg.xml",
+    ),
+    "an object in a list": (
+        "import xml.etree.ElementTree as tree\nROOT = [tree.parse(HERE / 'cfg.xml')]",
+        "found = ROOT[0].find('value').text",
+        "cfg.xml",
+    ),
+    "a database": (
+        "import sqlite3\nDB = sqlite3.connect(HERE / 'cfg.db', check_same_thread=False)",
+        "found = DB.execute('select value from t').fetchone()[0]",
+        "cfg.db",
+    ),
+    "a subclass of an array": (
+        "import numpy as np\nclass Curve(np.ndarray): pass\n"
+        "CURVE = np.loadtxt(HERE / 'cfg.csv').view(Curve)",
+        "found = CURVE[0]",
+        "cfg.csv",
+    ),
+    "a name that Python mangles": (
+        "class Held:\n    __slots__ = ('__text',)\n"
+        "    def __init__(self, text): self.__text = text\n    def get(self): return self.__text\n"
+        "HELD = Held((HERE / 'cfg.txt').read_text())",
+        "found = HELD.get()",
+        "cfg.txt",
+    ),
+    "__import__": ("", "found = __import__('helper').VALUE", "helper.py"),
+    "importlib.import_module": (
+        "import importlib, sys\nsys.path.insert(0, str(HERE))",
+        "found = importlib.import_module('helper').VALUE",
+        "helper.py",
+    ),
+    "import_module": (
+        "from importlib import import_module\nimport sys\nsys.path.insert(0, str(HERE))",
+        "found = import_module('helper').VALUE",
+        "helper.py",
+    ),
+    "__import__ of a computed name": (
+        "",
+        "found = __import__('hel' + 'per').VALUE",
+        "helper.py",
+    ),
+    "a path in a function": (
+        "",
+        "found = Path('{outside}/cfg.txt').read_text()",
+        "outside/cfg.txt",
+    ),
+    "a path in a lambda": (
+        "READ = lambda: Path('{outside}/cfg.txt').read_text()",
+        "found = READ()",
+        "outside/cfg.txt",
+    ),
+    "a path in a default": (
+        "def load(path='{outside}/cfg.txt'): return Path(path).read_text()",
+        "found = load()",
+        "outside/cfg.txt",
+    ),
+    "a Path outside the folder": (
+        "CFG = OUTSIDE / 'cfg.txt'",
+        "found = CFG.read_text()",
+        "outside/cfg.txt",
+    ),
+    "a text that is a path outside": (
+        "CFG = str(OUTSIDE / 'cfg.txt')",
+        "found = Path(CFG).read_text()",
+        "outside/cfg.txt",
+    ),
+    "a Path inside the folder": ("CFG = HERE / 'cfg.txt'", "found = CFG.read_text()", "cfg.txt"),
+    "a neighbour": ("", "found = (HERE / 'masks' / file.path).read_text()", "masks/a.bin"),
+    "a neighbour among the inputs": (
+        "",
+        "found = (HERE / 'raw' / 'b.bin').read_text()",
+        "raw/b.bin",
+    ),
+    "a neighbour, opened by os": (
+        "import os",
+        "found = os.read(os.open(HERE / 'masks' / file.path, os.O_RDONLY), 9)",
+        "masks/a.bin",
+    ),
+    "a neighbour, in a thread": (
+        "from concurrent.futures import ThreadPoolExecutor",
+        "with ThreadPoolExecutor(1) as pool:\n"
+        "            found = pool.submit((HERE / 'masks' / file.path).read_text).result()",
+        "masks/a.bin",
+    ),
+    "a neighbour, the error hidden": (
+        "def load(path):\n    try:\n        return path.read_text()\n"
+        "    except BaseException:\n        return ''",
+        "found = load(HERE / 'masks' / file.path)",
+        "masks/a.bin",
+    ),
+    "a database that is opened": (
+        "import sqlite3",
+        "found = sqlite3.connect(HERE / 'cfg.db').execute('select value from t').fetchone()[0]",
+        "cfg.db",
+    ),
+    "a relative path": (
+        "import os\nos.chdir(HERE)",
+        "found = Path('cfg.txt').read_text()",
+        "cfg.txt",
+    ),
+    "code that is run": (
+        "import runpy",
+        "found = runpy.run_path(str(HERE / 'helper.py'))['VALUE']",
+        "helper.py",
+    ),
+}
+
+
+def put(path: Path, value: int) -> None:
+    """Writes a file that holds a value."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".db":
+        import sqlite3
+
+        path.unlink(missing_ok=True)
+        connection = sqlite3.connect(path)
+        connection.execute("create table t (value integer)")
+        connection.execute(f"insert into t values ({value})")
+        connection.commit()
+        connection.close()
+        return
+    texts = {
+        ".json": json.dumps({"value": value}),
+        ".ini": f"[a]\nvalue = {value}\n",
+        ".csv": f"1 2 {value}\n",
+        ".xml": f"<a><value>{value}</value></a>",
+        ".py": f"VALUE = {value}\n",
+    }
+    path.write_text(texts.get(path.suffix, f"{'word ' * value}"))
+
+
+def place(folder: Path, name: str) -> Path:
+    """Where a case's file lies."""
+    return folder.parent / name if name.startswith("outside/") else folder / name
+
+
+def project(folder: Path, setup: str, body: str, *, options: str = "") -> Path:
+    """Writes a recipe, and the two files that it reads."""
+    for name in ("a", "b"):
+        put(folder / "raw" / f"{name}.bin", 1)
+        put(folder / "masks" / f"{name}.bin", 1)
+    outside = str(folder.parent / "outside")
+    text = textwrap.dedent(_RECIPE).format(setup=setup, body=body, options=options)
+    (folder / "recipe.py").write_text(text.replace("{outside}", outside))
+    return folder / "recipe.py"
+
+
+def surveyed(recipe: Path) -> Survey:
+    """The survey of a recipe file, in a workspace of its own."""
+    loaded = load_recipe_file(recipe)
+    work = Workspace(str(recipe.parent / "work"))
+    return survey(loaded, workspace=work, progress=Silent())
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What recipes do to their process is undone."""
+    import os
+    import sys
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = os.getcwd()
+    yield
+    os.chdir(before)
+    sys.modules.pop("helper", None)
+
+
+def _fingerprint(recipe: Path) -> str:
+    import sys
+
+    sys.modules.pop("helper", None)
+    return surveyed(recipe).fingerprint
+
+
+@pytest.mark.parametrize(("setup", "body", "name"), CASES.values(), ids=CASES)
+def test_an_edited_file_is_noticed(tmp_path: Path, setup: str, body: str, name: str) -> None:
+    folder = tmp_path / "project"
+    edited = place(folder, name)
+    put(edited, 1)
+    recipe = project(folder, setup, body)
+    refused = _refusal(recipe)
+    if refused:
+        assert any(way in refused for way in ("depends_on=[", "Write an import statement"))
+        assert "read opened" not in refused or "masks" in refused or edited.name in refused
+    else:
+        before = _fingerprint(recipe)
+        put(edited, 2)
+        assert _fingerprint(recipe) != before
+        put(edited, 1)
+    declared = edited.parent if edited.parent.name == "masks" else edited
+    recipe = project(folder, setup, body, options=f"depends_on=[{str(declared)!r}]")
+    if "computed" in refused:
+        assert "computed" in _refusal(recipe)
+        return
+    before = _fingerprint(recipe)
+    put(edited, 2)
+    assert _fingerprint(recipe) != before
+
+
+def _refusal(recipe: Path) -> str:
+    """Why a recipe is refused; empty where it is not."""
+    try:
+        _fingerprint(recipe)
+    except RecipeError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,219 @@
+"""Files that a user's functions open: what the fingerprint does not cover is refused.
+
+An audit hook of Python's sees each file that Python code opens while a user's function runs. It
+cannot see what C code opens by itself (``tf.io.read_file``, ``cv2.imread``), what other processes
+read, nor environment variables.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+import weakref
+from collections.abc import Collection, Iterable
+from types import FrameType, TracebackType
+from typing import Any
+
+from ..schemas.errors import RecipeError
+from .user_code import PACKAGE, is_user_file
+
+_SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/sbin/", "/sys/", "/usr/")
+_IN_MEMORY = "/dev/shm/"
+_LIBRARIES = tuple(
+    sorted(
+        {
+            os.path.realpath(path) + os.sep
+            for path in (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values())
+        }
+    )
+)
+_MAX_WRITTEN = 10_000
+_SCRATCH = ("tempfile.mkdtemp", "tempfile.mkstemp")
+_EVENTS = frozenset({"open", "sqlite3.connect", *_SCRATCH})
+_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_OUR_THREADS = frozenset({PACKAGE, "apache_beam", "grpc", "tensorflow"})
+"""What runs threads beside those of a user's function."""
+
+
+class _Reads:
+    """What one function has opened, in any thread."""
+
+    def __init__(self) -> None:
+        self.paths: set[str] = set()
+        """What it has read since this was last looked at."""
+        self.written: dict[str, None] = {}
+        """Its own files and folders, the oldest first."""
+
+    def is_own(self, path: str) -> bool:
+        """Whether the function wrote a file, or made a folder above it."""
+        while path not in self.written:
+            above = os.path.dirname(path)
+            if above == path:
+                return False
+            path = above
+        return True
+
+    def note_written(self, path: str) -> None:
+        """Notes a file or folder that it makes; of very many the last ones."""
+        self.written[path] = None
+        while len(self.written) > _MAX_WRITTEN:
+            del self.written[next(iter(self.written))]
+
+
+_READS: dict[int, tuple[Any, _Reads]] = {}
+"""By the identity of the function; with it, or a weak reference to it."""
+_NOW: dict[int, tuple[_Reads | None, str]] = {}
+"""By thread: whose opened files are noted, and the record's own file."""
+_LOCK = threading.Lock()
+_INSTALLED = False
+
+
+class running:
+    """While it is entered, this thread runs a user's function, whose opened files are noted.
+
+    So are those of threads that the function started. None as the function says that this
+    package's own code runs in between.
+    """
+
+    def __init__(self, function: Any, *, own: str = "") -> None:
+        """``own`` is the path of the record's own file, which it may open."""
+        self._reads = None if function is None else _reads_of(function)
+        self._own = own
+
+    def __enter__(self) -> None:
+        thread = threading.get_ident()
+        self._before = _NOW.get(thread)
+        _NOW[thread] = self._reads, self._own
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._before is None:
+            del _NOW[threading.get_ident()]
+        else:
+            _NOW[threading.get_ident()] = self._before
+
+
+def refuse_undeclared(functions: Iterable[Any], declared: Collection[str]) -> None:
+    """Refuses functions that opened files which the fingerprint does not cover.
+
+    Args:
+        functions: Those of a recipe.
+        declared: Paths, without links, of the files that it covers.
+
+    Raises:
+        RecipeError: naming the function and the file.
+    """
+    for function in functions:
+        _, reads = _READS.get(id(function), (None, None))
+        if reads is None:
+            continue
+        paths, reads.paths = reads.paths, set()
+        for path in sorted(paths):
+            if _is_covered(path, declared):
+                continue
+            name = getattr(function, "__qualname__", None) or type(function).__qualname__
+            raise RecipeError(
+                f"{name} opened {path}, which the fingerprint does not cover: a change of that "
+                "file would go unnoticed, and old results would be taken for new ones. Name it, "
+                "or its folder, in the recipe: "
+                f"ss.Recipe(depends_on=[{os.path.basename(os.path.dirname(path)) + '/'!r}, …]), "
+                "with paths that count from the recipe's folder."
+            )
+
+
+def _is_covered(path: str, declared: Collection[str]) -> bool:
+    real = os.path.realpath(path)
+    if real in declared or real.startswith(_LIBRARIES) or not os.path.isfile(real):
+        return True
+    return real.startswith(_SYSTEM) and not real.startswith(_IN_MEMORY)
+
+
+def _reads_of(function: Any) -> _Reads:
+    global _INSTALLED
+    key = id(function)
+    known = _READS.get(key)
+    if known is not None:
+        return known[1]
+    with _LOCK:
+        if not _INSTALLED:
+            sys.addaudithook(_hook)
+            _INSTALLED = True
+        try:
+            held: Any = weakref.ref(function, lambda _: _READS.pop(key, None))
+        except TypeError:
+            held = function
+        return _READS.setdefault(key, (held, _Reads()))[1]
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    # Called for every event of the process: what is not asked for must cost nothing.
+    if event not in _EVENTS or not _NOW:
+        return
+    now = _NOW.get(threading.get_ident())
+    if now is not None:
+        if now[0] is not None:
+            _note(now[0], now[1], event, args)
+    elif _is_users_thread(sys._getframe(1)):
+        for reads, own in list(_NOW.values()):
+            if reads is not None:
+                _note(reads, own, event, args)
+
+
+def _is_users_thread(frame: FrameType | None) -> bool:
+    """Whether a thread that runs no function itself was started by one: a pool of its own."""
+    lowest = ""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_STANDARD) or "-packages" + os.sep in path:
+            lowest = str(frame.f_globals.get("__name__")).partition(".")[0]
+        frame = frame.f_back
+    return lowest not in _OUR_THREADS
+
+
+def _note(reads: _Reads, own: str, event: str, args: tuple[Any, ...]) -> None:
+    given, flags = args[0], args[2] if event == "open" else 0
+    if not isinstance(given, str | bytes | os.PathLike):
+        return
+    path = os.path.abspath(os.fsdecode(given))
+    if event in _SCRATCH:
+        reads.note_written(path)
+        return
+    if flags & (os.O_TRUNC | os.O_EXCL) or flags & os.O_ACCMODE == os.O_WRONLY:
+        reads.note_written(path)
+        return
+    if path in reads.paths or (own and _is_same(path, own)) or reads.is_own(path):
+        return
+    if not _is_for_code(path, sys._getframe(2)):
+        reads.paths.add(path)
+
+
+def _is_same(path: str, own: str) -> bool:
+    if path == own:
+        return True
+    try:
+        return os.path.samefile(path, own)
+    except OSError:
+        return False
+
+
+def _is_for_code(path: str, frame: FrameType | None) -> bool:
+    """Whether a file is opened to import a module, or to read the source of one.
+
+    Modules count by what is used of them; what they read while they are imported, by value.
+    """
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] == PACKAGE and not is_user_file(frame.f_code.co_filename):
+            return False
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        if module == "linecache" and path.endswith(".py"):
+            return True
+        frame = frame.f_back
+    return False
