@@ -1,8 +1,8 @@
 """Files that a user's functions open: what the fingerprint does not cover is refused.
 
 An audit hook of Python's sees each file that Python code opens while a user's function runs. It
-cannot see what C code opens by itself (``tf.io.read_file``, ``cv2.imread``), what other processes
-read, nor environment variables.
+cannot see what C code opens by itself (``cv2.imread``), what other processes read, nor environment
+variables; operations of TensorFlow that read files are found in the traced graph.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class _Reads:
     def __init__(self) -> None:
         self.paths: set[str] = set()
         """What it has read since this was last looked at."""
+        self.unseen = ""
+        """What reads files that are known only when it runs, out of the hook's sight."""
         self.written: dict[str, None] = {}
         """Its own files and folders, the oldest first."""
 
@@ -99,6 +101,16 @@ class running:
             _NOW[threading.get_ident()] = self._before
 
 
+def note_path(function: Any, path: str) -> None:
+    """Notes a file that a function will have opened out of the hook's sight."""
+    _reads_of(function).paths.add(os.path.abspath(path))
+
+
+def note_unseen(function: Any, what: str) -> None:
+    """Notes that a function opens files which are known only when it runs, out of sight."""
+    _reads_of(function).unseen = what
+
+
 def refuse_undeclared(functions: Iterable[Any], declared: Collection[str]) -> None:
     """Refuses functions that opened files which the fingerprint does not cover.
 
@@ -113,18 +125,27 @@ def refuse_undeclared(functions: Iterable[Any], declared: Collection[str]) -> No
         _, reads = _READS.get(id(function), (None, None))
         if reads is None:
             continue
+        if reads.unseen and not declared:
+            raise RecipeError(
+                f"{_name(function)} reads files in {reads.unseen}: which ones is not known before "
+                "it runs, and a change of one would go unnoticed. Name them, or their folders, in "
+                'the recipe: ss.Recipe(depends_on=["masks/", …]).'
+            )
         paths, reads.paths = reads.paths, set()
         for path in sorted(paths):
             if _is_covered(path, declared):
                 continue
-            name = getattr(function, "__qualname__", None) or type(function).__qualname__
             raise RecipeError(
-                f"{name} opened {path}, which the fingerprint does not cover: a change of that "
-                "file would go unnoticed, and old results would be taken for new ones. Name it, "
+                f"{_name(function)} opened {path}, which the fingerprint does not cover: a change "
+                "of that file would go unnoticed, and old results would be taken for new ones. Name it, "
                 "or its folder, in the recipe: "
                 f"ss.Recipe(depends_on=[{os.path.basename(os.path.dirname(path)) + '/'!r}, …]), "
                 "with paths that count from the recipe's folder."
             )
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
 def _is_covered(path: str, declared: Collection[str]) -> bool:

@@ -28,7 +28,7 @@ from ..user_reads import running
 from .audio import Decode as DecodeSound
 from .images import Check
 from .user_functions import describe as describe
-from .user_functions import refuse_random, result_of, where_of
+from .user_functions import note_file_reads, refuse_random, result_of, where_of
 
 Step = PrepareStep | RecordFn
 KEEP = f"{RESERVED_PREFIX}keep"
@@ -55,6 +55,10 @@ class TracedRecord:
 def is_builtin(step: Step) -> bool:
     """Whether a step states its own features, so that TensorFlow need not be asked."""
     return isinstance(step, PrepareStep)
+
+
+def _runs_users_code(step: Step) -> bool:
+    return not is_builtin(step) or bool(StepTraits.of(step).functions) or is_users_class(type(step))
 
 
 def closing_steps(features: Features, wanted: Features | None = None) -> tuple[Step, ...]:
@@ -145,6 +149,7 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
     with tf.device("/CPU:0"):
         concrete = function.get_concrete_function(record_specs(features))
     refuse_random(concrete.graph)
+    note_file_reads(concrete.graph, [step for step in steps if _runs_users_code(step)])
     return traced[-1]
 
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...schemas.errors import RecipeError, SnapshardError
 from ...schemas.features import Features
 from ...schemas.recipe import PrepareStep, RecordFn
 from ...schemas.step_traits import StepTraits
-from ..user_reads import running
+from ..user_reads import note_path, note_unseen, running
 
+_FILE_OPS = {
+    "ReadFile": 0,
+    "MatchingFiles": 0,
+    "InitializeTableFromTextFileV2": 1,
+    "TextLineDataset": 0,
+    "TFRecordDataset": 0,
+    "FixedLengthRecordDatasetV2": 0,
+}
+"""Operations that read files, and which of their inputs holds the path."""
 _RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
 
@@ -130,9 +141,33 @@ def refuse_random(graph: Any) -> None:
             )
 
 
+def note_file_reads(graph: Any, steps: Sequence[PrepareStep | RecordFn]) -> None:
+    """Notes the files that operations of a traced graph read, for ``refuse_undeclared``."""
+    import tensorflow as tf
+
+    named: set[str] = set()
+    seen = collections.Counter(_operation_types(graph))
+    for operation in graph.get_operations():
+        if operation.type in _FILE_OPS:
+            path = tf.get_static_value(operation.inputs[_FILE_OPS[operation.type]])
+            if path is not None and path.ndim == 0:
+                named.add(os.fsdecode(path.item()))
+                seen[operation.type] -= 1
+    unseen = sorted(f"the operation {kind}" for kind in _FILE_OPS if seen[kind])
+    for step in steps:
+        for path in named:
+            note_path(function_of(step), path)
+        if unseen:
+            note_unseen(function_of(step), unseen[0])
+
+
 def _operations(graph: Any) -> set[str]:
+    return set(_operation_types(graph))
+
+
+def _operation_types(graph: Any) -> list[str]:
     definition = graph.as_graph_def()
     nodes = list(definition.node)
     for function in definition.library.function:
         nodes.extend(function.node_def)
-    return {node.op for node in nodes}
+    return [node.op for node in nodes]
