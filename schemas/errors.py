@@ -67,8 +67,8 @@ class SourceChangedError(StorageError):
 class PlaceError(StorageError):
     """A place cannot be used until somebody changes it or chooses another. Exit code 2.
 
-    It is read-only, forbidden, a file where a folder is expected, or holds what does not belong
-    there.
+    It refuses access, is read-only, is a file where a folder is expected, or holds what does not
+    belong there.
     """
 
     exit_code = 2
@@ -76,12 +76,6 @@ class PlaceError(StorageError):
 
 class MissingFileError(StorageError):
     """A file or folder is not there, or whoever looked for it does not see its disk."""
-
-
-class AccessError(StorageError):
-    """A place refuses access, and will refuse it again until somebody changes that. Exit code 2."""
-
-    exit_code = 2
 
 
 class DamagedWorkError(StorageError):

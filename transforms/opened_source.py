@@ -368,7 +368,7 @@ def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> Open
     Raises:
         RecipeError: if there is no such source.
         DataError: if an archive is none, or damaged.
-        AccessError: if access to it is refused.
+        PlaceError: if access to it is refused.
         StorageError: if it cannot be looked at for another reason.
     """
     absolute = _absolute(url, folder)

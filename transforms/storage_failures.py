@@ -14,7 +14,6 @@ import urllib.parse
 from collections.abc import Iterator
 
 from ..schemas.errors import (
-    AccessError,
     MissingFileError,
     PlaceError,
     SnapshardError,
@@ -198,7 +197,7 @@ def telling_os_errors(action: str, url: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def first_look() -> Iterator[None]:
-    """Turns a refusal into an AccessError, around the first access to a place.
+    """Turns a refusal into a PlaceError, around the first access to a place.
 
     What a place refuses at once it will refuse again. What it refuses later, after it has served
     requests, may be a credential that has expired: a scheduler's next try has a new one.
@@ -207,7 +206,7 @@ def first_look() -> Iterator[None]:
         yield
     except StorageError as error:
         if error.__context__ is not None and _is_final(error.__context__):
-            raise AccessError(str(error)) from None
+            raise PlaceError(str(error)) from None
         raise
 
 

@@ -21,7 +21,7 @@ import pytest
 from snapshard import cli
 from snapshard.pipelines import startup_noise
 from snapshard.runners.job_server import free_port
-from snapshard.schemas.errors import AccessError, MissingFileError, StorageError
+from snapshard.schemas.errors import MissingFileError, PlaceError, StorageError
 from snapshard.transforms import storage
 from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sealed import is_lost
@@ -262,7 +262,7 @@ def test_a_local_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: Any) -
 
     (tmp_path / "a.csv").write_text("a\n1\n")
     monkeypatch.setattr("os.scandir", refuse)
-    with pytest.raises(AccessError, match="permission denied"):
+    with pytest.raises(PlaceError, match="permission denied"):
         open_source(str(tmp_path), ".").list()
 
 
