@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines import chain, inventory
+from snapshard.pipelines.block_runs import SourceReader
 from snapshard.pipelines.build import build, run_step
 from snapshard.pipelines.gc import collect_garbage
 from snapshard.pipelines.staging import load_recipe_file
@@ -25,6 +26,7 @@ from snapshard.schemas.errors import (
     DamagedWorkError,
     RecipeError,
     RejectsError,
+    SourceChangedError,
     StepOrderError,
 )
 from snapshard.transforms import blocks
@@ -165,6 +167,38 @@ def test_a_file_that_changed_begins_anew(project: Project) -> None:
             project.step("prepare", part=part)
     *_, report = project.steps(*STEPS)
     assert manifest(report) == project.built()
+
+
+def test_a_file_that_changes_while_a_step_reads_it_begins_anew(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = project.folder / "data/2.csv"
+    content = path.read_text()
+    project.step("inventory")
+    read = SourceReader.read
+
+    def changed(self: SourceReader, block: Any) -> Iterator[Any]:
+        path.write_text(content.replace("2001,1", "9001,1"))
+        yield from read(self, block)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SourceReader, "read", changed)
+        with pytest.raises(SourceChangedError, match=r"2\.csv changed while the build read it"):
+            project.step("prepare")
+    with pytest.raises(StepOrderError, match=r"2\.csv of .* changed since the inventory"):
+        project.step("prepare")
+    *_, report = project.steps(*STEPS)
+    assert manifest(report) == project.built()
+
+
+def test_what_is_prepared_stays_whatever_becomes_of_the_source(project: Project) -> None:
+    expected = project.built()
+    path = project.folder / "data/2.csv"
+    project.steps(*STEPS[:2])
+    for number, name in enumerate(STEPS[2:]):
+        path.write_text(path.read_text().replace(f"200{number},", f"900{number},"))
+        report = project.step(name)
+    assert manifest(report) == expected
 
 
 def test_a_file_that_was_only_touched_goes_on(project: Project) -> None:
