@@ -291,10 +291,6 @@ def _learn_file(
     num_bytes = 0
     opened = opened.proving([dataclasses.replace(file, sha256="")])
     try:
-        stamp = file.stamp
-        if not stamp and not opened.archived and (look := opened.look(file.path)) is not None:
-            # Listings of web servers have none.
-            stamp = look.stamp
         if file.num_bytes <= CHUNK_BYTES:
             # In one request.
             chunks: Iterable[bytes] = [opened.read(file.path)]
@@ -326,7 +322,7 @@ def _learn_file(
         opened.proof.check()
     return Known(
         num_bytes=file.num_bytes,
-        stamp=stamp,
+        stamp=file.stamp,
         sha256=digest.hexdigest(),
         cuts=tuple(cuts),
         parts=parts,
@@ -344,7 +340,7 @@ def _hash_part(opened: OpenedSource, path: str, start: int, stop: int, *, head: 
 def _complete(file: SourceFile, found: Known | str | None) -> SourceFile:
     if isinstance(found, Known):
         return SourceFile(
-            path=file.path, num_bytes=file.num_bytes, stamp=found.stamp, sha256=found.sha256
+            path=file.path, num_bytes=file.num_bytes, stamp=file.stamp, sha256=found.sha256
         )
     problem = file.problem or found or "not read"
     return dataclasses.replace(file, num_bytes=0, problem=problem)

@@ -7,12 +7,15 @@ stop and name the file, or publish what its fingerprint says; nothing else.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
+import http.server
 import io
 import os
 import shutil
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -309,3 +312,46 @@ def test_a_changed_file_is_never_taken_for_the_listed_one(
     assert name_of(again) == name_of(built)
     assert shards(again) == expected[name_of(built)]
     verify(again, progress=Silent())
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A web server without ETags, whose clock counts seconds: its URL, and its folder."""
+    folder = tmp_path / "web"
+    folder.mkdir()
+    handler = functools.partial(_Quiet, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", folder
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("moment", [_before, _after_the_look])
+def test_a_file_of_a_web_server_is_never_taken_for_the_listed_one(
+    tmp_path: Path,
+    web: tuple[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    moment: Callable[[Any, pytest.MonkeyPatch], None],
+) -> None:
+    url, folder = web
+    project = Project(tmp_path, "csv")
+    project.file = folder / "t.csv"
+    project.write(1)
+    project.recipe = ss.Recipe(name="made", source=ss.Csv(f"{url}/t.csv"))
+    with monkeypatch.context() as patched:
+        moment(project, patched)
+        snapshot, message = project.try_to_build()
+    assert snapshot is None
+    assert "t.csv changed while the build read it" in message
+    assert not project.published()
+    new = name_of(project.build())
+    project.write(1)
+    assert name_of(project.build()) != new
