@@ -289,7 +289,8 @@ def _learn_file(
 ) -> Known | str:
     digest = hashlib.sha256()
     num_bytes = 0
-    opened = opened.proving([dataclasses.replace(file, sha256="")])
+    if not opened.archived:  # an archive is compared once, by who reads a block of its members
+        opened = opened.proving([dataclasses.replace(file, sha256="")])
     try:
         if file.num_bytes <= CHUNK_BYTES:
             # In one request.
