@@ -477,7 +477,7 @@ class TestMasks:
             {"augment_batch": lambda batch, seeds: batch},
             {"augment": lambda example, seed: example},
         ],
-        ids=str,
+        ids=lambda options: ",".join(options) or "none",
     )
     def test_they_come_with_every_option(
         self, reader: types.ModuleType, options: dict[str, Any]
