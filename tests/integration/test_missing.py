@@ -276,6 +276,7 @@ def assert_served(served: dict[str, Any], snapshot: ss.Snapshot, rows: list[int]
             np.testing.assert_array_equal(served[name].numpy(), wanted.numpy(), err_msg=name)
 
 
+@pytest.mark.slow  # exports a model
 def test_served_rows_are_read_rows(tmp_path: Path) -> None:
     """NaN in some rows, keys left out of others; with no input that says what is there."""
     snapshot, columns = served_table(tmp_path)
@@ -327,6 +328,7 @@ def test_served_rows_are_read_rows(tmp_path: Path) -> None:
     assert_served(raw(**blank | one), snapshot, bare)
 
 
+@pytest.mark.slow  # exports a model
 def test_requests_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     serve = served_table(tmp_path)[0].reader().preprocess()
     with pytest.raises(tf.errors.InvalidArgumentError, match="input id must have as many rows"):
