@@ -33,6 +33,7 @@ from .cli_options import (
 
 if TYPE_CHECKING:
     from .pipelines.snapshot import Snapshot
+    from .schemas.recipe import Recipe
 
 _WITH_THREADS = {"pyarrow", "tensorflow"}
 """Libraries whose threads may still run in the end."""
@@ -161,6 +162,7 @@ def build(
     _show_missing(snapshot)
     _show_rejects(snapshot)
     _show_leaks(snapshot)
+    _show_empty_splits(snapshot, recipe)
     terminal.say(f"{'already built' if snapshot.cached else 'built'}: {snapshot.path}")
 
 
@@ -703,6 +705,19 @@ def _show_leaks(snapshot: Snapshot) -> None:
             f"warning: {contents} in both {' and '.join(splits.split(', '))}. What is trained on "
             "would be tested on: drop them (ss.records.drop_duplicates()), or keep them together "
             "(Splits(…, group_by=…))."
+        )
+
+
+def _show_empty_splits(snapshot: Snapshot, recipe: Recipe) -> None:
+    from . import terminal
+    from .pipelines.plan import empty_splits
+
+    splits = snapshot.manifest.splits
+    counts = {name: split.num_examples for name, split in splits.items()}
+    if empty := empty_splits(recipe.splits, counts):
+        terminal.show_warning(
+            f"no record fell into {' and '.join(empty)}, of {sum(counts.values()):,} in all. Give "
+            "other fractions, or one split alone, in a recipe: splits=ss.Splits(train=1.0)."
         )
 
 

@@ -57,7 +57,12 @@ def ensure_graph(
     if checked_graph(url) is not None:
         return url, True
     plans = plan_with(
-        found.recipe, prepared.summary, workspace=workspace, size_ratio=1.0, limit=found.limit
+        found.recipe,
+        prepared.summary,
+        features=features,
+        workspace=workspace,
+        size_ratio=1.0,
+        limit=found.limit,
     )
     records = train_records(
         train_split(plans),

@@ -19,6 +19,7 @@ from ..transforms.dependencies import Dependencies, functions_in
 from ..transforms.key_histogram import KeyBins
 from ..transforms.keys import record_keys
 from ..transforms.opened_source import open_source
+from ..transforms.partitions import SplitEnds
 from ..transforms.prepare.compile import StepRunner
 from ..transforms.prepare.pixel_parts import parts_by_pixels
 from ..transforms.rejects import Dropped
@@ -50,8 +51,8 @@ class PrepareConfig:
     """The digest of the summary of the stage before; empty in the first."""
     given: Features = dataclasses.field(default_factory=dict)
     """The features of the stage before."""
-    ends: tuple[int, ...] | None = None
-    """Of splits by time, once they are known."""
+    ends: SplitEnds | None = None
+    """Of splits by time and of balanced groups, once they are known."""
     source: Source | None = None
     """What the recipe's source was extracted to; None where its own files are read."""
     sides: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -27,6 +27,7 @@ from .analyzing import ensure_graph
 from .fingerprint_details import fingerprint_details, list_inputs
 from .layout import Layout, lay_out
 from .leaks import find_leaks
+from .plan import refuse_empty_splits
 from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish
 from .readers import READERS
@@ -127,9 +128,13 @@ class BuildSteps:
             withdraw_damaged(folder, progress=self._progress)
         if not storage.exists(join(folder, MANIFEST)):
             return None
+        snapshot = Snapshot.open(folder)
+        if self._limit is None:
+            counts = {name: one.num_examples for name, one in snapshot.manifest.splits.items()}
+            refuse_empty_splits(self._recipe.splits, counts)
         point_latest(self._out, fingerprint)
         forget_refused(self._workspace)
-        return dataclasses.replace(Snapshot.open(folder), cached=True)
+        return dataclasses.replace(snapshot, cached=True)
 
     def prepare(
         self, found: Survey, staged: StagedRecipe, *, thorough: bool = False, retry: bool = False

@@ -32,12 +32,14 @@ from ..transforms.sources.image_folder import ImageFolder
 from ..transforms.summary import write_summary
 from ..transforms.tfrecord import FRAME_BYTES
 from .block_runs import PrepareConfig, RunMaker
+from .layout import plan_with
+from .plan import empty_splits
 from .preparing import first_config, next_config
-from .run_files import RunFiles, merge_image_facts
-from .stages import label_of, needs_time_ends
+from .run_files import RunFiles, keys_suffix, merge_image_facts
+from .split_rounds import find_split_ends
+from .stages import label_of
 from .staging import carry, refuse_optimized_python
 from .survey import Survey, survey
-from .time_ends import find_time_ends
 
 _SAMPLE_FILES = 64
 _SAMPLE_ROWS = 10_000
@@ -108,6 +110,8 @@ class _Sample:
     """Those of records that could be read: what the inventory rejects is known of all files."""
     scale: float
     """How many records each of the sample stands for."""
+    split_counts: Mapping[str, int]
+    """Records of each split, where the sample holds all; else nothing."""
     image_facts: Mapping[str, ImageFacts]
     num_missing: Mapping[str, int]
 
@@ -134,7 +138,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         workspace = Workspace(scratch)
         found = survey(recipe, workspace=workspace, progress=progress, write=False, limit=limit)
         progress.start("sample", total=None, unit="records")
-        sample = _sample(found, workspace)
+        sample = _sample(found, workspace, limit=limit)
         progress.finish("sample", reused=False, note=f"{sample.num_records:,} records")
     num_examples = sample.num_all if limit is None else min(sample.num_all, limit)
     return Forecast(
@@ -154,7 +158,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
     )
 
 
-def _sample(found: Survey, workspace: Workspace) -> _Sample:
+def _sample(found: Survey, workspace: Workspace, *, limit: int | None) -> _Sample:
     """Prepares the records of a few files, or the first rows of a block, through all stages."""
     recipe, inventory = found.recipe, found.inventory
     config = first_config(found, carry(recipe), workspace)
@@ -191,8 +195,13 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     for records in batches:
         merge_image_facts(facts, records, found.features.prepared)
     sizes = [records.column(NUM_BYTES).to_numpy() for records in batches if len(records)]
+    num_records = sum(map(len, sizes))
+    counts: dict[str, int] = {}
+    if scale == 1 and not is_enough and num_records and limit is None:
+        counts = _count_splits(found, config, batches)
     return _Sample(
-        num_records=sum(map(len, sizes)),
+        split_counts=counts,
+        num_records=num_records,
         record_bytes=FRAME_BYTES + float(np.concatenate(sizes).mean()) if sizes else 0.0,
         rejects=[reject for reject in dropped.rejects if reject.stage != "inventory"],
         scale=scale,
@@ -212,7 +221,7 @@ def _next_stage(
     dropped: Dropped,
 ) -> tuple[PrepareConfig, list[pa.RecordBatch]]:
     """Takes the sample through a step across records, as a build would all records."""
-    workspace, splits = config.workspace, found.recipe.splits
+    workspace = config.workspace
     files = RunFiles(
         workspace, config.features.outputs, label=None, stratify_by=None, suffix="plain"
     )
@@ -221,13 +230,39 @@ def _next_stage(
     summary = files.summarize(info)
     write_summary(summary, workspace, run_id)
     ends = config.ends
-    if ends is None and needs_time_ends(found.recipe) and info.num_records:
-        ends = find_time_ends(
-            summary.entries, splits=splits, features=config.features.outputs, workspace=workspace
+    if ends is None and info.num_records:
+        ends = find_split_ends(
+            summary.entries,
+            recipe=found.recipe,
+            features=config.features.outputs,
+            workspace=workspace,
         )
     following = next_config(found, config, digest=run_id, ends=ends)
     made = RunMaker(following).records(KeySpan(0, KEY_SPACE), dropped)
     return following, list(made)
+
+
+def _count_splits(
+    found: Survey, config: PrepareConfig, batches: list[pa.RecordBatch]
+) -> dict[str, int]:
+    """How many records each split gets, where these are all; refuses empty ones as a build does."""
+    recipe, features = found.recipe, found.features.prepared
+    files = RunFiles(
+        config.workspace,
+        features,
+        label=None,
+        stratify_by=recipe.splits.stratify_by,
+        suffix=keys_suffix(recipe.splits),
+    )
+    info = files.write("f" * 32, batches, dropped=Dropped(), in_order=False)
+    plans = plan_with(
+        recipe,
+        files.summarize(info),
+        features=features,
+        workspace=config.workspace,
+        size_ratio=1.0,
+    )
+    return {plan.name: sum(shard.num_examples for shard in plan.shards) for plan in plans}
 
 
 def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:
@@ -325,5 +360,9 @@ def _warnings(found: Survey, sample: _Sample, *, num_examples: int) -> Iterator[
         listed = ", ".join(map(repr, scarce[:10])) + (" …" if len(scarce) > 10 else "")
         yield f"classes with fewer files than there are splits: {listed}"
     small = [name for name, share in splits.fractions if share * num_examples < 1]
-    if num_examples and small:
-        yield f"these splits may be empty: {', '.join(small)}"
+    if sample.split_counts:
+        if empty := empty_splits(splits, sample.split_counts):
+            yield f"these splits will be empty: {', '.join(empty)}"
+    elif num_examples and small:
+        refused = "" if splits.allow_empty else ", and a build refuses empty ones"
+        yield f"these splits may be empty{refused}: {', '.join(small)}"

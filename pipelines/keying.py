@@ -20,7 +20,7 @@ from ..schemas.recipe import CrossStep, Recipe
 from ..transforms.encode import example_sizes
 from ..transforms.keys import NO_PARTITION, record_keys, split_of_keys
 from ..transforms.opened_source import path_bytes
-from ..transforms.partitions import partition_records
+from ..transforms.partitions import SplitEnds, partition_records
 from ..transforms.rejects import reject_rows
 from ..transforms.runs import run_schema, wire_schema
 
@@ -34,7 +34,7 @@ class RecordKeys:
         features: Features,
         *,
         following: CrossStep | None,
-        ends: Sequence[int] | None,
+        ends: SplitEnds | None,
     ) -> None:
         """Takes what decides.
 
@@ -42,7 +42,7 @@ class RecordKeys:
             recipe: Its splits, seed and source.
             features: Of the prepared records.
             following: The step across records that comes next; None in the last stage.
-            ends: Of splits by time.
+            ends: Of splits that all records decide.
         """
         self._recipe = recipe
         self._features = features
@@ -95,7 +95,7 @@ def split_of_records(
     *,
     recipe: Recipe,
     features: Features,
-    ends: Sequence[int] | None,
+    ends: SplitEnds | None,
 ) -> tuple[npt.NDArray[np.int16], str]:
     """The split of each record before the last stage: int16[n], and why one has none.
 

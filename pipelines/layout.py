@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ..schemas.blocks import SplitPlan
 from ..schemas.errors import DamagedWorkError
+from ..schemas.features import Features
 from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe
 from ..schemas.shards import Compression
@@ -23,8 +24,15 @@ from ..transforms.summary import Summary
 from .compression import choose_compression
 from .key_columns import key_columns_reader
 from .limits import Limit
-from .plan import plan_from_json, plan_splits, plan_to_json
+from .plan import (
+    empty_splits,
+    plan_from_json,
+    plan_splits,
+    plan_to_json,
+    refuse_empty_splits,
+)
 from .run_files import keys_suffix
+from .split_rounds import group_sizes
 from .survey import Survey
 
 
@@ -40,18 +48,24 @@ def plan_with(
     recipe: Recipe,
     summary: Summary,
     *,
+    features: Features,
     workspace: Workspace,
     size_ratio: float,
     limit: Limit | None = None,
 ) -> tuple[SplitPlan, ...]:
-    """Plans splits and shards; ``size_ratio`` is stored by prepared bytes."""
+    """Plans splits and shards; ``size_ratio`` is stored by prepared bytes.
+
+    Raises:
+        RecipeError: if a split would be empty and must not be. A ``limit`` is for dry runs, whose
+            splits may be.
+    """
     reader = key_columns_reader(
         summary.entries,
         workspace=workspace,
         suffix=keys_suffix(recipe.splits),
         bits=BIN_BITS if limit is not None else summary.histogram.bits,
     )
-    return plan_splits(
+    plans = plan_splits(
         summary.histogram,
         splits=recipe.splits,
         shards=recipe.shards,
@@ -59,16 +73,44 @@ def plan_with(
         read_keys=reader,
         limit=limit,
     )
+    if limit is None:
+        _refuse_empty_splits(recipe, plans, summary, features=features, workspace=workspace)
+    return plans
+
+
+def _refuse_empty_splits(
+    recipe: Recipe,
+    plans: Sequence[SplitPlan],
+    summary: Summary,
+    *,
+    features: Features,
+    workspace: Workspace,
+) -> None:
+    splits, num_groups = recipe.splits, None
+    counts = {plan.name: sum(shard.num_examples for shard in plan.shards) for plan in plans}
+    if splits.group_by is not None and not splits.allow_empty and empty_splits(splits, counts):
+        # Only to say it: the records are read for it.
+        groups = group_sizes(summary.entries, splits=splits, features=features, workspace=workspace)
+        num_groups = None if groups is None else len(groups)
+    refuse_empty_splits(splits, counts, num_groups=num_groups)
 
 
 def lay_out(
     found: Survey, summary: Summary, *, workspace: Workspace, graph: str | None
 ) -> tuple[Layout, bool]:
     """The layout of a snapshot, and whether the workspace had it already."""
+    recipe = found.recipe
     planned = find_layout(workspace, found.fingerprint)
     if planned is not None:
+        if found.limit is None:
+            _refuse_empty_splits(
+                recipe,
+                planned.splits,
+                summary,
+                features=found.features.prepared,
+                workspace=workspace,
+            )
         return planned, True
-    recipe = found.recipe
     sizes = measure_sample(
         run_readers(summary.table.of_lowest_keys(SAMPLE_RUNS), workspace, found.features.prepared),
         partitions=range(len(recipe.splits.names)),
@@ -82,7 +124,12 @@ def lay_out(
     )
     size_ratio = sizes.graph_ratio * (sizes.gzip_ratio if compression == "gzip" else 1.0)
     plans = plan_with(
-        recipe, summary, workspace=workspace, size_ratio=size_ratio, limit=found.limit
+        recipe,
+        summary,
+        features=found.features.prepared,
+        workspace=workspace,
+        size_ratio=size_ratio,
+        limit=found.limit,
     )
     layout = Layout(plans, compression)
     value = {"compression": compression, "splits": plan_to_json(plans)}

@@ -6,7 +6,7 @@ change what a step across records sees.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from ..schemas.recipe import CrossStep, Recipe, SortedRecords
 from ..schemas.splits import KEY_SPACE
 from ..transforms.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
 from ..transforms.keys import NO_PARTITION
+from ..transforms.partitions import SplitEnds
 from ..transforms.rejects import reject_rows
 from ..transforms.runs import ID, KeyRange, merge_range, wire_schema
 from ..transforms.shards import run_readers
@@ -58,7 +59,7 @@ class RangeReader:
         workspace: Workspace,
         summary_digest: str,
         features: Features,
-        ends: Sequence[int] | None,
+        ends: SplitEnds | None,
     ) -> None:
         """Looks the runs of the stage before up.
 
@@ -68,7 +69,7 @@ class RangeReader:
             workspace: Where the runs lie.
             summary_digest: Names their summary.
             features: Of their records.
-            ends: Of splits by time.
+            ends: Of splits that all records decide.
         """
         self._recipe = recipe
         self._cross = cross

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from fractions import Fraction
 
 import numpy as np
@@ -116,6 +117,46 @@ def plan_splits(
             strata=dict(zip(histogram.strata, content.ranges, strict=True)) if stratified else None,
         )
         for content in contents
+    )
+
+
+def empty_splits(splits: Splits, num_records: Mapping[str, int]) -> list[str]:
+    """The splits that have a fraction and no record."""
+    return [name for name, share in splits.fractions if share and not num_records.get(name)]
+
+
+def refuse_empty_splits(
+    splits: Splits, num_records: Mapping[str, int], *, num_groups: int | None = None
+) -> None:
+    """Refuses splits without a record, unless the recipe allows them.
+
+    Args:
+        splits: With fractions, or without: then nothing is refused.
+        num_records: Of each split.
+        num_groups: How many groups there are, where that is known.
+
+    Raises:
+        RecipeError: naming the empty splits, and what to do.
+    """
+    empty = [] if splits.allow_empty else empty_splits(splits, num_records)
+    if not empty:
+        return
+    listed = ", ".join(f"{name!r} ({dict(splits.fractions)[name]:g})" for name in empty)
+    total = sum(num_records.values())
+    of = f"{total:,} record" + ("" if total == 1 else "s")
+    by, remedy = "", "other fractions or fewer splits"
+    if splits.group_by is not None:
+        groups = "groups" if num_groups is None else f"{num_groups:,} groups"
+        by = f", which {splits.group_by!r} keeps together in {groups}"
+        if splits.assign == "hash":
+            remedy = f'assign="balanced" (whole groups, by their sizes), {remedy}'
+    elif splits.rule is not None:
+        by = f", divided by the time {splits.rule.feature!r}"
+    elif splits.stratify_by is not None:
+        by = f", divided within each value of {splits.stratify_by!r}"
+    raise RecipeError(
+        f"Splits: {listed} would be empty: there {'is' if total == 1 else 'are'} {of}{by}. Give "
+        f"Splits(…) {remedy}; or allow_empty=True, if empty splits are meant."
     )
 
 

@@ -15,7 +15,7 @@ from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
 from ..schemas.runner import JobRunner
 from ..transforms import storage
-from ..transforms.partitions import time_ends
+from ..transforms.partitions import SplitEnds, time_ends
 from ..transforms.run_table import RunTable
 from ..transforms.summary import Summary, find_summary, read_summary, remove_summary
 from .block_runs import PrepareConfig, run_files, summary_digest
@@ -24,10 +24,9 @@ from .key_bins import bins_for
 from .merging import plan_spans
 from .retries import outcome, retry_stage
 from .run_files import run_in_place
-from .stages import needs_time_ends
+from .split_rounds import find_split_ends
 from .staging import StagedRecipe
 from .survey import Survey
-from .time_ends import find_time_ends
 from .watch import watched
 
 STEP = "prepare"
@@ -96,7 +95,7 @@ def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> P
 
 
 def next_config(
-    found: Survey, config: PrepareConfig, *, digest: str, ends: tuple[int, ...] | None
+    found: Survey, config: PrepareConfig, *, digest: str, ends: SplitEnds | None
 ) -> PrepareConfig:
     """What the runs of the next stage are made with.
 
@@ -104,7 +103,7 @@ def next_config(
         found: The survey.
         config: Of the stage before.
         digest: Names the summary of its runs.
-        ends: Of splits by time, where they are known by now.
+        ends: Of splits that all records decide, where they are known by now.
     """
     stage = config.stage + 1
     return dataclasses.replace(
@@ -184,10 +183,10 @@ def prepare_records(
         if config.stage + 1 == len(found.stages):
             break
         ends = config.ends
-        if ends is None and needs_time_ends(found.recipe):
-            ends = find_time_ends(
+        if ends is None:
+            ends = find_split_ends(
                 summary.entries,
-                splits=found.recipe.splits,
+                recipe=found.recipe,
                 features=config.features.outputs,
                 workspace=workspace,
             )

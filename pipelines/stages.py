@@ -41,8 +41,8 @@ def stages_of(recipe: Recipe) -> tuple[StageSteps, ...]:
 
     Steps have got the files that they need.
 
-    Splits by time in fractions need all times before any record's split is known: where no step
-    looks across records, one is added that does nothing but assign them.
+    Splits by time in fractions, and balanced groups, need all records before any one's split is
+    known: where no step looks across records, one is added that does nothing but assign them.
     """
     crosses: list[CrossStep | None] = [None]
     steps: list[list[Step]] = [[]]
@@ -52,16 +52,10 @@ def stages_of(recipe: Recipe) -> tuple[StageSteps, ...]:
             steps.append([])
         else:
             steps[-1] += with_files([step], recipe)
-    if len(crosses) == 1 and needs_time_ends(recipe):
+    if len(crosses) == 1 and recipe.splits.decided_by_all:
         crosses.append(Repartition())
         steps.append([])
     return tuple(StageSteps(a, tuple(b)) for a, b in zip(crosses, steps, strict=True))
-
-
-def needs_time_ends(recipe: Recipe) -> bool:
-    """Whether the ends of the splits have yet to be found in the records' times."""
-    rule = recipe.splits.rule
-    return rule is not None and rule.by == "time" and not rule.ends
 
 
 def stage_features(

@@ -87,7 +87,7 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
         raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
     source: Source
     steps: Sequence[PrepareStep] = ()
-    splits = Splits(train=0.8, validation=0.1, test=0.1)
+    splits = Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
     images = ImageFolder(url)
     pictured = [file for file in images.select(listed).files if "/" in file.path]
     tables = [f for f in listed if is_table(f.path) and not is_hidden(f.path)]

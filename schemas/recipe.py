@@ -270,7 +270,8 @@ class Recipe:
             TensorFlow.
         preprocessing_fn: A tensorflow-transform ``preprocessing_fn``; its analyzers see the
             split called ``train`` alone. With it the examples hold exactly its outputs.
-        splits: Names and fractions.
+        splits: Names and fractions. By default 0.8 train, 0.1 validation and 0.1 test, of which
+            some may be empty if there are few records.
         shards: Sizes, numbers, compression.
         features: The prepared records' features. None infers them; declared ones are enforced.
         seed: Enters every record's key: another seed is another order and other splits.
@@ -295,7 +296,8 @@ class Recipe:
     prepare: Sequence[PrepareStep | CrossStep | RecordFn] = ()
     preprocessing_fn: PreprocessingFn | None = None
     splits: Splits = dataclasses.field(
-        default_factory=lambda: Splits(train=0.8, validation=0.1, test=0.1)
+        # Nobody asked for these: of a handful of records, empty ones are a warning.
+        default_factory=lambda: Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
     )
     shards: Shards = dataclasses.field(default_factory=Shards)
     features: Mapping[str, Feature | Struct] | None = None

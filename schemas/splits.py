@@ -21,6 +21,8 @@ KEY_SPACE = 1 << 64
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
+Assign = Literal["hash", "balanced"]
+
 
 FOLDERS: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "training"),
@@ -49,8 +51,14 @@ class Splits:
 
     ``stratify_by`` names a feature whose values get the same shares in every split, exact to
     one record (added data may then move records at the ends). ``group_by`` names a feature
-    whose value decides the split, so that no group spans two. Where the data says itself which
-    split a record belongs to, see :meth:`by_folder`, :meth:`by_column` and :meth:`by_time`.
+    whose value decides the split, so that no group spans two. A group's split is drawn by a hash:
+    it never changes, but of few groups a split may get none. ``assign="balanced"`` assigns up to
+    100,000 groups by their sizes instead, to match the fractions as closely as possible;
+    records may then move between splits when groups are added or change size. Where the data says
+    itself which split a record belongs to, see :meth:`by_folder`, :meth:`by_column` and
+    :meth:`by_time`.
+
+    A split with a fraction that would get no record is refused, unless ``allow_empty`` is True.
     """
 
     names: tuple[str, ...]
@@ -60,15 +68,32 @@ class Splits:
     stratify_by: str | None
     group_by: str | None
     rule: SplitRule | None
+    assign: Assign = "hash"
+    """How groups find their split."""
+    allow_empty: bool = dataclasses.field(default=False, compare=False)
+    """Whether a split may have a fraction and no record."""
 
     def __init__(
-        self, *, stratify_by: str | None = None, group_by: str | None = None, **fractions: float
+        self,
+        *,
+        stratify_by: str | None = None,
+        group_by: str | None = None,
+        assign: Assign = "hash",
+        allow_empty: bool = False,
+        **fractions: float,
     ) -> None:
         """Checks the fractions.
 
         Raises:
             RecipeError: if they do not add up to 1, or a name cannot be a file name's start.
         """
+        if assign not in ("hash", "balanced"):
+            raise RecipeError(f'Splits: assign={assign!r}, expected "hash" or "balanced".')
+        if assign == "balanced" and group_by is None:
+            raise RecipeError(
+                'Splits: assign="balanced" assigns groups. Name the feature that they have in '
+                "common: group_by=."
+            )
         if stratify_by is not None and group_by is not None:
             raise RecipeError(
                 "Splits: stratify_by and group_by exclude each other: a group has one split, so "
@@ -79,6 +104,8 @@ class Splits:
             fractions=tuple((k, float(v)) for k, v in fractions.items()),
             stratify_by=stratify_by,
             group_by=group_by,
+            assign=assign,
+            allow_empty=allow_empty,
         )
 
     @classmethod
@@ -118,11 +145,18 @@ class Splits:
         return cls._of(rule)
 
     @classmethod
-    def by_time(cls, feature: str, **splits: float | int | str | datetime.date | None) -> Splits:
+    def by_time(
+        cls,
+        feature: str,
+        *,
+        allow_empty: bool = False,
+        **splits: float | int | str | datetime.date | None,
+    ) -> Splits:
         """Splits that follow each other in time, so that none is trained on its future.
 
         Args:
             feature: A Timestamp, or a whole number, of the prepared records.
+            allow_empty: Whether a split may have a fraction and no record.
             splits: In their order in time, either each one's fraction of the records
                 (``train=0.8, test=0.2``; records of one time stay together, and added data may
                 move records at the ends), or each one's end, exclusive, with None for the last
@@ -138,6 +172,7 @@ class Splits:
             made._set(
                 fractions=tuple((k, float(v)) for k, v in splits.items()),  # type: ignore[arg-type]
                 rule=SplitRule(by="time", feature=feature),
+                allow_empty=allow_empty,
             )
             return made
         ends = tuple(_end(name, value) for name, value in splits.items())
@@ -165,14 +200,18 @@ class Splits:
         stratify_by: str | None = None,
         group_by: str | None = None,
         rule: SplitRule | None = None,
+        assign: Assign = "hash",
+        allow_empty: bool = False,
     ) -> None:
+        if not isinstance(allow_empty, bool):
+            raise RecipeError(f"Splits: allow_empty={allow_empty!r}, expected True or False.")
         names = names or tuple(name for name, _ in fractions)
         for name in names:
             if not _NAME.fullmatch(name):
                 raise RecipeError(
                     f"Splits: {name!r} cannot name a split. Use ASCII letters, digits and '_'."
                 )
-        values = (names, fractions, stratify_by, group_by, rule)
+        values = (names, fractions, stratify_by, group_by, rule, assign, allow_empty)
         for field, value in zip(dataclasses.fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
 
@@ -183,6 +222,12 @@ class Splits:
         Then the split's index is the record's partition, and order is (split, key, id).
         """
         return self.group_by is not None or self.rule is not None
+
+    @property
+    def decided_by_all(self) -> bool:
+        """Whether all records have to be looked at before the split of any one is known."""
+        by_time = self.rule is not None and self.rule.by == "time" and not self.rule.ends
+        return by_time or self.assign == "balanced"
 
     def boundaries(self) -> tuple[Fraction, ...]:
         """Cumulative fractions at the splits' ends, exact as written; the last is 1."""
@@ -215,6 +260,7 @@ class Splits:
             "names": list(self.names),
             "rule": None if self.rule is None else dataclasses.asdict(self.rule),
             "stratify_by": self.stratify_by,
+            **({} if self.assign == "hash" else {"assign": self.assign}),
         }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -89,13 +89,22 @@ def _text(value: Any) -> bytes | None:
     return str(value).encode()
 
 
-def assign_partitions(values: pa.Array, splits: Splits, *, seed: int) -> npt.NDArray[np.int16]:
+class _KnownGroups(Protocol):
+    def find(self, keys: Keys) -> npt.NDArray[np.int16]:
+        """The splits of groups, by their keys."""
+        ...
+
+
+def assign_partitions(
+    values: pa.Array, splits: Splits, *, seed: int, known: _KnownGroups | None = None
+) -> npt.NDArray[np.int16]:
     """Says which split each record goes to by its group: int16[n], indices into the splits.
 
     Args:
         values: The records' values of the ``group_by`` feature, [n].
         splits: The splits, whose key ranges the keys of the groups fall into.
         seed: The recipe's seed.
+        known: The splits of the groups, where their hash does not decide.
 
     Returns:
         ``splits.of_key`` of the key of each value's text, so a group has one split whatever
@@ -103,7 +112,8 @@ def assign_partitions(values: pa.Array, splits: Splits, *, seed: int) -> npt.NDA
         that is not known could span two splits, so the caller rejects the record.
     """
     texts = value_texts(values)
-    of_group = split_of_keys(text_keys(texts.dictionary.to_pylist(), seed), splits)
+    keys = text_keys(texts.dictionary.to_pylist(), seed)
+    of_group = split_of_keys(keys, splits) if known is None else known.find(keys)
     # The last entry serves the index -1, which stands for null.
     of_group = np.append(of_group, np.int16(NO_PARTITION))
     found: npt.NDArray[np.int16] = of_group[texts.indices.fill_null(-1).to_numpy()]

@@ -6,6 +6,7 @@ named is rejected and never dropped in silence.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Sequence
 
@@ -21,6 +22,34 @@ from .strata import label_texts
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 Partitions = npt.NDArray[np.int16]
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupSplits:
+    """The split of each group, where all groups decide it together; small, and sent to workers."""
+
+    keys: bytes
+    """uint64[groups], ascending."""
+    splits: bytes
+    """int16[groups]."""
+
+    @classmethod
+    def of(cls, keys: npt.NDArray[np.uint64], splits: Sequence[int]) -> GroupSplits:
+        """Of ascending keys of groups, and the index of each one's split."""
+        return cls(keys.astype("<u8").tobytes(), np.array(splits, "<i2").tobytes())
+
+    def find(self, keys: npt.NDArray[np.uint64]) -> Partitions:
+        """The splits of groups; NO_PARTITION for those that are not known."""
+        known = np.frombuffer(self.keys, "<u8")
+        at = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
+        if not len(known):
+            return np.full(len(keys), NO_PARTITION, np.int16)
+        found = np.frombuffer(self.splits, "<i2")[at].astype(np.int16)
+        return np.where(known[at] == keys, found, np.int16(NO_PARTITION))
+
+
+SplitEnds = tuple[int, ...] | GroupSplits
+"""What all records together decide: where splits by time end, or the split of each group."""
 
 
 def time_ends(splits: Splits, features: Features) -> tuple[int, ...] | None:
@@ -68,7 +97,7 @@ def partition_records(
     splits: Splits,
     features: Features,
     seed: int,
-    ends: Sequence[int] | None = None,
+    ends: SplitEnds | None = None,
 ) -> tuple[Partitions, str]:
     """Says which partition each record lies in.
 
@@ -78,18 +107,22 @@ def partition_records(
         splits: How records are divided.
         features: Of the columns.
         seed: The recipe's.
-        ends: Of splits by time, all but the last; None leaves all records in partition 0.
+        ends: Of splits by time, all but the last, or of balanced groups; None, where they are not
+            known yet, leaves all records in partition 0.
 
     Returns:
         int16[n], NO_PARTITION where none can be told, and why not, in words.
     """
     rule = splits.rule
+    if splits.decided_by_all and ends is None:
+        return np.zeros(columns.num_rows, np.int16), ""
     if splits.group_by is not None:
         groups = columns.column(splits.group_by)
         # As text: a new class must not move the groups of others by shifting their indices.
         texts = label_texts(groups, features[splits.group_by])
         missing = f"feature {splits.group_by!r} is missing; group_by needs it"
-        return assign_partitions(texts, splits, seed=seed), missing
+        known = ends if isinstance(ends, GroupSplits) else None
+        return assign_partitions(texts, splits, seed=seed, known=known), missing
     if rule is None or (rule.by == "time" and ends is None):
         return np.zeros(columns.num_rows, np.int16), ""
     if rule.by == "folder":
@@ -105,7 +138,7 @@ def partition_records(
             f"feature {rule.feature!r} names none of the splits: {_words(rule)}"
         )
     values = column.fill_null(0).to_numpy()
-    assert ends is not None
+    assert isinstance(ends, tuple)
     found = np.searchsorted(np.array(ends, np.int64), values, side="right").astype(np.int16)
     found[column.is_null().to_numpy(zero_copy_only=False)] = NO_PARTITION
     return found, f"feature {rule.feature!r} is missing; splits by time need it"

@@ -1,0 +1,165 @@
+"""A split with a fraction and without records is refused, before anything is published."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import snapshard as ss
+from snapshard.cli import main
+from snapshard.pipelines import split_rounds
+from snapshard.pipelines.forecast import forecast
+from snapshard.schemas.progress import Silent
+
+SHARES = {"train": 0.7, "validation": 0.15, "test": 0.15}
+
+
+def _write(folder: Path, rows: list[tuple[Any, ...]]) -> ss.Csv:
+    text = "".join(",".join(map(str, row)) + "\n" for row in [("x", "g", "t"), *rows])
+    (folder / "t.csv").write_text(text)
+    return ss.Csv(str(folder / "t.csv"), types={"g": "string"})
+
+
+def _speakers(numbers: dict[str, int], *, step: int = 1) -> list[tuple[Any, ...]]:
+    rows = [(i, name, i) for name, number in numbers.items() for i in range(number)]
+    return rows[::step]
+
+
+SIX = dict.fromkeys("abcdef", 10)
+KINDS: dict[str, tuple[list[tuple[Any, ...]], dict[str, Any], str]] = {
+    "hash": ([(0, "a", 0), (1, "b", 1)], {}, "there are 2 records"),
+    "grouped": (_speakers(SIX), {"group_by": "g"}, "'g' keeps together in 6 groups"),
+    "stratified": ([(0, "a", 0), (1, "b", 1)], {"stratify_by": "g"}, "each value of 'g'"),
+    "balanced": (
+        _speakers({"a": 3, "b": 2}),
+        {"group_by": "g", "assign": "balanced"},
+        "'g' keeps together in 2 groups",
+    ),
+    "time": ([(i, "a", 7) for i in range(20)], {"feature": "t"}, "the time 't'"),
+}
+
+
+def _splits(given: dict[str, Any], **more: Any) -> ss.Splits:
+    if "feature" in given:
+        return ss.Splits.by_time(given["feature"], **SHARES, **more)
+    return ss.Splits(**SHARES, **given, **more)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_empty_splits_are_refused_and_may_be_allowed(tmp_path: Path, kind: str) -> None:
+    rows, given, said = KINDS[kind]
+    source = _write(tmp_path, rows)
+    recipe = ss.Recipe(name="x", source=source, splits=_splits(given))
+    for attempt in (
+        lambda: forecast(recipe, progress=Silent()),
+        lambda: ss.build(recipe, tmp_path / "out"),
+    ):
+        with pytest.raises(ss.SnapshardError, match="would be empty") as raised:
+            attempt()
+        told = str(raised.value)
+        assert raised.value.exit_code == 2
+        assert said in told
+        assert "other fractions" in told
+        assert "allow_empty=True" in told
+        assert ('assign="balanced"' in told) == (kind == "grouped")
+    assert not list((tmp_path / "out" / "x").glob("*/manifest.json"))
+    allowed = ss.Recipe(name="x", source=source, splits=_splits(given, allow_empty=True))
+    assert any("will be empty" in one for one in forecast(allowed, progress=Silent()).warnings)
+    snapshot = ss.build(allowed, tmp_path / "out")
+    counts = [split.num_examples for split in snapshot.manifest.splits.values()]
+    assert 0 in counts
+    assert sum(counts) == len(rows)
+    with pytest.raises(ss.SnapshardError, match="would be empty"):
+        ss.build(recipe, tmp_path / "out")  # though it is published
+    assert ss.build(recipe, tmp_path / "out", limit=2).manifest.splits  # a dry run
+
+
+def test_splits_that_the_data_names_have_no_fraction(tmp_path: Path) -> None:
+    source = _write(tmp_path, [(i, "train" if i % 2 else "test", i) for i in range(10)])
+    recipe = ss.Recipe(name="x", source=source, splits=ss.Splits.by_column("g"))
+    splits = ss.build(recipe, tmp_path / "out").manifest.splits
+    assert splits["validation"].num_examples == 0
+
+
+def test_a_handful_of_raw_rows_is_built_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write(tmp_path, [(1, "a", 1), (2, "b", 2), (3, "c", 3)])
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(tmp_path / "t.csv")])
+    assert ended.value.code == 0
+    assert "these splits will be empty" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["build", str(tmp_path / "t.csv"), "--out", str(tmp_path / "out")])
+    assert ended.value.code == 0
+    told = capsys.readouterr().err
+    assert "warning: no record fell into" in told
+    assert "splits=ss.Splits(train=1.0)" in told
+
+
+def test_six_speakers_are_balanced(tmp_path: Path) -> None:
+    splits = ss.Splits(**SHARES, group_by="g", assign="balanced")
+    found = []
+    for step in (1, -1):
+        source = _write(tmp_path, _speakers(SIX, step=step))
+        snapshot = ss.build(ss.Recipe(name="x", source=source, splits=splits), tmp_path / "out")
+        assert {n: s.num_examples for n, s in snapshot.manifest.splits.items()} == {
+            "train": 40,
+            "validation": 10,
+            "test": 10,
+        }
+        found.append(_groups(snapshot))
+        assert sorted(len(names) for names in found[-1].values()) == [1, 1, 4]
+    assert found[0] == found[1]
+    # Another speaker, far longer than the others: wanted are 112, 24 and 24.
+    source = _write(tmp_path, _speakers({**SIX, "g": 100}))
+    recipe = ss.Recipe(name="x", source=source, splits=splits)
+    snapshot = ss.build(recipe, tmp_path / "out")
+    assert {n: s.num_examples for n, s in snapshot.manifest.splits.items()} == {
+        "train": 110,
+        "validation": 30,
+        "test": 20,
+    }
+    alone = ss.build(recipe, tmp_path / "alone").manifest
+    assert alone.files == snapshot.manifest.files
+
+
+def _groups(snapshot: ss.Snapshot) -> dict[str, set[bytes]]:
+    reader = snapshot.reader()
+    return {
+        name: {value for batch in reader.dataset(name, 7) for value in batch["g"].numpy().tolist()}
+        for name in SHARES
+    }
+
+
+def test_records_without_a_group_are_rejects(tmp_path: Path) -> None:
+    source = _write(tmp_path, [*_speakers(SIX), (1, "", 1)])
+    splits = ss.Splits(**SHARES, group_by="g", assign="balanced")
+    recipe = ss.Recipe(name="x", source=source, splits=splits, max_rejects=1)
+    snapshot = ss.build(recipe, tmp_path / "out")
+    assert snapshot.manifest.num_rejects == 1
+    assert sum(split.num_examples for split in snapshot.manifest.splits.values()) == 60
+
+
+def test_too_many_groups_to_balance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_rounds, "MAX_GROUPS", 5)
+    splits = ss.Splits(**SHARES, group_by="g", assign="balanced")
+    recipe = ss.Recipe(name="x", source=_write(tmp_path, _speakers(SIX)), splits=splits)
+    with pytest.raises(ss.SnapshardError, match="takes up to 5 groups, and 'g' has more"):
+        ss.build(recipe, tmp_path / "out")
+
+
+@pytest.mark.slow  # builds with worker processes
+def test_balanced_groups_come_out_alike_with_any_workers(tmp_path: Path) -> None:
+    sizes = {f"s{i}": 20 + 37 * i % 50 for i in range(40)}
+    source = _write(tmp_path, _speakers(sizes))
+    splits = ss.Splits(**SHARES, group_by="g", assign="balanced")
+    recipe = ss.Recipe(
+        name="x", source=source, splits=splits, prepare=[ss.records.drop_duplicates("x", "g")]
+    )
+    one = ss.build(recipe, tmp_path / "one").manifest
+    two = ss.build(recipe, tmp_path / "two", workers=2).manifest
+    assert one.files == two.files
+    total = sum(sizes.values())
+    for name, share in SHARES.items():
+        assert abs(one.splits[name].num_examples - share * total) <= 2
