@@ -19,7 +19,7 @@ def _recipe(**arguments: Any) -> ss.Recipe:
     [
         ({"name": "a/b"}, "name='a/b' cannot name a folder"),
         ({"name": ""}, "cannot name a folder"),
-        ({"source": "images"}, "source='images' is no source"),
+        ({"source": "images"}, "source='images' is not a source"),
         ({"prepare": ["resize"]}, "prepare holds 'resize'"),
         ({"prepare": ss.images.decode("image")}, "is no list of steps"),
         ({"features": ["image"]}, r"features=\['image'\] is no dict"),
