@@ -209,7 +209,6 @@ def assign_groups(sizes: Sizes, splits: Splits) -> list[int]:
     Returns:
         An index into the splits for each group.
 
-    >>> from ..schemas.splits import Splits
     >>> splits = Splits(train=0.7, validation=0.15, test=0.15, group_by="speaker")
     >>> assign_groups([50, 50, 50, 50, 50, 50], splits)
     [0, 0, 0, 0, 1, 2]
