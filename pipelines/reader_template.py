@@ -233,10 +233,9 @@ def steps(split: str, batch_size: int, **arguments: Any) -> int:
 def preprocess(root: str | os.PathLike[str] | None = None) -> Any:
     """What was done to raw records, as a function of batches by name; NaN, or no batch: missing."""
     try:
-        model = tf.saved_model.load(f"{_folder(root)}/serving")
+        signature = tf.saved_model.load(f"{_folder(root)}/serving").signatures["serving_default"]
     except (RuntimeError, OSError, tf.errors.OpError) as error:  # no such operation, or folder
         raise ValueError(f"TensorFlow {tf.__version__} cannot load the model: {error}") from None
-    signature = model.signatures["serving_default"]
     specs = signature.structured_input_signature[1].values()
     none = {one.name: tf.zeros([0, *(n or 0 for n in one.shape[1:])], one.dtype) for one in specs}
     return lambda **inputs: signature(**none | inputs)
