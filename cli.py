@@ -25,6 +25,7 @@ from .cli_options import (
     SnapshotPath,
     Source,
     SparkMaster,
+    StallTimeout,
     Workspace,
     check_root,
     engine_of,
@@ -39,8 +40,6 @@ _WITH_THREADS = {"pyarrow", "tensorflow"}
 """Libraries whose threads may still run in the end."""
 _DEFECT = 5
 """For what nothing expected. Python's own code, 1, would have schedulers try again."""
-_INTERRUPTED = 130
-"""The shell's code for a program that SIGINT ended."""
 
 app = typer.Typer(
     name="snapshard",
@@ -94,6 +93,7 @@ def build(
     flink_master: FlinkMaster = None,
     flink_jar: FlinkJar = None,
     spark_master: SparkMaster = None,
+    stall_timeout: StallTimeout = None,
     workspace: Workspace = None,
     write_by: Annotated[
         str,
@@ -139,6 +139,7 @@ def build(
         flink_master=flink_master,
         flink_jar=flink_jar,
         spark_master=spark_master,
+        stall_timeout=stall_timeout,
     )
     wanted = check_readers(name.strip() for name in readers.split(","))
     recipe = recipe_of(source)
@@ -195,6 +196,7 @@ def step(
     flink_master: FlinkMaster = None,
     flink_jar: FlinkJar = None,
     spark_master: SparkMaster = None,
+    stall_timeout: StallTimeout = None,
     workspace: Workspace = None,
     write_by: Annotated[str, typer.Option(help="As a build has it.", metavar="WAY")] = "auto",
     as_json: Annotated[
@@ -217,6 +219,7 @@ def step(
         flink_master=flink_master,
         flink_jar=flink_jar,
         spark_master=spark_master,
+        stall_timeout=stall_timeout,
     )
     recipe = recipe_of(source)
     with terminal.Bars() as bars:
@@ -738,16 +741,17 @@ def _show_serving(snapshot: Snapshot) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
     from . import terminal
+    from .pipelines import endings
     from .pipelines.startup_noise import hush_libraries
 
     terminal.prepare_streams()
     hush_libraries()
     if arguments is None:
-        terminal.take_endings_for_interrupts()
+        endings.take_endings_for_interrupts()
     try:
         code = _run(arguments)
     except KeyboardInterrupt:
-        code = _INTERRUPTED
+        code = endings.INTERRUPTED
     except BrokenPipeError:  # whoever read the output has enough of it
         code = 1
     except MemoryError:
@@ -762,8 +766,8 @@ def main(arguments: list[str] | None = None) -> None:
             "Report it with the traceback above."
         )
         code = _DEFECT
-    if code == _INTERRUPTED:  # typer makes it of a KeyboardInterrupt
-        terminal.show_error("interrupted. What is done is kept: the same command goes on.")
+    if code == endings.INTERRUPTED:  # typer makes it of a KeyboardInterrupt
+        terminal.show_error(endings.MESSAGE)
     if arguments is None and not _WITH_THREADS.isdisjoint(sys.modules):
         # Threads of libraries that still run may abort the interpreter's end, and the exit code.
         with contextlib.suppress(OSError):

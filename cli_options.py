@@ -70,6 +70,15 @@ SparkMaster = Annotated[
         show_default=False,
     ),
 ]
+StallTimeout = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Fail where nothing advances for so many seconds; 0 never does. [default: 600]",
+        metavar="SECONDS",
+        show_default=False,
+    ),
+]
 BEAM_OPTIONS = {"allow_extra_args": True}
 """What follows ``--`` goes to Beam."""
 SnapshotPath = Annotated[
@@ -81,7 +90,7 @@ SnapshotPath = Annotated[
 ]
 
 
-def engine_of(name: str, beam_options: list[str], **settings: str | int | None) -> RunnerConfig:
+def engine_of(name: str, beam_options: list[str], **settings: str | float | None) -> RunnerConfig:
     """What the arguments say of the engine."""
     from .pipelines.engines import runner_config
 

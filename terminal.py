@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,16 +77,6 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def take_endings_for_interrupts() -> None:
-    """Has SIGTERM and SIGHUP, of schedulers and lost terminals, do what Ctrl-C does.
-
-    What runs ends in order then. What somebody else handles or ignores (``nohup``) stays as it is.
-    """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
 
 
 def printable(text: str) -> str:
@@ -210,6 +199,10 @@ class Bars:
         elif begun.task is not None:
             total = begun.total if begun.total is not None else 1
             self._drawn.update(begun.task, total=total, completed=total)
+
+    def warn(self, message: str) -> None:
+        """Prints a warning above the bars."""
+        show_warning(message)
 
 
 class _Step:

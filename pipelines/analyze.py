@@ -14,11 +14,9 @@ import gc
 import json
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -28,12 +26,14 @@ from ..schemas.errors import RecipeError, RunnerError, SnapshardError
 from ..schemas.features import Features
 from ..schemas.recipe import Recipe
 from ..transforms import storage
+from ..transforms.activity import working_on
 from ..transforms.dependencies import Dependencies
 from ..transforms.graph import GraphInfo, GraphOutputs, checked_graph, put_graph
 from ..transforms.storage_failures import telling_os_errors
 from ..transforms.user_reads import refuse_undeclared
 from .staging import StagedRecipe
 from .train_records import read_handed_over
+from .watchdog import expected_to_advance
 
 BATCH_ROWS = 4096
 """Rows in each record batch that is analysed. More is faster; less needs less memory."""
@@ -124,16 +124,12 @@ def start_process(scratch: str | None = None) -> Iterator["AnalysisProcess"]:
     Args:
         scratch: A local folder to work in; the system's by default.
     """
-    folder = tempfile.mkdtemp(prefix=storage.SCRATCH, dir=scratch)
-    try:
+    with storage.held_folder(scratch) as folder:
         process = AnalysisProcess(folder)
         try:
             yield process
         finally:
             process.end()
-    finally:
-        # Not a TemporaryDirectory, which calls itself without end where permission was lost.
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class AnalysisFailedError(Exception):
@@ -153,7 +149,8 @@ class AnalysisProcess:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", _MODULE],
                 cwd=folder,
-                env={**os.environ, **_ENVIRONMENT},
+                # What Beam leaves among temporary files, where it is killed, goes with the folder.
+                env={**os.environ, **_ENVIRONMENT, "TMPDIR": folder},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -184,7 +181,8 @@ class AnalysisProcess:
             self.begin(spec)
         storage.put_bytes(os.path.join(self.folder, _RECORDS), pickle.dumps(spec.read_batches))
         # Through a pipe: on a full disk there would be no room to say so.
-        told = self._child.stdout.read() if self._child.stdout is not None else b""
+        with expected_to_advance(f"the process {self._child.pid} that analyses preprocessing_fn"):
+            told = self._child.stdout.read() if self._child.stdout is not None else b""
         code = self._child.wait()
         if not told:
             if code < 0 or MemoryError.__name__ in self._last_words():
@@ -237,7 +235,7 @@ def main() -> None:
         task: AnalysisTask = pickle.load(file)
     result: dict[str, object]
     try:
-        with telling_os_errors("write", os.getcwd()):
+        with telling_os_errors("write", os.getcwd()), working_on("the analysis (preprocessing_fn)"):
             result = {"outputs": _analyze_here(task).to_json()}
     except SnapshardError as error:
         result = {"error": type(error).__name__, "message": str(error)}

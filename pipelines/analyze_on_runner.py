@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import fcntl
 import os
-import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,7 +24,7 @@ from ..schemas.errors import RecipeError, SnapshardError
 from ..schemas.features import Features, wire_columns
 from ..schemas.naming import Workspace, join
 from ..schemas.runner import JobRunner
-from ..transforms import storage
+from ..transforms import beam_activity, storage  # noqa: F401 - notes what Beam does
 from ..transforms.analysis import analysis_error, finish_graph, rebatch, refuse_no_records, trace
 from ..transforms.computed import as_lists
 from ..transforms.graph import GraphInfo, checked_graph, put_graph
@@ -37,6 +36,7 @@ from .refusals import runs_here
 from .shuffle import run_groups
 from .staging import StagedRecipe
 from .train_records import TrainRecords
+from .watchdog import expected_to_advance
 
 _FOLDER = "graph"
 
@@ -83,7 +83,7 @@ def analyze_on_runner(
         reading = _ReadRunFn(records, columns, features=task.prepared)
         with (
             _temporary_folder(workspace, runner) as temp,
-            tempfile.TemporaryDirectory(prefix=storage.SCRATCH) as scratch,
+            storage.temporary_folder() as scratch,
         ):
             made = join(temp, _FOLDER)
 
@@ -101,7 +101,8 @@ def analyze_on_runner(
                     graph | "Write" >> tft_beam.WriteTransformFn(made)
 
             try:
-                runner.run(construct, job_name="analyze")
+                with expected_to_advance(f"the job 'analyze' on {runner.name}", runner):
+                    runner.run(construct, job_name="analyze")
             except (SnapshardError, OSError, MemoryError):
                 raise
             except Exception as error:

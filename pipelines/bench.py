@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 
 from ..schemas.errors import RecipeError
@@ -40,7 +39,7 @@ def bench(snapshot: Snapshot, arguments: Sequence[str]) -> int:
     if storage.is_local(snapshot.path):
         return _run(storage.local_path(join(snapshot.path, READER_TOOLS)), command)
     copied = [name for name in snapshot.manifest.files if re.fullmatch(r"reader\w*\.py", name)]
-    with tempfile.TemporaryDirectory(prefix="snapshard-") as folder:
+    with storage.temporary_folder() as folder:
         for name in copied:
             with open(os.path.join(folder, name), "wb") as file:
                 file.write(storage.read_bytes(join(snapshot.path, name)))

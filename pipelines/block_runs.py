@@ -15,6 +15,7 @@ from ..schemas.features import Features
 from ..schemas.naming import Workspace
 from ..schemas.recipe import Recipe, Source
 from ..schemas.splits import Splits
+from ..transforms.activity import advance, working_on
 from ..transforms.dependencies import Dependencies, functions_in
 from ..transforms.key_histogram import KeyBins
 from ..transforms.keys import record_keys
@@ -115,6 +116,10 @@ class RunMaker:
 
     def make(self, unit: WorkUnit) -> Summary:
         """Makes sure that the unit's run and its key file are in the workspace, and whole."""
+        with working_on(f"preparing {unit.describe()}"):
+            return self._make(unit)
+
+    def _make(self, unit: WorkUnit) -> Summary:
         run_id = self._config.run_id(unit)
         info = run_in_place(self._config.workspace, run_id)
         if info is not None:
@@ -136,6 +141,7 @@ class RunMaker:
         )
         inputs = self._config.features.inputs
         for batch in (part for read in reader.read(unit) for part in parts_by_pixels(read, inputs)):
+            advance()
             prepared = self._validator.validate(self._steps.prepare(batch), numbered=self._numbered)
             rejects = list(prepared.rejects)
             if len(prepared.ids):

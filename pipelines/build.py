@@ -33,6 +33,7 @@ from .staging import refuse_optimized_python, refuse_while_loading, stage
 from .step_report import StepReport
 from .steps import IN_PARTS, RUN_JOBS, Part, check_step
 from .survey import Survey
+from .watchdog import stall_timeout_of, watched_build
 from .ways import WriteBy, check_way
 
 if TYPE_CHECKING:
@@ -90,18 +91,25 @@ def build(
         RecipeError: if the recipe cannot work.
         DataError: if the data is refused; nothing is published.
         StorageError: if a file or store fails; building again goes on.
-        RunnerError: if a worker dies; building again goes on.
+        RunnerError: if a worker dies, or nothing advances for the runner's ``stall_timeout``;
+            building again goes on. A thread that cannot be ended stays behind then, or, where
+            the build cannot end otherwise, this process ends.
     """
     _check_call("ss.build", recipe, out, limit=limit, runner=runner, workspace=workspace)
     readers, write_by = check_readers(readers), check_way(write_by)
     config = _config(runner, workers)
-    with telling_os_errors("use", os.fspath(out)), make_runner(config) as engine:
+    progress = progress or Silent()
+    with (
+        telling_os_errors("use", os.fspath(out)),
+        watched_build(stall_timeout_of(config), progress=progress),
+        make_runner(config) as engine,
+    ):
         engine.check()
         return Build(
             recipe,
             os.fspath(out),
             runner=engine,
-            progress=progress or Silent(),
+            progress=progress,
             limit=limit,
             readers=readers,
             write_by=write_by,
@@ -156,15 +164,20 @@ def run_step(
     if wanted is not None and check_step(step) not in IN_PARTS:
         raise RecipeError(f"{step} has no parts; {' and '.join(sorted(IN_PARTS))} have.")
     config = _config(runner, workers)
+    stall_timeout, progress = stall_timeout_of(config), progress or Silent()
     if check_step(step) not in RUN_JOBS or (step == "analyze" and not recipe.analyze_on_runner):
         config = Direct()
-    with telling_os_errors("use", os.fspath(out)), make_runner(config) as engine:
+    with (
+        telling_os_errors("use", os.fspath(out)),
+        watched_build(stall_timeout, progress=progress),
+        make_runner(config) as engine,
+    ):
         engine.check()
         return Chain(
             recipe,
             os.fspath(out),
             runner=engine,
-            progress=progress or Silent(),
+            progress=progress,
             limit=limit,
             readers=check_readers(readers),
             write_by=check_way(write_by),

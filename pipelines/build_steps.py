@@ -24,6 +24,7 @@ from ..transforms.graph import read_graph_info
 from ..transforms.shards import ShardSettings, missing_shards, shard_name
 from ..transforms.summary import Summary
 from .analyzing import ensure_graph
+from .endings import END_ELSEWHERE_S, END_S, ending_within
 from .fingerprint_details import fingerprint_details, list_inputs
 from .layout import Layout, lay_out
 from .leaks import find_leaks
@@ -31,7 +32,7 @@ from .plan import refuse_empty_splits
 from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish
 from .readers import READERS
-from .refusals import refuse_memory_of_one_process, refuse_output_among_data
+from .refusals import refuse_memory_of_one_process, refuse_output_among_data, runs_here
 from .rejects import check_prepared, forget_refused, told_source
 from .repair import withdraw_damaged
 from .resolve import with_image_facts
@@ -45,6 +46,7 @@ from .step_report import ToldProgress
 from .steps import Part
 from .survey import Survey, survey
 from .watch import watched
+from .watchdog import expected_to_advance
 from .ways import WriteBy, write_job
 from .workspaces import choose_workspace, occupied
 
@@ -250,7 +252,9 @@ class BuildSteps:
                         runner=self._runner,
                         write_by=write_by,
                     )
-                    self._runner.run(lambda pipeline: pipeline | job, job_name="write")
+                    waited_for = f"the job 'write' on {self._runner.name}"
+                    with expected_to_advance(waited_for, self._runner):
+                        self._runner.run(lambda pipeline: pipeline | job, job_name="write")
             else:
                 self._progress.start("write", total=len(outputs), unit="shards")
         by_shuffle = "by the engine's shuffle" if self._written_by == "shuffle" else ""
@@ -348,7 +352,9 @@ class BuildSteps:
                 # Another build has been told another place meanwhile.
                 self._out, self._workspace = out, Workspace(out.workspace)
                 self._refuse_places()
-            yield
+            storage.remove_abandoned_scratch(self._workspace.root)
+            with ending_within(END_S if runs_here(self._runner) else END_ELSEWHERE_S):
+                yield
 
     def _refuse_places(self) -> None:
         refuse_memory_of_one_process(self._recipe, self._out, self._runner)

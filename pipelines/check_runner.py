@@ -11,7 +11,6 @@ import dataclasses
 import json
 import os
 import socket
-import tempfile
 import time
 import uuid
 from typing import Any
@@ -61,7 +60,7 @@ def check_runner(config: RunnerConfig, out: str | None = None) -> RunnerReport:
             f"The workers of {runner.name} do not see {out or 'a folder of this machine'}. Say "
             "where builds will be put, and the small job with them: --out gs://bucket/folder"
         )
-    with tempfile.TemporaryDirectory(prefix="snapshard-") as local:
+    with storage.temporary_folder() as local:
         folder = join(local if out is None else storage.absolute(out), f".check-{uuid.uuid4().hex}")
         try:
             report = _run(runner, folder)

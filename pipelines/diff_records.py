@@ -12,7 +12,6 @@ import collections
 import contextlib
 import dataclasses
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ import pyarrow.compute as pc
 from ..schemas.manifest import ShardEntry
 from ..schemas.naming import ShardName
 from ..schemas.progress import Progress
+from ..transforms import storage
 from ..transforms.stored_records import DIGEST_BYTES, StoredRecords, read_shard
 from .snapshot import Snapshot
 
@@ -220,7 +220,7 @@ def _by_parts(sides: Sequence[_Side]) -> Iterator[tuple[StoredRecords, StoredRec
     """Records of both sides by ranges of their keys, divided on disk."""
     largest = max(side.num_records for side in sides)
     bits = max(0, min(_MAX_PART_BITS, (largest // _PART_RECORDS).bit_length()))
-    with tempfile.TemporaryDirectory(prefix="snapshard-") as scratch:
+    with storage.temporary_folder() as scratch:
         folders = [os.path.join(scratch, str(index)) for index in range(len(sides))]
         for side, folder in zip(sides, folders, strict=True):
             _divide(side, folder, bits=bits)

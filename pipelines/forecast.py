@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -23,6 +22,7 @@ from ..schemas.progress import Progress
 from ..schemas.recipe import NumbersRecords, Recipe
 from ..schemas.reject_budgets import TOTAL, exceeded_budgets
 from ..schemas.splits import KEY_SPACE
+from ..transforms import storage
 from ..transforms.keys import record_keys
 from ..transforms.opened_source import path_bytes
 from ..transforms.rejects import Dropped, describe_rejects
@@ -134,7 +134,7 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         DataError: if the source is empty or its features cannot be told.
     """
     refuse_optimized_python()
-    with tempfile.TemporaryDirectory(prefix="snapshard-") as scratch:
+    with storage.temporary_folder() as scratch:
         workspace = Workspace(scratch)
         found = survey(recipe, workspace=workspace, progress=progress, write=False, limit=limit)
         progress.start("sample", total=None, unit="records")

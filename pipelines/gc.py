@@ -3,8 +3,8 @@
 Kept are published snapshots, and in the workspace all that their ``build.json`` names: the runs,
 the summary and the transform graph that the next build of changed data or another plan reuses.
 Cleared are the rest of the workspace, what killed builds left (their unpublished directories and
-runs too: a build that was killed starts anew after it), and temporary files. What is not known
-to be snapshard's is never touched.
+runs too: a build that was killed starts anew after it), and temporary files, those of this
+machine's folder for them included. What is not known to be snapshard's is never touched.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import dataclasses
 import json
 import os
 import stat
+import tempfile
 import time
 from collections.abc import Iterator, Sequence, Set
 from typing import Any
@@ -85,6 +86,7 @@ def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
         foreign = foreign_workspace(name)
         report = _collect(name, dry_run=dry_run)
         reports.append(dataclasses.replace(report, foreign=(foreign,) if foreign else ()))
+    reports.append(_collect_temporary(dry_run=dry_run))
     return GcReport(
         paths=tuple(path for report in reports for path in report.paths),
         num_bytes=sum(report.num_bytes for report in reports),
@@ -128,13 +130,31 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
         # What holds anything else is no leftover of a build alone: its folder stays.
         unpublished -= {file.path.split("/")[0] for file in files if file not in going}
         if not dry_run:
-            _remove(folder, garbage, unpublished, alone=bool(held))
+            places = {join(folder, WORKSPACE), workspace.root}
+            _remove(folder, garbage, unpublished, places=places, alone=bool(held))
         return GcReport(
             paths=tuple(_url(folder, file) for file in garbage),
             num_bytes=sum(file.num_bytes for file in garbage),
             unpublished=tuple(join(folder, name) for name in sorted(unpublished)),
             links=tuple(join(folder, name) for name in links),
         )
+
+
+def _collect_temporary(*, dry_run: bool) -> GcReport:
+    """Clears what killed builds left among this machine's temporary files."""
+    with storage.abandoned_folders(tempfile.gettempdir()) as folders:
+        files = [
+            dataclasses.replace(file, path=os.path.join(folder, file.path))
+            for folder in folders
+            for file in _stored_files(folder)
+        ]
+        if not dry_run:
+            for folder in folders:
+                storage.remove_tree(folder)
+    return GcReport(
+        paths=tuple(file.path for file in files),
+        num_bytes=sum(file.num_bytes for file in files),
+    )
 
 
 @contextlib.contextmanager
@@ -175,7 +195,12 @@ def _is_published(folder: str, workspace: Workspace, fingerprint: str) -> bool:
 
 
 def _remove(
-    folder: str, garbage: Sequence[StoredFile], unpublished: Set[str], *, alone: bool
+    folder: str,
+    garbage: Sequence[StoredFile],
+    unpublished: Set[str],
+    *,
+    places: Set[str],
+    alone: bool,
 ) -> None:
     # Commits go first: killed in between, nothing half removed passes for done.
     published: dict[str, bool] = {}
@@ -188,7 +213,6 @@ def _remove(
             if published[top]:
                 continue
         storage.remove_tree(_url(folder, file))
-    places = {join(folder, WORKSPACE), *(file.elsewhere for file in garbage if file.elsewhere)}
     rooms = [join(place, room) for place in sorted(places) for room in sorted(ROOMS)]
     for top in (*rooms, *(join(folder, name) for name in sorted(unpublished))):
         if storage.is_local(top):

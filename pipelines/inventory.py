@@ -24,6 +24,7 @@ from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
 from ..schemas.recipe import CountsRows, CutsApart, Source
 from ..transforms import storage
+from ..transforms.activity import reading, working_on
 from ..transforms.blocks import BLOCK_BYTES, group_blocks
 from ..transforms.local_files import NO_PERMISSION
 from ..transforms.opened_source import OpenedSource
@@ -225,11 +226,12 @@ def _learn(
     stopped = threading.Event()
 
     def learn(batch: list[SourceFile]) -> dict[str, Known | str]:
-        return {
-            file.path: _learn_small_file(opened, file)
-            or _learn_file(source, opened, file, stopped=stopped)
-            for file in batch
-        }
+        with working_on(f"hashing {len(batch):,} files from {batch[0].path} on"):
+            return {
+                file.path: _learn_small_file(opened, file)
+                or _learn_file(source, opened, file, stopped=stopped)
+                for file in batch
+            }
 
     with concurrent.futures.ThreadPoolExecutor(num_threads, "inventory") as pool:
         try:
@@ -277,6 +279,7 @@ def _learn_small_file(opened: OpenedSource, file: SourceFile) -> Known | None:
     """What is known of a small local file in which nothing is amiss."""
     if not opened.local or file.num_bytes > CHUNK_BYTES:
         return None
+    reading(file.path)
     content = storage.read_expected(opened.full_path(file.path), file.num_bytes)
     if content is None:
         return None

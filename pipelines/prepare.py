@@ -12,6 +12,7 @@ import apache_beam as beam
 
 from ..schemas.blocks import unit_from_line
 from ..schemas.naming import Workspace
+from ..transforms.activity import advance
 from ..transforms.key_histogram import KeyHistogram
 from ..transforms.summary import Summary, num_parts, write_summary
 from .block_runs import PrepareConfig, RunMaker
@@ -43,6 +44,7 @@ class CombineSummaries(beam.CombineFn):
     def add_input(  # noqa: D102
         self, mutable_accumulator: list[Summary], element: Summary
     ) -> list[Summary]:
+        advance()
         mutable_accumulator.append(element)
         if len(mutable_accumulator) % 64:
             return mutable_accumulator

@@ -28,6 +28,7 @@ from .split_rounds import find_split_ends
 from .staging import StagedRecipe
 from .survey import Survey
 from .watch import watched
+from .watchdog import expected_to_advance
 
 STEP = "prepare"
 _LOOKED_FOR = 10_000
@@ -313,4 +314,5 @@ def _run_stage(
         from .prepare import PrepareRuns
 
         job = PrepareRuns(config, descriptors, digest, runner.threads_per_worker)
-        runner.run(lambda pipeline: pipeline | job, job_name=STEP)
+        with expected_to_advance(f"the job {STEP!r} on {runner.name}", runner):
+            runner.run(lambda pipeline: pipeline | job, job_name=STEP)

@@ -10,7 +10,6 @@ import dataclasses
 import itertools
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 
 from ..schemas.blocks import ShardInfo, ShardPlan, SplitPlan
@@ -156,7 +155,7 @@ def rebuild_shard(
     splits = facts.get("fingerprint_parts", {}).get("splits")
     limit = splits.get("limit") if isinstance(splits, dict) else None
     with (
-        tempfile.TemporaryDirectory(prefix=storage.SCRATCH) as scratch,
+        storage.temporary_folder() as scratch,
         make_runner(runner_config("direct")) as runner,
     ):
         again = _Again(

@@ -31,6 +31,7 @@ from .run_files import run_in_place
 from .snapshot import Snapshot
 from .survey import Survey
 from .watch import watched
+from .watchdog import expected_to_advance
 
 STEP = "retry"
 
@@ -121,7 +122,8 @@ def retry_stage(
 
         descriptors = write_descriptors(list(redone), workspace)
         job = PrepareRuns(trial, descriptors, name, runner.threads_per_worker)
-        runner.run(lambda pipeline: pipeline | job, job_name=STEP)
+        with expected_to_advance(f"the job {STEP!r} on {runner.name}", runner):
+            runner.run(lambda pipeline: pipeline | job, job_name=STEP)
     remove_summary(workspace, name)
     amended = dict(config.amended)
     num_amended = 0

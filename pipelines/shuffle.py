@@ -15,6 +15,7 @@ import apache_beam as beam
 import pyarrow as pa
 
 from ..schemas.blocks import ShardPlan
+from ..transforms.activity import advance, working_on
 from ..transforms.runs import KeyRange, merge_range
 from ..transforms.shards import ShardSettings, ShardWriter, number_shards, run_readers
 from ..transforms.shuffled import ShardCutter, chunks_of, sort_chunks
@@ -57,13 +58,17 @@ class _CutByShardFn(beam.DoFn):
     def process(self, element: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
         settings = self._settings
         # The engine passes on what an error says, not its number: told here, or never.
-        with telling_os_errors("use", "a file of the worker"):
+        with (
+            telling_os_errors("use", "a file of the worker"),
+            working_on(f"cutting runs {element[0]:,} to {element[1] - 1:,} into shards"),
+        ):
             entries = self._runs[slice(*element)]
             readers = run_readers(entries, settings.workspace, settings.prepared)
             for keys in self._cutter.ranges():
                 for records in merge_range(readers, keys):
                     for number, kept in self._cutter.cut(records):
                         for chunk in chunks_of(kept):
+                            advance()
                             yield number, chunk
 
 

@@ -82,3 +82,7 @@ class ToldProgress:
         """A step ended."""
         self.reused = self.reused and reused
         self._progress.finish(step, reused=reused, note=note)
+
+    def warn(self, message: str) -> None:
+        """Something may be wrong."""
+        self._progress.warn(message)

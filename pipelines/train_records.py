@@ -13,6 +13,7 @@ import pyarrow as pa
 from ..schemas.blocks import ShardPlan, SplitPlan
 from ..schemas.features import Features
 from ..schemas.naming import Workspace
+from ..transforms.activity import advance
 from ..transforms.runs import KeyRange, RunReader
 from ..transforms.shards import rows_of_shard, run_readers
 from ..transforms.summary import read_runs
@@ -103,6 +104,7 @@ def read_handed_over(columns: Sequence[str], *, path: str) -> Iterable[pa.Record
         path: The file with the function, which the build puts in place when it is known.
     """
     while not os.path.exists(path):
+        advance()
         time.sleep(_POLL_SECONDS)
     with open(path, "rb") as file:
         read = pickle.load(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..schemas.errors import RecipeError
@@ -135,7 +134,7 @@ def why_not_found(
             f"{paths.folder} holds no published snapshot, so a build has none to find. Give the "
             "--out of a build of this recipe, or the folder of a snapshot."
         )
-    with tempfile.TemporaryDirectory(prefix="snapshard-") as scratch:
+    with storage.temporary_folder() as scratch:
         # Records that lie in no files are copied into the workspace, and this is to write nothing.
         lasting = isinstance(recipe.source, Source)
         found = survey(

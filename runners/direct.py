@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from ..schemas.errors import RecipeError, SnapshardError
-from .portable import parsed_options
+from .portable import new_pipeline, parsed_options
 from .quiet import quiet
 from .worker_pool import WorkerPool
 
@@ -135,7 +135,6 @@ class DirectRunner:
             raise
 
     def _run(self, construct: Callable[[Any], object], *, job_name: str, environment: Any) -> None:
-        import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
@@ -145,7 +144,8 @@ class DirectRunner:
             direct_num_workers=self.num_workers,
             pickle_library="cloudpickle",
         )
-        pipeline = beam.Pipeline(FnApiRunner(default_environment=environment), options=options)
+        engine = FnApiRunner(default_environment=environment)
+        pipeline = new_pipeline(runner=engine, options=options)
         construct(pipeline)
         # TensorFlow and Beam have made a million objects that stay: without a look at each of
         # them in every full collection, a build of many small files takes about 5 % less.

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ..schemas.errors import RunnerError
+from ..schemas.progress import BUILD_FOLDER
 
 START_SECONDS = 120.0
 _END_SECONDS = 5.0
@@ -41,7 +42,9 @@ class JobServer:
             RunnerError: if it ends, or does not listen in time.
         """
         self._engine = engine
-        self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-engine-")
+        # In the build's folder, which goes with the build however that ends.
+        inside = os.environ.get(BUILD_FOLDER)
+        self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-engine-", dir=inside)
         self._log_path = os.path.join(self._scratch.name, "log.txt")
         port, folder = free_port(), self._scratch.name
         self.endpoint = f"localhost:{port}"
@@ -78,6 +81,9 @@ class JobServer:
             self.wait_until_ended(_END_SECONDS)
         if self._process.stdin is not None:
             self._process.stdin.close()  # kills what is left
+        self.wait_until_ended(_END_SECONDS)
+        # One that somebody stopped does not hear: what it guards, the guard of the build ends.
+        self._process.kill()
         self._process.wait()
         self._scratch.cleanup()
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import re
+import tempfile
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from ..schemas import errors
 from ..schemas.errors import MissingFileError, RecipeError, RunnerError, SnapshardError
+from ..schemas.progress import BUILD_FOLDER
 from .job_server import JobServer
 from .quiet import quiet, quiet_threads
 
@@ -106,15 +109,13 @@ class PortableRunner:
         Raises:
             RunnerError: if the engine could not run the job, or ended before it was done.
         """
-        import apache_beam as beam
-
         with quiet(), quiet_threads():
             if self._server is None:
                 self._server = JobServer(self.server_command, engine=self.name)
             server = self._server
             name = self.engine_job_name(job_name)
             options = self._options(name, f"--job_endpoint={server.endpoint}")
-            pipeline = beam.Pipeline(options=options)
+            pipeline = new_pipeline(options=options)
             construct(pipeline)
             result = None
             try:
@@ -194,6 +195,19 @@ def _is_broken(error: Exception) -> bool:
 
     lost = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
     return isinstance(error, grpc.RpcError) and error.code() in lost
+
+
+def new_pipeline(**settings: Any) -> Any:
+    """A ``beam.Pipeline`` whose temporary folder is in that of the build, and goes with it."""
+    import apache_beam as beam
+
+    pipeline = beam.Pipeline(**settings)
+    inside = os.environ.get(BUILD_FOLDER)
+    if inside is not None:
+        with contextlib.suppress(OSError):
+            os.rmdir(pipeline.local_tempdir)
+        pipeline.local_tempdir = tempfile.mkdtemp(prefix="beam-", dir=inside)
+    return pipeline
 
 
 def parsed_options(flags: Sequence[str], *, given: Sequence[str], job_name: str = "") -> Any:

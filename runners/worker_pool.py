@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import IO
 
+from ..schemas.progress import BUILD_FOLDER
+
 DRIVER = "SNAPSHARD_DRIVER"
 """Names to a worker process, in its environment, the process that it ends with."""
 FOLDER = "SNAPSHARD_WORKERS_FOLDER"
@@ -137,7 +139,9 @@ class WorkerPool:
     """Idle worker processes, to be taken by a job and given back; a context manager."""
 
     def __init__(self) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-workers-")
+        # In the build's folder, which goes with the build however that ends.
+        inside = os.environ.get(BUILD_FOLDER)
+        self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-workers-", dir=inside)
         self._idle: list[WorkerProcess] = []
         self._taken: list[WorkerProcess] = []
         self._num_started = 0

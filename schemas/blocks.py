@@ -76,6 +76,13 @@ class Block:
         """Bytes of input that the block reads."""
         return sum(part.stop - part.start for part in self.ranges)
 
+    def describe(self) -> str:
+        """The block as a message names it."""
+        first = self.ranges[0]
+        if len(self.ranges) > 1:
+            return f"{len(self.ranges):,} files from {first.path} to {self.ranges[-1].path}"
+        return f"{first.path}, bytes {first.start:,} to {first.stop:,}"
+
     def to_line(self) -> bytes:
         """The block as one line of ASCII JSON; :meth:`from_line` is its dual."""
         parts = [[p.path, p.sha256, p.start, p.stop, p.problem, p.stamp] for p in self.ranges]
@@ -105,6 +112,10 @@ class KeySpan:
     def block_id(self) -> str:
         """Names the range among those of its stage."""
         return f"{self.start:016x}-{self.stop - 1:016x}"
+
+    def describe(self) -> str:
+        """The range as a message names it."""
+        return f"the records of keys {self.block_id}"
 
     def to_line(self) -> bytes:
         """The range as one line of ASCII JSON; :meth:`from_line` is its dual."""

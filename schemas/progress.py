@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+BUILD_FOLDER = "SNAPSHARD_BUILD"
+"""The environment variable that names, to each process that a build starts, the build's folder."""
+
 
 class Progress(Protocol):
     """Told of each step's start, advance and end, from one thread at a time."""
@@ -17,6 +20,9 @@ class Progress(Protocol):
     def finish(self, step: str, *, reused: bool, note: str = "") -> None:
         """The step ended; ``reused`` where its output was there already."""
 
+    def warn(self, message: str) -> None:
+        """Something may be wrong, and the build goes on."""
+
 
 class Silent:
     """Progress that nobody watches."""
@@ -28,4 +34,7 @@ class Silent:
         """Does nothing."""
 
     def finish(self, step: str, *, reused: bool, note: str = "") -> None:
+        """Does nothing."""
+
+    def warn(self, message: str) -> None:
         """Does nothing."""

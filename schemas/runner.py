@@ -14,6 +14,9 @@ import pydantic
 
 from .config import config_class
 
+STALL_TIMEOUT = 600.0
+"""Seconds: the default of ``stall_timeout``."""
+
 
 @config_class
 class Direct:
@@ -21,10 +24,12 @@ class Direct:
 
     Args:
         workers: Worker processes; 1 is this process itself.
+        stall_timeout: Seconds after which a build fails in which nothing advances; 0 for no limit.
         beam_options: Further options of Beam, each as ``--name=value``.
     """
 
     workers: int = pydantic.Field(default=1, ge=1, strict=True)
+    stall_timeout: float = pydantic.Field(default=STALL_TIMEOUT, ge=0, allow_inf_nan=False)
     beam_options: tuple[str, ...] = ()
 
 
@@ -35,11 +40,13 @@ class Prism:
     Args:
         workers: Elements that are worked on at once.
         binary: The program; by default ``prism`` on the PATH or in ``~/go/bin``.
+        stall_timeout: Seconds after which a build fails in which nothing advances; 0 for no limit.
         beam_options: Further options of Beam, each as ``--name=value``.
     """
 
     workers: int = pydantic.Field(default=1, ge=1, strict=True)
     binary: str = ""
+    stall_timeout: float = pydantic.Field(default=STALL_TIMEOUT, ge=0, allow_inf_nan=False)
     beam_options: tuple[str, ...] = ()
 
 
@@ -56,12 +63,15 @@ class Flink:
         master: ``host:port`` of a cluster's web address; "[local]" for the embedded engine.
         jar: Beam's job server for Flink; by default the file that the environment variable
             ``SNAPSHARD_FLINK_JAR`` names.
+        stall_timeout: Seconds after which a build fails in which nothing advances; 0 for no limit.
+            Embedded alone: a cluster is not watched.
         beam_options: Further options of Beam, each as ``--name=value``.
     """
 
     workers: int = pydantic.Field(default=1, ge=1, strict=True)
     master: str = "[local]"
     jar: str = ""
+    stall_timeout: float = pydantic.Field(default=STALL_TIMEOUT, ge=0, allow_inf_nan=False)
     beam_options: tuple[str, ...] = ()
 
 
@@ -80,12 +90,15 @@ class Spark:
             embedded engine.
         jar: Beam's job server for Spark; by default the file that the environment variable
             ``SNAPSHARD_SPARK_JAR`` names.
+        stall_timeout: Seconds after which a build fails in which nothing advances; 0 for no limit.
+            Embedded alone: a cluster is not watched.
         beam_options: Further options of Beam, each as ``--name=value``.
     """
 
     workers: int = pydantic.Field(default=1, ge=1, strict=True)
     master: str = "local"
     jar: str = ""
+    stall_timeout: float = pydantic.Field(default=STALL_TIMEOUT, ge=0, allow_inf_nan=False)
     beam_options: tuple[str, ...] = ()
 
 

@@ -30,6 +30,7 @@ from ..schemas.errors import DataError, RecipeError, SnapshardError
 from ..schemas.features import Features, wire_columns
 from ..schemas.recipe import PreprocessingFn
 from . import (
+    beam_activity,  # noqa: F401 - notes what Beam does
     dofn_specs,  # noqa: F401 - replaces a look-up of Beam
     vocabulary_counts,  # noqa: F401 - replaces a count of tensorflow-transform
 )

@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -286,7 +285,7 @@ def _loaded(url: str, description: bytes) -> tuple[Any, Any]:
     info = GraphInfo.from_bytes(description)
     kept = _kept_columns(info)
     adapter = TensorAdapter(tensor_adapter_config(info.inputs))
-    with tempfile.TemporaryDirectory(prefix="snapshard-") as scratch:
+    with storage.temporary_folder() as scratch:
         folder = storage.local_path(url) if storage.is_local(url) else scratch
         if folder == scratch:
             _fetch(url, info, scratch)

@@ -24,6 +24,7 @@ from ..schemas.blocks import FileRange, SourceFile
 from ..schemas.errors import DataError, RecipeError, SourceChangedError
 from ..schemas.limits import Limits
 from . import storage
+from .activity import reading, working_on
 from .globs import matches, may_hold, split_glob
 from .local_files import LINK_LOOP, LINK_OUT, inspect_file, leads_out, unreadable
 from .ranges import Ranges
@@ -115,6 +116,7 @@ class OpenedSource:
             SourceChangedError: if a source that proves its files finds another one.
             StorageError: if it cannot be read.
         """
+        reading(path)
         with self._reading(path) as pin:
             full = self.full_path(path)
             if self.local:
@@ -139,6 +141,7 @@ class OpenedSource:
                 opened = storage.open_remote(self.filesystem, full, chunk_bytes=chunk_bytes)
             with opened as file:
                 while chunk := file.read(chunk_bytes):
+                    reading(path)
                     yield chunk
 
     def proving(self, files: Iterable[SourceFile | FileRange]) -> Self:
@@ -276,8 +279,10 @@ class OpenedSource:
         """
         looking = storage.first_look() if self.local else contextlib.nullcontext()
         with looking, storage.failing_as_storage_error("list", self.url):
-            files = self._walk() if self.local else self._find()
-            return tuple(sorted(files, key=lambda file: path_bytes(file.path)))
+            if not self.local:
+                return _sorted_by_path(self._find())
+            with working_on(f"listing {self.shown}"):
+                return _sorted_by_path(self._walk())
 
     def place(self, path: str) -> str:
         """A file as messages name it, credentials included: they redact it."""
@@ -296,6 +301,7 @@ class OpenedSource:
             path = "/".join(parts)
             prefix = f"{path}/" if parts else ""
             folder = self.full_path(path)
+            reading(path)
             try:
                 with os.scandir(folder) as scanned:
                     entries = list(scanned)
@@ -350,6 +356,10 @@ class OpenedSource:
             else:
                 size = int(info.get("size") or 0)
                 yield SourceFile(path=path, num_bytes=size, stamp=stamp_of(info))
+
+
+def _sorted_by_path(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+    return tuple(sorted(files, key=lambda file: path_bytes(file.path)))
 
 
 def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> OpenedSource:

@@ -24,6 +24,7 @@ from ..schemas.blocks import BatchInfo
 from ..schemas.errors import DamagedWorkError, StorageError
 from ..schemas.features import RESERVED_PREFIX, Features, WireColumn, wire_columns
 from . import storage
+from .activity import advance
 from .sealed import is_lost
 
 PARTITION = RESERVED_PREFIX + "partition"
@@ -140,6 +141,7 @@ class RunWriter:
         self._last = (batch.column(PARTITION)[last].as_py(), batch.column(KEY)[last].as_py())
         offset = self._end
         self._writer.write_batch(batch)
+        advance()
         self._end = self._sink.tell()
         self.batches.append(
             BatchInfo(

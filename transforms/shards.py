@@ -23,6 +23,7 @@ from ..schemas.features import ClassLabel, Features, is_optional
 from ..schemas.naming import ShardName, Workspace, join
 from ..schemas.shards import Compression
 from . import storage
+from .activity import advance, working_on
 from .encode import encode_examples
 from .index import class_codes, index_bytes, labels_bytes, write_index_table
 from .lengths import SAMPLE_RECORDS, list_lengths, varying_lists
@@ -197,7 +198,10 @@ class ShardWriter:
             return done
         if records is None:
             records = functools.partial(self._read, split, shard)
-        with storage.scratch_folder(settings.workspace.root) as scratch:
+        with (
+            working_on(f"writing shard {name}"),
+            storage.scratch_folder(settings.workspace.root) as scratch,
+        ):
             return self._write(name, shard, records(scratch), scratch)
 
     def _read(self, split: SplitPlan, shard: ShardPlan, _: str) -> Iterator[pa.RecordBatch]:
@@ -275,6 +279,7 @@ class ShardWriter:
         settings = self._settings
         label = settings.final.get(settings.label) if settings.label else None
         for records in batches:
+            advance()
             noted.ids.append(bytes_texts(records.column(ID)))
             columns = records.select(self._columns)
             if self._graph is not None:

@@ -18,13 +18,17 @@ import fsspec
 from fsspec.registry import known_implementations
 
 from ..schemas.errors import RecipeError, StorageError
+from .activity import advance
 from .storage_failures import failing_as_storage_error as failing_as_storage_error
 from .storage_failures import first_look as first_look
 from .storage_failures import is_missing as is_missing
 from .storage_failures import redact as redact
 from .storage_failures import redact_repeated as redact_repeated
 from .storage_failures import telling_os_errors
+from .storage_local import SCRATCH as SCRATCH
 from .storage_local import TEMPORARY as TEMPORARY
+from .storage_local import abandoned_folders as abandoned_folders
+from .storage_local import held_folder as held_folder
 from .storage_local import make_folders as make_folders
 from .storage_local import (
     put_bytes_locally,
@@ -33,15 +37,13 @@ from .storage_local import (
     sizes_locally,
     sync_tree,
 )
+from .storage_local import remove_abandoned_folders as remove_abandoned_folders
 from .storage_remote import open_remote as open_remote
 from .storage_remote import put_bytes_remotely, put_file_remotely
 from .storage_remote import read_remote as read_remote
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL_SCHEME = re.compile(r"(?:file|local)://")
-
-SCRATCH = "snapshard-"
-"""How the names of scratch folders begin."""
 
 
 def is_chained(url: str) -> bool:
@@ -108,6 +110,7 @@ def read_bytes(url: str, start: int = 0, stop: int | None = None) -> bytes:
     Raises:
         StorageError: if it cannot be read.
     """
+    advance()
     with failing_as_storage_error("read", url):
         if is_local(url):
             return read_local(local_path(url), start, stop)
@@ -285,15 +288,30 @@ def scratch_folder(near: str) -> Iterator[str]:
         parent = os.path.join(local_path(near), "scratch")
         with failing_as_storage_error("write", near):
             make_folders(parent)
-    with failing_as_storage_error("write", parent or tempfile.gettempdir()):
-        folder = tempfile.mkdtemp(prefix=SCRATCH, dir=parent)
-    try:
+    with contextlib.ExitStack() as closing:
+        with failing_as_storage_error("write", parent or tempfile.gettempdir()):
+            folder = closing.enter_context(held_folder(parent))
         with telling_os_errors("write", folder):
             yield folder
-    finally:
-        # Not a TemporaryDirectory, which calls itself without end where permission was lost. What
-        # cannot be removed, garbage collection removes: the first error is the one to tell.
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned_scratch(near: str) -> None:
+    """Removes the scratch folders near a place whose processes are gone; none of a store."""
+    if is_local(near):
+        remove_abandoned_folders(os.path.join(local_path(near), "scratch"))
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """A folder among the system's temporary ones, removed in the end; see ``held_folder``.
+
+    Raises:
+        StorageError: if it cannot be made.
+    """
+    with contextlib.ExitStack() as closing:
+        with failing_as_storage_error("write", "the folder for temporary files"):
+            folder = closing.enter_context(held_folder())
+        yield folder
 
 
 def put_bytes(url: str, content: bytes) -> None:

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 
 TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 """Names of files on their way to being put: what a killed process may leave behind."""
+
+SCRATCH = "snapshard-"
+"""How the names of scratch folders begin."""
+_HELD = ".held"
+"""How the names of those end that are locked while somebody works in them."""
 
 _ATTEMPTS = 5
 
@@ -187,3 +194,65 @@ def _fsync_file(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def held_folder(parent: str | None = None) -> Iterator[str]:
+    """A new folder for work in progress, locked as long as this process lives and uses it.
+
+    The kernel drops the lock when the process dies, so that :func:`abandoned_folders` finds what
+    killed processes left.
+
+    Args:
+        parent: The folder to make it in; the system's for temporary files by default.
+
+    Raises:
+        OSError: if it cannot be made.
+    """
+    descriptor = -1
+    while descriptor < 0:
+        folder = tempfile.mkdtemp(prefix=SCRATCH, suffix=_HELD, dir=parent)
+        # Somebody who clears up may have been there before the lock was.
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            with contextlib.suppress(OSError):  # no locks on this filesystem: then nobody clears
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if not os.path.isdir(folder):
+                os.close(descriptor)
+                descriptor = -1
+    try:
+        yield folder
+    finally:
+        # Not a TemporaryDirectory, which calls itself without end where permission was lost. What
+        # cannot be removed, the next build or garbage collection removes.
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def abandoned_folders(parent: str) -> Iterator[list[str]]:
+    """The folders of :func:`held_folder` whose processes are gone, locked while the body runs.
+
+    Those of others, of filesystems without locks, and links are left out.
+    """
+    with contextlib.ExitStack() as closing:
+        found = []
+        with contextlib.suppress(OSError), os.scandir(parent) as entries:
+            for entry in entries:
+                if not (entry.name.startswith(SCRATCH) and entry.name.endswith(_HELD)):
+                    continue
+                with contextlib.suppress(OSError):
+                    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+                    descriptor = os.open(entry.path, flags)
+                    closing.callback(os.close, descriptor)
+                    if os.fstat(descriptor).st_uid == os.geteuid():
+                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        found.append(entry.path)
+        yield sorted(found)
+
+
+def remove_abandoned_folders(parent: str) -> None:
+    """Removes what killed processes left in a folder for temporary files."""
+    with abandoned_folders(parent) as found:
+        for folder in found:
+            shutil.rmtree(folder, ignore_errors=True)

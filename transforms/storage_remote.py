@@ -7,6 +7,9 @@ import posixpath
 from collections.abc import Callable
 from typing import Any
 
+from fsspec.callbacks import Callback
+
+from .activity import advance
 from .storage_local import temporary_name
 from .zip_members import read_part
 
@@ -72,7 +75,16 @@ def put_bytes_remotely(found: Any, path: str, content: bytes) -> None:
 
 def put_file_remotely(local: str, found: Any, path: str) -> None:
     """Copies a local file to its place on an fsspec filesystem, as :func:`put_bytes_remotely`."""
-    _put(found, path, lambda target: found.put_file(local, target))
+    _put(found, path, lambda target: found.put_file(local, target, callback=_Advancing()))
+
+
+class _Advancing(Callback):
+    """Reports each part of a file that a store has taken."""
+
+    def call(self, *arguments: Any, **options: Any) -> None:
+        """Reports that the put advances."""
+        super().call(*arguments, **options)
+        advance()
 
 
 def _put(found: Any, path: str, put: Callable[[str], object]) -> None:

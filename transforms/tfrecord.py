@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from ..schemas.errors import DamagedSnapshotError
 from ..schemas.shards import Compression
 from . import storage
+from .activity import advance
 from .storage_failures import telling_os_errors
 
 HEAD_BYTES, FOOT_BYTES = 12, 4
@@ -290,6 +291,7 @@ def stored_chunks(url: str) -> Iterator[bytes]:
 
 def _hashed(chunks: Iterator[bytes], hasher: "hashlib._Hash") -> Iterator[bytes]:
     for chunk in chunks:
+        advance()
         hasher.update(chunk)
         yield chunk
 

@@ -16,8 +16,9 @@ import pytest
 from snapshard.pipelines.garbage import References, StoredFile, choose_garbage
 from snapshard.pipelines.gc import collect_garbage
 from snapshard.pipelines.occupancy import alone, building
+from snapshard.pipelines.workspaces import choose_workspace, occupied
 from snapshard.schemas.errors import RecipeError
-from snapshard.schemas.naming import Workspace
+from snapshard.schemas.naming import OutputPaths, Workspace
 from snapshard.transforms import storage
 
 PUBLISHED, UNPUBLISHED = "1" * 16, "2" * 16
@@ -362,3 +363,42 @@ def test_a_folder_of_something_else_is_refused(tmp_path: pathlib.Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(RecipeError, match="no folder of snapshots"):
             collect_garbage(str(folder))
+
+
+_KILLED = """
+import os
+from snapshard.transforms.storage import held_folder
+held = held_folder()
+folder = held.__enter__()
+open(folder + "/left", "w").write("1234")
+print(folder, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_temporary_files_of_killed_builds_go(
+    name: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    done = subprocess.run([sys.executable, "-c", _KILLED], capture_output=True, text=True)
+    left = pathlib.Path(done.stdout.strip())
+    assert left.parent == temporary
+    before = collect_garbage(str(name), dry_run=True)
+    assert f"{left}/left" in before.paths
+    with storage.temporary_folder() as used:
+        report = collect_garbage(str(name))
+        assert os.path.isdir(used)
+    assert report == before
+    assert list(temporary.iterdir()) == []
+
+
+def test_empty_folders_of_a_workspace_elsewhere_go(tmp_path: pathlib.Path) -> None:
+    out = choose_workspace(OutputPaths(str(tmp_path / "out"), "name"), str(tmp_path / "work"))
+    with occupied(out, named=True):
+        scratch = pathlib.Path(out.workspace, "scratch", "snapshard-left")
+        scratch.mkdir(parents=True)
+    collect_garbage(str(tmp_path / "out"))
+    assert not scratch.exists()

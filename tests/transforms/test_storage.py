@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import errno
 import os
 import pathlib
 import shutil
 import stat
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -460,3 +463,49 @@ def test_errors_on_purpose_pass_unchanged() -> None:
 
 def test_doctests() -> None:
     assert [doctest.testmod(module).failed for module in (storage, storage_failures)] == [0, 0]
+
+
+_HOLDER = """
+import sys, time
+from snapshard.transforms.storage import scratch_folder, temporary_folder
+with scratch_folder(sys.argv[1]) as scratch, temporary_folder() as temporary:
+    open(scratch + "/half", "w").close()
+    print(scratch, temporary, sep="\\n", flush=True)
+    time.sleep(300)
+"""
+
+
+def test_what_killed_processes_left_is_removed_and_what_others_use_is_not(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "snapshard-of-somebody").mkdir()
+    (tmp_path / "link").mkdir()
+    (tmp_path / "tmp" / "snapshard-link.held").symlink_to(tmp_path / "link")
+    near = str(tmp_path / "work")
+    command = [sys.executable, "-c", _HOLDER, near]
+    with contextlib.ExitStack() as closing:
+        started = [
+            closing.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            for _ in range(2)
+        ]
+        folders = []
+        for process in started:
+            assert process.stdout is not None
+            folders.append([pathlib.Path(process.stdout.readline().strip()) for _ in range(2)])
+        dead, alive = started
+        dead.kill()
+        dead.wait()
+        for _ in range(2):
+            storage.remove_abandoned_scratch(near)
+            storage.remove_abandoned_folders(str(tmp_path / "tmp"))
+            assert [[folder.is_dir() for folder in of] for of in folders] == [
+                [False] * 2,
+                [True] * 2,
+            ]
+        alive.kill()
+    storage.remove_abandoned_scratch("memory://work")
+    storage.remove_abandoned_folders(str(tmp_path / "nowhere"))
+    assert (tmp_path / "link").is_dir()
+    assert (tmp_path / "tmp" / "snapshard-of-somebody").is_dir()

@@ -33,6 +33,7 @@ from ...schemas.features import (
     wire_columns,
 )
 from ...schemas.step_traits import StepTraits
+from ..activity import advance
 from ..runs import wire_schema
 from .chain import (
     KEEP,
@@ -335,11 +336,13 @@ def run_apart(
     """
     if columns.num_rows == 0:
         return
+    advance()
     rows = np.arange(start, start + columns.num_rows)
     outcome = program.run(columns)
     if isinstance(outcome, Outcome) and outcome.fits is not None and not outcome.fits.all():
         yield rows[outcome.fits], outcome.filter(outcome.fits)
         for row in np.flatnonzero(~outcome.fits).tolist():
+            advance()
             yield rows[row : row + 1], program.run_alone(columns.slice(row, 1))
         return
     if isinstance(outcome, Outcome) or columns.num_rows == 1:

@@ -21,6 +21,7 @@ from ...schemas.features import (
     presence_name,
     tensor_form,
 )
+from ..activity import advance
 from ..row_values import to_array
 from ..user_code import is_user_file
 from ..user_reads import running
@@ -158,6 +159,7 @@ class _Caller:
 
     def _call(self, row: _Row, failures: list[bytes]) -> _Row:
         """What the function gives for a record; nothing, and a message, where it fails."""
+        advance()
         try:
             with running(self._step.function):
                 made = self._step.function(row)

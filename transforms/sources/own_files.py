@@ -16,6 +16,7 @@ from ...schemas.errors import RecipeError, Reject, SchemaError
 from ...schemas.features import Feature, Features, Scalar, is_encoded, is_optional, tensor_form
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
+from ..activity import working_on
 from ..globs import is_hidden
 from ..payloads import with_values
 from .extracted import plain_batch, plain_schema
@@ -148,10 +149,11 @@ class Files:
         for file in readable[:: -(-len(readable) // SAMPLED_FILES) or 1]:
             stop = types.num_records + SAMPLED
             try:
-                for record in records_of(self.function, file.path, opened):
-                    types.add(record, path=file.path)
-                    if types.num_records >= stop:
-                        break
+                with working_on(f"inferring features from {file.path}"):
+                    for record in records_of(self.function, file.path, opened):
+                        types.add(record, path=file.path)
+                        if types.num_records >= stop:
+                            break
             except RaisedError as error:
                 why = str(error)
         if not types.num_records:
@@ -216,7 +218,8 @@ class Files:
     ) -> set[str] | None:
         names: set[str] = set()
         for file in files:
-            with contextlib.suppress(RaisedError):
+            what = working_on(f"finding the classes in {file.path}")
+            with contextlib.suppress(RaisedError), what:
                 for record in records_of(self.function, file.path, opened):
                     if isinstance(record, pa.RecordBatch):
                         found = record.column(label).unique().to_pylist()

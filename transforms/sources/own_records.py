@@ -11,6 +11,7 @@ import pyarrow as pa
 from ...schemas.errors import RECORD_ERROR, SnapshardError
 from ...schemas.recipe import OpenSource
 from .. import storage
+from ..activity import advance, reading
 from ..user_reads import running
 
 _WORDS = 500
@@ -67,6 +68,7 @@ def records_of(function: ReadFn, path: str, opened: OpenSource) -> Iterator[Any]
     records: Any = None
     own = opened.full_path(path) if getattr(opened, "local", False) else ""
     watched = running(function, own=own)
+    reading(path)
     try:
         try:
             with watched:
@@ -81,6 +83,7 @@ def records_of(function: ReadFn, path: str, opened: OpenSource) -> Iterator[Any]
                 return
             except Exception as error:
                 _reraise(error, name)
+            advance()
             if isinstance(found, pa.Table):
                 yield from found.to_batches()
             elif isinstance(found, Mapping | pa.RecordBatch):

@@ -1,0 +1,317 @@
+"""Ends a build that does not advance, and whatever it started.
+
+A thread reads once a second what the build's processes report (``transforms.activity``). An element
+that has not advanced for a minute is named in a warning; after the build's ``stall_timeout`` the
+process at fault is killed, or the build interrupted where it is the build itself, and the build
+fails with an error that names the element. A second process (``guard``) does the same where no
+thread of the build can run, and clears up after a build that was killed.
+
+Time in which the build was stopped (Ctrl-Z) or the machine slept does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from ..schemas.errors import RunnerError
+from ..schemas.progress import BUILD_FOLDER, Progress
+from ..schemas.runner import Dataflow, JobRunner, RunnerConfig
+from ..transforms import guard, storage
+from ..transforms.activity import reported_in, working_on
+from ..transforms.guard import (
+    ELEMENT,
+    JOB,
+    SUFFIX,
+    Activity,
+    duration,
+    is_stopped,
+    processes_of,
+    read_activities,
+)
+from .endings import END_S, end_now, fail, seconds_to_end, signals_fd
+from .refusals import runs_here
+
+WARN_S = 60.0
+"""So long after an element advanced last, it is named; sooner where little time is left by then."""
+MIN_JOB_S = 60.0
+"""A job has so long at least to begin: processes load their libraries, and report nothing yet."""
+_GUARD_WAITS_S = 2.0
+"""The guard gives the build so much longer to end than the build gives itself."""
+_ADVICE = (
+    "Look at what it may wait for: a disk or network mount that hangs, a function that does not "
+    "end, a process that was stopped. If it only needs longer: --stall-timeout (stall_timeout= "
+    "of the runner)."
+)
+_RESUME = "Finished work is kept. Run the same command to resume."
+
+
+def stall_timeout_of(config: RunnerConfig) -> float:
+    """Seconds without progress after which a build fails; 0 for no limit."""
+    # A service looks after its own machines, and what runs here only waits for it.
+    return 0.0 if isinstance(config, Dataflow) else config.stall_timeout
+
+
+@contextlib.contextmanager
+def watched_build(stall_timeout: float, *, progress: Progress) -> Iterator[None]:
+    """Watches a build that the body runs.
+
+    Args:
+        stall_timeout: Seconds without progress after which it fails; 0 for no limit.
+        progress: Where warnings go.
+
+    Raises:
+        RunnerError: if it stalled.
+        StorageError: if the folder for temporary files cannot be written to.
+    """
+    storage.remove_abandoned_folders(tempfile.gettempdir())
+    with storage.temporary_folder() as folder, reported_in(folder):
+        watchdog = _Watchdog(folder, stall_timeout, progress)
+        with _in_environment(folder), watchdog.guarded():
+            try:
+                with watchdog.watching():
+                    yield
+            except BaseException:
+                if watchdog.failure is not None:
+                    raise watchdog.failure from None
+                raise
+
+
+@contextlib.contextmanager
+def expected_to_advance(what: str, runner: JobRunner | None = None) -> Iterator[None]:
+    """Has the build fail where nothing at all advances while the body waits for others.
+
+    Args:
+        what: What is waited for, as a message names it.
+        runner: The engine; one on other machines is not watched.
+    """
+    if runner is not None and not runs_here(runner):
+        yield
+        return
+    with working_on(what, kind=JOB):
+        yield
+
+
+@contextlib.contextmanager
+def _in_environment(folder: str) -> Iterator[None]:
+    """Lets whatever is started meanwhile know the build's folder, and be known by it."""
+    before = os.environ.get(BUILD_FOLDER)
+    os.environ[BUILD_FOLDER] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(BUILD_FOLDER, None)
+        else:
+            os.environ[BUILD_FOLDER] = before
+
+
+@dataclasses.dataclass
+class _Seen:
+    """What was seen of an element, and for how long it has not changed."""
+
+    count: tuple[object, ...]
+    quiet: float = 0.0
+    has_warned: bool = False
+
+
+class _Watchdog:
+    def __init__(self, folder: str, timeout: float, progress: Progress) -> None:
+        self.failure: RunnerError | None = None
+        self._folder = folder
+        self._timeout = timeout
+        self._limits = {ELEMENT: timeout, JOB: max(timeout, MIN_JOB_S)}
+        self._interval = min(1.0, timeout / 20) if timeout else 1.0
+        self._progress = progress
+        self._seen: dict[tuple[int, int, int], _Seen] = {}
+        self._ended = threading.Event()
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._in_main = threading.current_thread() is threading.main_thread()
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Has a process of its own look after this one while the body runs."""
+        signals = signals_fd()
+        arguments = [str(os.getpid()), _mark(self._folder), self._folder, str(signals)]
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name != BUILD_FOLDER},
+            pass_fds=(signals,) if signals >= 0 else (),
+            # Ctrl-C on the terminal, and a terminal that is closed, are for the build.
+            start_new_session=True,
+        )
+        pipe = self._guard.stdin
+        assert pipe is not None
+        os.set_blocking(pipe.fileno(), False)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                pipe.close()
+            # It kills what is left, which takes a few milliseconds where nothing is.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(timeout=2 * END_S)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Looks at what the processes report while the body runs."""
+        self._tell_guard()
+        thread = threading.Thread(target=self._watch, name="watch_build", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while not self._ended.wait(self._interval):
+            now = time.monotonic()
+            passed, before = min(now - before, 3 * self._interval), now
+            found, counters = self._read()
+            self._tell_guard()
+            if not self._timeout:
+                continue
+            stalled = self._look(found, counters, passed)
+            if stalled is not None:
+                self._end(stalled)
+                return
+
+    def _read(self) -> tuple[list[Activity], dict[int, int]]:
+        """All elements under way, and of each process the counter of its other threads."""
+        found: list[Activity] = []
+        counters: dict[int, int] = {}
+        # What cannot be read counts as silent: to end here would be to look after nothing.
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._folder):
+                if not name.endswith(SUFFIX):
+                    continue
+                pid = int(name.removesuffix(SUFFIX))
+                if _is_alive(pid):
+                    activities, counters[pid] = read_activities(self._folder, pid)
+                    found += activities
+        return found, counters
+
+    def _look(
+        self, found: Sequence[Activity], counters: dict[int, int], passed: float
+    ) -> Activity | None:
+        """Warns of what has been quiet for a while; gives what has been for too long."""
+        everything = (
+            *sorted(counters.items()),
+            *((a.pid, a.slot, a.number, a.counter) for a in found if a.kind != JOB),
+        )
+        seen: dict[tuple[int, int, int], _Seen] = {}
+        stalled = None
+        # Elements first: they say more than the job that waits for them.
+        for activity in sorted(found, key=lambda a: a.kind):
+            key = (activity.pid, activity.slot, activity.number)
+            count: tuple[object, ...] = (activity.counter, counters[activity.pid])
+            if activity.kind == JOB:
+                count = everything
+            last = self._seen.get(key)
+            if last is None or last.count != count:
+                seen[key] = _Seen(count)
+                continue
+            seen[key] = last
+            last.quiet += passed
+            limit = self._limits[activity.kind]
+            if last.quiet >= limit:
+                stalled = stalled or activity
+            elif last.quiet >= min(WARN_S, limit / 2) and not last.has_warned:
+                last.has_warned = True
+                if activity.kind != JOB or not self._has_warned_of_another(found):
+                    named = _named(activity, self._folder)
+                    # A user's own that cannot warn must not end this thread.
+                    with contextlib.suppress(Exception):
+                        self._progress.warn(
+                            f"No progress for {duration(last.quiet)} on {named}. Without any the "
+                            f"build fails after {duration(limit)}."
+                        )
+        self._seen = seen
+        return stalled
+
+    def _has_warned_of_another(self, found: Sequence[Activity]) -> bool:
+        keys = [(a.pid, a.slot, a.number) for a in found if a.kind != JOB]
+        return any(key in self._seen and self._seen[key].has_warned for key in keys)
+
+    def _end(self, stalled: Activity) -> None:
+        """Ends the build: in order where that works, and at once where it does not."""
+        named = _named(stalled, self._folder)
+        limit = duration(self._limits[stalled.kind])
+        self.failure = RunnerError(f"No progress for {limit} on {named}. {_ADVICE} {_RESUME}")
+        if stalled.pid != os.getpid():
+            _kill(stalled.pid)
+            if self._ends_within(END_S):
+                return
+        if self._in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            fail()
+        if not self._ends_within(END_S):
+            end_now(str(self.failure), code=self.failure.exit_code)
+
+    def _ends_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not (has_ended := self._ended.wait(self._interval)) and time.monotonic() < deadline:
+            self._tell_guard()
+        return has_ended
+
+    def _tell_guard(self) -> None:
+        """Shows the guard that threads of this process run."""
+        said = {
+            "advice": _ADVICE,
+            "ends_within": seconds_to_end() + _GUARD_WAITS_S,
+            "job_timeout": self._limits[JOB],
+            "timeout": self._timeout,
+            "warn_after": WARN_S,
+        }
+        pipe = self._guard.stdin if self._guard is not None else None
+        if pipe is not None:
+            # One that is full is of a guard that somebody stopped.
+            with contextlib.suppress(OSError, ValueError):
+                os.write(pipe.fileno(), json.dumps(said).encode() + b"\n")
+
+
+def _kill(pid: int) -> None:
+    """Kills a process, and its group where it leads one."""
+    with contextlib.suppress(OSError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] != b"Z"
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # there is no /proc
+
+
+def _mark(folder: str) -> str:
+    """What the processes of a build have in their environment."""
+    return f"{BUILD_FOLDER}={folder}"
+
+
+def _named(activity: Activity, folder: str) -> str:
+    if activity.kind == JOB:
+        stopped = [str(pid) for pid in processes_of(_mark(folder)) if is_stopped(pid)]
+        return f"{activity.what}{'; stopped processes: ' * bool(stopped)}{', '.join(stopped)}"
+    if activity.pid == os.getpid():
+        return f"{activity.describe()}, in the build's own process {activity.pid}"
+    state = ", which is stopped" if is_stopped(activity.pid) else ""
+    return f"{activity.describe()}, in process {activity.pid}{state}"

@@ -1,0 +1,350 @@
+"""Builds that do not advance fail and name the element; nothing that they started outlives them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from snapshard.pipelines import watchdog
+from snapshard.pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
+from snapshard.schemas.errors import DataError, RunnerError
+from snapshard.schemas.progress import BUILD_FOLDER, Silent
+from snapshard.schemas.runner import STALL_TIMEOUT, Dataflow, Direct
+from snapshard.transforms.activity import advance, reading, reported_in, working_on
+from snapshard.transforms.guard import ELEMENT, processes_of, read_activities
+
+LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks into /proc")
+_PATIENCE_S = 60.0
+
+
+class Warned(Silent):
+    """Progress that keeps its warnings."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+SCRIPT = """
+import os, re, signal, subprocess, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # of what runs in the background, ignored
+from snapshard.pipelines import endings
+from snapshard.pipelines.watchdog import watched_build
+from snapshard.schemas.errors import RunnerError
+from snapshard.schemas.progress import Silent
+from snapshard.transforms.activity import advance, working_on
+
+class Told(Silent):
+    def warn(self, message):
+        print("warned:", message, flush=True)
+
+def hang(cause):
+    if cause == "python":
+        while True:
+            pass
+    if cause == "c":
+        re.match(r"(a+)+$", "a" * 64 + "b")
+    if cause == "read":
+        with open({fifo!r}) as file:
+            file.read()
+
+def begin(cause):
+    with working_on("the element"):
+        advance()
+        print("begun", flush=True)
+        hang(cause)
+"""
+
+
+@contextlib.contextmanager
+def started(tmp_path: Path, script: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A process with a folder of its own for temporary files, and the mark of all that it starts.
+
+    In the end everything that has the mark must be gone, and the folder be empty.
+    """
+    temporary, fifo, mark = tmp_path / "tmp", tmp_path / "fifo", uuid.uuid4().hex
+    temporary.mkdir()
+    os.mkfifo(fifo)
+    environment = {**os.environ, "TMPDIR": str(temporary), "TEST_MARK": mark}
+    environment.pop(BUILD_FOLDER, None)
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(fifo=str(fifo)) + script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        try:
+            yield process, mark
+            process.wait(_PATIENCE_S)
+            ended = time.monotonic()
+            wait_for(lambda: not processes_of(f"TEST_MARK={mark}"), "all processes to end")
+            wait_for(lambda: not list(temporary.iterdir()), "temporary files to go")
+            assert time.monotonic() - ended < 10
+        finally:
+            for pid in processes_of(f"TEST_MARK={mark}"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+IN_MAIN = """
+try:
+    with watched_build(2.0, progress=Told()):
+        begin({cause!r})
+except RunnerError as error:
+    print("failed:", error)
+    sys.exit(error.exit_code)
+"""
+IN_THREAD = """
+try:
+    with watched_build(2.0, progress=Told()):
+        thread = threading.Thread(target=begin, args=({cause!r},), daemon=True)
+        thread.start()
+        while True:
+            thread.join(1)
+except RunnerError as error:
+    print("failed:", error, flush=True)
+    os._exit(error.exit_code)
+"""
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [
+        pytest.param(IN_MAIN, "python", marks=pytest.mark.slow),  # as that in a thread
+        (IN_MAIN, "c"),
+        pytest.param(IN_MAIN, "read", marks=pytest.mark.slow),  # as that of another process
+        (IN_THREAD, "python"),
+        pytest.param(IN_THREAD, "c", marks=pytest.mark.slow),  # as that in the main thread
+        pytest.param(IN_THREAD, "read", marks=pytest.mark.slow),  # as that in the main thread
+    ],
+    ids=["main-python", "main-c", "main-read", "thread-python", "thread-c", "thread-read"],
+)
+def test_what_hangs_in_the_process_of_the_build_fails_it(
+    tmp_path: Path, script: str, cause: str
+) -> None:
+    with started(tmp_path, script.format(cause=cause)) as (process, _):
+        out, err = process.communicate(timeout=_PATIENCE_S)
+    assert "Traceback" not in err
+    if cause == "c":
+        # No thread of Python's ends it: what a killed process returns.
+        assert process.returncode == -signal.SIGKILL
+        assert err.count("warning: No progress for ") == 1
+        assert "error: No progress for 2 s on the element, in process" in err
+        assert "Finished work is kept" in err
+    else:
+        assert process.returncode == 1, err
+        assert out.count("warned: No progress for ") == 1
+        assert "failed: No progress for 2 s on the element, in the build's own process" in out
+
+
+@LINUX
+@pytest.mark.parametrize(
+    "cause",
+    # The process that is looked at differs in nothing where it hangs by itself.
+    [*(pytest.param(cause, marks=pytest.mark.slow) for cause in ("python", "c")), "read", "stop"],
+)
+def test_what_hangs_in_another_process_fails_the_build(tmp_path: Path, cause: str) -> None:
+    """As worker processes and the one that analyses: the build hears that the process ended."""
+    worker = (
+        "sys.exit(begin({cause!r}))"
+        if cause != "stop"
+        else ("\nwith working_on('the element'):\n    os.kill(os.getpid(), signal.SIGSTOP)\n")
+    )
+    script = SCRIPT.format(fifo=str(tmp_path / "fifo")) + worker.format(cause=cause)
+    build = f"""
+try:
+    with watched_build(2.0, progress=Told()):
+        code = subprocess.Popen([sys.executable, "-c", {script!r}], start_new_session=True).wait()
+        raise RunnerError(f"the process ended with {{code}}")
+except RunnerError as error:
+    print("failed:", error)
+    sys.exit(error.exit_code)
+"""
+    with started(tmp_path, build) as (process, _):
+        out, err = process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 1, err
+    assert err == ""
+    assert out.count("warned: No progress for ") == 1
+    assert "failed: No progress for 2 s on the element, in process" in out
+    assert (", which is stopped" in out) == (cause == "stop")
+
+
+ENDINGS = {
+    "success": "",
+    "error": "raise SystemExit(3)",
+    "hard": "os._exit(4)",
+    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
+}
+
+
+@LINUX
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_nothing_that_a_build_started_outlives_it(tmp_path: Path, ending: str) -> None:
+    """Also what is stopped, leads a session of its own, or lost its parent."""
+    script = f"""
+orphan = "import subprocess as s; s.Popen(['sleep', '300'], start_new_session=True)"
+with watched_build(0, progress=Told()):
+    stopped = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    subprocess.run([sys.executable, "-c", orphan])
+    {ENDINGS[ending]}
+"""
+    with started(tmp_path, script) as (process, _):
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+    codes = {"success": 0, "error": 3, "hard": 4, "SIGKILL": -9, "SIGTERM": -15}
+    assert process.returncode == codes[ending]
+
+
+@LINUX
+@pytest.mark.parametrize("cause", ["python", "c", "read"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],  # as SIGTERM
+)
+def test_a_signal_ends_what_hangs(tmp_path: Path, cause: str, number: signal.Signals) -> None:
+    """In order where the main thread hears of it, by force where a thread blocks that end."""
+    script = f"""
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+endings.END_S = endings._seconds = 1.0
+endings.take_endings_for_interrupts()
+try:
+    with watched_build(600, progress=Told()):
+        thread = threading.Thread(target=begin, args=({cause!r},))
+        thread.start()
+        try:
+            threading.Event().wait()
+        finally:
+            threading.Event().wait()  # for the thread, as some libraries do
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+    with started(tmp_path, script) as (process, _):
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        process.wait(_PATIENCE_S)
+        told = process.stderr.read()
+    assert process.returncode == (-signal.SIGKILL if cause == "c" else 130)
+    assert "error: interrupted" in told
+    assert "Traceback" not in told
+
+
+@LINUX
+def test_time_in_which_the_build_was_stopped_does_not_count(tmp_path: Path) -> None:
+    script = """
+with watched_build(2.0, progress=Told()), working_on("the element"):
+    print("begun", flush=True)
+    time.sleep(0.2)
+print("done")
+"""
+    with started(tmp_path, script) as (process, _):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(4)
+        process.send_signal(signal.SIGCONT)
+        out, err = process.communicate(timeout=_PATIENCE_S)
+    assert (process.returncode, out, err) == (0, "done\n", "")
+
+
+def test_an_element_may_take_long_while_it_advances() -> None:
+    warned = Warned()
+    deadline = time.monotonic() + 1.5
+    with watched_build(0.5, progress=warned), working_on("a large image"):
+        while time.monotonic() < deadline:
+            advance()
+            time.sleep(0.01)
+    assert not warned.warnings
+
+
+def test_what_other_threads_of_its_process_do_for_an_element_counts() -> None:
+    """Such as those that read ahead, and those of TensorFlow that call a user's function."""
+    import threading
+
+    def read_ahead() -> None:
+        while time.monotonic() < deadline:
+            advance()
+            time.sleep(0.01)
+
+    deadline = time.monotonic() + 1.5
+    with watched_build(0.5, progress=Silent()), working_on("a block"):
+        thread = threading.Thread(target=read_ahead)
+        thread.start()
+        thread.join()
+
+
+def test_a_job_in_which_nothing_advances_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was stopped before it took an element up, or the engine's server."""
+    monkeypatch.setattr(watchdog, "MIN_JOB_S", 0.5)
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    warned = Warned()
+    try:
+        with (
+            pytest.raises(RunnerError, match="No progress for 0 s on the job 'write' on direct"),
+            watched_build(0.4, progress=warned),
+            expected_to_advance("the job 'write' on direct"),
+        ):
+            time.sleep(_PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(warned.warnings) == 1
+
+
+def test_a_failure_of_another_kind_comes_out_as_itself() -> None:
+    with pytest.raises(DataError, match="refused"), watched_build(600, progress=Silent()):
+        raise DataError("refused")
+    assert BUILD_FOLDER not in os.environ
+
+
+def test_no_limit() -> None:
+    warned = Warned()
+    with watched_build(0, progress=warned), working_on("an element"):
+        time.sleep(0.3)
+    assert not warned.warnings
+    assert stall_timeout_of(Direct()) == STALL_TIMEOUT == 600
+    assert stall_timeout_of(Dataflow()) == 0
+
+
+def test_what_a_process_reports(tmp_path: Path) -> None:
+    with reported_in(str(tmp_path)), working_on("the shard"):
+        advance()
+        with working_on("a block of " + "ü" * 300):
+            reading("folder/a.txt")
+            found, _ = read_activities(str(tmp_path), os.getpid())
+            counters = [activity.counter for activity in found]
+            advance()
+            again, _ = read_activities(str(tmp_path), os.getpid())
+    by_text = {activity.what[:9]: activity for activity in found}
+    assert len(found) == 2
+    assert by_text["the shard"].detail == ""
+    (block,) = (activity for activity in found if activity.what != "the shard")
+    # Cut in front: the end of a path says more.
+    assert block.what.startswith("...")
+    assert block.what.endswith("ü" * 100)
+    assert block.detail == "folder/a.txt"
+    assert {activity.kind for activity in found} == {ELEMENT}
+    assert sum(activity.counter for activity in again) == sum(counters) + 1
+    assert read_activities(str(tmp_path), os.getpid())[0] == []

@@ -1,0 +1,153 @@
+"""What this process is working on, and that it advances: where the build can see it.
+
+Each process of a build has a small file that it maps into memory. A thread that takes up an element
+(a block, a shard) writes its name into a slot there and counts while it advances; the build reads
+these files once a second (``pipelines.watchdog``). So a process that is stopped, blocked or caught
+in a loop shows by what it leaves undone. Counting costs a tenth of a microsecond. Processes on
+other machines have no such folder, and report nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+
+from ..schemas.progress import BUILD_FOLDER
+from .guard import COUNTER, DETAIL, ELEMENT, KIND, NUM_SLOTS, NUMBER, SLOT_BYTES, SUFFIX, TEXT
+from .storage_failures import failing_as_storage_error
+
+_WORDS = SLOT_BYTES // 8
+
+_SHARED = 0
+"""The slot of threads that have none, such as those that read ahead."""
+
+
+class _Page:
+    """The file of this process in one folder."""
+
+    def __init__(self, folder: str) -> None:
+        path = os.path.join(folder, f"{os.getpid()}{SUFFIX}")
+        with failing_as_storage_error("write", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                # On a full disk a page that is first written to through the map ends the process.
+                os.posix_fallocate(descriptor, 0, SLOT_BYTES * NUM_SLOTS)
+                self._map = mmap.mmap(descriptor, SLOT_BYTES * NUM_SLOTS)
+            finally:
+                os.close(descriptor)
+        self.folder = folder
+        self._words = memoryview(self._map).cast("Q")
+
+    def advance(self, slot: int) -> None:
+        self._words[slot * _WORDS + COUNTER] += 1
+
+    def begin(self, slot: int, number: int, kind: int, what: str) -> None:
+        self._write(slot, TEXT, what)
+        self._write(slot, DETAIL, "")
+        self._words[slot * _WORDS + NUMBER] = number
+        self._words[slot * _WORDS + KIND] = kind
+        self.advance(slot)
+
+    def end(self, slot: int) -> None:
+        self._words[slot * _WORDS + KIND] = 0
+
+    def detail(self, slot: int, text: str) -> None:
+        self._write(slot, DETAIL, text)
+
+    def _write(self, slot: int, place: tuple[int, int], text: str) -> None:
+        start, stop = (slot * SLOT_BYTES + at for at in place)
+        content = text.encode("utf-8", "surrogateescape")
+        if len(content) > stop - start:
+            content = b"..." + content[start - stop + 3 :]
+        self._map[start:stop] = content.ljust(stop - start, b"\0")
+
+
+class _Here(threading.local):
+    slot = _SHARED
+
+
+_here = _Here()
+_lock = threading.Lock()
+_pages: tuple[_Page, ...] | None = None
+"""None until somebody asks."""
+_free = list(range(NUM_SLOTS - 1, 0, -1))
+_num_begun = 0
+
+
+def _open() -> tuple[_Page, ...]:
+    """The pages of this process: in a worker, the one that its environment names."""
+    global _pages
+    with _lock:
+        if _pages is None:
+            folder = os.environ.get(BUILD_FOLDER, "")
+            _pages = (_Page(folder),) if os.path.isdir(folder) else ()
+        return _pages
+
+
+@contextlib.contextmanager
+def reported_in(folder: str) -> Iterator[None]:
+    """Reports what this process does in a folder, too, while the body runs.
+
+    Raises:
+        StorageError: if nothing can be written there.
+    """
+    global _pages
+    page = _Page(folder)
+    with _lock:
+        _pages = (*(_pages or ()), page)
+    try:
+        yield
+    finally:
+        with _lock:
+            _pages = tuple(other for other in _pages or () if other is not page)
+
+
+@contextlib.contextmanager
+def working_on(what: str, *, kind: int = ELEMENT) -> Iterator[None]:
+    """Reports that this thread is working on an element, until the body ends.
+
+    The body must call :func:`advance` as it goes on, or what it calls must.
+
+    Args:
+        what: The element, as a message names it.
+        kind: ``JOB`` for a wait for others, which need not advance while anything else does.
+    """
+    global _num_begun
+    pages = _pages if _pages is not None else _open()
+    with _lock:
+        slot = _free.pop() if pages and _free else _SHARED
+        _num_begun += 1
+        number = _num_begun
+    before, _here.slot = _here.slot, slot
+    if slot != _SHARED:
+        for page in pages:
+            page.begin(slot, number, kind, what)
+    try:
+        yield
+    finally:
+        _here.slot = before
+        if slot != _SHARED:
+            for page in pages:
+                page.end(slot)
+            with _lock:
+                _free.append(slot)
+        if before != _SHARED:
+            advance()
+
+
+def advance() -> None:
+    """Reports that this thread advances; of a thread without an element, that the process does."""
+    for page in _pages if _pages is not None else _open():
+        page.advance(_here.slot)
+
+
+def reading(path: str) -> None:
+    """Reports which file the element of this thread reads, and that it advances."""
+    slot = _here.slot
+    for page in _pages if _pages is not None else _open():
+        page.advance(slot)
+        if slot != _SHARED:
+            page.detail(slot, path)

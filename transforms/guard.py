@@ -1,0 +1,204 @@
+"""Looks after a build from a process of its own, which nothing that stops the build stops.
+
+Run as ``python -I -S guard.py BUILD MARK FOLDER SIGNALS`` by ``watchdog``; SIGNALS is a descriptor
+that can be read once a signal came, or -1. Its standard input ends with the build. Then it kills
+whatever the build started and left, stopped or not, and removes the build's folder. It kills the
+build itself where that cannot end by itself: where code in C keeps Python's lock, none of its
+threads runs.
+
+The processes of a build are known by MARK, a variable of their environment and its value.
+"""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import struct
+import sys
+import time
+from typing import Any, NamedTuple
+
+SUFFIX = ".activity"
+"""A process reports what it does in a file of its number and this, in the build's folder."""
+SLOT_BYTES = 512
+NUM_SLOTS = 128
+"""The first is that of threads without an element, such as those that read ahead."""
+HEAD = struct.Struct("<QQQ")
+"""Begins a slot: a counter, which element of the process it is, and its kind; 0 for none."""
+COUNTER, NUMBER, KIND = range(3)
+ELEMENT, JOB = 1, 2
+"""Kinds of slots: an element has to advance itself; a job, anything that the build does."""
+TEXT = (HEAD.size, 288)
+"""Where the name of the element is in a slot ..."""
+DETAIL = (288, SLOT_BYTES)
+"""... and that of the file that was opened last."""
+
+INTERVAL_S = 0.5
+_LEFT_S = 10.0
+
+
+class Activity(NamedTuple):
+    """An element under way."""
+
+    pid: int
+    slot: int
+    number: int
+    """Tells the elements of a slot apart."""
+    kind: int
+    what: str
+    detail: str
+    """The file that was opened last; empty if there is none."""
+    counter: int
+
+    def describe(self) -> str:
+        """The element as a message names it."""
+        return f"{self.what} (last file read: {self.detail})" if self.detail else self.what
+
+
+def read_activities(folder: str, pid: int) -> tuple[list[Activity], int]:
+    """What a process reports: its elements under way, and the counter of its other threads."""
+    with open(os.path.join(folder, f"{pid}{SUFFIX}"), "rb") as file:
+        content = file.read(SLOT_BYTES * NUM_SLOTS)
+    if len(content) < SLOT_BYTES * NUM_SLOTS:
+        return [], 0  # it is being made
+    found = []
+    for slot in range(1, NUM_SLOTS):
+        start = slot * SLOT_BYTES
+        counter, number, kind = HEAD.unpack_from(content, start)
+        if kind:
+            what, detail = (
+                content[start + first : start + stop].rstrip(b"\0").decode("utf-8", "replace")
+                for first, stop in (TEXT, DETAIL)
+            )
+            found.append(Activity(pid, slot, number, kind, what, detail, counter))
+    return found, HEAD.unpack_from(content)[COUNTER]
+
+
+class _Build:
+    """What is known of the build."""
+
+    def __init__(self, pid: int, folder: str, signals: int) -> None:
+        self.pid = pid
+        self._folder = folder
+        self._signals = signals
+        self._unread = b""
+        self._said: dict[str, Any] = {}
+        self._quiet = self._ending = 0.0
+        self._has_warned = False
+
+    def listen(self) -> bool:
+        """Takes what it says; False where it has ended, or says nothing more."""
+        if os.getppid() != self.pid:
+            return False
+        ready, _, _ = select.select([0], [], [], INTERVAL_S)
+        if not ready:
+            return True
+        read = os.read(0, 1 << 16)
+        *lines, self._unread = (self._unread + read).split(b"\n")
+        if lines:
+            self._said = json.loads(lines[-1])
+            self._quiet, self._has_warned = 0.0, False
+        return bool(read)
+
+    def look(self, passed: float) -> None:
+        """Warns, or kills it, where it has said nothing for too long."""
+        if is_stopped(self.pid):
+            return  # by whoever may let it go on
+        told = self._signals >= 0 and bool(select.select([self._signals], [], [], 0)[0])
+        self._ending = self._ending + passed if told else 0.0
+        if self._ending >= self._said.get("ends_within", float("inf")):
+            self._kill("error: interrupted, and killed since it did not end. ")
+        self._quiet += passed
+        if not self._said.get("timeout"):
+            return
+        # Libraries that are loaded keep the lock, too.
+        elements = self._elements()
+        what = elements or "the build"
+        limit = self._said["timeout"] if elements else self._said["job_timeout"]
+        if self._quiet >= min(self._said["warn_after"], limit / 2) and not self._has_warned:
+            self._has_warned = True
+            _say(f"warning: No progress for {duration(self._quiet)} on {what}.")
+        if self._quiet >= limit:
+            self._kill(
+                f"error: No progress for {duration(self._quiet)} on {what}, in process "
+                f"{self.pid}: code in C that keeps Python's lock does not return. The build was "
+                f"killed. {self._said['advice']} "
+            )
+
+    def _elements(self) -> str:
+        found: list[Activity] = []
+        with contextlib.suppress(OSError):
+            found, _ = read_activities(self._folder, self.pid)
+        return " or ".join(one.describe() for one in found if one.kind != JOB)
+
+    def _kill(self, why: str) -> None:
+        _say(f"{why}Finished work is kept. Run the same command to resume.")
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+def duration(seconds: float) -> str:
+    """A span of time as a message names it.
+
+    >>> [duration(seconds) for seconds in (3.2, 60, 600)]
+    ['3 s', '60 s', '10 min']
+    """
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, by a signal or a debugger; False where that cannot be known."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    return False
+
+
+def processes_of(mark: str) -> list[int]:
+    """The processes that were started with this mark in their environment, without this one."""
+    wanted = mark.encode("utf-8", "surrogateescape")
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError):
+                pid = int(name)
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if wanted in file.read().split(b"\0") and pid != os.getpid():
+                        found.append(pid)
+    return found
+
+
+def _kill_all(mark: str) -> None:
+    """Kills the processes with a mark, and those that they start meanwhile."""
+    deadline = time.monotonic() + _LEFT_S
+    while (left := processes_of(mark)) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def main() -> None:
+    """Looks after the build that the arguments name."""
+    pid, mark, folder, signals = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    build = _Build(pid, folder, signals)
+    before = time.monotonic()
+    while build.listen():
+        now = time.monotonic()
+        # Where this machine slept, or this process was stopped, no time has passed.
+        build.look(min(now - before, 3 * INTERVAL_S))
+        before = now
+    _kill_all(mark)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
