@@ -24,8 +24,11 @@ test-all: test engines ## Runs the quick tests, then the slow ones and those on 
 	$(PY) -m pytest -m "slow or engine" --numprocesses 2 --dist loadfile --durations=25 || test $$? -eq 5 # 5: no test bears either mark
 
 .PHONY: torture
-torture: $(VENV)/.dev ## Kills builds at random moments, goes on, compares; says where kills struck
+torture: $(VENV)/.dev ## Kills builds at random moments, builds large inputs, compares random data with other readers
 	$(PY) -m tests.integration.torture
+	$(PY) -m tests.integration.torture_large
+	SNAPSHARD_ORACLE_EXAMPLES=1000 $(PY) -m pytest -q \
+		tests/transforms/sources/test_oracles.py tests/transforms/prepare/test_image_oracle.py
 
 .PHONY: engines
 engines: $(VENV)/.dev ## Gets the engines and stores of the tests, what of them can be got here
