@@ -28,7 +28,7 @@ from .endings import END_ELSEWHERE_S, END_S, ending_within
 from .fingerprint_details import fingerprint_details, list_inputs
 from .layout import Layout, lay_out
 from .leaks import find_leaks
-from .plan import refuse_empty_splits
+from .plan import empty_splits, refuse_empty_splits
 from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish
 from .readers import READERS
@@ -200,7 +200,11 @@ class BuildSteps:
         with self._timed("plan"):
             layout, reused = lay_out(found, summary, workspace=self._workspace, graph=graph)
         num_shards = sum(len(plan.shards) for plan in layout.splits)
-        self._progress.finish("plan", reused=reused, note=f"{num_shards:,} shards")
+        note = f"{num_shards:,} shard" + ("" if num_shards == 1 else "s")
+        counts = {plan.name: len(plan.shards) for plan in layout.splits}
+        if empty := empty_splits(found.recipe.splits, counts):
+            note += f", no record in {' and '.join(empty)}"
+        self._progress.finish("plan", reused=reused, note=note)
         return layout
 
     def settings(
