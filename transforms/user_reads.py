@@ -137,8 +137,8 @@ def refuse_undeclared(functions: Iterable[Any], declared: Collection[str]) -> No
                 continue
             raise RecipeError(
                 f"{_name(function)} opened {path}, which the fingerprint does not cover: a change "
-                "of that file would go unnoticed, and old results would be taken for new ones. Name it, "
-                "or its folder, in the recipe: "
+                "of that file would go unnoticed, and old results would be taken for new ones. "
+                "Name it, or its folder, in the recipe: "
                 f"ss.Recipe(depends_on=[{os.path.basename(os.path.dirname(path)) + '/'!r}, …]), "
                 "with paths that count from the recipe's folder."
             )

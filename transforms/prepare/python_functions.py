@@ -132,7 +132,8 @@ class _Caller:
 
     def __call__(self, *parts: Any) -> list[Any]:
         failures: list[bytes] = []
-        results = [self._call(row, failures) for row in self._rows(parts)]
+        with running(self._step.function):
+            results = [self._call(row, failures) for row in self._rows(parts)]
         messages = np.array(failures, object)
         arrays: list[Any] = []
         for name, feature in self._step.outputs.items():
@@ -161,9 +162,7 @@ class _Caller:
         """What the function gives for a record; nothing, and a message, where it fails."""
         advance()
         try:
-            with running(self._step.function):
-                made = self._step.function(row)
-            found = self._checked(made)
+            found = self._checked(self._step.function(row))
         except SchemaError as error:
             text = str(error)
         except Exception as error:
