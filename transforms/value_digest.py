@@ -163,7 +163,7 @@ class Values:
 
     def _content(self, path: str) -> str | None:
         """The hash of the file that an absolute path leads to; None where there is none."""
-        if not path.startswith(("/", "~")) and not os.path.isabs(path):
+        if not path.startswith((os.sep, "~")):
             return None
         full = os.path.expanduser(path)
         if not os.path.isabs(full) or not os.path.isfile(full):

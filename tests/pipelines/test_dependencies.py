@@ -5,12 +5,15 @@ way out; with the file in ``depends_on``, editing it must give another fingerpri
 """
 
 import json
+import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from snapshard.pipelines.fingerprint_details import fingerprint_details
+from snapshard.pipelines.part_changes import Told, part_changes
 from snapshard.pipelines.staging import load_recipe_file
 from snapshard.pipelines.survey import Survey, survey
 from snapshard.schemas.errors import RecipeError
@@ -289,3 +292,80 @@ def _refusal(recipe: Path) -> str:
     except RecipeError as error:
         return str(error)
     return ""
+
+
+PLAIN = ("", "found = 1")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("depends_on='masks'", r"depends_on='masks' is not a list"),
+        ("depends_on=['nowhere.txt']", r"'nowhere.txt', which does not exist \(looked for /.*text"),
+        ("depends_on=['nowhere/*.txt']", r"'nowhere/\*.txt', which does not exist"),
+        ("depends_on=['empty']", r"'empty', which holds no file"),
+        ("depends_on=['memory://nowhere/x']", "memory://nowhere/x, which does not exist"),
+        ("depends_on=[iter('ab')]", r"depends_on\[0\] uses depends_on\[0\], a builtins.str_"),
+    ],
+)
+def test_what_depends_on_refuses(tmp_path: Path, options: str, message: str) -> None:
+    recipe = project(tmp_path / "project", *PLAIN, options=options)
+    (tmp_path / "project" / "empty").mkdir()
+    with pytest.raises(RecipeError, match=message):
+        surveyed(recipe)
+
+
+@pytest.mark.parametrize(
+    ("entry", "change"),
+    [
+        ("'masks'", "masks/a.bin"),
+        ("'masks'", "masks/new.bin"),
+        ("'mas*/*.bin'", "masks/a.bin"),
+        ("'masks/a.bin'", "masks/a.bin"),
+        ("HERE / 'masks' / 'a.bin'", "masks/a.bin"),
+        ("{'model': HERE / 'masks' / 'a.bin'}", "masks/a.bin"),
+        ("OUTSIDE / 'cfg.txt'", "outside/cfg.txt"),
+        ("'../outside/cfg.txt'", "outside/cfg.txt"),
+        ("(HERE / 'masks' / 'a.bin').as_uri()", "masks/a.bin"),
+        ("'memory://depends/a.bin'", "memory://depends/a.bin"),
+        ("'memory://depends/*.bin'", "memory://depends/a.bin"),
+        ("len((HERE / 'masks' / 'a.bin').read_text())", "masks/a.bin"),
+        ("((HERE / 'masks' / 'a.bin').read_text(),)", "masks/a.bin"),
+    ],
+)
+def test_what_depends_on_may_name(tmp_path: Path, entry: str, change: str) -> None:
+    import fsspec
+
+    folder = tmp_path / "project"
+    put(tmp_path / "outside" / "cfg.txt", 1)
+    with fsspec.open("memory://depends/a.bin", "wb") as file:
+        file.write(b"1")
+    recipe = project(folder, *PLAIN, options=f"depends_on=[{entry}]")
+    before = surveyed(recipe)
+    # Neither the place of the project nor what it does not name counts.
+    moved = tmp_path / "elsewhere" / "project"
+    moved.parent.mkdir()
+    shutil.copytree(tmp_path / "outside", moved.parent / "outside")
+    shutil.copytree(folder, moved)
+    put(moved / "unrelated.txt", 1)
+    assert surveyed(moved / "recipe.py").fingerprint == before.fingerprint
+    if "://" in change:
+        with fsspec.open(change, "wb") as file:
+            file.write(b"2")
+    else:
+        put(place(folder, change), 2)
+    after = surveyed(recipe)
+    assert after.fingerprint != before.fingerprint
+    assert after.stage_digests[0] != before.stage_digests[0]
+    changes = part_changes(*(_told(found) for found in (before, after)))
+    assert [change.part for change in changes] == ["depends_on"]
+
+
+def test_recipes_without_dependencies_keep_their_parts(tmp_path: Path) -> None:
+    found = surveyed(project(tmp_path / "project", *PLAIN))
+    assert isinstance(found.parts.prepare, dict)
+    assert "depends_on" not in found.parts.prepare
+
+
+def _told(found: Survey) -> Told:
+    return Told(parts=found.parts.to_json(), details=fingerprint_details(found))
