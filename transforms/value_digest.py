@@ -218,10 +218,11 @@ def _numpy(value: Any, refer: Refer, where: str) -> Json | None:
     if isinstance(value, np.dtype):
         return ["dtype", repr(value.descr) if value.names else value.str]
     if isinstance(value, np.ufunc):
-        if getattr(np, value.__name__, None) is not value:
+        name = str(getattr(value, "__name__", ""))
+        if getattr(np, name, None) is not value:
             # Made by np.frompyfunc, say: it hides a function.
             raise OpaqueError(where, value)
-        return ["ufunc", value.__name__]
+        return ["ufunc", name]
     if isinstance(value, np.ma.MaskedArray):
         return ["masked", refer(value.filled(), where), refer(np.ma.getmaskarray(value), where)]
     if isinstance(value, np.generic | np.ndarray):

@@ -51,7 +51,8 @@ class Files:
     dicts of name -> value, or ``pa.RecordBatch`` of many. It must give the same records each time
     for the same content: no random numbers, no clock, nothing that changes elsewhere. Its code,
     and what that refers to, enters the fingerprint. A record's id is ``path#number``. Where the
-    function raises, what it has yielded is kept, and the rest of the file is one reject.
+    function raises, what it has yielded is kept, and the rest of the file is one reject. A build is
+    refused where it opens a local file that neither its code nor the recipe's ``depends_on`` names.
 
     Attributes:
         url: A file, a folder (all its files, at any depth), a glob, or any fsspec URL.
