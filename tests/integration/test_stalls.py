@@ -37,8 +37,7 @@ import snapshard as ss
 def hang(place):
     if os.environ.get("PLACE") != place:
         return
-    with open(os.environ["BEGUN"], "a") as file:
-        file.write(f"{os.getpid()}\\n")
+    os.makedirs(os.environ["BEGUN"], exist_ok=True)
     cause = os.environ["CAUSE"]
     if cause == "python":
         while True:
@@ -46,8 +45,7 @@ def hang(place):
     if cause == "c":
         re.match(r"(a+)+$", "a" * 64 + "b")
     if cause == "read":
-        with open(os.environ["FIFO"]) as file:
-            file.read()
+        os.read(os.pipe()[0], 1)
     if cause == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -104,8 +102,7 @@ class Slow:
     ) -> Iterator["subprocess.Popen[str]"]:
         """A build; in the end nothing that it started may be there, nor a temporary file."""
         temporary, mark = self.folder / "tmp", uuid.uuid4().hex
-        names = {"BEGUN": self.begun, "FIFO": self.folder / "fifo", "TMPDIR": temporary}
-        environment = {**os.environ, **{name: str(path) for name, path in names.items()}}
+        environment = {**os.environ, "BEGUN": str(self.begun), "TMPDIR": str(temporary)}
         environment |= {"PLACE": place, "CAUSE": cause, "TEST_MARK": mark}
         environment.pop(BUILD_FOLDER, None)
         command = ["build", str(self.folder / "recipe.py"), "--out", str(self.folder / "out")]
@@ -130,7 +127,7 @@ class Slow:
 
     @property
     def begun(self) -> Path:
-        """Written to where something is about to hang."""
+        """A folder that is made where something is about to hang."""
         return self.folder / "begun"
 
     def finish(self) -> None:
@@ -148,7 +145,6 @@ def slow(tmp_path: Path) -> Slow:
     (tmp_path / "tmp").mkdir()
     for name in "abc":
         (tmp_path / "files" / f"{name}.txt").write_text("1.5")
-    os.mkfifo(tmp_path / "fifo")
     (tmp_path / "recipe.py").write_text(RECIPE)
     return Slow(tmp_path)
 
