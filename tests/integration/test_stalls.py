@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -149,25 +148,22 @@ def slow(tmp_path: Path) -> Slow:
     return Slow(tmp_path)
 
 
-def _cases() -> Iterator[Any]:
-    quick = {("prepare", "read", 1), ("infer", "c", 1)}
-    for place, workers in (
-        ("infer", 1),
-        ("prepare", 1),
-        ("prepare", 2),
-        ("analyze", 1),
-        ("write", 1),
-        ("write", 2),
-    ):
-        own = workers == 1 and place != "analyze"
-        # Whoever stops the build itself may let it go on.
-        for cause in ("python", "c", "read") if own else ("c", "read", "stop"):
-            case = (place, cause, workers)
-            # Each is a build, most with worker processes that load Beam.
-            yield pytest.param(*case, marks=() if case in quick else pytest.mark.slow)
+_CASES = [
+    # Each is a build, most with worker processes that load Beam. All ways to hang are tried in
+    # one process and in another in tests/pipelines/test_watchdog.py.
+    pytest.param("infer", "c", 1),
+    pytest.param("infer", "read", 1, marks=pytest.mark.slow),
+    pytest.param("prepare", "read", 1),
+    pytest.param("prepare", "python", 1, marks=pytest.mark.slow),
+    pytest.param("prepare", "c", 2, marks=pytest.mark.slow),
+    pytest.param("prepare", "stop", 2, marks=pytest.mark.slow),
+    pytest.param("analyze", "stop", 1, marks=pytest.mark.slow),
+    pytest.param("write", "read", 1, marks=pytest.mark.slow),
+    pytest.param("write", "stop", 2, marks=pytest.mark.slow),
+]
 
 
-@pytest.mark.parametrize(("place", "cause", "workers"), list(_cases()))
+@pytest.mark.parametrize(("place", "cause", "workers"), _CASES)
 def test_a_build_that_hangs_fails_and_names_the_element(
     slow: Slow, place: str, cause: str, workers: int
 ) -> None:
@@ -186,7 +182,7 @@ def test_a_build_that_hangs_fails_and_names_the_element(
 
 
 @pytest.mark.slow  # builds with worker processes, each of which loads Beam
-@pytest.mark.parametrize("ending", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+@pytest.mark.parametrize("ending", ["SIGTERM", "SIGKILL"])
 def test_a_stopped_worker_ends_with_its_build(slow: Slow, ending: str) -> None:
     with slow.building("--workers", "2", place="prepare", cause="stop") as process:
         wait_for(slow.begun.exists, "the worker to stop")
@@ -196,15 +192,14 @@ def test_a_stopped_worker_ends_with_its_build(slow: Slow, ending: str) -> None:
     slow.finish()
 
 
-@pytest.mark.slow  # several builds
-@pytest.mark.parametrize("cause", ["python", "read"])
-def test_a_signal_ends_a_build_that_hangs(slow: Slow, cause: str) -> None:
-    with slow.building(place="prepare", cause=cause) as process:
+@pytest.mark.slow  # builds
+def test_a_signal_ends_a_build_that_hangs(slow: Slow) -> None:
+    with slow.building(place="prepare", cause="python") as process:
         wait_for(slow.begun.exists, "the function to hang")
         process.send_signal(signal.SIGTERM)
         started = time.monotonic()
         _, err = process.communicate(timeout=_PATIENCE_S)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30  # 6, on a machine that has time for it
     assert process.returncode == 130
     assert err.count("error: interrupted") == 1
     slow.finish()
