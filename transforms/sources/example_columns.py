@@ -155,23 +155,23 @@ def _frames_column(rows: Sequence[list[bytes] | None]) -> pa.Array:
     """Frames of one name, each a serialized Feature, as a column of lists of lists.
 
     Every frame is decoded as an Example of one feature: tfx_bsl's own decoder of SequenceExamples
-    keeps only the low 32 bits of an int64 (docs/decisions/0028-decoding-examples.md).
+    keeps only the low 32 bits of an int64 (docs/decisions/0029-decoding-examples.md).
     """
-    heads: dict[int, bytes] = {}
-    examples = []
-    for frames in rows:
-        for frame in frames or ():
-            size = len(frame)
-            if size not in heads:
-                value = b"\x12" + _varint(size)
-                entry = b"\x0a" + _varint(len(value) + size) + value
-                heads[size] = b"\x0a" + _varint(len(entry) + size) + entry
-            examples.append(heads[size] + frame)
+    flat = [frame for frames in rows if frames for frame in frames]
+    heads = {size: _head(size) for size in set(map(len, flat))}
+    examples = [heads[len(frame)] + frame for frame in flat]
     columns = _decode_examples(examples) if examples else {}
     values = columns.get("", pa.nulls(len(examples)))
     ends = np.cumsum([0, *(len(frames or ()) for frames in rows)])
     missing = pa.array([frames is None for frames in rows])
     return pa.LargeListArray.from_arrays(pa.array(ends), values, mask=missing)
+
+
+def _head(size: int) -> bytes:
+    """What stands before a Feature of so many bytes in an Example of it alone, without a name."""
+    value = b"\x12" + _varint(size)
+    entry = b"\x0a" + _varint(len(value) + size) + value
+    return b"\x0a" + _varint(len(entry) + size) + entry
 
 
 def _varint(value: int) -> bytes:
