@@ -243,6 +243,8 @@ def _array(name: str, feature: Feature, value: Any, form: TensorForm) -> Array:
             # NumPy takes small and huge integers together for floats.
             exact: Array = np.asarray(value, object)
             return exact if all(type(one) is int for one in exact.ravel()) else array
+        if array.dtype == np.float64 and not isinstance(value, np.ndarray):
+            _check_exact(name, feature, np.asarray(value, object), array)
     except ValueError:
         raise unfit(name, feature, "ragged", "Make its rows equally long.") from None
     return array
@@ -265,15 +267,33 @@ def _cast(name: str, feature: Feature, array: Array, dtype: str) -> Array:
     if not is_number and not (array.size == 0 and array.dtype == np.float64):
         raise unfit(name, feature, f"{reprlib.repr(array.tolist())} ({array.dtype})", "Convert it.")
     if dtype in FLOATS or not array.size:
-        cast = array.astype(numpy_dtype(dtype))
+        try:
+            cast = array.astype(numpy_dtype(dtype))
+        except OverflowError:
+            raise unfit(name, feature, reprlib.repr(array.tolist()), "Take a float.") from None
         fits = dtype not in FLOATS or _in_range(array.astype(np.float64), cast, dtype)
     else:
         fits = _in_range(array, array, dtype)
         cast = array.astype(numpy_dtype(dtype)) if fits else array
+    if dtype == "float64" and array.dtype.kind in "iuO":
+        _check_exact(name, feature, array, cast)
     if not fits:
         found = reprlib.repr(array.tolist())
         raise unfit(name, feature, found, "It is out of range: take a wider type.")
     return cast
+
+
+def _check_exact(name: str, feature: Feature, given: Array, floats: Array) -> None:
+    """Checks that integers are the same as float64.
+
+    Raises:
+        SchemaError: naming the first that is not.
+    """
+    for place in np.flatnonzero(np.abs(floats.ravel()) >= 2.0**53).tolist():
+        one, made = given.ravel()[place], floats.ravel()[place]
+        if isinstance(one, int | np.integer) and (np.isinf(made) or int(one) != int(made)):
+            fix = "No float64 is that integer: give a float, or declare int64."
+            raise unfit(name, feature, repr(int(one)), fix)
 
 
 def _in_range(values: Array, cast: Array, dtype: str) -> bool:

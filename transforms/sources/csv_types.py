@@ -163,7 +163,7 @@ class ColumnTypes:
         """Nothing seen yet."""
         names = tuple(names)
         num = len(names)
-        return cls(names, ["null"] * num, *([False] * num for _ in range(3)))
+        return cls(names, ["null"] * num, [False] * num, [False] * num, [False] * num)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON; :meth:`merge` reads it."""

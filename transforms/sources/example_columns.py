@@ -389,7 +389,7 @@ def _unpacked(column: pa.Array, form: TensorForm) -> tuple[pa.Array, np.ndarray[
     """Serialized tensors as lists of their values; strings may also lie there by themselves."""
     rows: list[Any] = []
     bad = np.zeros(len(column), bool)
-    flat = form.shape.count(None) <= 1
+    is_flat = form.shape.count(None) <= 1
     for row, values in enumerate(column.to_pylist()):
         found = None
         if values is not None and len(values) == 1:
@@ -397,7 +397,7 @@ def _unpacked(column: pa.Array, form: TensorForm) -> tuple[pa.Array, np.ndarray[
                 found = read_tensor(values[0])
         if found is not None and not _has_shape(found, form):
             found = None
-        if found is None and values is not None and form.dtype == "string" and flat:
+        if found is None and values is not None and form.dtype == "string" and is_flat:
             found = np.array(values, object)
         bad[row] = found is None and values is not None
         rows.append(found)

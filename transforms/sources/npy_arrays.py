@@ -174,7 +174,7 @@ def with_declared(
     declared = form.dtype if form is not None else wanted
     if declared == "bfloat16" and dtype.itemsize == 2:
         return numpy_dtype("bfloat16")
-    if declared == "string" or is_encoded(wanted):
+    if declared == "string" or (isinstance(wanted, Feature) and is_encoded(wanted)):
         return dtype
     remedy = ', or "bfloat16", which NumPy stores so' if dtype.itemsize == 2 else ""
     raise SchemaError(
