@@ -145,12 +145,11 @@ class JsonTypes:
         pending = [lines] if len(lines) else []
         while pending:
             part = pending.pop()
-            table = parse(part, None)
-            unclear = _unclear_rows(table, self.path)
-            if table is not None and unclear.any():
+            found, unclear = self._of_lines(part)
+            if unclear.any():
                 yield self._by_line(part.take(unclear))
                 pending.append(part.take(~unclear))
-            elif (found := self._of_table_if_clear(table)) is not None:
+            elif found is not None:
                 yield found
             elif len(part) <= 32:
                 yield self._by_line(part)
@@ -164,13 +163,16 @@ class JsonTypes:
             one._add_line(lines, line)
         return one
 
-    def _of_table_if_clear(self, table: pa.Table | None) -> JsonTypes | None:
+    def _of_lines(self, lines: Lines) -> tuple[JsonTypes | None, npt.NDArray[np.bool_]]:
+        """What pyarrow finds, or which lines it may have read inexactly; neither if it cannot."""
+        table, clear = parse(lines, None), np.zeros(len(lines), bool)
         if table is None:
-            return None
+            return None, clear
         try:
-            return self._of_table(table)
+            unclear = _unclear_rows(table, self.path)
+            return (None if unclear.any() else self._of_table(table)), unclear
         except SchemaError:  # {"x": {"a": {"b": 1}, "a.b": 2}}: lines of such are rejects to come
-            return None
+            return None, clear
 
     def _of_table(self, table: pa.Table) -> JsonTypes:
         found = JsonTypes(self.path, num_rows=table.num_rows)
@@ -270,10 +272,10 @@ def _is_inexact(values: pa.Array) -> bool:
     return pa.types.is_integer(values.type) and not all(map(is_exact, large_integers(values)))
 
 
-def _unclear_rows(table: pa.Table | None, path: str) -> npt.NDArray[np.bool_]:
+def _unclear_rows(table: pa.Table, path: str) -> npt.NDArray[np.bool_]:
     """Rows with floats so large that they may have been whole numbers of other digits."""
-    found = np.zeros(0 if table is None else table.num_rows, bool)
-    for column, field in zip(table.columns, table.schema, strict=True) if table is not None else ():
+    found = np.zeros(table.num_rows, bool)
+    for column, field in zip(table.columns, table.schema, strict=True):
         for leaf in leaves_of(pa.schema([field]), path=path).values():
             if pa.types.is_floating(leaf.type):
                 cells = extract(column.combine_chunks(), leaf)
