@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -88,6 +89,32 @@ def test_two_of_one_recipe_and_two_of_one_name_and_one_of_another(
         assert run_here(capsys, "build", path, "--out", tmp_path / "alone").code == 0
     alone = look(tmp_path / "alone" / "table") | look(tmp_path / "alone" / "other")
     assert found == alone
+
+
+@pytest.mark.slow  # processes
+def test_variants_of_one_recipe_at_once(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One name, one source, one workspace: each has a snapshot of its own."""
+    text = recipe.read_text()
+    variants = [recipe]
+    for name, change in {"seed": "seed=7", "shards": "shards=ss.Shards(num_shards=2)"}.items():
+        variants.append(recipe.with_name(f"{name}.py"))
+        changed = re.sub(r"(?:seed|shards)=[^()\n]*(?:\([^()]*\))?,?", "", text)
+        variants[-1].write_text(changed.replace("ss.Recipe(", f"ss.Recipe({change}, ", 1))
+    builds = [start(path, tmp_path / "out") for path in variants]
+    ended = [build.communicate(timeout=300) for build in builds]
+    assert [build.returncode for build in builds] == [0] * 3, ended
+    paths = [Path(json.loads(stdout.splitlines()[-1])["path"]) for stdout, _ in ended]
+    fingerprints = {path.name for path in paths}
+    assert len(fingerprints) == 3
+    latest = json.loads((tmp_path / "out" / "table" / "latest.json").read_text())
+    assert latest["fingerprint"] in fingerprints
+    for path in variants:
+        assert run_here(capsys, "build", path, "--out", tmp_path / "alone").code == 0
+    assert look(tmp_path / "out" / "table") == look(tmp_path / "alone" / "table")
+    for path in paths:
+        assert run_here(capsys, "verify", path).code == 0
 
 
 @pytest.mark.slow  # processes

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import snapshard as ss
-from snapshard.schemas.errors import DataError, StorageError
+from snapshard.schemas.errors import DataError, SchemaError, StorageError
 from snapshard.transforms.globs import matches
 from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources.decompress import decompressed
@@ -229,6 +229,15 @@ def test_members_without_content_take_linear_time(tmp_path: Path) -> None:
         assert len(sample.parts) == min(number, 10_000)
         assert sample.problem == ("" if number < 10_000 else "it has more than 10,000 parts")
     assert taken[1] < 12 * taken[0]
+
+
+def test_parts_of_more_kinds_than_a_table_may_have_columns(tmp_path: Path) -> None:
+    """No sample has too many of them; together they would be features without number."""
+    data = b"".join(header(f"{i // 6_000}.{i:06}", 0) for i in range(12_000)) + bytes(1024)
+    (tmp_path / "a.tar").write_bytes(data)
+    source, folder = ss.WebDataset(str(tmp_path / "a.tar")), open_source(str(tmp_path), "/")
+    with pytest.raises(SchemaError, match="has 12,000 columns or names, more than 10,000"):
+        source.infer(folder.list(), folder)
 
 
 @given(

@@ -241,7 +241,8 @@ def decode(name: str, channels: Literal[1, 3, 4] = 3) -> Decode:
     """Decodes an image to ``uint8[height, width, channels]``, upright.
 
     JPEG (with libjpeg's accurate DCT, so that bytes are the same everywhere), PNG, GIF (its first
-    frame), BMP and WebP, whatever the file is called: the content decides. Greyscale, CMYK,
+    frame; black where it is transparent), BMP and WebP, whatever the file is called: the content
+    decides. Greyscale, CMYK,
     palettes and 16 bits become 8-bit channels; the EXIF orientation is applied. An image that does
     not decode to its end is rejected. Without a :func:`resize`, pixels are stored with each image's
     own size.
@@ -249,7 +250,8 @@ def decode(name: str, channels: Literal[1, 3, 4] = 3) -> Decode:
     Args:
         name: The image feature.
         channels: 1 for luma (ITU-R BT.601), 3 for RGB (transparency is dropped), 4 for RGBA
-            (opaque where the image has no transparency).
+            (opaque where the image has no transparency; a GIF with a transparent colour is
+            rejected).
 
     Raises:
         RecipeError: if an argument is unfit.

@@ -13,8 +13,9 @@ import pydantic
 
 from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
 from ...schemas.config import config_class
-from ...schemas.errors import RECORD_ERROR, DataError, Reject
+from ...schemas.errors import RECORD_ERROR, DataError, Reject, SchemaError
 from ...schemas.features import ClassLabel, Features
+from ...schemas.limits import too_many_columns
 from ...schemas.recipe import OpenSource
 from ..globs import is_hidden, matches
 from ..payloads import with_values
@@ -137,7 +138,7 @@ class WebDataset:
 
         Raises:
             DataError: if there is no sample.
-            SchemaError: if the parts of a kind are of no one type.
+            SchemaError: if the parts of a kind are of no one type, or there are too many.
         """
         readable = [file for file in files if not file.problem]
         types = PartTypes()
@@ -150,6 +151,9 @@ class WebDataset:
                 f"WebDataset: no sample in {self.shards}. Expected tars of files such as 0001.jpg "
                 "and 0001.cls. A tar of class folders is an ImageFolder."
             )
+        if len(features) > opened.limits.max_columns:
+            limit = opened.limits.max_columns
+            raise SchemaError(too_many_columns(self.shards, len(features), limit))
         labels = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
         if labels:
             names = self._names(readable, opened, labels)
