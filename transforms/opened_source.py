@@ -27,7 +27,7 @@ from . import storage
 from .activity import reading, working_on
 from .globs import matches, may_hold, split_glob
 from .local_files import LINK_LOOP, LINK_OUT, inspect_file, leads_out, unreadable
-from .ranges import Ranges
+from .ranges import Ranges, Read
 from .stamps import stamp_of
 from .tar_archive import LEADS_OUT, Staged, TarArchive, archive_scheme
 from .unchanged import Look, SourceProof, look_at_local, look_at_remote
@@ -462,7 +462,8 @@ def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
     key = (scheme, outer, file.num_bytes, stamp, limits.max_expansion)
     archive = _ARCHIVES.get(key) if stamp else None
     if archive is None:
-        read, ahead_bytes = functools.partial(holder.read, file.path), {}
+        read: Read = functools.partial(holder.read, file.path)
+        ahead_bytes = {}
         if holder.archived and holder.filesystem.protocol == "zip":
             # What is compressed as one stream allows no jumps.
             staged = Staged()

@@ -153,13 +153,13 @@ class TarArchive(AbstractArchiveFileSystem):
             self._damage = self._damage or self._behind(headers.offset)
         num_bytes = sum(member.num_bytes for member in found.values())
         for path, target in links.items():
-            member = None if target.startswith("/") else found.get(_normal(target))
-            num_bytes += member.num_bytes if member else 0
+            linked = None if target.startswith("/") else found.get(_normal(target))
+            num_bytes += linked.num_bytes if linked else 0
             if num_bytes > max_bytes:
                 # Links to one member may stand for any number of its bytes.
                 found[path] = _unfit("link of an archive whose files repeat its content too often")
             else:
-                found[path] = member or _unfit("link to what its archive does not hold")
+                found[path] = linked or _unfit("link to what its archive does not hold")
         if self._damage and not cut_off:
             found[self._name] = _unfit(f"the rest of the archive cannot be read: {self._damage}")
         return found

@@ -290,7 +290,7 @@ class _Member(io.RawIOBase):
 _DECODERS: dict[int, Any] = {
     zipfile.ZIP_DEFLATED: lambda: zlib.decompressobj(-zlib.MAX_WBITS),
     zipfile.ZIP_BZIP2: bz2.BZ2Decompressor,
-    zipfile.ZIP_LZMA: zipfile.LZMADecompressor,
+    zipfile.ZIP_LZMA: lambda: zipfile.LZMADecompressor(),  # type: ignore[attr-defined]
 }
 
 
