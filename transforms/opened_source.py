@@ -462,6 +462,8 @@ def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
     key = (scheme, outer, file.num_bytes, stamp, limits.max_expansion)
     archive = _ARCHIVES.get(key) if stamp else None
     if archive is None:
+        # What is read of a store carries the archive's tag: it is all of one archive.
+        holder = holder.proving([file])
         read: Read = functools.partial(holder.read, file.path)
         ahead_bytes = {}
         if holder.archived and holder.filesystem.protocol == "zip":

@@ -2,7 +2,9 @@
 
 import dataclasses
 import hashlib
+import os
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.gc import collect_garbage
 from snapshard.pipelines.verify import verify
+from snapshard.schemas.errors import SourceChangedError
 from snapshard.schemas.progress import Silent
+from snapshard.transforms.opened_source import open_source
 
 from .proxy import Proxy, Request
 
@@ -94,6 +98,32 @@ def test_all_on_gcs(
     assert hashes(lab, snapshot, tmp_path) == local_hashes
     assert verify(snapshot, progress=Silent()).num_examples == NUM_FILES * NUM_ROWS
     assert ss.build(recipe(source), "gs://bucket/out").cached
+
+
+@pytest.mark.parametrize("store", ["s3", "gcs"])
+def test_members_of_archives_that_change(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Members of equal length and CRC-32 have other stamps, and no read mixes two archives."""
+    content = os.urandom(5 << 20)  # more than is read ahead
+    request.getfixturevalue(store)
+    url = f"{'gs' if store == 'gcs' else store}://bucket/a.zip"
+    stamps, first = [], None
+    for number in (0, 0, 1):
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            for name in ("a", "b"):
+                info = zipfile.ZipInfo(name, (2026, 1, 1 + number, 0, 0, 0))
+                archive.writestr(info, content)
+        put(tmp_path / "a.zip", url)
+        opened = open_source(url, "/")
+        stamps.append([file.stamp for file in opened.list()])
+        assert opened.read("a") == content
+        first = first or open_source(url, "/")
+    assert all(stamps[0])
+    assert not {*stamps[1]} & {*stamps[2]}
+    assert first is not None
+    with pytest.raises(SourceChangedError):
+        first.read("b")
 
 
 def test_mixed(
