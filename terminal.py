@@ -40,6 +40,7 @@ from .schemas.features import (
     tensor_form,
 )
 from .schemas.manifest import Manifest
+from .schemas.visible import visible
 
 if TYPE_CHECKING:
     from .pipelines.forecast import SplitForecast
@@ -49,14 +50,6 @@ if TYPE_CHECKING:
 # Neither markup nor emoji: what is printed holds names from the data.
 out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
-
-_CONTROLS = {
-    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
-} | {
-    # What turns the direction of writing, or breaks a line, and is not seen itself.
-    code: f"\\u{code:04x}"
-    for code in (0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
-}
 
 
 def prepare_streams() -> None:
@@ -80,14 +73,14 @@ def prepare_streams() -> None:
 
 
 def printable(text: str) -> str:
-    r"""Text in which no character steers the terminal, line breaks apart.
+    r"""Text in which no character steers the terminal or is not seen, line breaks apart.
 
     >>> printable("a \x1b[31mred\x1b[0m name")
     'a \\x1b[31mred\\x1b[0m name'
     >>> printable("gpj.\u202eexe")
     'gpj.\\u202eexe'
     """
-    return text.translate(_CONTROLS)
+    return visible(text, keep="\n\t")
 
 
 def say(text: str) -> None:
@@ -281,7 +274,7 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
 
 def _cell(value: object) -> str:
     text = f"{value:,}" if isinstance(value, int) else str(value)
-    return printable(text.replace("\n", "\\n"))
+    return visible(text)
 
 
 def show_features(features: Features, title: str = "features") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
+from ..schemas.visible import visible
 from .diff import SnapshotDiff
 from .diff_shifts import ShiftedFile
 from .diff_tally import KINDS
@@ -142,4 +143,4 @@ def _value(value: object) -> str:
 
 
 def _line(text: str) -> str:
-    return text.replace("\n", "\\n")
+    return visible(text)

@@ -15,6 +15,7 @@ import inspect
 import itertools
 import json
 import os
+import re
 import statistics
 import sys
 import time
@@ -38,6 +39,12 @@ class RefusedError(Exception):
         self.code = code
 
 
+_UNSEEN = re.compile(  # letters and marks that are not seen: what isprintable() passes
+    "[\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u2800\\u3164\\ufe00-\\ufe0f\\uffa0"
+    "\\U000e0100-\\U000e01ef]"
+)
+
+
 class Output:
     """What a command found out: lines as they come, or one JSON object at the end."""
 
@@ -48,7 +55,7 @@ class Output:
     def say(self, text: str = "") -> None:
         """A line for people."""
         if not self._as_json:
-            print("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text))
+            print("\n".join(map(visible, text.split("\n"))))
             sys.stdout.flush()
 
     def table(self, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -75,7 +82,13 @@ def cell(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else visible(str(value))
+
+
+def visible(text: str) -> str:
+    """Text of the data in one line: what is not seen, or steers a terminal, as an escape."""
+    seen = (c if c.isprintable() and not _UNSEEN.match(c) else ascii(c)[1:-1] for c in text)
+    return "".join(seen)
 
 
 class Snapshot:

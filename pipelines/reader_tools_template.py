@@ -42,6 +42,7 @@ from .reader_timing_template import (
     load_tensorflow,
     size_of,
     time_batches,
+    visible,
 )
 
 _SAMPLE_BYTES = 32 * MB  # of records that are written anew to compare compressions
@@ -425,7 +426,7 @@ def _show(arguments: argparse.Namespace, out: Output) -> int:
             for label, count in shard["label_counts"].items():
                 found[label] = found.get(label, 0) + count
         top = sorted(found.items(), key=lambda item: -item[1])[:5]
-        listed = ", ".join(f"{label}: {count:,}" for label, count in top)
+        listed = ", ".join(f"{visible(label)}: {count:,}" for label, count in top)
         megabytes = facts["num_bytes"] / MB
         table.append((name, facts["num_examples"], len(facts["shards"]), megabytes, listed))
     out.table("splits", ("split", "examples", "shards", "MB", "most frequent"), table)
@@ -450,7 +451,7 @@ def _show(arguments: argparse.Namespace, out: Output) -> int:
         record = {name: _value(flat[name][index], features.get(name, {})) for name in flat}
         out.facts["records"].append(record)
         for name, text in record.items():
-            out.say(f"  {name}: {text}")
+            out.say(f"  {visible(name)}: {text}")
     if arguments.sheet:
         _sheet(flat[images[0]], arguments.sheet)
         out.say(f"\n{size_of(batch)} images of {images[0]!r}: {arguments.sheet}")
@@ -476,8 +477,9 @@ def _value(value: Any, feature: dict[str, Any]) -> str:
     found = found.tolist() if hasattr(found, "tolist") else found
     names = feature.get("names")
     if names and isinstance(found, int) and 0 <= found < len(names):
-        return names[found] if names[found] == str(found) else f"{found} = {names[found]}"
-    text = repr(found.decode(errors="replace") if isinstance(found, bytes) else found)
+        name = visible(names[found])
+        return name if name == str(found) else f"{found} = {name}"
+    text = visible(repr(found.decode(errors="replace") if isinstance(found, bytes) else found))
     return text if len(text) <= 200 else f"{text[:200]} …"
 
 
@@ -689,6 +691,10 @@ def _rates(text: str) -> list[float]:
     return rates
 
 
+def _say_error(message: str) -> None:
+    print("\n".join(map(visible, f"error: {message}".split("\n"))), file=sys.stderr)
+
+
 def main(arguments: Sequence[str] | None = None, *, here: str | None = None) -> int:
     """Runs one command on the snapshot in a folder, by default this file's; gives the exit code."""
     parsed = _parser().parse_args(arguments)
@@ -699,22 +705,22 @@ def main(arguments: Sequence[str] | None = None, *, here: str | None = None) -> 
         if out.facts:
             out.end()
     except RefusedError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _say_error(str(error))
         return error.code
     except BrokenPipeError:  # whoever read the output has enough of it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError) as error:
         hint = " Here that is --image-size H W." if "image_size=(" in str(error) else ""
-        print(f"error: {error}{hint}", file=sys.stderr)
+        _say_error(f"{error}{hint}")
         return 2
     except Exception as error:
         if "tensorflow" not in type(error).__module__:
             raise
-        print(f"error: the snapshot cannot be read: {_reason(error)}", file=sys.stderr)
+        _say_error(f"the snapshot cannot be read: {_reason(error)}")
         return DAMAGED if type(error).__name__ == "DataLossError" else 2
     except KeyboardInterrupt:
-        print("error: interrupted.", file=sys.stderr)
+        _say_error("interrupted.")
         return 130
     return code
 

@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 from ..schemas.errors import RecipeError, SnapshardError
+from ..schemas.visible import visible_json
 from ..transforms import storage
 from ..transforms.local_files import leads_out
 from ..transforms.opened_source import OpenedSource, open_source
@@ -83,7 +84,7 @@ def export_payloads(
         with open(os.path.join(path, INDEX), "x", encoding="utf-8") as index:
             for number, row in enumerate(rejects.rows(wanted)):
                 entry = _export(row, number, path, fetcher, report)
-                index.write(json.dumps(entry, ensure_ascii=False) + "\n")
+                index.write(visible_json(json.dumps(entry, ensure_ascii=False)) + "\n")
     return report
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ..schemas.naming import MANIFEST, join
+from ..schemas.visible import visible
 from ..transforms import storage
 
 MAX_LINES = 50
@@ -54,7 +55,7 @@ class Finding:
             known += [] if self.record_id is None else [f"id {self.record_id!r}"]
             place = f"record {self.record:,}{' (' + ', '.join(known) + ')' if known else ''}: "
         # Names on disk may hold anything, line breaks too.
-        file = self.file if self.file.isprintable() else repr(self.file)
+        file = self.file if visible(self.file) == self.file else f"'{visible(self.file)}'"
         return f"{file}: {place}{self.what}"
 
     def to_json(self) -> dict[str, object]:

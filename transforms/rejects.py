@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schemas.errors import PayloadPlace, Reject
+from ..schemas.visible import visible
 from .payloads import with_row
 
 SCHEMA = pa.schema(
@@ -291,7 +292,7 @@ class RejectTally:
 
 def on_a_line(text: str) -> str:
     """Text whose line breaks, which a file's name may have, cannot pass for lines of ours."""
-    return text.replace("\r", "\\r").replace("\n", "\\n")
+    return visible(text)
 
 
 def tally(rejects: Iterable[Reject]) -> RejectTally:

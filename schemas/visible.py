@@ -1,0 +1,50 @@
+"""Text from data as people are shown it: what has no shape of its own is written as an escape.
+
+A name must look like what it is: two that differ must not look equal, and none may steer a
+terminal. ``str.isprintable`` leaves out controls, format characters, unassigned ones and
+separators (Unicode's categories C and Z, the plain space apart). What is not seen either, though
+its category is that of letters or marks, is listed here: the rest of Unicode's
+Default_Ignorable_Code_Point, and blank Braille. The emitted reader has the same rule.
+"""
+
+from __future__ import annotations
+
+import re
+
+_UNSEEN = re.compile(
+    "[\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u2800\\u3164\\ufe00-\\ufe0f\\uffa0"
+    "\\U000e0100-\\U000e01ef]"
+)
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    r"""Text whose invisible characters are written as Python would escape them.
+
+    Args:
+        text: Any text.
+        keep: Invisible characters that stay as they are, such as line breaks.
+
+    >>> print(visible("a\u200bb \x1b[31m\n"))
+    a\u200bb \x1b[31m\n
+    """
+    if text.isprintable() and not _UNSEEN.search(text):
+        return text
+    return "".join(c if _is_seen(c) or c in keep else ascii(c)[1:-1] for c in text)
+
+
+def visible_json(text: str) -> str:
+    r"""A JSON text, which means the same, whose invisible characters are escaped.
+
+    >>> print(visible_json('{"a\u200b": "\U000e0041"}'))
+    {"a\u200b": "\udb40\udc41"}
+    """
+    return "".join(c if _is_seen(c) else _escape_json(c) for c in text)
+
+
+def _is_seen(letter: str) -> bool:
+    return letter.isprintable() and not _UNSEEN.match(letter)
+
+
+def _escape_json(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
