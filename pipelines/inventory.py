@@ -315,7 +315,7 @@ def _learn_file(
             raise
         return "damaged or encrypted in its archive"
     if num_bytes != file.num_bytes:
-        raise SourceChangedError.of(storage.redact(opened.place(file.path)))
+        raise SourceChangedError.of(opened.place(file.path))
     cuts = source.cuts(file, opened) if file.num_bytes > BLOCK_BYTES else ()
     parts: tuple[str, ...] = ()
     if cuts and isinstance(source, CutsApart):

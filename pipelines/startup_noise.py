@@ -45,8 +45,12 @@ if held and not noise.match(held):
 """
 
 
-_CHATTY = ("aiobotocore", "asyncio", "botocore", "gcsfs", "google", "s3fs")
-"""Loggers of stores' clients. What they log and give up on comes as an error as well."""
+_CHATTY = (
+    *("adlfs", "aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs"),
+    *("google", "paramiko", "s3fs", "urllib3"),
+)
+"""Loggers of stores' clients. What they log and give up on comes as an error as well, without the
+credentials of URLs."""
 
 
 def hush_libraries() -> None:

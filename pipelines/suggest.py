@@ -184,7 +184,12 @@ def recipe_text(
     fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
     by_folder = recipe.splits == Splits.by_folder()
     source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
-    bare = source if storage.is_local(recipe.files.url) else storage.redact(source)
+    url = recipe.files.url
+    bare = (
+        source
+        if storage.is_local(url)
+        else source.replace(written(url), written(storage.redact(url)))
+    )
     lines = [
         f"name={written(recipe.name)},",
         bare,

@@ -175,7 +175,7 @@ class OpenedSource:
         Raises:
             StorageError: if it cannot be looked at.
         """
-        with storage.failing_as_storage_error("look at", self.place(path)):
+        with self._failing_to("look at", path):
             full = self.full_path(path)
             try:
                 if self.local:
@@ -206,7 +206,7 @@ class OpenedSource:
     @contextlib.contextmanager
     def _reading(self, path: str) -> Iterator[str]:
         """Around a read: proves the file, where this source does; gives the tag to read it by."""
-        with storage.failing_as_storage_error("read", self.place(path)):
+        with self._failing_to("read", path):
             if self.proof is None:
                 yield ""
                 return
@@ -285,8 +285,13 @@ class OpenedSource:
                 return _sorted_by_path(self._walk())
 
     def place(self, path: str) -> str:
-        """A file as messages name it, credentials included: they redact it."""
-        return self.full_path(path) if self.local else f"{path} of {self.url}"
+        """A file as messages name it, without credentials."""
+        return self.full_path(path) if self.local else f"{path} of {self.shown}"
+
+    def _failing_to(self, action: str, path: str) -> storage.failing_as_storage_error:
+        if self.local:
+            return storage.failing_as_storage_error(action, self.full_path(path))
+        return storage.failing_as_storage_error(action, self.url, name=path)
 
     def _walk(self) -> Iterator[SourceFile]:
         if self.single:
@@ -423,10 +428,11 @@ def _open(url: str, limits: Limits) -> OpenedSource | None:
         return opened
     if kind == "file":
         # A signature in a web address must not become part of the file's name.
-        path, mark, query = path.partition("?") if "://" in path else (path, "", "")
+        named = re.split(r"[?#]", path, maxsplit=1)[0] if "://" in path else path
+        path, query = named, path[len(named) :]
         root, _, name = path.rpartition("/")
         root = root or path[: -len(name)]
-        return _replace(opened, root=root, query=mark + query, single=name)
+        return _replace(opened, root=root, query=query, single=name)
     root, pattern = split_glob(path)
     if pattern and _kind(filesystem, root) == "folder":
         return _replace(opened, root=root, pattern=pattern)

@@ -19,11 +19,11 @@ from fsspec.registry import known_implementations
 
 from ..schemas.errors import RecipeError, StorageError
 from .activity import advance
+from .redaction import redact as redact
+from .redaction import redact_repeated as redact_repeated
 from .storage_failures import failing_as_storage_error as failing_as_storage_error
 from .storage_failures import first_look as first_look
 from .storage_failures import is_missing as is_missing
-from .storage_failures import redact as redact
-from .storage_failures import redact_repeated as redact_repeated
 from .storage_failures import telling_os_errors
 from .storage_local import SCRATCH as SCRATCH
 from .storage_local import TEMPORARY as TEMPORARY

@@ -9,8 +9,6 @@ import contextlib
 import errno
 import http
 import os
-import re
-import urllib.parse
 from collections.abc import Iterator
 
 from ..schemas.errors import (
@@ -19,16 +17,8 @@ from ..schemas.errors import (
     SnapshardError,
     StorageError,
 )
+from .redaction import redact, redact_repeated
 
-_USERINFO = re.compile(r"(://)(?:[^\s/:@]*:(?!:|\d+/)(?:(?!::)\S)*|[^\s/?#]*)@")
-_QUERY_VALUE = re.compile(r"([?&][^\s=&:/]+=)([^\s&#:'\"]+)")
-_ASSIGNED = re.compile(
-    r"(?i)\b((?:password|passwd|pwd|passphrase|(?:client_?|account_?)?secret(?:_?key)?"
-    r"|(?:\w+_)?token|account_?key|sharedaccess(?:key|signature)|api_?key|aws_\w*key\w*"
-    r"|(?:secret_?)?access_?key(?:_?id)?)\s*=\s*)('[^']*'|[^\s;&,'\"]+)"
-)
-_MIN_SECRET = 6
-"""A shorter value of a URL's query may stand anywhere by chance."""
 _NUMBERS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -106,58 +96,25 @@ _CERTIFICATE = _NETWORK[1]
 _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 
 
-def redact(text: str) -> str:
-    """Hides what a URL may carry of credentials: user names, passwords, values of its query.
-
-    So it does with what is assigned to a name such as ``password`` or ``AccountKey``.
-
-    >>> redact("https://ann:secret@host/a.csv?sig=abc")
-    'https://***@host/a.csv?sig=***'
-    >>> redact("host=db password='s e' AccountKey=a+b==;x=1")
-    'host=db password=*** AccountKey=***;x=1'
-    """
-    text = _ASSIGNED.sub(r"\1***", _USERINFO.sub(r"\1***@", text))
-    return _QUERY_VALUE.sub(r"\1***", text) if "://" in text else text
-
-
-def redact_repeated(text: str, url: str) -> str:
-    """Hides in what a library says the credentials of the URL that it was given, too.
-
-    >>> redact_repeated('no bucket "ann:secret@b"', "s3://ann:secret@b/a.csv")
-    'no bucket "***@b"'
-    """
-    text = redact(text)
-    found = [part for match in _USERINFO.finditer(url) for part in _parts(match[0])]
-    found += [match[2] for match in _QUERY_VALUE.finditer(url)]
-    for secret in sorted({*found, *map(urllib.parse.unquote, found)}, key=len, reverse=True):
-        if len(secret) >= _MIN_SECRET:
-            text = text.replace(secret, "***")
-    return text
-
-
-def _parts(userinfo: str) -> list[str]:
-    """The user's name and password of ``://name:password@``, together and the password alone."""
-    both = userinfo.removeprefix("://").removesuffix("@")
-    return [both, both.partition(":")[2]]
-
-
 class failing_as_storage_error:
     """Turns what a filesystem raises within its ``with`` into a StorageError on ``url``.
 
     A class, since a generator's context takes a fifth of the time that reading a small file does.
     """
 
-    __slots__ = ("_action", "_url")
+    __slots__ = ("_action", "_name", "_url")
 
-    def __init__(self, action: str, url: str) -> None:
+    def __init__(self, action: str, url: str, *, name: str = "") -> None:
         """Takes what to tell.
 
         Args:
             action: What is tried, as in "Cannot <action> <url>": read, write, list …
             url: The place; its credentials are left out of the message.
+            name: Of a file there, where the place holds many.
         """
         self._action = action
         self._url = url
+        self._name = name
 
     def __enter__(self) -> None:
         """Does nothing."""
@@ -166,7 +123,8 @@ class failing_as_storage_error:
         """Raises the StorageError; what is ours, a defect or an interrupt goes on as it is."""
         if not isinstance(error, Exception) or isinstance(error, (SnapshardError, *_DEFECTS)):
             return
-        raise _told(error, action=self._action, url=self._url) from None
+        action = f"{self._action} {self._name} of" if self._name else self._action
+        raise _told(error, action=action, url=self._url) from None
 
 
 @contextlib.contextmanager

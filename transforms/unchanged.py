@@ -24,7 +24,6 @@ from typing import Any, NoReturn, Protocol
 from ..schemas.blocks import FileRange, SourceFile
 from ..schemas.errors import SourceChangedError
 from .stamps import modified_ns, stamp_of, times_in
-from .storage_failures import redact
 
 _COARSE_NS = 2_000_000_000
 """Of the coarsest clock that file systems stamp files by (FAT: 2 s)."""
@@ -173,7 +172,7 @@ class SourceProof:
 
     def fail(self, path: str) -> NoReturn:
         """Raises the error that a file changed."""
-        self._changed = self._changed or SourceChangedError.of(redact(self._source.place(path)))
+        self._changed = self._changed or SourceChangedError.of(self._source.place(path))
         raise self._changed
 
     def _compare_content(self, file: SourceFile | FileRange) -> None:

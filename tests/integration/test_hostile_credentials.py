@@ -2,14 +2,20 @@
 
 import http.server
 import io
+import json
 import os
+import re
 import subprocess
 import sys
 import threading
+import urllib.parse
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fsspec
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 
 import snapshard as ss
@@ -190,6 +196,161 @@ def test_what_libraries_say_of_a_url() -> None:
         f"user=x password='{PASSWORD} {PASSWORD}'",
     ):
         assert_clean(storage.redact(text))
+
+
+LEFT, RIGHT = "zqxj", "jxqz"
+"""Around each planted secret: neither may be left of it."""
+SECRETS = st.text(
+    st.sampled_from("aZ9_-.~!*'\"()[]{}<>;:@&=+$,/?#% |\\^`é\u4e2d"), min_size=1, max_size=8
+).map(lambda text: f"{LEFT}{text}{RIGHT}")
+# What ends a query's value, or begins it anew, is not part of it; none of it may be shown either.
+HOSTS = ("host", "host:8080", "127.0.0.1", "[::1]:80")
+CHAINS = ("", "simplecache::", "zip://*.csv::", "filecache::zip://a/*::")
+SAYINGS: tuple[Callable[[str], str], ...] = (
+    str,
+    repr,
+    json.dumps,
+    urllib.parse.quote,
+    urllib.parse.quote_plus,
+    lambda text: urllib.parse.quote(text, safe=""),
+    lambda text: urllib.parse.quote(urllib.parse.quote(text)),
+    lambda text: urllib.parse.unquote(text),
+    lambda text: json.dumps(repr(text)),
+)
+
+
+def assert_nothing_left(shown: str, *, of: str) -> None:
+    assert LEFT not in shown, (shown, of)
+    assert RIGHT not in shown, (shown, of)
+
+
+@st.composite
+def planted_urls(draw: st.DrawFn) -> tuple[str, list[str]]:
+    """A URL that holds secrets wherever one may stand, and these."""
+    secrets: list[str] = []
+
+    def secret() -> str:
+        secrets.append(draw(SECRETS))
+        if draw(st.booleans()):
+            return urllib.parse.quote(secrets[-1], safe="")
+        # What stands before "=" is a parameter's name, which is shown.
+        return secrets[-1].replace("=", "%3D")
+
+    chain, host = draw(st.sampled_from(CHAINS)), draw(st.sampled_from(HOSTS))
+    user = draw(st.sampled_from(["", "u:{}@", "u:12/{}@", ":{}@", "{}@", "{}:x@"]))
+    query = draw(st.sampled_from(["", "?{}", "?sig={}", "?auth=u:{}", "?a=1&{}", "?a={}&b={}"]))
+    fragment = draw(st.sampled_from(["", "#{}", "#token={}"]))
+    scheme = draw(st.sampled_from(["https", "http", "postgresql", "unknown"]))
+    if user in ("{}@", "{}:x@"):
+        # Without a colon before it nothing says that what ends a host is part of a name.
+        secrets.append(draw(SECRETS))
+        user = user.replace("{}", urllib.parse.quote(secrets[-1], safe=""))
+    parts = [re.sub(r"\{\}", lambda _: secret(), part) for part in (user, query, fragment)]
+    if user == "u:12/{}@":
+        # With a "?" it is a valid URL of another host, whose query holds an "@".
+        parts[0] = parts[0].replace("?", "%3F").replace("#", "%23")
+    return f"{chain}{scheme}://{parts[0]}{host}/folder/a.csv{parts[1]}{parts[2]}", secrets
+
+
+@hypothesis.given(planted_urls())
+@hypothesis.settings(max_examples=200, deadline=None)
+def test_no_secret_of_a_url_is_shown(planted: tuple[str, list[str]]) -> None:
+    url, secrets = planted
+    shown = storage.redact(url)
+    assert_nothing_left(shown, of=url)
+    assert storage.redact(shown) == shown
+    for saying in SAYINGS:
+        said = f"Cannot open {saying(url)}, 403, url={saying(url)}"
+        assert_nothing_left(storage.redact_repeated(said, url), of=said)
+        for secret in secrets:
+            said = f"no such user {saying(secret)}: denied ({saying(secret)!r})"
+            assert_nothing_left(storage.redact_repeated(said, url), of=said)
+
+
+@hypothesis.given(SECRETS)
+@hypothesis.settings(max_examples=100, deadline=None)
+def test_no_secret_that_a_name_announces_is_shown(secret: str) -> None:
+    word = re.sub(r"[\s;&,'\"\\]", "", secret)
+    for text in (
+        f"password: {word}",
+        f"PGPASSWORD={word} psql",
+        f"Authorization: Bearer {word}",
+        f"authorization='Basic {word}'",
+        f"Bearer {word}, and more",
+        json.dumps({"client_secret": word, "api_key": secret}),
+        repr({"sas_token": secret, "AccountKey": word}),
+        f"--password={word}",
+        f"conninfo host=db password='{word} {word}' user=x",
+    ):
+        assert_nothing_left(storage.redact(text), of=text)
+        assert_nothing_left(storage.redact_repeated(text, "https://host/a"), of=text)
+
+
+@pytest.mark.parametrize("name", ["PGPASSWORD", "AWS_SECRET_ACCESS_KEY", "SOME_API_TOKEN"])
+def test_secrets_of_the_environment_are_not_repeated(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, f"{LEFT}/{RIGHT}")
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"key": f"{LEFT}keys", "secret": f"word{RIGHT}"})
+    said = f"no {LEFT}/{RIGHT}, no {LEFT}%2F{RIGHT}, neither {LEFT}keys nor word{RIGHT}"
+    assert storage.redact_repeated(said, "s3://b/a") == "no ***, no ***, neither *** nor ***"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://host/a.csv?auth=user:X", "https://host/a.csv?auth=***"),
+        ("https://host/a.csv?sig=a'X&v=1", "https://host/a.csv?sig=***&v=***"),
+        ("https://host/a.csv?X", "https://host/a.csv?***"),
+        ("https://host/a.csv?c2VjcmV0==", "https://host/a.csv?***"),
+        ("https://host/a.csv#X", "https://host/a.csv#***"),
+        ("postgresql://u:12/X@host/db", "postgresql://***@host/db"),
+        ("https://u:p/X@host/a", "https://***@host/a"),
+        ("https://host:8080/a", "https://host:8080/a"),
+        ("s3://bucket/part-?/k=v/#1.csv", "s3://bucket/part-?/k=v/#1.csv"),
+        ("abfs://c@a.dfs.core.windows.net/t?sig=X", "abfs://***@a.dfs.core.windows.net/t?sig=***"),
+        ("file:///data/a?b=c#d", "file:///data/a?b=c#d"),
+    ],
+)
+def test_what_is_kept(url: str, shown: str) -> None:
+    assert storage.redact(url) == shown
+    assert storage.redact(f"Cannot read '{url}', twice") == f"Cannot read '{shown}', twice"
+
+
+HOSTILE_QUERIES = (
+    f"?auth=user:{LEFT}{RIGHT}",
+    f"?sig={LEFT}'{RIGHT}",
+    f"?{LEFT}{RIGHT}",
+    f"?a=1#{LEFT}{RIGHT}",
+    f"#{LEFT}{RIGHT}",
+)
+
+
+@pytest.mark.parametrize("query", HOSTILE_QUERIES)
+@pytest.mark.parametrize("name", ["t.csv", "bad.csv", "403.csv", "cut.csv"])
+@pytest.mark.slow  # builds
+def test_no_secret_reaches_a_file_or_a_message(
+    server: str,
+    name: str,
+    query: str,
+    tmp_path: Path,
+    call: Callable[..., tuple[int, str]],
+) -> None:
+    url = f"http://{server}/{name}{query}"
+    out = tmp_path / "out"
+    texts = [call(command, url)[1] for command in ("plan", "init")]
+    texts += [call("build", url, "--out", out)[1] for _ in range(2)]
+    if name == "t.csv":
+        texts.append(call("verify", out / "t")[1])
+    if name in ("t.csv", "bad.csv"):
+        texts.append(call("rejects", out / name.removesuffix(".csv"))[1])
+    for text in texts:
+        assert_nothing_left(text, of=url)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes() + str(path).encode()
+            assert LEFT.encode() not in content, path
+            assert RIGHT.encode() not in content, path
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from snapshard.pipelines import reader_timing_template as timing
 from snapshard.pipelines import reader_tools_template as tools
 from snapshard.pipelines import startup_noise
 from snapshard.pipelines.emit_tools import emit_tools
-from snapshard.schemas.features import ClassLabel, Features, Image, Scalar
+from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Text
 from snapshard.schemas.manifest import json_checksum
 
 NUMBERS: Features = {"label": ClassLabel(names=("even", "odd")), "id": Scalar(dtype="int64")}
@@ -533,6 +533,20 @@ def listening_on(pid: int) -> dict[int, str]:
                         ports[port] = socket.if_indextoname(device) if device else ""
                     answer = answer[(length + 3) & ~3 :]
     return ports
+
+
+def test_show_escapes_what_names_hide(run: Run, tmp_path: Path, write_snapshot: Any) -> None:
+    names = ("a\nforged line", "b\u200b\U000e0041")
+    features: Features = {"label": ClassLabel(names=names), "te\u00adxt\n": Text()}
+    records = [{"label": i % 2, "te\u00adxt\n": "v\u2060\n".encode()} for i in range(4)]
+    write_snapshot(tmp_path, features, {"train": [records]})
+    code, printed, _ = run(tmp_path, "show")
+    assert code == 0
+    assert "0 = a\\nforged line" in printed
+    assert "1 = b\\u200b\\U000e0041" in printed
+    assert "te\\xadxt\\n" in printed
+    assert not {"\u200b", "\u2060", "\u00ad"} & set(printed)
+    assert not [line for line in printed.splitlines() if line.startswith("forged")]
 
 
 class TestServe:

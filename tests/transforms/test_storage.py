@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from snapshard.schemas.errors import RecipeError, SnapshardError, StorageError
-from snapshard.transforms import storage, storage_failures, storage_local
+from snapshard.transforms import redaction, storage, storage_failures, storage_local
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -462,7 +462,7 @@ def test_errors_on_purpose_pass_unchanged() -> None:
 
 
 def test_doctests() -> None:
-    assert [doctest.testmod(module).failed for module in (storage, storage_failures)] == [0, 0]
+    assert [doctest.testmod(module).failed for module in (storage, redaction)] == [0, 0]
 
 
 _HOLDER = """

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from ...schemas.errors import RecipeError
 from ...schemas.recipe import Source
 from .. import storage
 from ..opened_source import open_source
+from ..redaction import passwords_in
 from .extracted import ExtractedTable
 from .sql_postgres import extract_postgres
 from .sql_sqlite import BESIDE, extract_sqlite
@@ -90,7 +90,7 @@ class Sql:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Passwords that the uri holds as it is written."""
-        return tuple(s for s in _passwords(self.uri) if not _VARIABLE.fullmatch(s))
+        return tuple(s for s in passwords_in(self.uri) if not _VARIABLE.fullmatch(s))
 
     def extract(self, folder: str, *, base: str) -> Source:
         """Runs the query, and copies its rows into files of the folder.
@@ -109,8 +109,7 @@ class Sql:
         query = self.query.strip().rstrip(";").rstrip()
         scheme = _SCHEME.match(uri)
         if scheme and scheme[1] in _POSTGRES:
-            secrets = (uri, *_passwords(uri))
-            rows = extract_postgres(uri, query, key=self.key, folder=folder, secrets=secrets)
+            rows = extract_postgres(uri, query, key=self.key, folder=folder)
         else:
             with _database(uri, base=base, near=folder.rpartition("/")[0] or ".") as (path, shown):
                 rows = extract_sqlite(
@@ -163,14 +162,3 @@ def _database(uri: str, *, base: str, near: str) -> Iterator[tuple[str, str]]:
                 for chunk in opened.chunks(opened.single + suffix, chunk_bytes=_CHUNK_BYTES):
                     file.write(chunk)
         yield path, opened.shown
-
-
-def _passwords(uri: str) -> list[str]:
-    """Passwords in an address, as written and as they are."""
-    try:
-        parts = urllib.parse.urlsplit(uri.rpartition("::")[2])
-    except ValueError:
-        return []
-    found = [parts.password, *urllib.parse.parse_qs(parts.query).get("password", [])]
-    written = [secret for secret in found if secret]
-    return list(dict.fromkeys([*written, *map(urllib.parse.unquote, written)]))

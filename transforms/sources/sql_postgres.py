@@ -32,9 +32,7 @@ _INTEGERS = (pa.int16(), pa.int32(), pa.int64())
 _RUN = "the query cannot be run"
 
 
-def extract_postgres(
-    uri: str, query: str, *, key: str | None, folder: str, secrets: Sequence[str]
-) -> ExtractedRows:
+def extract_postgres(uri: str, query: str, *, key: str | None, folder: str) -> ExtractedRows:
     """Runs a query, and copies its rows into files.
 
     Args:
@@ -42,14 +40,13 @@ def extract_postgres(
         query: One SELECT.
         key: The column of keys; None for rows as the query orders them.
         folder: Where the files go.
-        secrets: What no message may hold.
 
     Raises:
         RecipeError: if the query cannot be run.
         DataError: if there are no rows, or keys are missing or not unique.
         StorageError: if the database cannot be reached or read.
     """
-    reading = _Reading(uri, secrets)
+    reading = _Reading(uri)
     with reading.connection() as database:
         (snapshot,) = reading.fetch(database, "SELECT pg_export_snapshot()")
         schema = reading.schema(database, f"SELECT * FROM ({query}\n) AS q LIMIT 0")
@@ -83,10 +80,9 @@ def extract_postgres(
 class _Reading:
     """Connections to one database."""
 
-    def __init__(self, uri: str, secrets: Sequence[str]) -> None:
+    def __init__(self, uri: str) -> None:
         self._driver = import_driver("postgresql")
         self._uri = uri
-        self._secrets = secrets
 
     @contextlib.contextmanager
     def connection(self, snapshot: str = "") -> Iterator[Any]:
@@ -125,7 +121,7 @@ class _Reading:
             cursor.execute(text)
 
     def _failing(self, what: str) -> contextlib.AbstractContextManager[None]:
-        return failing(what, secrets=self._secrets)
+        return failing(what, url=self._uri)
 
 
 def _ranges(low: int, high: int, step: int) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...schemas.errors import DataError, RecipeError, StorageError
-from ..storage import redact
+from ..storage import redact_repeated
 from .extracted import extract_batches, with_positions
 
 RANGE_ROWS = 1 << 17
@@ -34,12 +34,12 @@ class ExtractedRows:
 
 
 @contextlib.contextmanager
-def failing(what: str, *, secrets: Sequence[str] = ()) -> Iterator[None]:
+def failing(what: str, *, url: str = "") -> Iterator[None]:
     """Turns what a database says into an error of ours, in its own words.
 
     Args:
         what: What cannot be done, as in "Sql: <what>: …".
-        secrets: What must not be shown.
+        url: The address, whose credentials must not be shown.
 
     Raises:
         RecipeError: if the query is at fault.
@@ -50,14 +50,14 @@ def failing(what: str, *, secrets: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except adbc.Error as error:
-        words = _words(error, secrets)
+        words = _words(error, url)
         state = error.sqlstate or ""
         mistaken = isinstance(error, adbc.ProgrammingError) and not state
         if mistaken or state.startswith(_QUERYS_FAULT):
             raise RecipeError(f"Sql: {what}: {words}. Mend query= or uri=.") from None
         raise StorageError(f"Sql: {what}: {words}.") from None
     except (pa.ArrowException, OSError) as error:
-        raise StorageError(f"Sql: {what}: {_words(error, secrets)}.") from None
+        raise StorageError(f"Sql: {what}: {_words(error, url)}.") from None
 
 
 def import_driver(name: str) -> Any:
@@ -175,10 +175,8 @@ def _cut(batches: Iterable[pa.RecordBatch], step: int) -> Iterator[tuple[int, pa
             yield int(ranges[start]), batch.slice(start, stop - start)
 
 
-def _words(error: BaseException, secrets: Sequence[str]) -> str:
+def _words(error: BaseException, url: str) -> str:
     text = str(error)
     text = text.partition("\nquery:")[0].partition(". Vendor code")[0]
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    text = " ".join(redact(text).split())
+    text = " ".join(redact_repeated(text, url).split())
     return text.rstrip(" .") or type(error).__name__

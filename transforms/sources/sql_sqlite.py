@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...schemas.errors import DataError, RecipeError
-from ..storage_failures import redact
+from ..redaction import redact
 from .extracted import PROBLEM, extract_batches, numbered_rows, plain_schema
 from .sql_rows import (
     ExtractedRows,
