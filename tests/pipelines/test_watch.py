@@ -25,6 +25,9 @@ class Recorded:
     def advance(self, step: str, *, done: int) -> None:
         self.told.append(done)
 
+    def warn(self, message: str) -> None:
+        self.told.append(("warn", message))
+
     def finish(self, step: str, *, reused: bool, note: str = "") -> None:
         raise AssertionError("the step's own business")
 
