@@ -12,6 +12,7 @@ import os
 import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import fsspec
 from fsspec.registry import known_implementations
@@ -160,7 +161,7 @@ def _take_apart(url: str) -> _Parts:
     tail = rest[len(path) + 1 :]
     values += filter(None, (query, tail, *re.split("[#&]", tail)))
     # "user:password" and "token=…" may be repeated in part.
-    passwords += [v for value in values for v in re.split("[:=]", value, maxsplit=1)[1:] if v]
+    values += [part for value in values for part in re.split("[:=]", value, maxsplit=1)[1:]]
     return _Parts(
         f"{scheme}://{f'{_HIDDEN}@' if user else ''}{path}"
         + ("?" + "&".join(shown) if query else "")
@@ -179,7 +180,7 @@ def _cut_user(rest: str) -> tuple[str, str]:
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     at = authority.rfind("@")
     _, colon, port = authority.rpartition(":")
-    if at < 0 and colon and not authority.endswith("]"):
+    if at < 0 and colon and not re.fullmatch(r"\[[^]]*\]", authority):
         begin = 0 if port.isdecimal() else max(0, rest.find("@"))
         end = re.compile("[?#]|$").search(rest, begin)
         at = rest.rfind("@", 0, None if end is None else end.start())
@@ -199,10 +200,10 @@ def _cut_query(scheme: str, rest: str) -> tuple[str, str, str]:
 
 def _configured() -> set[str]:
     """Secrets of the environment and of fsspec's configuration, by their names."""
-    return set(_named({**os.environ, **fsspec.config.conf}))
+    return {*_named(os.environ), *_named(fsspec.config.conf)}
 
 
-def _named(options: Mapping[object, object], above: str = "") -> Iterator[str]:
+def _named(options: Mapping[Any, Any], above: str = "") -> Iterator[str]:
     for key, value in options.items():
         name = str(key)
         if isinstance(value, Mapping):
