@@ -250,6 +250,7 @@ def test_postgres_comes_back_equal(lab: Any, tmp_path: Path, table: str) -> None
             "ids": (i, i + 1),
             "feeling": ("happy", "sad").index(("sad", "happy")[i % 2]),
             "maybe": 0 if i % 4 == 1 else i,
+            "maybe_present": i % 4 != 1,
         }
         for i in range(NUM)
     }

@@ -57,6 +57,7 @@ def test_pandas_comes_back_equal(lab: Any, tmp_path: Path) -> None:
             "s": f"é{i}".encode(),
             "kind": (0, 2)[i % 2],
             "maybe": 0 if i % 4 == 1 else i,
+            "maybe_present": i % 4 != 1,
             "yes": i % 3 == 0,
             "at": round(data["at"].iloc[i].timestamp()) * 10**6,
             "zoned": round(data["zoned"].iloc[i].timestamp()) * 10**6,
