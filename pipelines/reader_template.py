@@ -236,8 +236,8 @@ def preprocess(root: str | os.PathLike[str] | None = None) -> Any:
         signature = tf.saved_model.load(f"{_folder(root)}/serving").signatures["serving_default"]
     except (RuntimeError, OSError, tf.errors.OpError) as error:  # no such operation, or folder
         raise ValueError(f"TensorFlow {tf.__version__} cannot load the model: {error}") from None
-    specs = signature.structured_input_signature[1].values()
-    none = {one.name: tf.zeros([0, *(n or 0 for n in one.shape[1:])], one.dtype) for one in specs}
+    specs = signature.structured_input_signature[1].items()
+    none = {name: tf.zeros([0, *(n or 0 for n in x.shape[1:])], x.dtype) for name, x in specs}
     return lambda **inputs: signature(**none | inputs)
 
 

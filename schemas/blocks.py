@@ -78,10 +78,11 @@ class Block:
 
     def describe(self) -> str:
         """The block as a message names it."""
-        first = self.ranges[0]
-        if len(self.ranges) > 1:
-            return f"{len(self.ranges):,} files from {first.path} to {self.ranges[-1].path}"
-        return f"{first.path}, bytes {first.start:,} to {first.stop:,}"
+        if len(self.ranges) != 1:
+            ends = [part.path for part in self.ranges[:: max(1, len(self.ranges) - 1)]]
+            return f"{len(self.ranges):,} files{' from ' * bool(ends)}{' to '.join(ends)}"
+        (part,) = self.ranges
+        return f"{part.path}, bytes {part.start:,} to {part.stop:,}"
 
     def to_line(self) -> bytes:
         """The block as one line of ASCII JSON; :meth:`from_line` is its dual."""

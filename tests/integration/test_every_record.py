@@ -85,7 +85,10 @@ def assert_all_rows(lab: Any, snapshot: ss.Snapshot, table: Path) -> None:
     assert snapshot.manifest.num_rejects == 0
     features = snapshot.manifest.features
     for record_id, _, values in held.rows():
-        assert set(values) == set(rows[record_id])
+        masks = {name for name in values if name.endswith("_present")}
+        assert set(values) - masks == set(rows[record_id])
+        for mask in masks:
+            assert values[mask] == (rows[record_id][mask.removesuffix("_present")] != "")
         for name, cell in rows[record_id].items():
             assert_equal_cell(values[name], cell, features[name])
 

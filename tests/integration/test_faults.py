@@ -296,5 +296,6 @@ def test_each_fault_is_told_with_its_cure(tmp_path: Path, kind: str) -> None:
     ):
         storage.put_bytes(str(tmp_path / "a"), b"")
     assert re.fullmatch(rf"Cannot write {tmp_path}/a: [^.]+\. [A-Z].*\.", str(raised.value))
-    assert raised.value.exit_code == 1
+    # Another try does not change who may write there.
+    assert raised.value.exit_code == (2 if kind in ("EACCES", "EROFS") else 1)
     assert list(tmp_path.iterdir()) == []

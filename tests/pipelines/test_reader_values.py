@@ -477,7 +477,9 @@ class TestMasks:
             {"augment_batch": lambda batch, seeds: batch},
             {"augment": lambda example, seed: example},
         ],
-        ids=lambda options: ",".join(options) or "none",
+        ids=lambda options: ",".join(
+            f"{name}={value}" if isinstance(value, str) else name for name, value in options.items()
+        ),
     )
     def test_they_come_with_every_option(
         self, reader: types.ModuleType, options: dict[str, Any]
