@@ -89,6 +89,7 @@ class TestNothingChanged:
             "fingerprint": sign_digits.manifest.fingerprint,
             "cached": True,
             "num_filtered": 0,
+            "num_missing": {},
             "num_rejects": 0,
             "shared_contents": {},
             "splits": {
