@@ -294,12 +294,12 @@ def test_a_disk_that_turns_read_only(
         out=disk / "out",
         scratch=tmp_path,
     )
-    assert_told(ended)
+    assert_told(ended, code=2)
     assert "the filesystem is read-only. Choose another place" in ended.error
     assert look(disk / "out" / "table") == {}
     # Nor does a build begin there.
     ended = run(project / "recipe.py", disk / "out")
-    assert_told(ended)
+    assert_told(ended, code=2)
     subprocess.run([part.format("rw") for part in remount], check=True)
     go_on(disk / "out")
 
@@ -380,7 +380,7 @@ def test_permission_lost_midway(
         scratch=tmp_path,
         prefix=nobody,
     )
-    assert_told(ended)
+    assert_told(ended, code=2)
     assert "permission denied. Check who may read and write it" in ended.error
     assert look(out / "table") == {}
     for folder in (out, *(path for path in out.rglob("*") if path.is_dir())):
@@ -395,7 +395,7 @@ def test_an_output_that_may_not_be_written(
     for parent in (tmp_path, *tmp_path.parents[:2]):
         parent.chmod(0o755)
     ended = run(project / "recipe.py", tmp_path / "out", prefix=nobody)
-    assert_told(ended)
+    assert_told(ended, code=2)
     assert "permission denied" in ended.error
     assert not (tmp_path / "out").exists()
     # What lies there is found by who may only read it.
