@@ -28,7 +28,7 @@ from ..transforms.activity import reading, working_on
 from ..transforms.blocks import BLOCK_BYTES, group_blocks
 from ..transforms.local_files import NO_PERMISSION
 from ..transforms.opened_source import OpenedSource
-from ..transforms.sealed import put_named
+from ..transforms.sealed import put_sealed, read_sealed
 from ..transforms.unchanged import settled_ns
 from .limits import lowest_files
 from .memo import GRANULARITY_NS, Known, read_memo
@@ -40,6 +40,7 @@ STEP = "inventory"
 
 _BATCH_BYTES = 16 * 2**20
 _BATCH_FILES = 256
+_DESCRIPTORS = "blocks-1"
 _DESCRIPTOR_BLOCKS = 1_000
 _DESCRIPTOR_RANGES = 50_000
 
@@ -164,7 +165,10 @@ def count_unused_rows(inventory: Inventory, source: Source, opened: OpenedSource
 
 
 def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[str]:
-    """Writes blocks to descriptor files, unless they lie there whole: JSON Lines, named by content.
+    """Writes blocks to descriptor files, unless they are there: JSON Lines, sealed.
+
+    They are named by their blocks, and so by the content of the source's files. Stamps in them are
+    those of the last build.
 
     Returns:
         The files' URLs, in the order of the blocks: about 1,000 blocks each.
@@ -174,9 +178,11 @@ def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[
     """
     urls = []
     for group in _descriptor_groups(blocks):
+        ids = "\n".join(block.block_id for block in group)
+        url = workspace.blocks(hashlib.sha256(ids.encode()).hexdigest()[:32])
         content = b"".join(block.to_line() + b"\n" for block in group)
-        url = workspace.blocks(_descriptors_digest(content))
-        put_named(url, content)
+        if read_sealed(url, what=_DESCRIPTORS) != content:
+            put_sealed(url, content, what=_DESCRIPTORS)
         urls.append(url)
     return urls
 
@@ -188,17 +194,15 @@ def read_descriptors(url: str) -> list[bytes]:
     ten thousand objects to pickle.
 
     Raises:
-        DamagedWorkError: if it is not what was written.
+        DamagedWorkError: if it is missing, or not what was written.
         StorageError: if it cannot be read.
     """
-    content = storage.read_bytes(url)
-    if _descriptors_digest(content) not in url:
-        raise DamagedWorkError(f"{storage.redact(url)} is damaged. Start the build again.")
+    content = read_sealed(url, what=_DESCRIPTORS)
+    if content is None:
+        raise DamagedWorkError(
+            f"{storage.redact(url)} is missing or damaged. Run the same command again."
+        )
     return content.splitlines()
-
-
-def _descriptors_digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _descriptor_groups(blocks: Sequence[WorkUnit]) -> Iterator[list[WorkUnit]]:

@@ -24,7 +24,7 @@ import snapshard as ss
 
 def read(file):
     text = file.read().decode()
-    if "service" in text and not os.path.exists({flag!r}):
+    if "service" in text and "SERVICE" not in os.environ:  # which no fingerprint covers
         raise ConnectionError("the service is down")
     for line in text.splitlines():
         yield {{"x": int(line.split()[0])}}
@@ -104,7 +104,6 @@ class Rows:
 
     def __init__(self, folder: Path, call: Call) -> None:
         self.folder, self.call = folder, call
-        self.flag = folder / "flag"
         self.out = folder / "out"
         (folder / "data").mkdir()
         for number in range(30):
@@ -115,7 +114,7 @@ class Rows:
         self.write(2)
 
     def write(self, max_rejects: Any) -> None:
-        text = ROWS.format(flag=str(self.flag), max_rejects=max_rejects)
+        text = ROWS.format(max_rejects=max_rejects)
         (self.folder / "recipe.py").write_text(text)
 
     def build(self, *options: str, out: Path | None = None) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def listed(snapshot: Path | str) -> dict[str, dict[str, Any]]:
 @pytest.mark.slow  # builds six times
 @pytest.mark.usefixtures("many_blocks")
 def test_a_retry_redoes_the_blocks_with_rejects_and_reuses_the_others(
-    rows: Rows, call: Call
+    rows: Rows, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = rows.build()
     total = first["facts"]["blocks"]["total"]
@@ -169,7 +168,7 @@ def test_a_retry_redoes_the_blocks_with_rejects_and_reuses_the_others(
     before = hashes(rows.out / "rows" / first["fingerprint"])
     assert rows.build("--retry-rejects")["cached"]
     assert rows.latest() == first["fingerprint"]
-    rows.flag.touch()
+    monkeypatch.setenv("SERVICE", "1")
     assert rows.build()["path"] == first["path"]
     second = rows.build("--retry-rejects")
     assert not second["cached"]
@@ -190,7 +189,7 @@ def test_a_retry_redoes_the_blocks_with_rejects_and_reuses_the_others(
         if name not in named and not name.startswith("reader"):
             assert same[name] == one, name
     # Later builds know it, also with the service gone, and after the garbage is collected.
-    rows.flag.unlink()
+    monkeypatch.delenv("SERVICE")
     for options in ((), ("--retry-rejects",)):
         again = rows.build(*options)
         assert (again["cached"], again["path"]) == (True, second["path"])
@@ -211,7 +210,7 @@ def test_a_retry_that_is_killed_alters_nothing_and_goes_on(
 ) -> None:
     first = rows.build()
     before = hashes(first["path"])
-    rows.flag.touch()
+    monkeypatch.setenv("SERVICE", "1")
     where = preparing if name == "retry_stage" else build_steps
     real = getattr(where, name)
 
@@ -239,7 +238,9 @@ def test_a_retry_that_is_killed_alters_nothing_and_goes_on(
 
 @pytest.mark.slow  # builds five times
 @pytest.mark.usefixtures("many_blocks")
-def test_a_refused_build_shows_its_rejects_and_goes_on_when_retried(rows: Rows, call: Call) -> None:
+def test_a_refused_build_shows_its_rejects_and_goes_on_when_retried(
+    rows: Rows, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows.write({"read": 1, "total": 10})
     said = rows.refuse()
     work = rows.out / "rows" / ".work"
@@ -260,7 +261,7 @@ def test_a_refused_build_shows_its_rejects_and_goes_on_when_retried(rows: Rows, 
         "40 service\n41\n",
         "210 service\n211\n",
     ]
-    rows.flag.touch()
+    monkeypatch.setenv("SERVICE", "1")
     rows.refuse()
     built = rows.build("--retry-rejects")
     assert built["num_rejects"] == 0
