@@ -194,14 +194,13 @@ def read_descriptors(url: str) -> list[bytes]:
     ten thousand objects to pickle.
 
     Raises:
-        DamagedWorkError: if it is missing, or not what was written.
+        DamagedWorkError: if it is not what was written.
         StorageError: if it cannot be read.
     """
     content = read_sealed(url, what=_DESCRIPTORS)
     if content is None:
-        raise DamagedWorkError(
-            f"{storage.redact(url)} is missing or damaged. Run the same command again."
-        )
+        storage.read_bytes(url)  # says why, if it is missing
+        raise DamagedWorkError(f"{storage.redact(url)} is damaged. Run the same command again.")
     return content.splitlines()
 
 

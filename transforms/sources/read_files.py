@@ -54,12 +54,12 @@ def _read_verified(opened: OpenSource, parts: Sequence[FileRange]) -> Contents:
 
 
 def _verify(opened: OpenSource, part: FileRange, data: bytes | Exception | None) -> bytes:
-    cause: Exception | None = None
     if not isinstance(data, bytes):
-        cause = data
-    elif part.problem or hashlib.sha256(data).hexdigest() == part.sha256:
+        with storage.failing_as_storage_error("read", opened.full_path(part.path)):
+            raise data or StorageError("not read")
+    if part.problem or hashlib.sha256(data).hexdigest() == part.sha256:
         return data
-    raise SourceChangedError.of(storage.redact(opened.full_path(part.path))) from cause
+    raise SourceChangedError.of(storage.redact(opened.full_path(part.path)))
 
 
 def read_files(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from snapshard.schemas.blocks import FileRange
-from snapshard.schemas.errors import StorageError
+from snapshard.schemas.errors import MissingFileError, StorageError
 from snapshard.transforms import storage
 from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources.read_files import read_ahead
@@ -59,5 +59,5 @@ def test_a_longer_or_missing_file_fails(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="changed while the build read it"):
         list(read_ahead(opened, chunks))
     (tmp_path / "1").unlink()
-    with pytest.raises(StorageError, match="changed while the build read it"):
+    with pytest.raises(MissingFileError, match="it does not exist"):
         list(read_ahead(opened, chunks))
