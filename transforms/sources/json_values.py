@@ -20,8 +20,9 @@ import pyarrow as pa
 
 _SHOWN_CHARS = 60
 _DUPLICATE = "duplicate key"
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")
-"""Bytes that are not UTF-8, as lone surrogates."""
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")
+"""Lone surrogates: bytes that are not UTF-8, or escapes such as ``\\ud800``."""
+_MAY_ESCAPE = (b"\\ud", b"\\uD")
 
 
 class UnfitError(Exception):
@@ -47,7 +48,9 @@ def parse_line(line: bytes) -> dict[str, Any]:
     """
     try:
         try:
-            found = _DECODER.decode(line.decode())
+            text = line.decode()
+            escaped = any(escape in line for escape in _MAY_ESCAPE)
+            found = (_STRICT_KEYS_DECODER if escaped else _DECODER).decode(text)
         except UnicodeDecodeError:
             found = _STRICT_KEYS_DECODER.decode(line.decode("utf-8", "surrogateescape"))
     except RecursionError:
