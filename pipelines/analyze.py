@@ -260,7 +260,7 @@ def _analyze_here(task: AnalysisTask) -> GraphOutputs:
         batch_rows=BATCH_ROWS,
         folder=_FOLDER,
     )
-    refuse_undeclared([recipe.preprocessing_fn], held.paths)
+    refuse_undeclared([recipe.preprocessing_fn], held.paths, folder=recipe.folder)
     held.check()
     return outputs
 

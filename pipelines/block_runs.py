@@ -149,7 +149,7 @@ class RunMaker:
             dropped.add(payloads.complete(rejects, batch))
             dropped.num_filtered += prepared.num_filtered
         # Before the run is put in place: what is in it must be what its name says.
-        refuse_undeclared(self._functions, self._held.paths)
+        refuse_undeclared(self._functions, self._held.paths, folder=self._config.folder)
         self._held.check()
 
 

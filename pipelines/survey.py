@@ -122,7 +122,7 @@ def survey(
     findings = Findings(workspace.findings, shaped_by)
     remembering = findings.opened(opened).proving(inventory.selected)
     features = resolve_features(recipe, files=inventory.selected, opened=remembering)
-    refuse_undeclared(functions_in(recipe), held.paths)
+    refuse_undeclared(functions_in(recipe), held.paths, folder=recipe.folder)
     held.check()
     if remembering.proof is not None:
         remembering.proof.check()

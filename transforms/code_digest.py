@@ -184,7 +184,8 @@ class CodeWalk:
         if isinstance(value, property):
             accessors = (value.fget, value.fset, value.fdel)
             return ["property", *(self._refer(accessor, where) for accessor in accessors)]
-        if isinstance(value, typing.TypeVar) or type(value).__module__ in ("typing", "types"):
+        of_typing = type(value).__module__ in ("typing", "types") and is_named(type(value))
+        if isinstance(value, typing.TypeVar) or of_typing:
             if isinstance(value, Iterable) and not hasattr(value, "__origin__"):
                 return self._opaque(value, where)
             return ["type", repr(value)]
@@ -405,6 +406,18 @@ class CodeWalk:
             record["closures"] = [
                 [name, self._closure(method, f"{cls.__qualname__}.{name}")]
                 for name, method in sorted(methods.items())
+            ]
+            # Defaults are made where the class is loaded: its source does not say what they are.
+            record["defaults"] = [
+                [
+                    name,
+                    *(
+                        self._refer(part, f"a default of {cls.__qualname__}.{name}")
+                        for part in made
+                    ),
+                ]
+                for name, method in sorted(methods.items())
+                if any(made := (method.__defaults__, method.__kwdefaults__))
             ]
         record["attributes"] = [
             [name, self._refer(vars(cls)[name], f"{cls.__qualname__}.{name}")]

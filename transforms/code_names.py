@@ -34,9 +34,16 @@ _BUILT_IN: tuple[Any, ...] = (dict, list, tuple, set, frozenset, bytes, float, s
 _POINTER = struct.calcsize("P")
 
 
+_MADE_BY_PYTHON = 1 << 9
+"""The flag of classes that code in Python defines (Py_TPFLAGS_HEAPTYPE)."""
+
+
 def is_users_class(cls: type) -> bool:
     """Whether a class is the user's own."""
     module = sys.modules.get(cls.__module__)
+    if cls.__module__ == "types":
+        # ``dataclasses.make_dataclass`` and ``types.new_class`` give their own module's name.
+        return bool(cls.__flags__ & _MADE_BY_PYTHON) and not is_named(cls)
     return is_user_module(module) or (
         module is None and any(is_users_function(f) for f in own_functions(cls).values())
     )

@@ -7,10 +7,12 @@ variables; operations of TensorFlow that read files are found in the traced grap
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import sysconfig
 import threading
+import urllib.parse
 import weakref
 from collections.abc import Collection, Iterable
 from types import FrameType, TracebackType
@@ -111,12 +113,15 @@ def note_unseen(function: Any, what: str) -> None:
     _reads_of(function).unseen = what
 
 
-def refuse_undeclared(functions: Iterable[Any], declared: Collection[str]) -> None:
+def refuse_undeclared(
+    functions: Iterable[Any], declared: Collection[str], *, folder: str = ""
+) -> None:
     """Refuses functions that opened files which the fingerprint does not cover.
 
     Args:
         functions: Those of a recipe.
         declared: Paths, without links, of the files that it covers.
+        folder: The recipe's: messages name files from there.
 
     Raises:
         RecipeError: naming the function and the file.
@@ -139,9 +144,18 @@ def refuse_undeclared(functions: Iterable[Any], declared: Collection[str]) -> No
                 f"{_name(function)} opened {path}, which the fingerprint does not cover: a change "
                 "of that file would go unnoticed, and old results would be taken for new ones. "
                 "Name it, or its folder, in the recipe: "
-                f"ss.Recipe(depends_on=[{os.path.basename(os.path.dirname(path)) + '/'!r}, …]), "
-                "with paths that count from the recipe's folder."
+                f"ss.Recipe(depends_on=[{_named_from(path, folder)!r}, …]). Paths count from the "
+                "recipe's folder."
             )
+
+
+def _named_from(path: str, folder: str) -> str:
+    """How ``depends_on`` names a file's folder; in the recipe's own folder, the file itself."""
+    if not folder:
+        return path
+    relative = os.path.relpath(path, os.path.abspath(folder))
+    above = os.path.dirname(relative)
+    return relative if above in ("", ".", "..") or above.endswith("..") else above + "/"
 
 
 def _name(function: Any) -> str:
@@ -201,7 +215,10 @@ def _note(reads: _Reads, own: str, event: str, args: tuple[Any, ...]) -> None:
     given, flags = args[0], args[2] if event == "open" else 0
     if not isinstance(given, str | bytes | os.PathLike):
         return
-    path = os.path.abspath(os.fsdecode(given))
+    name = os.fsdecode(given)
+    if event == "sqlite3.connect" and name.startswith("file:"):
+        name = urllib.parse.unquote(urllib.parse.urlsplit(name).path)
+    path = _source_of(os.path.abspath(name))
     if event in _SCRATCH:
         reads.note_written(path)
         return
@@ -214,6 +231,17 @@ def _note(reads: _Reads, own: str, event: str, args: tuple[Any, ...]) -> None:
         reads.paths.add(path)
 
 
+def _source_of(path: str) -> str:
+    """The module that bytecode was compiled from; other paths as they are."""
+    if not path.endswith(".pyc"):
+        return path
+    try:
+        source = importlib.util.source_from_cache(path)
+    except ValueError:
+        return path
+    return source if os.path.isfile(source) else path
+
+
 def _is_same(path: str, own: str) -> bool:
     if path == own:
         return True
@@ -224,15 +252,17 @@ def _is_same(path: str, own: str) -> bool:
 
 
 def _is_for_code(path: str, frame: FrameType | None) -> bool:
-    """Whether a file is opened to import a module, or to read the source of one.
+    """Whether a file is opened by an import statement, or to read the source of a module.
 
-    Modules count by what is used of them; what they read while they are imported, by value.
+    Modules count by what is used of them; what they read while they are imported, by value. A
+    module that a function loads from a path (``spec_from_file_location``) is a file that it opens.
     """
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         if module.partition(".")[0] == PACKAGE and not is_user_file(frame.f_code.co_filename):
             return False
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib") and code.co_name == "_find_and_load":
             return True
         if module == "linecache" and path.endswith(".py"):
             return True

@@ -29,6 +29,7 @@ from typing import Any
 
 from ..schemas.fingerprint import canonical_json
 from .local_files import file_digest
+from .user_code import is_user_file
 
 Json = Any
 Refer = Callable[[Any, str], Json]
@@ -119,7 +120,9 @@ class Values:
             return self._text(value)
         if kind in (bytes, bytearray, memoryview):
             return [kind.__name__, hashlib.sha256(value).hexdigest()]
-        if kind in (list, tuple, collections.deque):
+        if kind is collections.deque:
+            return ["deque", value.maxlen, *self._sequence(value, refer, where)]
+        if kind in (list, tuple):
             return [kind.__name__, *self._sequence(value, refer, where)]
         if kind in (set, frozenset):
             return [kind.__name__, self._set(value, refer, where)]
@@ -137,7 +140,11 @@ class Values:
         if kind is re.Pattern:
             return ["pattern", refer(value.pattern, where), value.flags]
         if kind in _BY_REPR or kind in (datetime.datetime,):
-            return [kind.__name__, repr(value)]
+            zone = getattr(value, "tzinfo", None)
+            if zone is None or type(zone) in _BY_REPR:
+                return [kind.__name__, repr(value)]
+            bare = repr(value.replace(tzinfo=None))
+            return [kind.__name__, bare, repr(value.utcoffset()), refer(zone, f"{where}.tzinfo")]
         if isinstance(value, pathlib.PurePath):
             return ["path", self._text(os.fspath(value))]
         if kind is functools.partial:
@@ -216,7 +223,9 @@ def _numpy(value: Any, refer: Refer, where: str) -> Json | None:
     import numpy as np
 
     if isinstance(value, np.dtype):
-        return ["dtype", repr(value.descr) if value.names else value.str]
+        held = refer(dict(value.metadata), f"{where}.metadata") if value.metadata else None
+        shown = ["dtype", repr(value.descr) if value.names else value.str]
+        return [*shown, held] if held else shown
     if isinstance(value, np.ufunc):
         name = str(getattr(value, "__name__", ""))
         if getattr(np, name, None) is not value:
@@ -224,7 +233,8 @@ def _numpy(value: Any, refer: Refer, where: str) -> Json | None:
             raise OpaqueError(where, value)
         return ["ufunc", name]
     if isinstance(value, np.ma.MaskedArray):
-        return ["masked", refer(value.filled(), where), refer(np.ma.getmaskarray(value), where)]
+        parts = (np.ma.getdata(value), np.ma.getmaskarray(value), value.fill_value)
+        return ["masked", *(refer(part, where) for part in parts)]
     if isinstance(value, np.generic | np.ndarray):
         as_array = np.asarray(value)
         shape = [len(as_array.shape), *as_array.shape]
@@ -240,17 +250,25 @@ def _pyarrow(value: Any) -> Json | None:
     import pyarrow as pa
 
     if isinstance(value, pa.DataType | pa.Schema | pa.Field):
-        return [type(value).__name__, str(value)]
+        if isinstance(value, pa.Schema):
+            return ["Schema", _schema_text(value)]
+        as_field = value if isinstance(value, pa.Field) else pa.field("", value)
+        return [type(value).__name__, _schema_text(pa.schema([as_field]))]
     if isinstance(value, pa.Array | pa.ChunkedArray):
         value = pa.table({"": value})
     if isinstance(value, pa.Table | pa.RecordBatch):
         table = pa.table(value).combine_chunks()
         return [
             "table",
-            str(table.schema),
+            _schema_text(table.schema),
             hashlib.sha256(repr(table.to_pydict()).encode()).hexdigest(),
         ]
     return None
+
+
+def _schema_text(schema: Any) -> str:
+    # What str() gives cuts long metadata short.
+    return str(schema.to_string(truncate_metadata=False))
 
 
 def _pandas(value: Any, refer: Refer, where: str) -> Json | None:
@@ -260,17 +278,24 @@ def _pandas(value: Any, refer: Refer, where: str) -> Json | None:
     if name not in ("DataFrame", "Series", "Index"):
         return None
     if name == "Index":
-        return [name, refer(value.to_numpy(), where)]
+        return [name, _pandas_values(value, refer, where)]
+    held = refer(value.attrs, f"{where}.attrs") if value.attrs else None
+    index = _pandas_values(value.index, refer, where)
     if name == "Series":
-        return [
-            name,
-            str(value.name),
-            str(value.dtype),
-            refer(value.to_numpy(), where),
-            refer(value.index.to_numpy(), where),
-        ]
-    columns = [refer(value.iloc[:, i], where) for i in range(value.shape[1])]
-    return [name, columns, refer(value.index.to_numpy(), where)]
+        label = refer(value.name, where)
+        return [name, label, _pandas_values(value, refer, where), index, held]
+    columns = [_pandas_values(value.iloc[:, i], refer, where) for i in range(value.shape[1])]
+    return [name, _pandas_values(value.columns, refer, where), columns, index, held]
+
+
+def _pandas_values(value: Any, refer: Refer, where: str) -> Json:
+    """An index, or a series without its index: its type, names, values, and categories."""
+    names = list(getattr(value, "names", ()))
+    found = [str(value.dtype), refer(names, where), refer(value.to_numpy(), where)]
+    categories = getattr(value.dtype, "categories", None)
+    if categories is None:
+        return found
+    return [*found, bool(value.dtype.ordered), _pandas_values(categories, refer, where)]
 
 
 def _tensorflow(value: Any, refer: Refer, where: str) -> Json | None:
@@ -310,5 +335,11 @@ def _keras(value: Any, refer: Refer, where: str) -> Json | None:
     # Layers without a name of their own are numbered as they are made.
     settings = {key: item for key, item in value.get_config().items() if key != "name"}
     words = value.get_vocabulary() if hasattr(value, "get_vocabulary") else None
-    parts = (settings, value.get_weights(), words)
+    # Settings name functions of the user's, and no more.
+    functions = {
+        name: item
+        for name, item in sorted(vars(value).items())
+        if isinstance(item, types.FunctionType) and is_user_file(item.__code__.co_filename)
+    }
+    parts = (settings, value.get_weights(), words, functions)
     return ["layer", type(value).__name__, [refer(part, where) for part in parts]]

@@ -111,6 +111,89 @@ CASES: dict[str, tuple[str, str, str]] = {
         "found = HELD.get()",
         "cfg.txt",
     ),
+    "a default of a method": (
+        "class Reader:\n    def find(self, text=(HERE / 'cfg.txt').read_text()): return text\n"
+        "READER = Reader()",
+        "found = READER.find()",
+        "cfg.txt",
+    ),
+    "a default of a static method": (
+        "class Reader:\n"
+        "    find = staticmethod(lambda *, text=(HERE / 'cfg.txt').read_text(): text)",
+        "found = Reader.find()",
+        "cfg.txt",
+    ),
+    "dataclasses.make_dataclass": (
+        "import dataclasses\n"
+        "CFG = dataclasses.make_dataclass('CFG', [('a', str, (HERE / 'cfg.txt').read_text())])",
+        "found = CFG().a",
+        "cfg.txt",
+    ),
+    "types.new_class": (
+        "import types\nTEXT = (HERE / 'cfg.txt').read_text()\n"
+        "CFG = types.new_class('CFG', (), {}, lambda names: names.update(a=TEXT))",
+        "found = CFG.a",
+        "cfg.txt",
+    ),
+    "what a mask hides": (
+        "import numpy as np\nVALUES = np.loadtxt(HERE / 'cfg.csv')\n"
+        "MASKED = np.ma.masked_array(VALUES, mask=np.ones_like(VALUES, bool))",
+        "found = MASKED.data",
+        "cfg.csv",
+    ),
+    "what a mask is filled with": (
+        "import numpy as np\nVALUES = np.loadtxt(HERE / 'cfg.csv')\n"
+        "MASKED = np.ma.masked_array([1.0], [True], fill_value=VALUES.sum())",
+        "found = MASKED.filled()",
+        "cfg.csv",
+    ),
+    "categories of pandas": (
+        "import pandas as pd\nTEXT = (HERE / 'cfg.txt').read_text()\n"
+        "TABLE = pd.Series(pd.Categorical(['a'], categories=['a', TEXT]))",
+        "found = TABLE.cat.categories[1]",
+        "cfg.txt",
+    ),
+    "names of pandas": (
+        "import pandas as pd\nTABLE = pd.DataFrame({'a': [1]})\n"
+        "TABLE.columns.name = (HERE / 'cfg.txt').read_text()",
+        "found = TABLE.columns.name",
+        "cfg.txt",
+    ),
+    "attributes of pandas": (
+        "import pandas as pd\nTABLE = pd.DataFrame({'a': [1]})\n"
+        "TABLE.attrs['a'] = (HERE / 'cfg.txt').read_text()",
+        "found = TABLE.attrs['a']",
+        "cfg.txt",
+    ),
+    "long metadata of Arrow": (
+        "import pyarrow as pa\nMETA = {'a': '-' * 500 + (HERE / 'cfg.txt').read_text()}\n"
+        "SCHEMA = pa.schema([('a', pa.int64())], metadata=META)",
+        "found = SCHEMA.metadata[b'a']",
+        "cfg.txt",
+    ),
+    "a time zone of one's own": (
+        "import datetime\nclass Zone(datetime.tzinfo):\n"
+        "    text = (HERE / 'cfg.txt').read_text()\n"
+        "    def utcoffset(self, when): return datetime.timedelta(minutes=len(self.text))\n"
+        "    def tzname(self, when): return self.text\n"
+        "    def __repr__(self): return 'Zone()'\n"
+        "WHEN = datetime.datetime(2020, 1, 1, tzinfo=Zone())",
+        "found = WHEN.tzname()",
+        "cfg.txt",
+    ),
+    "a module loaded from a path": (
+        "import importlib.util",
+        "spec = importlib.util.spec_from_file_location('plugin', HERE / 'helper.py'); "
+        "found = importlib.util.module_from_spec(spec); spec.loader.exec_module(found); "
+        "found = found.VALUE",
+        "helper.py",
+    ),
+    "a database opened by its URI": (
+        "import sqlite3",
+        "db = sqlite3.connect(f'file:{HERE}/cfg.db?mode=ro', uri=True); "
+        "found = db.execute('select value from t').fetchone()[0]; db.close()",
+        "cfg.db",
+    ),
     "__import__": ("", "found = __import__('helper').VALUE", "helper.py"),
     "importlib.import_module": (
         "import importlib, sys\nsys.path.insert(0, str(HERE))",
@@ -292,6 +375,18 @@ def _refusal(recipe: Path) -> str:
     except RecipeError as error:
         return str(error)
     return ""
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [("cfg.txt", "cfg.txt"), ("masks/a.txt", "masks/"), ("../beside/cfg.txt", "../beside/")],
+)
+def test_what_a_refusal_advises_helps(tmp_path: Path, name: str, named: str) -> None:
+    folder = tmp_path / "project"
+    put(folder / name, 1)
+    body = f"found = (HERE / {name!r}).read_text()"
+    assert f"depends_on=[{named!r}, …]" in _refusal(project(folder, "", body))
+    assert not _refusal(project(folder, "", body, options=f"depends_on=[{named!r}]"))
 
 
 PLAIN = ("", "found = 1")
