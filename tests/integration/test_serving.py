@@ -162,3 +162,14 @@ def test_names_that_differ_in_case_or_signs_alone(tmp_path: Path) -> None:
     assert {name: value.numpy().tolist() for name, value in served.items()} == {
         name: [max(5, given[arguments[name]])] for name in names
     }
+
+
+def test_tokens_that_are_looked_up_in_the_only_step(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("s\nx\ny z\n" * 5)
+    (tmp_path / "words.txt").write_text("x\ny\n")
+    step = ss.text.tokenize("s", vocabulary=str(tmp_path / "words.txt"))
+    source = ss.Csv(str(tmp_path / "s.csv"), types={"s": "string"})
+    recipe = ss.Recipe(name="x", source=source, prepare=[step], splits=ss.Splits(train=1.0))
+    snapshot = ss.build(recipe, tmp_path / "out")
+    served = _model(snapshot)(s=tf.constant(["x", "y z"]))
+    assert served["s"].to_list() == [[0], [1, 2]]

@@ -9,20 +9,22 @@ from typing import Any
 
 from ...schemas.errors import RecipeError
 
-_HELD: ContextVar[list[Any] | None] = ContextVar("tables", default=None)
+Tables = dict[tuple[tuple[str, ...], int], Any]
+"""Tables by their tokens, and the number of what is none of these."""
+
+_HELD: ContextVar[Tables | None] = ContextVar("tables", default=None)
 
 
 @contextmanager
-def holding_tables() -> Iterator[list[Any]]:
-    """Collects the tables that steps make while they are traced inside.
+def holding_tables(tables: Tables) -> Iterator[None]:
+    """Keeps the tables that steps make while they are traced inside, and gives them again.
 
-    A traced function lives no longer than its tables: who keeps it keeps the list, and who
-    exports it makes the list's members trackable.
+    A traced function lives no longer than its tables: who keeps it keeps them, and who exports it
+    makes them trackable. TensorFlow may trace a function once more while it exports it.
     """
-    tables: list[Any] = []
     token = _HELD.set(tables)
     try:
-        yield tables
+        yield
     finally:
         _HELD.reset(token)
 
@@ -31,15 +33,17 @@ def token_table(tokens: Sequence[str], *, unknown: int) -> Any:
     """A table from tokens to their indices; ``unknown`` for what is none of them."""
     import tensorflow as tf
 
+    held, key = _HELD.get(), (tuple(tokens), unknown)
+    if held is not None and key in held:
+        return held[key]
     with tf.init_scope():
         keys = tf.constant([token.encode() for token in tokens], tf.string)
         numbers = tf.range(len(tokens), dtype=tf.int64)
         table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(keys, numbers), unknown
         )
-    held = _HELD.get()
     if held is not None:
-        held.append(table)
+        held[key] = table
     return table
 
 

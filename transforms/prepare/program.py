@@ -46,7 +46,7 @@ from .chain import (
     describe,
     trace,
 )
-from .lookup import holding_tables
+from .lookup import Tables, holding_tables
 from .values import flagging
 
 _PARALLEL_RECORDS = 8
@@ -180,7 +180,7 @@ class Program:
         self._function: Any = None
         self._strict: Callable[[], Any] | None = None
         self._alone: Any = None
-        self._tables: list[Any] = []
+        self._tables: Tables = {}
         self._lock = threading.Lock()
         if self._computed or self._read or self._filters:
             self._compile(stretch, prepared)
@@ -213,13 +213,11 @@ class Program:
     def _traced(self, run: Any) -> Any:
         """A function of a batch as a graph, which keeps the tables that its steps look up."""
         tf = self._tf
-        with tf.device("/CPU:0"), holding_tables() as tables:
+        with tf.device("/CPU:0"), holding_tables(self._tables):
             specs = self._batches.batch_specs(self._features, self._read)
-            function = tf.function(run, autograph=False).get_concrete_function(
+            return tf.function(run, autograph=False).get_concrete_function(
                 tf.TensorSpec([], tf.int32), specs
             )
-        self._tables += tables
-        return function
 
     def _looped(self, stretch: _Stretch, prepared: Features) -> Any:
         tf, features = self._tf, stretch.features

@@ -39,7 +39,7 @@ from ..metadata import tensor_adapter_config
 from .casting import INTEGERS
 from .chain import Step, apply_steps
 from .exif import orientation_of
-from .lookup import holding_tables
+from .lookup import Tables, holding_tables
 
 _EXACT = 2.0**53
 """Up to here every whole number is a float64."""
@@ -86,9 +86,12 @@ def build_model(
         record, _ = apply_steps(steps, record, features)
         return {name: _as(record[name], spec) for name, spec in record_outputs.items()}
 
+    tables: Tables = {}
+
     def serve(**values: Any) -> dict[str, Any]:
         given = {name: values[argument] for name, argument in arguments.items()}
-        records = tf.map_fn(one, _complete(inputs, given), fn_output_signature=record_outputs)
+        with holding_tables(tables):
+            records = tf.map_fn(one, _complete(inputs, given), fn_output_signature=record_outputs)
         made, sources = records, {name: name for name in outputs}
         if transform is not None:
             made = dict(transform(_transform_inputs(prepared, records)))
@@ -101,15 +104,14 @@ def build_model(
         return read
 
     module = tf.Module()
-    with holding_tables() as tables:
-        module.serve = tf.function(serve, autograph=False)
-        module.signature = module.serve.get_concrete_function(
-            **{
-                arguments[name]: tf.TensorSpec(spec.shape, spec.dtype, name=arguments[name])
-                for name, spec in specs.items()
-            }
-        )
-    module.tables = tables
+    module.serve = tf.function(serve, autograph=False)
+    module.signature = module.serve.get_concrete_function(
+        **{
+            arguments[name]: tf.TensorSpec(spec.shape, spec.dtype, name=arguments[name])
+            for name, spec in specs.items()
+        }
+    )
+    module.tables = list(tables.values())
     module.resources = getattr(transform, "resources", [])
     optional = {part for n, f in inputs.items() if is_optional(f) for part in _input_specs(n, f)}
     return module, {argument: name in optional for name, argument in sorted(arguments.items())}

@@ -21,7 +21,7 @@ def test_failure_in_a_worker(lab: Any, prism_program: Path, tmp_path: Path) -> N
     team = tmp_path / "team.toml"
     team.write_text(f'runner = "prism"\nbinary = "{prism_program}"\n')
     done = lab.run_cli("build", recipe, "--out", tmp_path / "out", "--runner", team)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.count("error: ") == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"error: Cannot write {in_the_way}/")
@@ -44,7 +44,7 @@ def test_check_of_an_engine(lab: Any, prism_program: Path, tmp_path: Path) -> No
     out.rmdir()
     out.touch()
     done = lab.run_cli("check-runner", team, "--out", out)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert re.fullmatch(
         rf"error: On the worker \S+: Cannot write {out}/\S+: a part of the path is a file, .*\n",
         done.stderr,
