@@ -44,6 +44,7 @@ def take_endings_for_interrupts() -> None:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=_forget_endings)
     _reader = reader.fileno()
     threading.Thread(target=_end_in_time, args=(reader,), name="end_in_time", daemon=True).start()
 
@@ -80,6 +81,18 @@ def end_now(message: str, *, code: int) -> None:
 def seconds_to_end() -> float:
     """What this process has to end in order, if it is told to now."""
     return _seconds
+
+
+def _forget_endings() -> None:
+    """Lets a fork, such as a process of a pool that a user's function makes, end by itself alone.
+
+    A signal that came to it would else arrive at the socket that it shares with its parent.
+    """
+    with contextlib.suppress(ValueError):
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.default_int_handler:
+                signal.signal(number, signal.SIG_DFL)
 
 
 def _end_in_time(reader: socket.socket) -> None:

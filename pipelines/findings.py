@@ -28,6 +28,7 @@ from ..transforms.opened_source import OpenedSource
 from ..transforms.sources.remembered import remembered
 from .inventory import input_digest
 from .last_sources import read_sources, write_source
+from .watchdog import expected_to_advance
 
 _FORMAT = 2
 _WHAT = f"findings {_FORMAT}"
@@ -91,7 +92,9 @@ def infer_features(
     """
 
     def infer() -> dict[str, Any]:
-        inferred = source.infer(files, opened)
+        waited_for = f"the look at the contents of {storage.redact(source.url)}"
+        with expected_to_advance(waited_for):
+            inferred = source.infer(files, opened)
         try:
             features, structs = flatten(inferred)
             wire_columns(features)

@@ -109,10 +109,12 @@ def _in_environment(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(BUILD_FOLDER, None)
-        else:
-            os.environ[BUILD_FOLDER] = before
+        # Builds in other threads may have begun, or ended, meanwhile.
+        if os.environ.get(BUILD_FOLDER) == folder:
+            if before is not None and os.path.isdir(before):
+                os.environ[BUILD_FOLDER] = before
+            else:
+                del os.environ[BUILD_FOLDER]
 
 
 @dataclasses.dataclass
@@ -157,6 +159,9 @@ class _Watchdog:
         try:
             yield
         finally:
+            # Said, since a fork of this process may keep the pipe open.
+            with contextlib.suppress(OSError):
+                os.write(pipe.fileno(), b"null\n")
             with contextlib.suppress(OSError):
                 pipe.close()
             # It kills what is left, which takes a few milliseconds where nothing is.

@@ -98,7 +98,10 @@ class _Build:
         read = os.read(0, 1 << 16)
         *lines, self._unread = (self._unread + read).split(b"\n")
         if lines:
-            self._said = json.loads(lines[-1])
+            said = json.loads(lines[-1])
+            if said is None:
+                return False
+            self._said = said
             self._quiet, self._has_warned = 0.0, False
         return bool(read)
 
@@ -174,10 +177,28 @@ def processes_of(mark: str) -> list[int]:
     return found
 
 
+def _forks() -> list[int]:
+    """The forks of the build: they have its environment as it began, and the pipe to this process.
+
+    The build itself, which may go on with something else, has closed that.
+    """
+    found = []
+    with contextlib.suppress(OSError):
+        pipe = os.readlink("/proc/self/fd/0")
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError):
+                pid, folder = int(name), f"/proc/{name}/fd"
+                if pid not in (os.getpid(), os.getppid()) and any(
+                    os.readlink(f"{folder}/{number}") == pipe for number in os.listdir(folder)
+                ):
+                    found.append(pid)
+    return found
+
+
 def _kill_all(mark: str) -> None:
-    """Kills the processes with a mark, and those that they start meanwhile."""
+    """Kills the processes with a mark, forks of the build, and those that they start meanwhile."""
     deadline = time.monotonic() + _LEFT_S
-    while (left := processes_of(mark)) and time.monotonic() < deadline:
+    while (left := {*processes_of(mark), *_forks()}) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

@@ -166,6 +166,7 @@ class OpenedSource:
         Raises:
             SourceChangedError: if a source that proves its files finds another one.
         """
+        reading(path)
         if self.proof is not None:
             self.proof.hold(path)
 

@@ -194,19 +194,26 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
     if now is not None:
         if now[0] is not None:
             _note(now[0], now[1], event, args)
-    elif _is_users_thread(sys._getframe(1)):
+    elif threading.get_ident() != threading.main_thread().ident and _is_users_thread(
+        sys._getframe(1)
+    ):
         for reads, own in list(_NOW.values()):
             if reads is not None:
                 _note(reads, own, event, args)
 
 
 def _is_users_thread(frame: FrameType | None) -> bool:
-    """Whether a thread that runs no function itself was started by one: a pool of its own."""
+    """Whether a thread that runs no function itself was started by one: a pool of its own.
+
+    A thread in which this package is at work is of another build, or reads a record's file.
+    """
     lowest = ""
     while frame is not None:
         path = frame.f_code.co_filename
         if not path.startswith(_STANDARD) or "-packages" + os.sep in path:
             lowest = str(frame.f_globals.get("__name__")).partition(".")[0]
+            if lowest == PACKAGE and not is_user_file(path):
+                return False
         frame = frame.f_back
     return lowest not in _OUR_THREADS
 

@@ -348,3 +348,26 @@ def test_what_a_process_reports(tmp_path: Path) -> None:
     assert {activity.kind for activity in found} == {ELEMENT}
     assert sum(activity.counter for activity in again) == sum(counters) + 1
     assert read_activities(str(tmp_path), os.getpid())[0] == []
+
+
+@LINUX
+def test_forks_end_alone_and_with_the_build(tmp_path: Path) -> None:
+    """One that is told to end does not end the build; one that goes on does not hold it up."""
+    script = """
+endings.END_S = endings._seconds = 0.5
+endings.take_endings_for_interrupts()
+with watched_build(600, progress=Told()):
+    forks = [os.fork() or time.sleep(300) for _ in range(2)]
+    time.sleep(0.5)  # until they have begun
+    os.kill(forks[0], signal.SIGTERM)
+    _, status = os.waitpid(forks[0], 0)
+    time.sleep(1)
+    started = time.monotonic()
+assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+assert time.monotonic() - started < 5
+_, status = os.waitpid(forks[1], 0)
+assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+"""
+    with started(tmp_path, script) as (process, _):
+        _, err = process.communicate(timeout=_PATIENCE_S)
+    assert (process.returncode, err) == (0, "")
