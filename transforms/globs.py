@@ -45,5 +45,10 @@ def may_hold(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a file, or a folder that it lies in, has a name that begins with a dot."""
-    return any(part.startswith(".") for part in path.split("/"))
+    """Whether a file, or a folder that it lies in, has a name that begins with a dot.
+
+    >>> [is_hidden(path) for path in ("a/.git/b.csv", ".a.csv", "../a.csv", "a.csv")]
+    [True, True, False, False]
+    """
+    # A path out of an archive is a reject, not one to leave out unseen.
+    return any(part.startswith(".") and part != ".." for part in path.split("/"))

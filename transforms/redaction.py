@@ -32,12 +32,13 @@ _PARAMETER = re.compile(r"\?[^=&/?]+=")
 _NAME = re.compile(r"[\w.%\[\]-]+")
 _SECRET_NAME = (
     r"(?:password|passwd|pwd|passphrase|secret|token|signature|connection_?string"
-    r"|(?:access|account|api|private|secret|shared)_?(?:access_?)?key|key_?secret)"
+    r"|(?:access|account|api|private|secret|shared)[_-]?(?:access[_-]?)?key|key[_-]?secret)"
 )
 _VALUE = r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\s;&,'"]+)"""
 _ASSIGNED = re.compile(rf"""(?i)(\b\w*{_SECRET_NAME}\w*["']?\s*[=:](?!:|//)\s*){_VALUE}""")
 _HEADER = re.compile(
-    r"""(?i)(\bauthorization["']?\s*[=:]\s*["']?(?:basic\s+|bearer\s+)?|\bbearer\s+)[^\s'",;]+"""
+    r"""(?i)(\b(?:authorization|(?:set-)?cookie)["']?\s*[:=]\s*["']?)[^"'\r\n]+"""
+    r"""|(\bbearer\s+)[^\s'",;]+"""
 )
 _ENVIRONMENT = re.compile(rf"(?i){_SECRET_NAME}(?!.*_(?:file|path|url|uri)$)")
 _HEX = "[0-9A-Fa-f][0-9A-Fa-f]"
@@ -80,7 +81,7 @@ def redact(text: str) -> str:
     if _IS_URL.match(text):
         return _ASSIGNED.sub(rf"\1{_HIDDEN}", "::".join(part.shown for part in _parts(text)))
     text = _IN_TEXT.sub(_shown_in_text, text)
-    return _ASSIGNED.sub(rf"\1{_HIDDEN}", _HEADER.sub(rf"\1{_HIDDEN}", text))
+    return _ASSIGNED.sub(rf"\1{_HIDDEN}", _HEADER.sub(_header_shown, text))
 
 
 def redact_repeated(text: str, url: str) -> str:
@@ -107,6 +108,10 @@ def passwords_in(url: str) -> list[str]:
     found = [password for part in _parts(url) for password in part.passwords]
     found += _assigned(url)
     return list(dict.fromkeys([*found, *map(urllib.parse.unquote, found)]))
+
+
+def _header_shown(match: re.Match[str]) -> str:
+    return f"{match[1] or match[2]}{_HIDDEN}"
 
 
 def _shown_in_text(match: re.Match[str]) -> str:

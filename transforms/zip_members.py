@@ -12,6 +12,7 @@ import bz2
 import collections
 import io
 import os
+import stat
 import struct
 import threading
 import zipfile
@@ -29,6 +30,8 @@ from .tar_archive import MAX_NAME_BYTES, too_long_name
 
 FOLDER_WITH_BYTES = "name of a folder, and bytes as a file has them"
 """The problem of a member whose name is damaged, most likely."""
+LINK = "symbolic link, which is not read from a zip; put the file there instead"
+"""Its bytes are the path that it leads to, not a record."""
 OVERLAPS = "shares bytes with another member of its archive"
 
 _MAX_HELD = 4
@@ -108,6 +111,8 @@ class ZipArchive(AbstractArchiveFileSystem):
             elif info.is_dir():
                 if info.file_size:
                     yield name, FOLDER_WITH_BYTES
+            elif stat.S_ISLNK(info.external_attr >> 16):
+                yield name, LINK
             elif overlaps:
                 yield name, OVERLAPS
             elif problem := expansion_problem(

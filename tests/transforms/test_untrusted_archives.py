@@ -535,3 +535,45 @@ def test_zips_within_archives_are_read_in_any_order(tmp_path: Path) -> None:
     with zipfile.ZipFile(io.BytesIO(inner)) as archive:
         assert [file.path for file in source.list()] == names
         assert [source.read(name) for name in names] == [archive.read(name) for name in names]
+
+
+@pytest.mark.parametrize("name", ["../up.csv", "x/../y.csv", "/abs.csv"])
+@pytest.mark.parametrize(
+    "make", [ss.Csv, ss.JsonLines, ss.Parquet, ss.TextFiles, ss.ImageFolder, ss.TFRecords]
+)
+@pytest.mark.parametrize("packing", ["tar", "zip"])
+def test_what_leads_out_is_not_left_out_as_hidden(
+    tmp_path: Path, make: Any, name: str, packing: str
+) -> None:
+    """``..`` begins with a dot, and must be a reject all the same."""
+    suffix = {
+        ss.JsonLines: "jsonl",
+        ss.Parquet: "parquet",
+        ss.TextFiles: "txt",
+        ss.ImageFolder: "png",
+        ss.TFRecords: "tfrecord",
+    }.get(make, "csv")
+    path = tmp_path / f"a.{packing}"
+    names = [name.replace("csv", suffix), f"a.{suffix}"]
+    if packing == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for member in names:
+                archive.writestr(member, b"x")
+    else:
+        path.write_bytes(b"".join(file(member, b"x") for member in names) + bytes(1024))
+    source = make(str(path))
+    found = source.select(open_source(source.url, str(tmp_path)).list())
+    assert [bool(one.problem) for one in found.files].count(True) == 1
+    assert not found.num_skipped
+
+
+def test_a_link_in_a_zip_is_not_read_as_a_record(tmp_path: Path) -> None:
+    """Its bytes are a path."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", "text")
+        link = zipfile.ZipInfo("b.txt")
+        link.create_system, link.external_attr = 3, 0o120777 << 16
+        archive.writestr(link, "a.txt")
+    found = open_source(str(path), str(tmp_path)).list()
+    assert [(one.path, bool(one.problem)) for one in found] == [("a.txt", False), ("b.txt", True)]

@@ -16,6 +16,7 @@ from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.errors import Reject
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
+from ..globs import is_hidden
 from ..payloads import with_bytes
 from ..runs import wire_schema
 from .file_labels import FileLabels, LabelReader
@@ -149,7 +150,7 @@ def _skip_reason(path: str) -> str | None:
     for folder in folders:
         if folder in _SYSTEM_FOLDERS:
             return folder
-        if folder.startswith("."):
+        if is_hidden(folder):
             return "in a hidden folder"
     if name in _SYSTEM_FOLDERS:
         return name

@@ -26,6 +26,7 @@ from ...schemas.features import (
 from ...schemas.features import Sequence as SequenceOf
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
+from ..globs import is_hidden
 from ..runs import wire_schema
 from ..validate_values import is_utf8
 from .decompress import DamagedError
@@ -75,7 +76,7 @@ def select_files(
     selected, skipped = [], Counter[str]()
     for file in files:
         # Engines that write tables leave such files beside them: _SUCCESS, _metadata, .crc.
-        if any(part.startswith((".", "_")) for part in file.path.split("/")):
+        if is_hidden(file.path) or any(part.startswith("_") for part in file.path.split("/")):
             skipped["hidden file"] += 1
         elif file.path.lower().endswith(wanted):
             selected.append(file)
