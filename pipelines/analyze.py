@@ -24,6 +24,7 @@ from typing import Any
 from ..schemas import errors
 from ..schemas.errors import RecipeError, RunnerError, SnapshardError
 from ..schemas.features import Features
+from ..schemas.progress import child_environment
 from ..schemas.recipe import Recipe
 from ..transforms import storage
 from ..transforms.activity import working_on
@@ -150,7 +151,7 @@ class AnalysisProcess:
                 [sys.executable, "-m", _MODULE],
                 cwd=folder,
                 # What Beam leaves among temporary files, where it is killed, goes with the folder.
-                env={**os.environ, **_ENVIRONMENT, "TMPDIR": folder},
+                env={**child_environment(), **_ENVIRONMENT, "TMPDIR": folder},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -6,6 +6,7 @@ Nothing but regular files is ever opened: a pipe in a shard's place would never 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import os
 import stat
@@ -135,6 +136,8 @@ def look_local(path: str, root: str) -> FoundFile | None:
             return FoundFile(other=f"a link to {os.readlink(path)} (nothing is there)")
         return None
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # nothing can have such a name
+            return None
         return FoundFile(trouble=str(error.strerror))
     except ValueError:
         # The filesystem cannot have such a name.

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from ..schemas.errors import RunnerError
-from ..schemas.progress import BUILD_FOLDER, Progress
+from ..schemas.progress import BUILD_FOLDER, BUILD_HERE, Progress
 from ..schemas.runner import Dataflow, JobRunner, RunnerConfig
 from ..transforms import guard, storage
 from ..transforms.activity import reported_in, working_on
@@ -103,18 +103,24 @@ def expected_to_advance(what: str, runner: JobRunner | None = None) -> Iterator[
 
 @contextlib.contextmanager
 def _in_environment(folder: str) -> Iterator[None]:
-    """Lets whatever is started meanwhile know the build's folder, and be known by it."""
+    """Lets what the build starts know the build's folder, and be known by it.
+
+    In the main thread that is whatever is started, by the user's functions too. A build in another
+    thread has an application beside it, whose processes are not the build's.
+    """
+    token = BUILD_HERE.set(folder)
+    in_main = threading.current_thread() is threading.main_thread()
     before = os.environ.get(BUILD_FOLDER)
-    os.environ[BUILD_FOLDER] = folder
+    if in_main:
+        os.environ[BUILD_FOLDER] = folder
     try:
         yield
     finally:
-        # Builds in other threads may have begun, or ended, meanwhile.
-        if os.environ.get(BUILD_FOLDER) == folder:
-            if before is not None and os.path.isdir(before):
-                os.environ[BUILD_FOLDER] = before
-            else:
-                del os.environ[BUILD_FOLDER]
+        BUILD_HERE.reset(token)
+        if in_main and before is None:
+            os.environ.pop(BUILD_FOLDER, None)
+        elif in_main and before is not None:
+            os.environ[BUILD_FOLDER] = before
 
 
 @dataclasses.dataclass

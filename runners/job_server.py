@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ..schemas.errors import RunnerError
-from ..schemas.progress import BUILD_FOLDER
+from ..schemas.progress import build_folder, child_environment
 
 START_SECONDS = 120.0
 _END_SECONDS = 5.0
@@ -43,7 +43,7 @@ class JobServer:
         """
         self._engine = engine
         # In the build's folder, which goes with the build however that ends.
-        inside = os.environ.get(BUILD_FOLDER)
+        inside = build_folder()
         self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-engine-", dir=inside)
         self._log_path = os.path.join(self._scratch.name, "log.txt")
         port, folder = free_port(), self._scratch.name
@@ -51,6 +51,7 @@ class JobServer:
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", _GUARD, folder, *command(port, folder)],
+                env=child_environment(),
                 # It comes to an end with this process; nothing is ever written.
                 stdin=subprocess.PIPE,
                 stdout=log,

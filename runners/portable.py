@@ -18,7 +18,7 @@ from typing import Any
 
 from ..schemas import errors
 from ..schemas.errors import MissingFileError, RecipeError, RunnerError, SnapshardError
-from ..schemas.progress import BUILD_FOLDER
+from ..schemas.progress import build_folder
 from .job_server import JobServer
 from .quiet import quiet, quiet_threads
 
@@ -202,7 +202,7 @@ def new_pipeline(**settings: Any) -> Any:
     import apache_beam as beam
 
     pipeline = beam.Pipeline(**settings)
-    inside = os.environ.get(BUILD_FOLDER)
+    inside = build_folder()
     if inside is not None:
         with contextlib.suppress(OSError):
             os.rmdir(pipeline.local_tempdir)

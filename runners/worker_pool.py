@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import IO
 
-from ..schemas.progress import BUILD_FOLDER
+from ..schemas.progress import build_folder, child_environment
 
 DRIVER = "SNAPSHARD_DRIVER"
 """Names to a worker process, in its environment, the process that it ends with."""
@@ -49,7 +49,7 @@ class WorkerProcess:
     its workers.
     """
 
-    def __init__(self, *, folder: str, number: int) -> None:
+    def __init__(self, *, folder: str, number: int, environment: Mapping[str, str]) -> None:
         """Starts the process, with this one's module search path."""
         self._log_path = os.path.join(folder, f"worker-{number}.log")
         with open(self._log_path, "wb") as log:
@@ -57,7 +57,7 @@ class WorkerProcess:
                 # -P: the current folder must not shadow modules.
                 [sys.executable, "-P", "-m", f"{__package__}.worker_main"],
                 env={
-                    **os.environ,
+                    **environment,
                     DRIVER: str(os.getpid()),
                     FOLDER: folder,
                     "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
@@ -140,7 +140,8 @@ class WorkerPool:
 
     def __init__(self) -> None:
         # In the build's folder, which goes with the build however that ends.
-        inside = os.environ.get(BUILD_FOLDER)
+        inside = build_folder()
+        self._environment = child_environment()
         self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-workers-", dir=inside)
         self._idle: list[WorkerProcess] = []
         self._taken: list[WorkerProcess] = []
@@ -159,7 +160,9 @@ class WorkerPool:
                 break
             process.end()
         else:
-            process = WorkerProcess(folder=self.folder, number=self._num_started)
+            process = WorkerProcess(
+                folder=self.folder, number=self._num_started, environment=self._environment
+            )
             self._num_started += 1
         self._taken.append(process)
         return process

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from contextvars import ContextVar
 from typing import Protocol
 
 BUILD_FOLDER = "SNAPSHARD_BUILD"
 """The environment variable that names, to each process that a build starts, the build's folder."""
+
+BUILD_HERE: ContextVar[str | None] = ContextVar("build_folder", default=None)
+"""The folder of the build that this thread runs."""
+
+
+def build_folder() -> str | None:
+    """The folder of the build that this thread runs, or this process works for; None for none."""
+    return BUILD_HERE.get() or os.environ.get(BUILD_FOLDER)
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a process that a build starts, which ends with the build."""
+    folder = build_folder()
+    return {**os.environ, **({} if folder is None else {BUILD_FOLDER: folder})}
 
 
 class Progress(Protocol):

@@ -39,6 +39,7 @@ from snapshard.schemas.manifest import (
 )
 from snapshard.schemas.naming import ShardName, Workspace
 from snapshard.schemas.progress import Silent
+from snapshard.schemas.visible import visible
 from snapshard.transforms.encode import encode_examples
 from snapshard.transforms.index import index_bytes, labels_bytes, write_index_table
 from snapshard.transforms.keys import record_keys
@@ -298,7 +299,7 @@ def _manifest(target: SnapshotTarget, content: bytes, code: int, said: str) -> t
     with contextlib.suppress(SnapshardError):
         listed = set(read_manifest(content, where="manifest.json")[0].files)
     listed |= set(Manifest.from_bytes(target.content, where="manifest.json").files)
-    if code == 4 and any(f"{name}: " in said for name in listed):
+    if code == 4 and any(f"{visible(name)}: " in said for name in listed):
         # Forged with its checksum, it still does not fit what lies there.
         return DETECTED, f"verify: {code}, by the file"
     if code:

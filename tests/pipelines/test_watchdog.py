@@ -5,17 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from snapshard.pipelines import watchdog
 from snapshard.pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
 from snapshard.schemas.errors import DataError, RunnerError
-from snapshard.schemas.progress import BUILD_FOLDER, Silent
+from snapshard.schemas.progress import BUILD_FOLDER, Silent, child_environment
 from snapshard.schemas.runner import STALL_TIMEOUT, Dataflow, Direct
 from snapshard.transforms.activity import advance, reading, reported_in, working_on
 from snapshard.transforms.guard import ELEMENT, processes_of, read_activities
@@ -371,3 +373,30 @@ assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
     with started(tmp_path, script) as (process, _):
         _, err = process.communicate(timeout=_PATIENCE_S)
     assert (process.returncode, err) == (0, "")
+
+
+def test_a_build_in_a_thread_leaves_the_processes_of_its_application_alone() -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    marked: list[subprocess.Popen[bytes]] = []
+
+    def build() -> None:
+        with watched_build(600, progress=Silent()):
+            application = threading.Thread(target=lambda: started.append(_sleeping()))
+            application.start()
+            application.join()
+            marked.append(_sleeping(env=child_environment()))
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    thread.join()
+    try:
+        assert marked[0].wait(timeout=20) == -signal.SIGKILL
+        assert started[0].poll() is None
+    finally:
+        for process in (*started, *marked):
+            process.kill()
+            process.wait()
+
+
+def _sleeping(**settings: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], **settings)
