@@ -299,7 +299,9 @@ def _manifest(target: SnapshotTarget, content: bytes, code: int, said: str) -> t
     with contextlib.suppress(SnapshardError):
         listed = set(read_manifest(content, where="manifest.json")[0].files)
     listed |= set(Manifest.from_bytes(target.content, where="manifest.json").files)
-    if code == 4 and any(f"{visible(name)}: " in said for name in listed):
+    # Names that are no text are quoted.
+    shown = [form for name in listed for form in (visible(name), ascii(name))]
+    if code == 4 and any(f"{form}: " in said for form in shown):
         # Forged with its checksum, it still does not fit what lies there.
         return DETECTED, f"verify: {code}, by the file"
     if code:
