@@ -122,12 +122,13 @@ class TarHeaders:
     def _member(
         self, info: tarfile.TarInfo, block: bytes, start: int, described: dict[str, str]
     ) -> TarMember:
-        name = described.get(f"{_SPARSE}name", described.get("path", info.name)).rstrip("/")
+        stated = described.get(f"{_SPARSE}name", described.get("path", info.name))
+        name = stated.rstrip("/") or stated  # of slashes alone it is an absolute path
         num_bytes = info.size
-        if (stated := described.get("size")) is not None:
-            if not (stated.isascii() and stated.isdigit() and len(stated) <= _MAX_DIGITS):
-                raise TarDamagedError(f"the member {name[:100]!r} states {stated[:40]!r} bytes")
-            num_bytes = int(stated)
+        if (size := described.get("size")) is not None:
+            if not (size.isascii() and size.isdigit() and len(size) <= _MAX_DIGITS):
+                raise TarDamagedError(f"the member {name[:100]!r} states {size[:40]!r} bytes")
+            num_bytes = int(size)
         if info.type in _WITHOUT_CONTENT:
             num_bytes = 0
         kind = _KINDS.get(info.type, "special")
