@@ -11,8 +11,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Set before anything loads gcsfs: else it asks the internet what kind each bucket is, for a minute.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
-# A deadline per example measures the machine's load, not the code.
-hypothesis.settings.register_profile("snapshard", deadline=None, print_blob=True)
+# A deadline per example measures the machine's load, not the code. A change is held to the same
+# examples each time; those that explore are the runs at home, and `make torture`.
+hypothesis.settings.register_profile(
+    "snapshard", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
+)
 hypothesis.settings.load_profile("snapshard")
 
 _EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

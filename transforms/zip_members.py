@@ -42,6 +42,11 @@ _DICTIONARY_BYTES = 256 << 20
 _UTF_8, _ENCRYPTED = 0x800, 0x61
 
 
+def _is_folder(info: zipfile.ZipInfo) -> bool:
+    # ``info.is_dir()`` fails where the name is empty.
+    return info.filename.endswith("/") or not info.filename
+
+
 class ZipArchive(AbstractArchiveFileSystem):
     """The files of a zip archive."""
 
@@ -108,7 +113,7 @@ class ZipArchive(AbstractArchiveFileSystem):
             length = len(name.encode("utf-8", "surrogateescape"))
             if length > MAX_NAME_BYTES:
                 yield name, too_long_name(length)
-            elif info.is_dir():
+            elif _is_folder(info):
                 if info.file_size:
                     yield name, FOLDER_WITH_BYTES
             elif stat.S_ISLNK(info.external_attr >> 16):
@@ -135,7 +140,7 @@ class ZipArchive(AbstractArchiveFileSystem):
         found = {
             name: self._info(name)
             for name, info in self._members.items()
-            if name.startswith(prefix) and (name in self._problems or not info.is_dir())
+            if name.startswith(prefix) and (name in self._problems or not _is_folder(info))
         }
         return found if detail else list(found)
 
@@ -147,7 +152,7 @@ class ZipArchive(AbstractArchiveFileSystem):
         """
         path = path.strip("/")
         info = self._members.get(path)
-        if info is not None and (path in self._problems or not info.is_dir()):
+        if info is not None and (path in self._problems or not _is_folder(info)):
             return self._info(path)
         if not path or info or any(name.startswith(f"{path}/") for name in self._members):
             return {"name": path, "size": 0, "type": "directory"}
@@ -181,7 +186,7 @@ class ZipArchive(AbstractArchiveFileSystem):
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
         info = self._members.get(path.strip("/"))
-        if info is None or info.is_dir():
+        if info is None or _is_folder(info):
             raise FileNotFoundError(path)
         return io.BufferedReader(_Member(self._read, info), _STORED_BYTES)
 
