@@ -41,7 +41,7 @@ class Large:
 
 
 def many_rows(folder: Path, scale: float) -> Large:
-    """2.5 GB of CSV: 22.4 million rows in one file."""
+    """2.3 GB of CSV: 22.4 million rows in one file."""
     num_chunks = max(1, round(100 * scale))
     rows = "".join(
         f"{row},{row * 0.37:.4f},{'abcdefgh'[row % 8] * 60},{row % 1000},2026-01-01T09:00:00\n"
