@@ -29,9 +29,9 @@ from ..transforms.blocks import BLOCK_BYTES, group_blocks
 from ..transforms.local_files import NO_PERMISSION
 from ..transforms.opened_source import OpenedSource
 from ..transforms.sealed import put_sealed, read_sealed
-from ..transforms.unchanged import settled_ns
+from ..transforms.unchanged import COARSE_NS, settled_ns
 from .limits import lowest_files
-from .memo import GRANULARITY_NS, Known, read_memo
+from .memo import Known, read_memo
 
 CHUNK_BYTES = 4 * 2**20
 """Files are hashed in chunks of this size: memory is bounded by it times the threads."""
@@ -254,7 +254,7 @@ def _settle(files: Sequence[SourceFile]) -> int:
     """
     now = time.time_ns()
     wait_ns = max((settled_ns(file.stamp) for file in files), default=0) - now
-    if 0 < wait_ns <= GRANULARITY_NS:
+    if 0 < wait_ns <= COARSE_NS:
         time.sleep(wait_ns / 1e9)
         now += wait_ns
     return now

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 from ..schemas.blocks import SourceFile
 from ..transforms.blocks import BLOCK_BYTES
 from ..transforms.stamps import times_in
+from ..transforms.unchanged import COARSE_NS
 from .last_sources import read_sources, write_source
-
-GRANULARITY_NS = 2_000_000_000
-"""Of the coarsest clock that filesystems stamp files by (FAT: 2 s)."""
 
 _WHAT = "memo 3"
 
@@ -69,7 +67,7 @@ class Memo:
             return None
         # A member of an archive has the archive's times in its stamp.
         latest = max(times_in(file.stamp), default=None)
-        if latest is not None and latest > self._listed_ns - GRANULARITY_NS:
+        if latest is not None and latest > self._listed_ns - COARSE_NS:
             return None
         return known
 

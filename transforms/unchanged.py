@@ -25,7 +25,7 @@ from ..schemas.blocks import FileRange, SourceFile
 from ..schemas.errors import SourceChangedError
 from .stamps import modified_ns, stamp_of, times_in
 
-_COARSE_NS = 2_000_000_000
+COARSE_NS = 2_000_000_000
 """Of the coarsest clock that file systems stamp files by (FAT: 2 s)."""
 _FINE_NS = 20_000_000
 """Of clocks that count less than seconds: twice the longest tick of a kernel."""
@@ -51,7 +51,7 @@ def settled_ns(stamp: str) -> int:
         return 0
     coarse = all(time % _SECOND_NS == 0 for time in times)
     # The last is that of the inode's change where there is one: nobody can set it.
-    return times[-1] + (_COARSE_NS if coarse else _FINE_NS)
+    return times[-1] + (COARSE_NS if coarse else _FINE_NS)
 
 
 def pin_of(protocol: str | tuple[str, ...], stamp: str) -> str:

@@ -205,26 +205,24 @@ def shards(snapshot: ss.Snapshot) -> str:
     return digest.hexdigest()
 
 
-def _before(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is replaced as prepare begins."""
+def _as_prepare_begins(change: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     read = SourceReader.read
 
     def changed(self: SourceReader, block: Any) -> Iterator[Any]:
-        project.write(2)
+        change(2)
         yield from read(self, block)
 
     monkeypatch.setattr(SourceReader, "read", changed)
+
+
+def _before(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is replaced as prepare begins."""
+    _as_prepare_begins(project.write, monkeypatch)
 
 
 def _in_place(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, in the same inode and with the same time of modification."""
-    read = SourceReader.read
-
-    def changed(self: SourceReader, block: Any) -> Iterator[Any]:
-        project.overwrite(2)
-        yield from read(self, block)
-
-    monkeypatch.setattr(SourceReader, "read", changed)
+    _as_prepare_begins(project.overwrite, monkeypatch)
 
 
 def _after_the_look(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from snapshard.pipelines.inventory import (
     take_inventory,
     write_descriptors,
 )
-from snapshard.pipelines.memo import GRANULARITY_NS, Known, read_memo
+from snapshard.pipelines.memo import Known, read_memo
 from snapshard.schemas.blocks import Block, FileRange, Selection, SourceFile
 from snapshard.schemas.errors import DataError, StorageError
 from snapshard.schemas.naming import Workspace
@@ -33,6 +33,7 @@ from snapshard.schemas.recipe import OpenSource
 from snapshard.transforms import storage
 from snapshard.transforms.blocks import BLOCK_BYTES
 from snapshard.transforms.opened_source import OpenedSource, open_source
+from snapshard.transforms.unchanged import COARSE_NS
 
 OLD_NS = 1_600_000_000_000_000_000
 
@@ -253,9 +254,9 @@ def test_the_memo_keeps_sources_apart_and_no_credentials(tmp_path: pathlib.Path)
 @pytest.mark.parametrize(
     ("stamp", "known_again"),
     [
-        (f"time:{OLD_NS - GRANULARITY_NS - 1}", True),
-        (f"time:{OLD_NS - GRANULARITY_NS + 1}", False),
-        (f"time:{OLD_NS - GRANULARITY_NS - 1},{OLD_NS - 1}", False),
+        (f"time:{OLD_NS - COARSE_NS - 1}", True),
+        (f"time:{OLD_NS - COARSE_NS + 1}", False),
+        (f"time:{OLD_NS - COARSE_NS - 1},{OLD_NS - 1}", False),
         (f"time:{OLD_NS + 10**12}", False),
         ("ETag:5d41402a", True),
         (f"ETag:900 time:1,{OLD_NS - 10**12} 512", True),
