@@ -50,7 +50,7 @@ def blocks_of(lab: Any, snapshot: ss.Snapshot) -> set[Block]:
     return {
         Block.from_line(line)
         for name in lab.build_facts(snapshot)["work"]["blocks"]
-        for line in (lists / f"{name}.jsonl").read_bytes().splitlines()
+        for line in inventory.read_descriptors(str(lists / f"{name}.jsonl"))
     }
 
 
