@@ -40,7 +40,7 @@ STEP = "inventory"
 
 _BATCH_BYTES = 16 * 2**20
 _BATCH_FILES = 256
-_DESCRIPTORS = "blocks-1"
+_DESCRIPTORS = "blocks-2"
 _DESCRIPTOR_BLOCKS = 1_000
 _DESCRIPTOR_RANGES = 50_000
 
@@ -283,7 +283,7 @@ def _learn_small_file(opened: OpenedSource, file: SourceFile) -> Known | None:
     if not opened.local or file.num_bytes > CHUNK_BYTES:
         return None
     reading(file.path)
-    content = storage.read_expected(opened.full_path(file.path), file.num_bytes)
+    content = storage.read_expected(opened.full_path(file.path), file.num_bytes, file.stamp)
     if content is None:
         return None
     sha256 = hashlib.sha256(content).hexdigest()

@@ -56,6 +56,8 @@ class FileRange:
     stamp: str = dataclasses.field(default="", compare=False)
     """The file's, where it proves that the content is still the same; see ``transforms.unchanged``.
     Equal content makes equal blocks, whatever the stamp."""
+    whole_sha256: str = dataclasses.field(default="", compare=False)
+    """Of the whole file, hex, where ``sha256`` is the range's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,20 +88,18 @@ class Block:
 
     def to_line(self) -> bytes:
         """The block as one line of ASCII JSON; :meth:`from_line` is its dual."""
-        parts = [[p.path, p.sha256, p.start, p.stop, p.problem, p.stamp] for p in self.ranges]
+        parts = [
+            [p.path, p.sha256, p.start, p.stop, p.problem, p.stamp, p.whole_sha256]
+            for p in self.ranges
+        ]
         return json.dumps(parts, separators=(",", ":")).encode("ascii")
 
     @classmethod
     def from_line(cls, line: bytes) -> Block:
         """Reads what :meth:`to_line` wrote."""
-        return cls(
-            tuple(
-                FileRange(
-                    path=path, sha256=sha256, start=start, stop=stop, problem=problem, stamp=stamp
-                )
-                for path, sha256, start, stop, problem, stamp in json.loads(line)
-            )
-        )
+        names = [field.name for field in dataclasses.fields(FileRange)]
+        parts = json.loads(line)
+        return cls(tuple(FileRange(**dict(zip(names, part, strict=True))) for part in parts))
 
 
 @dataclasses.dataclass(frozen=True)

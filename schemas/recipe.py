@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import io
 import os
 import re
 import reprlib
@@ -46,8 +47,11 @@ class OpenSource(Protocol):
     def hold(self, path: str) -> None:
         """Call it before a file is read by other means than this: its content must be proven."""
 
+    def open_local(self, path: str) -> io.FileIO:
+        """Opens a file of this machine that is held, and proves that it is that one."""
+
     def note(self, paths: Iterable[str]) -> None:
-        """The same for parts of many files of a store, which are compared afterwards."""
+        """As :meth:`hold`, for parts of many files of a store, which are compared afterwards."""
 
     def read_side(self, url: str) -> bytes:
         """Reads a file beside the source, whole: one of the source's ``side_urls``."""

@@ -92,7 +92,9 @@ def _independent(
         if full or end == file.num_bytes:
             joined = "\n".join(parts[first : index + 1])
             content = hashlib.sha256(joined.encode("ascii")).hexdigest()
-            part = dataclasses.replace(_range(file, start, end), sha256=content)
+            part = dataclasses.replace(
+                _range(file, start, end), sha256=content, whole_sha256=file.sha256
+            )
             yield Block((part,))
             start, first = end, index + 1
 

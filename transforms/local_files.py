@@ -11,6 +11,7 @@ import time
 
 from ..schemas.blocks import SourceFile
 from ..schemas.errors import RecipeError
+from .stamps import stamp_of_local
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
 _ALL_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
@@ -61,9 +62,7 @@ def inspect_file(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | No
     readable = found.st_mode & _ALL_READ == _ALL_READ
     if not readable and not os.access(full, os.R_OK, effective_ids=_EFFECTIVE_IDS):
         return unreadable(path, NO_PERMISSION), None
-    # The time of the last change to the inode tells a file put in place with its old mtime.
-    stamp = f"time:{found.st_mtime_ns},{found.st_ctime_ns}"
-    return SourceFile(path=path, num_bytes=found.st_size, stamp=stamp), None
+    return SourceFile(path=path, num_bytes=found.st_size, stamp=stamp_of_local(found)), None
 
 
 Identity = tuple[int, int, int, int, int]

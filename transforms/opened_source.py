@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import io
 import os
 import re
 import stat
@@ -120,7 +121,8 @@ class OpenedSource:
         with self._reading(path) as pin:
             full = self.full_path(path)
             if self.local:
-                return storage.read_local(full, start, stop)
+                with self.open_local(path) as file:
+                    return storage.read_open(file, start, stop)
             return storage.read_remote(self.filesystem, full, start, stop, pin=pin)
 
     def chunks(self, path: str, *, chunk_bytes: int) -> Iterator[bytes]:
@@ -133,7 +135,7 @@ class OpenedSource:
         with self._reading(path) as pin:
             full = self.full_path(path)
             if self.local:
-                opened: Any = open(full, "rb", buffering=0)  # noqa: SIM115
+                opened: Any = self.open_local(path)
             elif pin:
                 read = functools.partial(storage.read_remote, self.filesystem, full, pin=pin)
                 opened = Ranges(read, int(self.filesystem.size(full) or 0))
@@ -169,6 +171,22 @@ class OpenedSource:
         reading(path)
         if self.proof is not None:
             self.proof.hold(path)
+
+    def open_local(self, path: str) -> io.FileIO:
+        """Opens a file of this machine; :meth:`hold` it first.
+
+        Raises:
+            SourceChangedError: if a source that proves its files finds another one.
+            OSError: if it cannot be opened.
+        """
+        file = open(self.full_path(path), "rb", buffering=0)  # noqa: SIM115
+        try:
+            if self.proof is not None:
+                self.proof.opened(path, file.fileno())
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def look(self, path: str) -> Look | None:
         """What a file looks like now, or a member of the archive as it was opened; None if absent.

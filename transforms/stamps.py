@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import email.utils
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,15 @@ def stamp_of(info: Mapping[str, Any]) -> str:
         return " ".join(tags)
     modified = modified_ns(info)
     return "" if modified is None else f"time:{modified}"
+
+
+def stamp_of_local(found: os.stat_result) -> str:
+    """What changes when a file of this machine is written to, replaced, or another takes its place.
+
+    The time of the inode's last change tells a file put in place with its old time; the inode's
+    number, one of two that were written within one tick of the clock.
+    """
+    return f"time:{found.st_mtime_ns},{found.st_ctime_ns} inode:{found.st_ino}"
 
 
 def times_in(stamp: str) -> list[int]:

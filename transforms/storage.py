@@ -7,6 +7,7 @@ a StorageError (``storage_failures``).
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ from ..schemas.errors import RecipeError, StorageError
 from .activity import advance
 from .redaction import redact as redact
 from .redaction import redact_repeated as redact_repeated
+from .stamps import stamp_of_local
 from .storage_failures import failing_as_storage_error as failing_as_storage_error
 from .storage_failures import first_look as first_look
 from .storage_failures import is_missing as is_missing
@@ -124,20 +126,31 @@ def read_local(path: str, start: int = 0, stop: int | None = None) -> bytes:
         OSError: if it cannot be read.
     """
     with open(path, "rb", buffering=0) as file:
-        if start:
-            file.seek(start)
-        if stop is None:
-            return file.read()
-        parts = []
-        missing = stop - start
-        while missing > 0 and (part := file.read(missing)):
-            parts.append(part)
-            missing -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return read_open(file, start, stop)
 
 
-def read_expected(path: str, num_bytes: int) -> bytes | None:
+def read_open(file: io.FileIO, start: int = 0, stop: int | None = None) -> bytes:
+    """Reads bytes [start, stop) of an open file.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    if start:
+        file.seek(start)
+    if stop is None:
+        return file.read()
+    parts = []
+    missing = stop - start
+    while missing > 0 and (part := file.read(missing)):
+        parts.append(part)
+        missing -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_expected(path: str, num_bytes: int, stamp: str = "") -> bytes | None:
     """The content of a local file if it is so long; None if it is not, or cannot be read.
+
+    With ``stamp``, only of the file that had it when it was listed.
 
     In three calls of the system and none that a file object would add: of a folder of small
     files, half of the time that reading them takes.
@@ -149,6 +162,8 @@ def read_expected(path: str, num_bytes: int) -> bytes | None:
     try:
         # One byte more than expected would show that the file has grown.
         content = os.read(descriptor, num_bytes + 1)
+        if stamp and stamp_of_local(os.fstat(descriptor)) != stamp:
+            return None
     except OSError:
         return None
     finally:

@@ -4,8 +4,9 @@ A run is named by the content of its block, as the inventory hashed it; so what 
 be that content. Files that are one record each are hashed as they are read
 (``sources.read_files``). For all others the file's identity is compared before the first read and
 after the last one: the stamp that the inventory saw, then device, inode, size, times and whatever
-tag a store gives. Reads from S3 and GCS carry the tag as a precondition, so that each answer is
-proven by itself.
+tag a store gives. What is opened on this machine is compared as well, since a link or a folder may
+lead elsewhere for a moment, which none of the file's own times tell. Reads from S3 and GCS carry
+the tag as a precondition, so that each answer is proven by itself.
 
 Where the stamp is another one, the file is hashed again, before and after: it may have been touched
 only. So it is where the stamp proves nothing, because the file changed so shortly before it was
@@ -23,7 +24,7 @@ from typing import Any, NoReturn, Protocol
 
 from ..schemas.blocks import FileRange, SourceFile
 from ..schemas.errors import SourceChangedError
-from .stamps import modified_ns, stamp_of, times_in
+from .stamps import modified_ns, stamp_of, stamp_of_local, times_in
 
 COARSE_NS = 2_000_000_000
 """Of the coarsest clock that file systems stamp files by (FAT: 2 s)."""
@@ -133,6 +134,17 @@ class SourceProof:
             self._by_content.append(file)
         self._seen[path] = look
 
+    def opened(self, path: str, descriptor: int) -> None:
+        """Compares a file that has been opened with the one that :meth:`hold` looked at.
+
+        The path may have led elsewhere for a moment: a link, or a folder that was replaced.
+
+        Raises:
+            SourceChangedError: if it is another one.
+        """
+        if path in self._seen and look_at_open(descriptor) != self._seen[path]:
+            self.fail(path)
+
     def note(self, paths: Iterable[str]) -> None:
         """Leaves it to :meth:`check` to compare files with a new listing of the source."""
         self._noted.update(paths)
@@ -189,7 +201,7 @@ class SourceProof:
         digest = hashlib.sha256()
         for chunk in self._source.chunks(file.path, chunk_bytes=4 << 20):
             digest.update(chunk)
-        if digest.hexdigest() != file.sha256:
+        if digest.hexdigest() != (getattr(file, "whole_sha256", "") or file.sha256):
             self.fail(file.path)
 
 
@@ -203,11 +215,16 @@ def look_at_local(path: str) -> Look:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        found = os.fstat(descriptor)
+        return look_at_open(descriptor)
     finally:
         os.close(descriptor)
-    times = f"{found.st_mtime_ns},{found.st_ctime_ns}"
-    return Look(f"time:{times}", f"{found.st_dev} {found.st_ino} {found.st_size} {times}")
+
+
+def look_at_open(descriptor: int) -> Look:
+    """What an open file of this machine looks like."""
+    found = os.fstat(descriptor)
+    stamp = stamp_of_local(found)
+    return Look(stamp, f"{found.st_dev} {found.st_size} {stamp}")
 
 
 def look_at_remote(info: Mapping[str, Any]) -> Look:

@@ -7,6 +7,7 @@ stop and name the file, or publish what its fingerprint says; nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -33,6 +34,7 @@ from snapshard.pipelines.block_runs import SourceReader
 from snapshard.pipelines.verify import verify
 from snapshard.schemas.errors import SourceChangedError
 from snapshard.schemas.progress import Silent
+from snapshard.transforms import storage
 from snapshard.transforms.opened_source import OpenedSource
 from snapshard.transforms.unchanged import SourceProof
 
@@ -119,6 +121,17 @@ def _rows(file: Any) -> Iterator[dict[str, int]]:
             yield {"number": int(line.split()[-1])}
 
 
+def _reads_by_path(folder: str) -> Callable[[Any], Iterator[dict[str, int]]]:
+    """A function that opens the file itself, as libraries in C do."""
+
+    def rows(file: Any) -> Iterator[dict[str, int]]:
+        with open(os.path.join(folder, file.path), "rb") as opened:
+            for line in opened:
+                yield {"number": int(line.split()[-1])}
+
+    return rows
+
+
 CASES: dict[str, tuple[str, Callable[[int], bytes], Callable[[str], Any]]] = {
     "csv": ("t.csv", _csv, ss.Csv),
     "csv.gz": ("t.csv.gz", lambda n: gzip.compress(_csv(n), mtime=0), ss.Csv),
@@ -140,6 +153,11 @@ CASES: dict[str, tuple[str, Callable[[int], bytes], Callable[[str], Any]]] = {
         "t.txt",
         _text,
         lambda url: ss.Files(url, _rows),
+    ),
+    "own files by path": (
+        "t.txt",
+        _text,
+        lambda url: ss.Files(url, _reads_by_path(os.path.dirname(url))),
     ),
     "images": ("c/i.png", _png, lambda url: ss.ImageFolder(os.path.dirname(os.path.dirname(url)))),
 }
@@ -178,6 +196,22 @@ class Project:
         os.rename(self.file, aside)
         self.write(2)
         return lambda: os.replace(aside, self.file)
+
+    @contextlib.contextmanager
+    def in_another_folder(self) -> Iterator[None]:
+        """Puts a folder with version 2 in the place of the file's, and the old one back."""
+        folder, aside = self.file.parent, self.file.parent.with_name("folder aside")
+        other = self.file.parent.with_name("other")
+        other.mkdir()
+        (other / self.file.name).write_bytes(self._content(2))
+        os.rename(folder, aside)
+        os.rename(other, folder)
+        try:
+            yield
+        finally:
+            os.rename(folder, other)
+            os.rename(aside, folder)
+            shutil.rmtree(other)
 
     def build(self) -> ss.Snapshot:
         return ss.build(self.recipe, self.out, workers=1)
@@ -267,7 +301,40 @@ def _while_inferred(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenedSource, "list", changed)
 
 
-MOMENTS = (_before, _in_place, _after_the_look, _put_back, _while_inferred)
+def _another_folder(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file's folder is another one while it is opened: none of its own times tell."""
+    opening = OpenedSource.open_local
+
+    def elsewhere(self: OpenedSource, path: str) -> Any:
+        if self.proof is None:
+            return opening(self, path)
+        self.hold(path)
+        with project.in_another_folder():
+            return opening(self, path)
+
+    monkeypatch.setattr(OpenedSource, "open_local", elsewhere)
+
+
+def _while_hashed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same while the inventory hashes the file."""
+    hashing = storage.read_expected
+
+    def elsewhere(*given: Any, **options: Any) -> bytes | None:
+        with project.in_another_folder():
+            return hashing(*given, **options)
+
+    monkeypatch.setattr(storage, "read_expected", elsewhere)
+
+
+MOMENTS = (
+    _before,
+    _in_place,
+    _after_the_look,
+    _put_back,
+    _another_folder,
+    _while_hashed,
+    _while_inferred,
+)
 
 
 QUICK = ("csv", "csv in zip", "parquet", "own files")
@@ -302,8 +369,10 @@ def test_a_changed_file_is_never_taken_for_the_listed_one(
         else:
             assert shards(snapshot) == expected[name_of(snapshot)], moment.__name__
             shutil.rmtree(project.out)  # the next moment prepares anew
-    # What is one record is hashed as it is read, without a look.
-    assert stopped[: 1 if case == "images" else 4] == list(MOMENTS[: 1 if case == "images" else 4])
+    # What is one record is hashed as it is read, without a look; a function's own reads are not
+    # seen, and the file is compared before and after.
+    must_stop = MOMENTS[: {"images": 1, "own files by path": 4}.get(case, 5)]
+    assert [moment for moment in must_stop if moment not in stopped] == []
     # The workspace is not poisoned: the old content is not taken for the new one.
     project.write(1)
     again = project.build()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import types
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from snapshard.schemas.blocks import FileRange, SourceFile
+from snapshard.schemas.blocks import Block, FileRange, SourceFile
 from snapshard.schemas.errors import MissingFileError, SourceChangedError, StorageError
+from snapshard.transforms.blocks import group_blocks
 from snapshard.transforms.opened_source import OpenedSource, open_source
-from snapshard.transforms.stamps import stamp_of
+from snapshard.transforms.stamps import stamp_of, stamp_of_local
 from snapshard.transforms.unchanged import settled_ns
 
 
@@ -53,6 +56,34 @@ def test_a_touched_file_is_hashed_and_taken(file: Path) -> None:
     opened, part = listed(file)
     os.utime(file)
     assert read(opened, part) == b"a\n1\n"
+
+
+def test_a_touched_file_of_ranges_that_stand_alone_is_hashed_and_taken(file: Path) -> None:
+    opened = open_source(str(file), ".")
+    (found,) = opened.list()
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    blocks = group_blocks(
+        [dataclasses.replace(found, sha256=digest)],
+        {found.path: (2,)},
+        block_bytes=1,
+        parts={found.path: ("ab", "cd")},
+    )
+    os.utime(file)
+    for block in blocks:
+        (part,) = Block.from_line(block.to_line()).ranges
+        assert part.sha256 != digest
+        assert read(opened, part) == b"a\n1\n"
+
+
+def test_another_file_of_equal_times_and_length_is_another_file() -> None:
+    """Clocks tick slowly: what is written within a tick has equal times."""
+    found = os.stat(".")
+    names = [name for name in dir(found) if name.startswith("st_")]
+    one = types.SimpleNamespace(**{name: getattr(found, name) for name in names})
+    other = types.SimpleNamespace(**{**vars(one), "st_ino": found.st_ino + 1})
+    assert stamp_of_local(cast("os.stat_result", one)) != stamp_of_local(
+        cast("os.stat_result", other)
+    )
 
 
 @pytest.mark.parametrize("stamp", ["listed", ""])
@@ -105,7 +136,7 @@ def test_an_error_that_a_source_took_for_bad_data_is_not_lost(file: Path) -> Non
 def test_other_errors_stay_what_they_are(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, part = listed(file)
     proving = opened.proving([part])
-    monkeypatch.setattr("snapshard.transforms.storage.read_local", _fail)
+    monkeypatch.setattr("snapshard.transforms.storage.read_open", _fail)
     with pytest.raises(StorageError, match="input/output error") as raised:
         proving.read(part.path)
     assert not isinstance(raised.value, SourceChangedError)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
 
 from ...schemas.errors import RECORD_ERROR, SnapshardError
 from ...schemas.recipe import OpenSource
@@ -43,6 +45,8 @@ class InputFile:
         self._opened.hold(self.path)
         full = self._opened.full_path(self.path)
         with running(None), storage.failing_as_storage_error("read", full):
+            if isinstance(self._opened.filesystem, LocalFileSystem):
+                return io.BufferedReader(self._opened.open_local(self.path))
             return self._opened.filesystem.open(full, "rb")
 
     def read(self) -> bytes:
@@ -66,7 +70,10 @@ def records_of(function: ReadFn, path: str, opened: OpenSource) -> Iterator[Any]
     """
     name = getattr(function, "__qualname__", type(function).__name__)
     records: Any = None
-    own = opened.full_path(path) if getattr(opened, "local", False) else ""
+    own = ""
+    if getattr(opened, "local", False):
+        own = opened.full_path(path)
+        opened.hold(path)  # the function may open it by its path
     watched = running(function, own=own)
     reading(path)
     try:

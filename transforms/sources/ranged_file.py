@@ -26,8 +26,10 @@ def open_for_arrow(opened: OpenSource, path: str) -> Any:
         filesystem = opened.filesystem
         if isinstance(filesystem, LocalFileSystem):
             opened.hold(path)
-            # Not mapped: what was read must not change with the file.
-            return pa.OSFile(full)
+            with opened.open_local(path) as file:
+                # Not mapped: what was read must not change with the file. Opened by what is open
+                # already: the path may lead elsewhere by now.
+                return pa.OSFile(f"/dev/fd/{file.fileno()}")
         if getattr(opened, "archived", False):
             return pa.BufferReader(opened.read(path))
         num_bytes = int(filesystem.size(full) or 0)
