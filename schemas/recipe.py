@@ -385,6 +385,11 @@ class Recipe:
                 f"Recipe: features={features!r} is no dict. Write for example "
                 '{"label": ss.ClassLabel(("no", "yes"))}.'
             )
+        if not features:
+            raise RecipeError(
+                "Recipe: features={} leaves nothing to store. Declare at least one feature, or "
+                "leave features= out to have them inferred."
+            )
         for name, feature in features.items():
             if not isinstance(name, str) or not isinstance(feature, Feature | Struct):
                 raise RecipeError(

@@ -36,10 +36,10 @@ def parse_size(value: str | int) -> int:
     unit = (_UNITS | {"GIB": 2**30}).get(match[2].upper()) if match else None
     if match is None or unit is None:
         raise ValueError(f"{value!r} is not a size; write a number of bytes or '150MB'")
-    size = round(float(match[1]) * unit)
-    if size < 1:
-        raise ValueError(f"{value!r} is not a positive size")
-    return size
+    size = float(match[1]) * unit
+    if not 0.5 < size < 2**63:
+        raise ValueError(f"{value!r} is not a size of 1 byte to 8 EiB")
+    return round(size)
 
 
 @config_class
@@ -63,8 +63,8 @@ class Shards:
     def __post_init__(self) -> None:
         """Checks that the settings are positive and do not exclude each other."""
         parse_size(self.target_bytes)
-        if self.read_mb_per_s <= 0:
-            raise ValueError("read_mb_per_s must be positive")
+        if not 0 < self.read_mb_per_s < math.inf:
+            raise ValueError("read_mb_per_s must be positive and finite")
         numbers = self.num_shards
         counts = list(numbers.values()) if isinstance(numbers, Mapping) else [numbers]
         if any(n is not None and n < 1 for n in (*counts, self.min_shards, self.num_examples)):

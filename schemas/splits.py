@@ -206,6 +206,11 @@ class Splits:
         if not isinstance(allow_empty, bool):
             raise RecipeError(f"Splits: allow_empty={allow_empty!r}, expected True or False.")
         names = names or tuple(name for name, _ in fractions)
+        for what, feature in (("stratify_by", stratify_by), ("group_by", group_by)):
+            if feature is not None:
+                _check_feature(what, feature)
+        if rule is not None and rule.by != "folder":
+            _check_feature(f"by_{rule.by}", rule.feature)
         for name in names:
             if not _NAME.fullmatch(name):
                 raise RecipeError(
@@ -264,6 +269,11 @@ class Splits:
         }
 
 
+def _check_feature(what: str, feature: object) -> None:
+    if not isinstance(feature, str):
+        raise RecipeError(f"Splits: {what} names {feature!r}, expected the name of a feature.")
+
+
 def _check_fractions(fractions: Mapping[str, float]) -> None:
     if not fractions:
         raise RecipeError("Splits: no split named. Write Splits(train=0.9, test=0.1).")
@@ -278,7 +288,10 @@ def _check_fractions(fractions: Mapping[str, float]) -> None:
 
 
 def _texts(given: Mapping[str, str | Sequence[str]], what: str) -> dict[str, tuple[str, ...]]:
-    texts = {name: (v,) if isinstance(v, str) else tuple(v) for name, v in given.items()}
+    texts = {
+        name: tuple(value) if isinstance(value, list | tuple) else (value,)
+        for name, value in given.items()
+    }
     for name, values in texts.items():
         if not values or not all(isinstance(value, str) and value for value in values):
             raise RecipeError(f"Splits.{what}: {name}={given[name]!r}, expected text or texts.")

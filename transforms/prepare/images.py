@@ -212,7 +212,16 @@ class Check:
         return {"step": "images.check", "name": self.name}
 
     def features(self, features: Features) -> Features:
-        """The features, unchanged."""
+        """The features, unchanged.
+
+        Raises:
+            RecipeError: if there is no encoded image of this name.
+        """
+        if image_feature(self, self.name, features).storage != "encoded":
+            raise RecipeError(
+                f"prepare: {self!r}: {self.name!r} is decoded already, which checks it. Leave the "
+                "step out."
+            )
         return features
 
     def apply(self, record: dict[str, Any]) -> dict[str, Any]:

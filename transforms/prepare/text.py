@@ -196,7 +196,7 @@ class Truncate:
     """See :func:`truncate`."""
 
     name: str
-    length: Annotated[int, pydantic.Field(ge=0)]
+    length: Annotated[int, pydantic.Field(ge=0, lt=2**31)]
     keep: Literal["first", "last"] = "first"
     batched = True
     sees_features = True
