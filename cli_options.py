@@ -110,6 +110,11 @@ def check_root(out: str) -> None:
 
     if not out:
         raise RecipeError("--out is empty, expected a folder or URL.")
+    if not storage.is_local(out) and not out.partition("://")[2].strip("/"):
+        raise RecipeError(
+            f"--out: {out} is a protocol alone, expected a folder or URL, such as "
+            f"{out.rstrip('/')}//bucket/folder."
+        )
     if storage.is_local(out):
         path = storage.local_path(out)
         if os.path.exists(path) and not os.path.isdir(path):

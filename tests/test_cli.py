@@ -369,6 +369,7 @@ class TestErrors:
             (["build", "x", "--out", "y", "--workers", "two"], "Invalid value for '--workers'"),
             (["build", "x", "--out"], "--out"),
             (["build", "x", "--out", ""], "--out is empty"),
+            (["build", "x", "--out", "s3://"], "--out: s3:// is a protocol alone"),
             (["build", "x", "--out", "file"], "--out: file is a file, expected a folder"),
             (["build", "x", "y", "--out", "z"], "unexpected extra argument"),
             (["build", "nowhere", "--out", "y"], "The source nowhere does not exist"),

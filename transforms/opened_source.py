@@ -2,7 +2,8 @@
 
 A local tree is walked in one pass that follows links which stay in it; what cannot be a file to
 read (a dangling link, a link loop, a named pipe, an empty folder named like a file …) is listed
-with its problem, so that it becomes a reject and does not vanish.
+with its problem, so that it becomes a reject and does not vanish. What builds put into the tree
+is left out: the next build would take its own records for raw ones.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fsspec.archive import AbstractArchiveFileSystem
 from ..schemas.blocks import FileRange, SourceFile
 from ..schemas.errors import DataError, RecipeError, SourceChangedError
 from ..schemas.limits import Limits
+from ..schemas.naming import WORKSPACE, Workspace
 from . import storage
 from .activity import reading, working_on
 from .globs import matches, may_hold, split_glob
@@ -40,6 +42,8 @@ _ARCHIVES = weakref.WeakValueDictionary()
 _STORE_AHEAD_BYTES = 4 << 20
 _DEFAULT_LIMITS = Limits()
 _Opened = TypeVar("_Opened", bound="OpenedSource")
+_MARKS = (Workspace(WORKSPACE).memo, Workspace(WORKSPACE).elsewhere)
+"""In the folder of a recipe's snapshots: one of them is there from the first inventory on."""
 _LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
 
 
@@ -334,6 +338,8 @@ class OpenedSource:
                     raise
                 yield unreadable(path, f"folder that cannot be listed: {error.strerror}")
                 continue
+            if parts and any(e.name == WORKSPACE for e in entries) and _holds_builds(folder):
+                continue
             if not entries and parts and _LIKE_A_FILE.fullmatch(parts[-1]) and self._wanted(parts):
                 yield unreadable(path, "empty folder, expected a file")
             for entry in entries:
@@ -367,7 +373,10 @@ class OpenedSource:
             listed = filesystem.find(self.root, detail=True)
             names = sorted(listed)  # an absolute name comes first, and yields to its twin
             found = {name.removeprefix(prefix).lstrip("/"): listed[name] for name in names}
+        builds = tuple(_holders_of_builds(found))
         for path, info in found.items():
+            if path.startswith(builds):
+                continue
             if not path or path.endswith("/") or info.get("type") == "directory":
                 continue
             if not (self._wanted(tuple(path.split("/"))) or info.get("damage")):
@@ -380,6 +389,19 @@ class OpenedSource:
             else:
                 size = int(info.get("size") or 0)
                 yield SourceFile(path=path, num_bytes=size, stamp=stamp_of(info))
+
+
+def _holds_builds(folder: str) -> bool:
+    """Whether snapshots of a recipe are put into a folder, which are never raw data."""
+    return any(os.path.isfile(os.path.join(folder, mark)) for mark in _MARKS)
+
+
+def _holders_of_builds(paths: Iterable[str]) -> Iterator[str]:
+    """The same for all folders below the root of a store or archive, each with '/' at its end."""
+    for path in paths:
+        for mark in _MARKS:
+            if path.endswith(f"/{mark}"):
+                yield path.removesuffix(mark)
 
 
 def _sorted_by_path(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:

@@ -279,7 +279,9 @@ def texts(array: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(type_) and type_.tz is not None:
         # The zone's own time would need a table of zones, which differs between machines.
         texts = array.cast(pa.timestamp(type_.unit)).cast(pa.large_string())
-        return pc.binary_join_element_wise(texts, pa.scalar("Z", pa.large_string()), "")
+        return pc.binary_join_element_wise(
+            texts, pa.scalar("Z", texts.type), pa.scalar("", texts.type)
+        )
     if pa.types.is_duration(type_):
         array = array.cast(pa.int64())
     return array if kind_of(type_) == "binary" else array.cast(pa.large_string())

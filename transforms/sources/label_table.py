@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -299,6 +300,14 @@ class _Content:
 
     def hold(self, path: str) -> None:
         """Bytes do not change."""
+
+    def open_local(self, path: str) -> io.FileIO:
+        """There is no such file.
+
+        Raises:
+            FileNotFoundError: always.
+        """
+        raise FileNotFoundError(path)
 
     def note(self, paths: Iterable[str]) -> None:
         """Nor do several."""

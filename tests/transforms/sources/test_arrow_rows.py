@@ -28,6 +28,7 @@ from snapshard.schemas.features import (
 )
 from snapshard.transforms.sources.arrow_rows import RowReader
 from snapshard.transforms.sources.arrow_types import infer_features, missing_leaves
+from snapshard.transforms.sources.arrow_values import texts
 from snapshard.transforms.sources.wire_arrays import wire_lists
 
 
@@ -125,6 +126,13 @@ def same(found: Any, expected: Any) -> bool:
     if isinstance(found, float) and math.isnan(found):
         return math.isnan(expected)
     return bool(found == expected)
+
+
+def test_times_with_a_zone_as_text() -> None:
+    """They are of one length and end in Z, whatever the zone."""
+    array = pa.array([0, None, 1_500], pa.timestamp("ms", "Asia/Tokyo"))
+    expected = ["1970-01-01 00:00:00.000Z", None, "1970-01-01 00:00:01.500Z"]
+    assert texts(array).to_pylist() == expected
 
 
 def check(array: pa.Array, values: list[Any], feature: Feature) -> None:
