@@ -24,7 +24,9 @@ from types import CodeType, ModuleType
 from typing import Any, Protocol
 
 from ..schemas.errors import RecipeError
+from ..transforms.local_files import Identity
 from ..transforms.user_code import PACKAGE
+from ..transforms.user_reads import running
 
 _PREFIX = "_snapshard_recipe_"
 
@@ -124,6 +126,8 @@ class RecipeModules:
             stem = "_file_" + re.sub(r"\W", "_", stem)
         self._main_name = stem
         self.package = f"{_PREFIX}{name}"
+        self.loaded_files: dict[str, Identity | None] = {}
+        """What the modules opened while they were loaded: absolute path -> its identity then."""
         self._builtins = {**vars(builtins), "__import__": SiblingImport(self)}
 
     def import_main(self) -> ModuleType:
@@ -215,7 +219,8 @@ class RecipeModules:
         lines = importlib.util.decode_source(content).splitlines(keepends=True)
         # Without a time: whoever asks for the source later gets what ran, not an edited file.
         linecache.cache[code_name] = (len(content), None, lines, code_name)
-        exec(code, module.__dict__)
+        with running.loading(self.loaded_files):
+            exec(code, module.__dict__)
 
     def source(self, path: str) -> str | None:
         """A file's text; None for a folder without code."""

@@ -380,6 +380,7 @@ def _import_recipe(
             f"{shown}: {attribute} is {type(recipe).__name__!r}, expected an ss.Recipe(…)."
         )
     object.__setattr__(recipe, "folder", folder)
+    object.__setattr__(recipe, "loaded_files", modules.loaded_files)
     return attribute, recipe
 
 

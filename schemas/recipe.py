@@ -292,7 +292,8 @@ class Recipe:
             not say so: what they open, what an object is made from that cannot be hashed. A text
             or Path is a file, a folder (all its files) or a glob, counting from the recipe's
             folder, or a URL; all else is a value, a text among them as ``("text",)``. Contents
-            and values enter the fingerprint.
+            and values enter the fingerprint, and where an object cannot be hashed, all files that
+            the recipe's code opens while it is loaded.
     """
 
     name: str
@@ -320,6 +321,12 @@ class Recipe:
         init=False, compare=False, repr=False, default_factory=dict
     )
     """What was read of files that steps need (vocabularies), by the path that the step gives."""
+    loaded_files: Mapping[str, tuple[int, ...] | None] | None = dataclasses.field(
+        init=False, compare=False, repr=False, default=None
+    )
+    """Files that the recipe's code opened while it was loaded: absolute path -> its identity then.
+
+    None where nothing saw that: the recipe was not loaded from a file."""
 
     def __post_init__(self) -> None:
         """Checks what can be checked without reading anything.

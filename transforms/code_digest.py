@@ -5,7 +5,8 @@ the object that the name stands for now. Functions and classes of the user's own
 source and what that refers to in turn; values and objects by what they hold, so that a vocabulary
 read from a file counts; what installed libraries define, by name and version; a path to a file by
 the file's content. Everything else is refused, unless the recipe's ``depends_on`` names what it
-is made from. What nothing refers to does not count.
+is made from. What nothing refers to does not count. Caches of functions and properties do not count
+either: the walk empties those that it meets.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from .code_names import (
     as_built_in,
     attributes_of,
     called_imports,
+    empty_cache,
     hides_state,
     import_targets,
     import_users,
@@ -78,7 +80,7 @@ def code_digest(function: Any, *, folder: str, declared: bool = False) -> str:
         folder: The recipe's folder: paths inside it count without it. Files that paths lead to
             count by content.
         declared: Whether the recipe has a ``depends_on``: then an object whose content is out of
-            reach counts by its type alone.
+            reach counts by its type; ``read_dependencies`` adds what it may be made from.
 
     Returns:
         64 hex digits. Comments, formatting, the files' places and times, and what the function
@@ -128,6 +130,8 @@ class CodeWalk:
         self._open: set[int] = set()
         self._num_named = 0
         """Depth inside functions that a library defines by name."""
+        self.opaque: list[str] = []
+        """Objects whose content is out of reach, as a person knows them: ``DB, a sqlite3.…``."""
 
     @property
     def files(self) -> dict[str, str]:
@@ -190,7 +194,9 @@ class CodeWalk:
                 return self._opaque(value, where)
             return ["type", repr(value)]
         if hasattr(value, "__wrapped__") and callable(value):
-            return ["wrapped", library_name(type(value)), self._refer(value.__wrapped__, where)]
+            empty_cache(value)
+            wrapped = self._refer(value.__wrapped__, where)
+            return self._with_added(["wrapped", library_name(type(value)), wrapped], value, where)
         if is_users_class(type(value)):
             return self._instance(value, where)
         if isinstance(value, _OF_C) or (callable(value) and is_named(value)):
@@ -201,7 +207,19 @@ class CodeWalk:
         """An object whose content is out of reach: only a recipe's ``depends_on`` covers it."""
         if moves(value) or not self._declared:
             raise OpaqueError(where, value)
+        if not self._num_named:
+            kind = type(value)
+            self.opaque.append(f"{where}, a {kind.__module__}.{kind.__qualname__}")
         return ["depends_on", library_name(type(value))]
+
+    def _with_added(self, found: Json, value: Any, where: str) -> Json:
+        """What a function of a library's is, with attributes that were set on it."""
+        held = {
+            name: item
+            for name, item in vars(value).items()
+            if not name.startswith("_") and name != "cache_parameters"
+        }
+        return [*found, self._refer(held, where)] if held else found
 
     def _start(self, value: Any) -> int:
         number = len(self._records)
@@ -259,7 +277,7 @@ class CodeWalk:
         module = versioned(str(function.__globals__.get("__name__")))
         name = f"{module}:{function.__code__.co_qualname}"
         if "<locals>" not in name and wrapped is None:
-            return ["library", name]
+            return self._with_added(["library", name], function, where)
         number = self._start(function)
         # The inner workings of what a library itself defines count by its version.
         named = is_named(function) or _wraps_named(function)
@@ -430,15 +448,14 @@ class CodeWalk:
         number = self._start(value)
         cls = type(value)
         record: dict[str, Json] = {"kind": "instance", "class": self._refer(cls, where)}
-        settings = getattr(value, "settings", None)
-        if callable(settings) and isinstance(settings, types.MethodType):
-            record["settings"] = self._refer(settings(), f"{where}.settings()")
-        else:
-            record["state"] = self._state(value, where)
+        if isinstance(value, PrepareStep | CrossStep):
+            record["settings"] = self._refer(value.settings(), f"{where}.settings()")
+        record["state"] = self._state(value, where)
         return self._finish(number, record)
 
     def _state(self, value: Any, where: str) -> Json:
         """What an object holds: as it would be pickled where its class says so."""
+        empty_cache(value)
         own = getattr(type(value), "__getstate__", None)
         if own is not None and own is not getattr(object, "__getstate__", None):
             return self._refer(value.__getstate__(), where)
@@ -461,6 +478,7 @@ class CodeWalk:
             return ["tuple", library_name(type(value)), items]
         if moves(value) or (hides_state(value) and as_built_in(value) is None):
             return self._opaque(value, where)
+        empty_cache(value)
         number = self._start(value)
         record: dict[str, Json] = {"kind": "instance", "class": library_name(type(value))}
         record["state"] = [

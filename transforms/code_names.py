@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import io
 import struct
 import sys
@@ -31,6 +32,7 @@ _MOVING = ("__next__", "fileno", "getstate", "get_state", "bit_generator")
 _IMPORTERS = frozenset({"__import__", "import_module"})
 _BUILT_IN: tuple[Any, ...] = (dict, list, tuple, set, frozenset, bytes, float, str, int)
 """Classes whose content is read from an object of a subclass."""
+_CACHED_FUNCTION = type(functools.cache(len))
 _POINTER = struct.calcsize("P")
 
 
@@ -41,12 +43,14 @@ _MADE_BY_PYTHON = 1 << 9
 def is_users_class(cls: type) -> bool:
     """Whether a class is the user's own."""
     module = sys.modules.get(cls.__module__)
-    if cls.__module__ == "types":
-        # ``dataclasses.make_dataclass`` and ``types.new_class`` give their own module's name.
-        return bool(cls.__flags__ & _MADE_BY_PYTHON) and not is_named(cls)
-    return is_user_module(module) or (
-        module is None and any(is_users_function(f) for f in own_functions(cls).values())
-    )
+    if is_user_module(module):
+        return True
+    functions = own_functions(cls).values()
+    if module is None or (functions and not is_named(cls)):
+        return any(is_users_function(function) for function in functions)
+    # It may bear the name of a library's module: what ``types.new_class`` makes does, and whatever
+    # sets ``__module__``. Then it is not found there.
+    return bool(cls.__flags__ & _MADE_BY_PYTHON) and not is_named(cls)
 
 
 def is_users_function(function: FunctionType) -> bool:
@@ -219,6 +223,22 @@ def _slots(cls: type) -> Iterator[str]:
                 continue
             private = slot.startswith("__") and not slot.endswith("__")
             yield f"_{base.__name__.lstrip('_')}{slot}" if private else slot
+
+
+def empty_cache(value: Any) -> None:
+    """Forgets what an object keeps of its cached properties, and a cached function of results.
+
+    They may come from a file that was opened while nobody looked, or has been edited since.
+    """
+    if isinstance(value, _CACHED_FUNCTION):
+        value.cache_clear()
+        return
+    held = getattr(value, "__dict__", None)
+    if not isinstance(held, dict):
+        return
+    for name in list(held):
+        if isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property):
+            held.pop(name, None)
 
 
 def attributes_of(value: Any) -> list[tuple[str, Any]]:

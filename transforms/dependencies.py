@@ -23,6 +23,7 @@ from .code_names import is_users_class
 from .local_files import file_digest, identity_of
 from .opened_source import open_source
 from .source_settings import functions_of
+from .user_reads import is_of_machine, name_of
 
 _CHUNK_BYTES = 4 << 20
 
@@ -86,6 +87,7 @@ def read_dependencies(recipe: Recipe) -> Dependencies:
     """
     entries: list[tuple[str, str]] = []
     files: dict[str, str] = {}
+    opaque: list[str] = []
     for index, item in enumerate(recipe.depends_on):
         if isinstance(item, str | os.PathLike):
             name, content, found = _read_entry(os.fspath(item), recipe.folder)
@@ -99,7 +101,53 @@ def read_dependencies(recipe: Recipe) -> Dependencies:
         walk = CodeWalk(recipe.folder, declared=bool(recipe.depends_on))
         walk.digest(function)
         files |= walk.files
+        opaque += (f"{name_of(function)} uses {found}" for found in walk.opaque)
+    if opaque:
+        loaded = _read_loaded(recipe, opaque[0])
+        added = ((sha, _named(path, recipe)) for path, sha in loaded.items() if path not in files)
+        # By content: where a project lies does not count.
+        entries += ((name, sha256) for sha256, name in sorted(added))
+        files |= loaded
     return Dependencies(entries=tuple(entries), files=files)
+
+
+def _read_loaded(recipe: Recipe, opaque: str) -> dict[str, str]:
+    """The files that the recipe's code opened while it was loaded, and their hashes.
+
+    An object that cannot be looked into may be made from any of them.
+
+    Args:
+        recipe: One with such an object.
+        opaque: Names the function and the object.
+
+    Raises:
+        RecipeError: if nobody saw it being loaded, or a file has changed since.
+    """
+    if recipe.loaded_files is None:
+        raise RecipeError(
+            f"{opaque}: its content cannot be hashed, and what it is made from is seen only where "
+            "a recipe is loaded from a file. Make it inside the function, which functools.cache "
+            "keeps it for, and name its files in ss.Recipe(depends_on=[…]); or put the recipe into "
+            "a file of its own and run snapshard build recipe.py."
+        )
+    found = {}
+    for path, identity in sorted(recipe.loaded_files.items()):
+        if is_of_machine(path) or (identity is None and identity_of(path) is None):
+            continue
+        if identity is not None and identity_of(path) == identity:
+            found[path] = file_digest(path)
+        if identity_of(path) != identity:
+            raise RecipeError(
+                f"{opaque}, which is made while the recipe is loaded, and {path}, which was read "
+                "then, has changed since. Load the recipe again: start the build again."
+            )
+    return found
+
+
+def _named(path: str, recipe: Recipe) -> str:
+    """A file's name for a person: relative to the recipe's folder if it lies there."""
+    inside = os.path.relpath(path, os.path.abspath(recipe.folder))
+    return path if inside.startswith("..") else inside.replace(os.sep, "/")
 
 
 def functions_in(recipe: Recipe) -> Iterator[Any]:

@@ -7,12 +7,13 @@ from typing import Any
 
 from ..schemas.recipe import ExtractedSource, Source
 from .code_digest import code_digest
+from .code_names import is_users_class
 
 
-def functions_of(source: Source | ExtractedSource) -> tuple[Callable[..., Any], ...]:
-    """The user's functions that a source calls."""
+def functions_of(source: Source | ExtractedSource) -> tuple[Any, ...]:
+    """The user's functions that a source calls, and the source itself if its class is his own."""
     found: tuple[Callable[..., Any], ...] = getattr(source, "functions", ())
-    return found
+    return (*found, source) if is_users_class(type(source)) else found
 
 
 def source_settings(source: Source, *, folder: str, declared: bool = False) -> dict[str, object]:

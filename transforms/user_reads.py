@@ -1,13 +1,15 @@
 """Files that a user's functions open: what the fingerprint does not cover is refused.
 
-An audit hook of Python's sees each file that Python code opens while a user's function runs. It
-cannot see what C code opens by itself (``cv2.imread``), what other processes read, nor environment
-variables; operations of TensorFlow that read files are found in the traced graph.
+An audit hook of Python's sees each file that Python code opens while a user's function runs, or
+his modules are loaded. It cannot see what C code opens by itself (``cv2.imread``), what other
+processes read, sizes and times of files, nor environment variables; operations of TensorFlow that
+read files are found in the traced graph.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import linecache
 import os
 import sys
 import sysconfig
@@ -19,6 +21,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from ..schemas.errors import RecipeError
+from .local_files import Identity, identity_of
 from .user_code import PACKAGE, is_user_file
 
 _SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/sbin/", "/sys/", "/usr/")
@@ -59,11 +62,29 @@ class _Reads:
             path = above
         return True
 
+    def note_read(self, path: str, frame: FrameType | None) -> None:
+        """Notes a file that it opens, unless that is part of an import."""
+        if path not in self.paths and not _is_for_code(path, frame):
+            self.paths.add(path)
+
     def note_written(self, path: str) -> None:
         """Notes a file or folder that it makes; of very many the last ones."""
         self.written[path] = None
         while len(self.written) > _MAX_WRITTEN:
             del self.written[next(iter(self.written))]
+
+
+class _Loading(_Reads):
+    """What the user's code opens while his modules are loaded."""
+
+    def __init__(self, found: dict[str, Identity | None]) -> None:
+        super().__init__()
+        self.found = found
+
+    def note_read(self, path: str, frame: FrameType | None) -> None:
+        """Notes a file, as it is, that the user's code opens: no library that is imported."""
+        if path not in self.found and _is_opened_by_user(path, frame):
+            self.found[path] = identity_of(path)
 
 
 _READS: dict[int, tuple[Any, _Reads]] = {}
@@ -86,6 +107,17 @@ class running:
         self._reads = None if function is None else _reads_of(function)
         self._own = own
 
+    @classmethod
+    def loading(cls, found: dict[str, Identity | None]) -> running:
+        """While it is entered, this thread loads the user's modules.
+
+        Files that their code opens are added to ``found``, with their identity at that time.
+        """
+        _install()
+        made = cls(None)
+        made._reads = _Loading(found)
+        return made
+
     def __enter__(self) -> None:
         thread = threading.get_ident()
         self._before = _NOW.get(thread)
@@ -101,6 +133,10 @@ class running:
             del _NOW[threading.get_ident()]
         else:
             _NOW[threading.get_ident()] = self._before
+        if isinstance(self._reads, _Loading):
+            # What it holds of them would not be opened again where a function asks for it.
+            for name in [n for n in linecache.cache if os.path.abspath(n) in self._reads.found]:
+                linecache.cache.pop(name, None)
 
 
 def note_path(function: Any, path: str) -> None:
@@ -132,18 +168,18 @@ def refuse_undeclared(
             continue
         if reads.unseen and not declared:
             raise RecipeError(
-                f"{_name(function)} reads files in {reads.unseen}: which ones is not known before "
-                "it runs, and a change of one would go unnoticed. Name them, or their folders, in "
-                'the recipe: ss.Recipe(depends_on=["masks/", …]).'
+                f"{name_of(function)} reads files in {reads.unseen}: which ones is not known "
+                "before it runs, and a change of one would go unnoticed. Name them, or their "
+                'folders, in the recipe: ss.Recipe(depends_on=["masks/", …]).'
             )
         paths, reads.paths = reads.paths, set()
         for path in sorted(paths):
             if _is_covered(path, declared):
                 continue
             raise RecipeError(
-                f"{_name(function)} opened {path}, which the fingerprint does not cover: a change "
-                "of that file would go unnoticed, and old results would be taken for new ones. "
-                "Name it, or its folder, in the recipe: "
+                f"{name_of(function)} opened {path}, which the fingerprint does not cover: a "
+                "change of that file would go unnoticed, and old results would be taken for new "
+                "ones. Name it, or its folder, in the recipe: "
                 f"ss.Recipe(depends_on=[{_named_from(path, folder)!r}, …]). Paths count from the "
                 "recipe's folder."
             )
@@ -158,27 +194,38 @@ def _named_from(path: str, folder: str) -> str:
     return relative if above in ("", ".", "..") or above.endswith("..") else above + "/"
 
 
-def _name(function: Any) -> str:
+def name_of(function: Any) -> str:
+    """Names a function or step for a person."""
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
 def _is_covered(path: str, declared: Collection[str]) -> bool:
+    return os.path.realpath(path) in declared or is_of_machine(path) or not os.path.isfile(path)
+
+
+def is_of_machine(path: str) -> bool:
+    """Whether a file is of the system or of installed libraries."""
     real = os.path.realpath(path)
-    if real in declared or real.startswith(_LIBRARIES) or not os.path.isfile(real):
+    if real.startswith(_LIBRARIES):
         return True
     return real.startswith(_SYSTEM) and not real.startswith(_IN_MEMORY)
 
 
-def _reads_of(function: Any) -> _Reads:
+def _install() -> None:
     global _INSTALLED
-    key = id(function)
-    known = _READS.get(key)
-    if known is not None:
-        return known[1]
     with _LOCK:
         if not _INSTALLED:
             sys.addaudithook(_hook)
             _INSTALLED = True
+
+
+def _reads_of(function: Any) -> _Reads:
+    key = id(function)
+    known = _READS.get(key)
+    if known is not None:
+        return known[1]
+    _install()
+    with _LOCK:
         try:
             held: Any = weakref.ref(function, lambda _: _READS.pop(key, None))
         except TypeError:
@@ -226,16 +273,31 @@ def _note(reads: _Reads, own: str, event: str, args: tuple[Any, ...]) -> None:
     if event == "sqlite3.connect" and name.startswith("file:"):
         name = urllib.parse.unquote(urllib.parse.urlsplit(name).path)
     path = _source_of(os.path.abspath(name))
+    if event == "open" and args[1] is None and not os.path.isabs(name):
+        path = _below_open_folder(name) or path
     if event in _SCRATCH:
         reads.note_written(path)
         return
     if flags & (os.O_TRUNC | os.O_EXCL) or flags & os.O_ACCMODE == os.O_WRONLY:
         reads.note_written(path)
         return
-    if path in reads.paths or (own and _is_same(path, own)) or reads.is_own(path):
-        return
-    if not _is_for_code(path, sys._getframe(2)):
-        reads.paths.add(path)
+    if not (own and _is_same(path, own)) and not reads.is_own(path):
+        reads.note_read(path, sys._getframe(2))
+
+
+def _below_open_folder(name: str) -> str:
+    """The file of a relative name in a folder that this process holds open, or an empty text.
+
+    ``os.open(name, flags, dir_fd=…)`` does not say which folder it means.
+    """
+    try:
+        links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    except OSError:
+        return ""
+    # Sorted, so that of several the same one is named each time.
+    folders = sorted(os.path.realpath(link) for link in links if os.path.isdir(link))
+    found = (os.path.join(folder, name) for folder in folders)
+    return next((os.path.normpath(path) for path in found if os.path.isfile(path)), "")
 
 
 def _source_of(path: str) -> str:
@@ -271,7 +333,33 @@ def _is_for_code(path: str, frame: FrameType | None) -> bool:
         code = frame.f_code
         if code.co_filename.startswith("<frozen importlib") and code.co_name == "_find_and_load":
             return True
-        if module == "linecache" and path.endswith(".py"):
+        if _is_source_shown(path, frame):
             return True
         frame = frame.f_back
     return False
+
+
+def _is_opened_by_user(path: str, frame: FrameType | None) -> bool:
+    """Whether code of the user's own, itself or through a library, opens a file."""
+    while frame is not None:
+        code = frame.f_code
+        if is_user_file(code.co_filename):
+            return True
+        if code.co_filename.startswith("<frozen importlib") and code.co_name == "_find_and_load":
+            return False
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE:
+            return False
+        if _is_source_shown(path, frame):
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _is_source_shown(path: str, frame: FrameType) -> bool:
+    """Whether a library reads a module's source, as for a traceback."""
+    if frame.f_globals.get("__name__") != "linecache" or not path.endswith(".py"):
+        return False
+    asks: FrameType | None = frame
+    while asks is not None and asks.f_globals.get("__name__") == "linecache":
+        asks = asks.f_back
+    return asks is None or not is_user_file(asks.f_code.co_filename)

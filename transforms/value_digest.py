@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..schemas.fingerprint import canonical_json
+from .code_names import is_users_class
 from .local_files import file_digest
 from .user_code import is_user_file
 
@@ -51,6 +52,10 @@ _NO_EFFECT: tuple[type, ...] = (
     type(threading.Lock()),
     type(threading.RLock()),
 )
+_OF_ENUM = frozenset({"_value_", "_name_", "_sort_order_", "_inverted_", "__objclass__"})
+_OF_LOGGER = frozenset(vars(logging.Logger("")))
+_OF_MEMMAP = frozenset({"filename", "offset", "mode"})
+"""Attributes that such objects have by themselves."""
 _CALLS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
@@ -107,6 +112,13 @@ class Values:
 
     def plain(self, value: Any, refer: Refer, where: str) -> Json | None:
         """The JSON of a plain value; None for anything else."""
+        found = self._plain(value, refer, where)
+        added = [] if found is None else _added(value)
+        if not added:
+            return found
+        return ["with", found, [[n, refer(item, f"{where}.{n}")] for n, item in added]]
+
+    def _plain(self, value: Any, refer: Refer, where: str) -> Json | None:
         kind = type(value)
         if value is None or value is Ellipsis or value is NotImplemented:
             return [repr(value)]
@@ -146,7 +158,8 @@ class Values:
             bare = repr(value.replace(tzinfo=None))
             return [kind.__name__, bare, repr(value.utcoffset()), refer(zone, f"{where}.tzinfo")]
         if isinstance(value, pathlib.PurePath):
-            return ["path", self._text(os.fspath(value))]
+            text = self._text(os.fspath(value))
+            return ["path", text, refer(kind, where)] if is_users_class(kind) else ["path", text]
         if kind is functools.partial:
             parts = (value.func, value.args, value.keywords)
             return ["partial", *(refer(part, where) for part in parts)]
@@ -155,7 +168,8 @@ class Values:
         if isinstance(value, enum.Enum):
             return ["enum", refer(kind, where), value.name]
         if isinstance(value, _NO_EFFECT):
-            return ["no effect", kind.__name__]
+            own = [refer(kind, where)] if is_users_class(kind) else []
+            return ["no effect", kind.__name__, *own]
         return self._of_library(value, refer, where)
 
     def _text(self, value: str) -> Json:
@@ -202,7 +216,7 @@ class Values:
         """Values of NumPy, Arrow, pandas and TensorFlow, none of which is imported here."""
         kind = type(value)
         library = kind.__module__.partition(".")[0]
-        if library not in sys.modules:
+        if library not in sys.modules or is_users_class(kind):
             return None
         if library == "numpy":
             return _numpy(value, refer, where)
@@ -217,6 +231,38 @@ class Values:
         if library == "tokenizers" and kind.__name__ == "Tokenizer":
             return ["tokenizer", hashlib.sha256(value.to_str().encode()).hexdigest()]
         return None
+
+
+def _added(value: Any) -> list[tuple[str, Any]]:
+    """Attributes that were set on a plain value beside those that it has by itself, sorted."""
+    kind = type(value)
+    held = getattr(value, "__dict__", None)
+    if not held or isinstance(value, type) or kind in (types.SimpleNamespace, threading.local):
+        return []
+    if isinstance(value, enum.Enum):
+        names = held.keys() - _OF_ENUM
+    elif isinstance(value, logging.Logger):
+        names = held.keys() - _OF_LOGGER
+    elif kind.__module__.partition(".")[0] in ("keras", "tf_keras"):
+        # Weights count as such.
+        names = {n for n in held.keys() - _of_layer(value) if not hasattr(held[n], "assign")}
+        names = {name for name in names if not name.startswith("_")}
+    elif kind.__module__.partition(".")[0] in sys.stdlib_module_names or is_users_class(kind):
+        names = set(held)
+    else:
+        # What libraries hold there themselves, caches too, has private names.
+        names = {name for name in held.keys() - _OF_MEMMAP if not name.startswith("_")}
+    return [(name, held[name]) for name in sorted(names)]
+
+
+def _of_layer(value: Any) -> set[str]:
+    """Names of the attributes that a Keras layer has by itself."""
+    kind = type(value)
+    try:
+        return set(vars(kind.from_config(value.get_config())))
+    except Exception:
+        # One that holds a function is not made from settings alone.
+        return set(vars(next(base for base in kind.__mro__ if base.__name__ == "Layer")()))
 
 
 def _numpy(value: Any, refer: Refer, where: str) -> Json | None:

@@ -248,6 +248,29 @@ def test_a_file_that_changes_during_the_build_stops_it(
     assert 9 in lab.read_back(lab.build(recipe, out)).values["x"]
 
 
+def test_a_file_that_an_object_is_made_from_counts(lab: Any, tmp_path: Path) -> None:
+    """Though the recipe declares another; in each process that loads the recipe."""
+    text = """
+        import snapshard as ss
+        import struct
+        from pathlib import Path
+        HERE = Path(__file__).resolve().parent
+        FORMAT = struct.Struct((HERE / "format.txt").read_text())
+
+        def read(file):
+            yield {"x": FORMAT.size}
+
+        recipe = ss.Recipe(name="t", source=ss.Files("raw/*.bin", read=read), OPTIONS)
+        """
+    recipe = project(tmp_path / "project", text, "depends_on=['masks/']")
+    found = []
+    for size, workers in (("7s", 2), ("8s", 1)):
+        (tmp_path / "project" / "format.txt").write_text(size)
+        found.append(lab.build(recipe, tmp_path / "out", workers=workers))
+    assert lab.build(recipe, tmp_path / "out").cached
+    assert [lab.read_back(s).values["x"].tolist() for s in found] == [[7, 7], [8, 8]]
+
+
 def test_why_names_the_file(lab: Any, tmp_path: Path) -> None:
     recipe = project(tmp_path / "project", DECLARED)
     lab.build(recipe, tmp_path / "out")

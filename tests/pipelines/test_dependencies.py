@@ -9,9 +9,11 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import snapshard as ss
 from snapshard.pipelines.fingerprint_details import fingerprint_details
 from snapshard.pipelines.part_changes import Told, part_changes
 from snapshard.pipelines.staging import load_recipe_file
@@ -19,6 +21,7 @@ from snapshard.pipelines.survey import Survey, survey
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
+from snapshard.transforms.source_settings import functions_of
 
 _RECIPE = """
     import snapshard as ss
@@ -34,6 +37,13 @@ _RECIPE = """
     recipe = ss.Recipe(
         name="t", source=ss.Files("raw/*.bin", read=read, types={{"x": "int64"}}), {options}
     )
+"""
+
+_BESIDE = """
+import struct
+from pathlib import Path
+FILE = Path(__file__).parent / "cfg.txt"
+FORMAT = struct.Struct(f"{len(FILE.read_text()) if FILE.exists() else 1}s")
 """
 
 # What the recipe's module does, what its function does, the file that it depends on.
@@ -134,6 +144,167 @@ CASES: dict[str, tuple[str, str, str]] = {
         "CFG = types.new_class('CFG', (), {}, lambda names: names.update(a=TEXT))",
         "found = CFG.a",
         "cfg.txt",
+    ),
+    "a cached property": (
+        "import functools\nclass Held:\n    @functools.cached_property\n"
+        "    def text(self): return (HERE / 'cfg.txt').read_text()\n"
+        "HELD = Held()\nHELD.text",
+        "found = HELD.text",
+        "cfg.txt",
+    ),
+    "a cached property of a library's": (
+        "import functools, string\nclass Held(string.Formatter):\n"
+        "    text = functools.cached_property(lambda self: (HERE / 'cfg.txt').read_text())\n"
+        "HELD = Held()\nHELD.text",
+        "found = HELD.text",
+        "cfg.txt",
+    ),
+    "a cached function": (
+        "import functools\n@functools.cache\n"
+        "def load(): return (HERE / 'cfg.txt').read_text()\nload()",
+        "found = load()",
+        "cfg.txt",
+    ),
+    "an attribute of a cached function": (
+        "import functools\n@functools.cache\ndef load(): return 1\n"
+        "load.table = (HERE / 'cfg.txt').read_text()",
+        "found = load.table",
+        "cfg.txt",
+    ),
+    "an attribute of a partial": (
+        "import functools\nPART = functools.partial(int, '1')\n"
+        "PART.table = (HERE / 'cfg.txt').read_text()",
+        "found = PART.table",
+        "cfg.txt",
+    ),
+    "an attribute of a logger": (
+        "import logging\nLOG = logging.getLogger('t')\nLOG.table = (HERE / 'cfg.txt').read_text()",
+        "found = LOG.table",
+        "cfg.txt",
+    ),
+    "an attribute of an enum's member": (
+        "import enum\nclass Mode(enum.Enum):\n    A = 1\n"
+        "Mode.A.table = (HERE / 'cfg.txt').read_text()",
+        "found = Mode.A.table",
+        "cfg.txt",
+    ),
+    "the value of an enum's member": (
+        "import enum\nclass Mode(enum.Enum):\n    A = (HERE / 'cfg.txt').read_text()",
+        "found = Mode.A.value",
+        "cfg.txt",
+    ),
+    "an attribute of a library's enum": (
+        "import http\nhttp.HTTPStatus.OK.table = (HERE / 'cfg.txt').read_text()\n"
+        "OK = http.HTTPStatus.OK",
+        "found = OK.table",
+        "cfg.txt",
+    ),
+    "an attribute of an OrderedDict": (
+        "import collections\nITEMS = collections.OrderedDict(a=1)\n"
+        "ITEMS.table = (HERE / 'cfg.txt').read_text()",
+        "found = ITEMS.table",
+        "cfg.txt",
+    ),
+    "an attribute of an array": (
+        "import numpy as np\nMASKED = np.ma.masked_array([1.0], [True])\n"
+        "MASKED.table = (HERE / 'cfg.txt').read_text()",
+        "found = MASKED.table",
+        "cfg.txt",
+    ),
+    "an attribute of a table": (
+        "import pandas as pd\nTABLE = pd.DataFrame({'a': [1]})\n"
+        "object.__setattr__(TABLE, 'table', (HERE / 'cfg.txt').read_text())",
+        "found = TABLE.table",
+        "cfg.txt",
+    ),
+    "an attribute of a layer": (
+        "import tensorflow as tf\nLAYER = tf.keras.layers.Rescaling(2.0)\n"
+        "LAYER.table = (HERE / 'cfg.txt').read_text()",
+        "found = LAYER.table",
+        "cfg.txt",
+    ),
+    "an attribute of a layer that holds a function": (
+        "import tensorflow as tf\nLAYER = tf.keras.layers.Lambda(lambda x: x)\n"
+        "LAYER.table = (HERE / 'cfg.txt').read_text()",
+        "found = LAYER.table",
+        "cfg.txt",
+    ),
+    "an attribute of a library's function": (
+        "import json\nfrom json import dumps\ndumps.table = (HERE / 'cfg.txt').read_text()",
+        "found = dumps.table",
+        "cfg.txt",
+    ),
+    "a class in the name of a library": (
+        "class Held:\n    __module__ = 'json'\n    table = (HERE / 'cfg.txt').read_text()",
+        "found = Held.table",
+        "cfg.txt",
+    ),
+    "an object in the name of a library": (
+        "class Held:\n    __module__ = 'json'\n    def get(self): return self.table\n"
+        "    table = (HERE / 'cfg.txt').read_text()\nHELD = Held()",
+        "found = HELD.get()",
+        "cfg.txt",
+    ),
+    "a subclass in the name of NumPy": (
+        "import numpy as np\nclass Held(np.ndarray):\n    __module__ = 'numpy'\n"
+        "    table = (HERE / 'cfg.txt').read_text()\nHELD = np.zeros(1).view(Held)",
+        "found = HELD.table",
+        "cfg.txt",
+    ),
+    "a subclass of Path": (
+        "class Held(type(Path())):\n    table = (HERE / 'cfg.txt').read_text()\nHELD = Held('a')",
+        "found = HELD.table",
+        "cfg.txt",
+    ),
+    "an attribute of a subclass of Path": (
+        "class Held(type(Path())): pass\nHELD = Held('a')\n"
+        "HELD.table = (HERE / 'cfg.txt').read_text()",
+        "found = HELD.table",
+        "cfg.txt",
+    ),
+    "a subclass of Logger": (
+        "import logging\nclass Held(logging.Logger):\n"
+        "    table = (HERE / 'cfg.txt').read_text()\nHELD = Held('a')",
+        "found = HELD.table",
+        "cfg.txt",
+    ),
+    "an object with settings": (
+        "class Held:\n    def __init__(self): self.text = (HERE / 'cfg.txt').read_text()\n"
+        "    def settings(self): return {}\nHELD = Held()",
+        "found = HELD.text",
+        "cfg.txt",
+    ),
+    "a database behind a connection of one's own": (
+        "import sqlite3\nclass Held:\n    def __init__(self):\n"
+        "        self.db = sqlite3.connect(HERE / 'cfg.db', check_same_thread=False)\n"
+        "    def settings(self): return {}\nHELD = Held()",
+        "found = HELD.db.execute('select value from t').fetchone()[0]",
+        "cfg.db",
+    ),
+    "an object that C code made in a module beside": (
+        "import beside",
+        "found = beside.FORMAT.size",
+        "cfg.txt",
+    ),
+    "a file below an open folder": (
+        "import os",
+        "found = os.read(os.open('cfg.txt', os.O_RDONLY, dir_fd=os.open(HERE, os.O_RDONLY)), 9)",
+        "cfg.txt",
+    ),
+    "a line of a file": (
+        "import linecache",
+        "found = linecache.getline(str(HERE / 'cfg.txt'), 1)",
+        "cfg.txt",
+    ),
+    "a line that was read before": (
+        "import linecache\nlinecache.getline(str(HERE / 'cfg.txt'), 1)",
+        "found = linecache.getline(str(HERE / 'cfg.txt'), 1)",
+        "cfg.txt",
+    ),
+    "a line of a Python file": (
+        "import linecache",
+        "found = linecache.getline(str(HERE / 'helper.py'), 1)",
+        "helper.py",
     ),
     "what a mask hides": (
         "import numpy as np\nVALUES = np.loadtxt(HERE / 'cfg.csv')\n"
@@ -311,6 +482,7 @@ def project(folder: Path, setup: str, body: str, *, options: str = "") -> Path:
         put(folder / "raw" / f"{name}.bin", 1)
         put(folder / "masks" / f"{name}.bin", 1)
     outside = str(folder.parent / "outside")
+    (folder / "beside.py").write_text(_BESIDE)
     text = textwrap.dedent(_RECIPE).format(setup=setup, body=body, options=options)
     (folder / "recipe.py").write_text(text.replace("{outside}", outside))
     return folder / "recipe.py"
@@ -337,8 +509,10 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _fingerprint(recipe: Path) -> str:
+    import linecache
     import sys
 
+    linecache.clearcache()
     sys.modules.pop("helper", None)
     return surveyed(recipe).fingerprint
 
@@ -354,6 +528,13 @@ def test_an_edited_file_is_noticed(tmp_path: Path, setup: str, body: str, name: 
         assert any(way in refused for way in ("depends_on=[", "Write an import statement"))
         assert "read opened" not in refused or "masks" in refused or edited.name in refused
     else:
+        before = _fingerprint(recipe)
+        put(edited, 2)
+        assert _fingerprint(recipe) != before
+        put(edited, 1)
+    # That the recipe declares another file changes nothing.
+    recipe = project(folder, setup, body, options="depends_on=['masks/b.bin']")
+    if not _refusal(recipe):
         before = _fingerprint(recipe)
         put(edited, 2)
         assert _fingerprint(recipe) != before
@@ -387,6 +568,109 @@ def test_what_a_refusal_advises_helps(tmp_path: Path, name: str, named: str) -> 
     body = f"found = (HERE / {name!r}).read_text()"
     assert f"depends_on=[{named!r}, …]" in _refusal(project(folder, "", body))
     assert not _refusal(project(folder, "", body, options=f"depends_on=[{named!r}]"))
+
+
+OPAQUE = (CASES["a database"][0], CASES["a database"][1])
+UNRELATED = "depends_on=['masks/b.bin']"
+
+
+def test_files_read_while_loading_count_where_an_object_cannot_be_looked_into(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "project"
+    put(folder / "cfg.db", 1)
+    put(folder / "cfg.txt", 1)
+    words = "\nimport late\nWORDS = (HERE / 'cfg.txt').read_text().split()"
+    (folder / "late.py").write_text("import json, wave\nVALUE = 1\n")
+    recipe = project(folder, OPAQUE[0] + words, OPAQUE[1], options=UNRELATED)
+    before = surveyed(recipe)
+    names = [name for name, _ in before.dependencies.entries]
+    assert sorted(names) == ["cfg.db", "cfg.txt", "masks/b.bin"]
+    # Nothing else does: no module, nothing that a library reads as it is imported.
+    assert before.recipe.loaded_files is not None
+    assert {Path(path).name for path in before.recipe.loaded_files} == {"cfg.db", "cfg.txt"}
+    moved = tmp_path / "elsewhere" / "project"
+    shutil.copytree(folder, moved, ignore=shutil.ignore_patterns("work"))
+    assert surveyed(moved / "recipe.py").fingerprint == before.fingerprint
+    put(folder / "cfg.txt", 2)
+    changes = part_changes(*(_told(found) for found in (before, surveyed(recipe))))
+    assert [(change.part, change.thing) for change in changes] == [("depends_on", "cfg.txt")]
+
+
+def test_files_read_while_loading_count_by_value_where_values_can_be_seen(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    put(folder / "cfg.txt", 1)
+    words = "WORDS = (HERE / 'cfg.txt').read_text().split()"
+    recipe = project(folder, words, "found = WORDS", options=UNRELATED)
+    before = _fingerprint(recipe)
+    (folder / "cfg.txt").write_text("\n word")
+    assert _fingerprint(recipe) == before
+
+
+def test_a_file_that_changed_after_the_recipe_was_loaded_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    put(folder / "cfg.db", 1)
+    recipe = project(folder, *OPAQUE, options="depends_on=['cfg.db']")
+    loaded, work = load_recipe_file(recipe), Workspace(str(tmp_path / "work"))
+    assert survey(loaded, workspace=work, progress=Silent()).fingerprint
+    put(folder / "cfg.db", 2)
+    with pytest.raises(RecipeError, match=r"read uses DB, a sqlite3.*cfg\.db.*Load the recipe"):
+        survey(loaded, workspace=work, progress=Silent())
+
+
+def test_an_object_of_a_recipe_that_no_file_holds_is_refused(tmp_path: Path) -> None:
+    import sqlite3
+
+    put(tmp_path / "raw" / "a.bin", 1)
+    put(tmp_path / "cfg.db", 1)
+    database = sqlite3.connect(tmp_path / "cfg.db", check_same_thread=False)
+
+    def read(file: Any) -> Iterator[dict[str, Any]]:
+        yield {"x": database.execute("select value from t").fetchone()[0]}
+
+    source = ss.Files(str(tmp_path / "raw" / "*.bin"), read=read)
+    recipe = ss.Recipe(name="t", source=source, depends_on=[tmp_path / "cfg.db"])
+    work = Workspace(str(tmp_path / "work"))
+    try:
+        with pytest.raises(RecipeError, match=r"database .*sqlite3.*inside the function.*file of"):
+            survey(recipe, workspace=work, progress=Silent())
+    finally:
+        database.close()
+
+
+def test_caches_are_emptied_before_functions_are_watched(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    put(folder / "cfg.txt", 1)
+    setup, body, _ = CASES["a cached function"]
+    recipe = project(folder, setup, body, options="depends_on=['cfg.txt']")
+    loaded, work = load_recipe_file(recipe), Workspace(str(tmp_path / "work"))
+    found = []
+    for value in (1, 2):
+        put(folder / "cfg.txt", value)
+        found.append(survey(loaded, workspace=work, progress=Silent()).fingerprint)
+        (kept,) = (f.__globals__["load"] for f in functions_of(loaded.source))
+        assert kept.cache_info().currsize == 0 or kept() == "word " * value
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("change", ["cfg.txt", "recipe.py"])
+def test_a_source_of_ones_own_counts_by_what_it_holds(tmp_path: Path, change: str) -> None:
+    folder = tmp_path / "project"
+    put(folder / "cfg.txt", 1)
+    put(folder / "raw" / "a.txt", 1)
+    path = folder / "recipe.py"
+    path.write_text(
+        "import snapshard as ss\nfrom pathlib import Path\n"
+        "class Mine(ss.TextFiles):\n"
+        "    words = (Path(__file__).parent / 'cfg.txt').read_text()\n"
+        "    def settings(self): return super().settings()\n"
+        "    def more(self): return 1\n"
+        "recipe = ss.Recipe(name='t', source=Mine('raw/*.txt'))\n"
+    )
+    before = _fingerprint(path)
+    changed = folder / change
+    changed.write_text(changed.read_text().replace("return 1", "return 2") + "\n")
+    assert _fingerprint(path) != before
 
 
 PLAIN = ("", "found = 1")

@@ -487,7 +487,7 @@ _DATABASE = "import sqlite3\nDB = sqlite3.connect(':memory:')\n"
         ("class A: pass\nTHING = A()\nTHING.file = F", r"THING\.file, a _io"),
         ("class THING: pass\nTHING.file = F", r"THING\.file, a _io\.Text"),
         ("class THING:\n  import string\n  f = string.Formatter()", None),
-        ("class A:\n  def settings(s): return 1\nTHING = A()\nTHING.f = F", None),
+        ("class A:\n  def settings(s): return 1\nTHING = A()\nTHING.f = F", r"THING\.f, a _io"),
     ],
 )
 def test_what_cannot_be_told_is_refused(tmp_path: Path, line: str, message: str | None) -> None:
