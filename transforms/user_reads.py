@@ -134,9 +134,11 @@ class running:
         else:
             _NOW[threading.get_ident()] = self._before
         if isinstance(self._reads, _Loading):
-            # What it holds of them would not be opened again where a function asks for it.
-            for name in [n for n in linecache.cache if os.path.abspath(n) in self._reads.found]:
-                linecache.cache.pop(name, None)
+            # Lines that are kept of them would not be read again where a function asks for them.
+            # Those of a module that ran, which have no time, stay.
+            for name, entry in list(linecache.cache.items()):
+                if os.path.abspath(name) in self._reads.found and entry[1:2] != (None,):
+                    linecache.cache.pop(name, None)
 
 
 def note_path(function: Any, path: str) -> None:

@@ -570,6 +570,20 @@ def test_a_file_edited_after_it_was_loaded_does_not_stand_for_the_code(tmp_path:
         sys.modules.pop("edited_later", None)
 
 
+def test_a_recipe_that_reads_its_own_file_counts_by_the_code_that_ran(tmp_path: Path) -> None:
+    text = (
+        "import snapshard as ss\nimport pathlib\nTEXT = pathlib.Path(__file__).read_text()\n"
+        "def step(x):\n    return x + 1\n"
+        'recipe = ss.Recipe(name="t", source=ss.ImageFolder("d"), prepare=[step])\n'
+    )
+    path = tmp_path / "recipe.py"
+    path.write_text(text)
+    recipe = load_recipe_file(path)
+    before = code_digest(recipe.prepare[0], folder=recipe.folder)
+    path.write_text(text.replace("x + 1", "x + 2"))
+    assert code_digest(recipe.prepare[0], folder=recipe.folder) == before
+
+
 def _factories() -> list[Any]:
     def make(n: int) -> Any:
         class Local:
