@@ -15,6 +15,7 @@ from ..schemas.errors import (
     MissingFileError,
     PlaceError,
     SnapshardError,
+    SourceChangedError,
     StorageError,
 )
 from .redaction import redact, redact_repeated
@@ -162,6 +163,9 @@ def first_look() -> Iterator[None]:
     """
     try:
         yield
+    except SourceChangedError:
+        # The file that is there now may be opened; what refused the read was that of before.
+        raise
     except StorageError as error:
         if error.__context__ is not None and _is_final(error.__context__):
             raise PlaceError(str(error)) from None

@@ -21,7 +21,12 @@ import pytest
 from snapshard import cli
 from snapshard.pipelines import startup_noise
 from snapshard.runners.job_server import free_port
-from snapshard.schemas.errors import MissingFileError, PlaceError, StorageError
+from snapshard.schemas.errors import (
+    MissingFileError,
+    PlaceError,
+    SourceChangedError,
+    StorageError,
+)
 from snapshard.transforms import storage
 from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sealed import is_lost
@@ -289,4 +294,21 @@ def test_failures_by_name(name: str, said: str) -> None:
         storage.failing_as_storage_error("read", "http://host/a"),
     ):
         raise error
+    assert raised.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "refusal", [PermissionError(13, "denied"), OSError("Forbidden: https://a")]
+)
+def test_a_file_that_changed_as_it_was_opened_is_worth_another_try(refusal: OSError) -> None:
+    """Such as an archive in a store: reads of the former object are refused."""
+    with (
+        pytest.raises(SourceChangedError) as raised,
+        storage.first_look(),
+        storage.failing_as_storage_error("open", "s3://bucket/t.zip"),
+    ):
+        try:
+            raise refusal
+        except OSError:
+            raise SourceChangedError.of("t.zip") from None
     assert raised.value.exit_code == 1
