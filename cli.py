@@ -129,6 +129,7 @@ def build(
     from . import terminal
     from .pipelines.build import build as run_build
     from .pipelines.readers import check_readers
+    from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
     from .pipelines.ways import check_way
 
     check_root(out)
@@ -142,20 +143,23 @@ def build(
         stall_timeout=stall_timeout,
     )
     wanted = check_readers(name.strip() for name in readers.split(","))
-    recipe = recipe_of(source)
-    with terminal.Bars() as bars:
-        snapshot = run_build(
-            recipe,
-            out,
-            limit=limit,
-            readers=wanted,
-            runner=engine,
-            repair=repair,
-            retry_rejects=retry_rejects,
-            write_by=check_way(write_by),
-            workspace=workspace,
-            progress=bars,
-        )
+    bars = terminal.Bars()
+    with watched_build(stall_timeout_of(engine), progress=bars):
+        with expected_to_advance(f"the recipe {source}"):
+            recipe = recipe_of(source)
+        with bars:
+            snapshot = run_build(
+                recipe,
+                out,
+                limit=limit,
+                readers=wanted,
+                runner=engine,
+                repair=repair,
+                retry_rejects=retry_rejects,
+                write_by=check_way(write_by),
+                workspace=workspace,
+                progress=bars,
+            )
     if as_json:
         print(json.dumps(_json_facts(snapshot)))
         return
@@ -209,6 +213,7 @@ def step(
     """
     from . import terminal
     from .pipelines.build import run_step
+    from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
     from .pipelines.ways import check_way
 
     check_root(out)
@@ -221,20 +226,23 @@ def step(
         spark_master=spark_master,
         stall_timeout=stall_timeout,
     )
-    recipe = recipe_of(source)
-    with terminal.Bars() as bars:
-        report = run_step(
-            recipe,
-            out,
-            name,
-            part=part,
-            limit=limit,
-            readers=[name.strip() for name in readers.split(",")],
-            runner=engine,
-            write_by=check_way(write_by),
-            workspace=workspace,
-            progress=bars,
-        )
+    bars = terminal.Bars()
+    with watched_build(stall_timeout_of(engine), progress=bars):
+        with expected_to_advance(f"the recipe {source}"):
+            recipe = recipe_of(source)
+        with bars:
+            report = run_step(
+                recipe,
+                out,
+                name,
+                part=part,
+                limit=limit,
+                readers=[name.strip() for name in readers.split(",")],
+                runner=engine,
+                write_by=check_way(write_by),
+                workspace=workspace,
+                progress=bars,
+            )
     if as_json:
         print(json.dumps(report.to_json()))
     else:

@@ -333,18 +333,19 @@ class BuildSteps:
                 "summary": list(prepared.summaries),
             },
         }
-        found.held.check()
-        snapshot = publish(
-            found,
-            settings,
-            plans=layout.splits,
-            prepared=prepared,
-            serving=serving,
-            shared_contents=shared_contents,
-            build_facts=facts,
-        )
-        point_latest(self._out, found.fingerprint)
-        forget_refused(self._workspace)
+        with expected_to_advance("step 'publish'"):
+            found.held.check()
+            snapshot = publish(
+                found,
+                settings,
+                plans=layout.splits,
+                prepared=prepared,
+                serving=serving,
+                shared_contents=shared_contents,
+                build_facts=facts,
+            )
+            point_latest(self._out, found.fingerprint)
+            forget_refused(self._workspace)
         return snapshot
 
     @contextmanager
@@ -367,5 +368,6 @@ class BuildSteps:
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:
         started = time.perf_counter()
-        yield
+        with expected_to_advance(f"step {step!r}"):
+            yield
         self._seconds[step] = time.perf_counter() - started

@@ -212,9 +212,9 @@ class Chain(BuildSteps):
 
     def _do_verify(self, found: Survey, layout: Layout, settings: ShardSettings) -> StepReport:
         names = shard_names(layout, settings)
-        started = time.perf_counter()
         self._progress.start("verify", total=len(names), unit="shards")
-        damaged = missing_shards(settings, names)
+        with self._timed("verify"):
+            damaged = missing_shards(settings, names)
         if damaged:
             self._notes.forget(steps_from("write"))
             raise DamagedSnapshotError(
@@ -229,7 +229,6 @@ class Chain(BuildSteps):
             "num_examples": sum(info.num_examples for info in infos if info is not None),
             "shard_bytes": sum(info.num_bytes for info in infos if info is not None),
         }
-        self._seconds["verify"] = time.perf_counter() - started
         self._notes.put("verify", self._seconds_of())
         # Whenever it is asked for, it has read every byte.
         self._progress.finish("verify", reused=False)

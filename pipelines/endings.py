@@ -29,6 +29,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _reader = -1
 _seconds = END_S
 _failing = threading.Event()
+_forking = threading.local()
 
 
 def take_endings_for_interrupts() -> None:
@@ -44,7 +45,9 @@ def take_endings_for_interrupts() -> None:
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
-    os.register_at_fork(after_in_child=_forget_endings)
+    os.register_at_fork(
+        before=_hold_endings, after_in_parent=_release_endings, after_in_child=_forget_endings
+    )
     _reader = reader.fileno()
     threading.Thread(target=_end_in_time, args=(reader,), name="end_in_time", daemon=True).start()
 
@@ -83,6 +86,15 @@ def seconds_to_end() -> float:
     return _seconds
 
 
+def _hold_endings() -> None:
+    """Lets signals to this thread wait while it forks: the fork begins with its handlers."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+def _release_endings() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
 def _forget_endings() -> None:
     """Lets a fork, such as a process of a pool that a user's function makes, end by itself alone.
 
@@ -93,6 +105,7 @@ def _forget_endings() -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.default_int_handler:
                 signal.signal(number, signal.SIG_DFL)
+    _release_endings()
 
 
 def _end_in_time(reader: socket.socket) -> None:

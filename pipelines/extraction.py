@@ -12,6 +12,7 @@ from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe, Source
 from .staging import keep_origin, refuse_written_secrets
+from .watchdog import expected_to_advance
 
 STEP = "extract"
 
@@ -29,7 +30,8 @@ def extract(recipe: Recipe, workspace: Workspace, *, progress: Progress) -> Reci
         return recipe
     refuse_written_secrets(recipe)
     progress.start(STEP, total=None, unit="records")
-    found = source.extract(workspace.extracted, base=recipe.folder)
+    with expected_to_advance(f"the extraction of {type(source).__name__}"):
+        found = source.extract(workspace.extracted, base=recipe.folder)
     progress.finish(STEP, reused=False)
     changed = reading(recipe, found)
     keep_origin(changed, recipe)

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from ..schemas.errors import StorageError
 from ..schemas.naming import Workspace, join
 from ..transforms import storage
+from ..transforms.activity import unnoticed, waiting_to
 from ..transforms.stamps import modified_ns
 
 LOCK = "lock"
@@ -48,8 +49,10 @@ def building(workspace: Workspace) -> Iterator[None]:
             closing.enter_context(_marking(workspace))
         elif (descriptor := _open(workspace)) is not None:
             closing.callback(os.close, descriptor)
+            lock = join(workspace.root, LOCK)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                with waiting_to(f"lock {lock}, which `snapshard gc` may hold"):
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)
             except OSError:
                 closing.enter_context(_marking(workspace))
         yield
@@ -66,6 +69,7 @@ def _marking(workspace: Workspace) -> Iterator[None]:
         with contextlib.suppress(StorageError):
             storage.put_bytes(marker, b"")
 
+    @unnoticed()
     def renew() -> None:
         while not ended.wait(_RENEWAL_S):
             mark()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from ..schemas.errors import SnapshardError
 from ..schemas.progress import Progress
 from ..transforms import storage
+from ..transforms.activity import unnoticed
 
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_BETWEEN_REMOTE_LOOKS = 10.0
@@ -31,6 +32,7 @@ def watched(progress: Progress, step: str, *, outputs: Iterable[str], unit: str)
     progress.advance(step, done=watching.num_found)
     ended = threading.Event()
 
+    @unnoticed()
     def watch() -> None:
         while not ended.wait(watching.seconds):
             watching.look()

@@ -1,10 +1,12 @@
 """Ends a build that does not advance, and whatever it started.
 
-A thread reads once a second what the build's processes report (``transforms.activity``). An element
-that has not advanced for a minute is named in a warning; after the build's ``stall_timeout`` the
-process at fault is killed, or the build interrupted where it is the build itself, and the build
-fails with an error that names the element. A second process (``guard``) does the same where no
-thread of the build can run, and clears up after a build that was killed.
+A thread reads once a second what the build's processes report (``transforms.activity``): elements
+such as blocks and shards, and the step that the build itself is at, for which whatever any of them
+does counts. What has not advanced for a minute is named in a warning; after the build's
+``stall_timeout`` the process at fault is killed, or the build interrupted where it is the build
+itself, and the build fails with an error that names it, and the calls of disks and stores that have
+not ended. A second process (``guard``) does the same where no thread of the build can run, and
+clears up after a build that was killed.
 
 Time in which the build was stopped (Ctrl-Z) or the machine slept does not count.
 """
@@ -27,9 +29,10 @@ from ..schemas.errors import RunnerError
 from ..schemas.progress import BUILD_FOLDER, BUILD_HERE, Progress
 from ..schemas.runner import Dataflow, JobRunner, RunnerConfig
 from ..transforms import guard, storage
-from ..transforms.activity import reported_in, working_on
+from ..transforms.activity import calls_under_way, reported_in, working_on
 from ..transforms.guard import (
     ELEMENT,
+    ELSEWHERE,
     JOB,
     SUFFIX,
     Activity,
@@ -38,6 +41,7 @@ from ..transforms.guard import (
     processes_of,
     read_activities,
 )
+from ..transforms.storage_failures import telling_os_errors
 from .endings import END_S, end_now, fail, seconds_to_end, signals_fd
 from .refusals import runs_here
 
@@ -47,10 +51,11 @@ MIN_JOB_S = 60.0
 """A job has so long at least to begin: processes load their libraries, and report nothing yet."""
 _GUARD_WAITS_S = 2.0
 """The guard gives the build so much longer to end than the build gives itself."""
+_MAX_CALLS = 3
 _ADVICE = (
-    "Look at what it may wait for: a disk or network mount that hangs, a function that does not "
-    "end, a process that was stopped. If it only needs longer: --stall-timeout (stall_timeout= "
-    "of the runner)."
+    "Look at what it may wait for: a disk, network mount, store or database that hangs, a function "
+    "that does not end, a process that was stopped. If it only needs longer: --stall-timeout "
+    "(stall_timeout= of the runner)."
 )
 _RESUME = "Finished work is kept. Run the same command to resume."
 
@@ -63,7 +68,7 @@ def stall_timeout_of(config: RunnerConfig) -> float:
 
 @contextlib.contextmanager
 def watched_build(stall_timeout: float, *, progress: Progress) -> Iterator[None]:
-    """Watches a build that the body runs.
+    """Watches a build that the body runs; one within another is the same build.
 
     Args:
         stall_timeout: Seconds without progress after which it fails; 0 for no limit.
@@ -73,12 +78,17 @@ def watched_build(stall_timeout: float, *, progress: Progress) -> Iterator[None]
         RunnerError: if it stalled.
         StorageError: if the folder for temporary files cannot be written to.
     """
+    if BUILD_HERE.get() is not None:
+        yield
+        return
     storage.remove_abandoned_folders(tempfile.gettempdir())
-    with storage.temporary_folder() as folder, reported_in(folder):
+    with storage.temporary_folder() as folder, contextlib.ExitStack() as stack:
+        with telling_os_errors("write", folder):
+            stack.enter_context(reported_in(folder))
         watchdog = _Watchdog(folder, stall_timeout, progress)
         with _in_environment(folder), watchdog.guarded():
             try:
-                with watchdog.watching():
+                with watchdog.watching(), expected_to_advance("the build"):
                     yield
             except BaseException:
                 if watchdog.failure is not None:
@@ -88,16 +98,15 @@ def watched_build(stall_timeout: float, *, progress: Progress) -> Iterator[None]
 
 @contextlib.contextmanager
 def expected_to_advance(what: str, runner: JobRunner | None = None) -> Iterator[None]:
-    """Has the build fail where nothing at all advances while the body waits for others.
+    """Has the build fail where nothing at all advances while the body runs.
 
     Args:
-        what: What is waited for, as a message names it.
-        runner: The engine; one on other machines is not watched.
+        what: What the body does or waits for, as a message names it.
+        runner: The engine, where it waits for one. Of one on other machines no advance is expected,
+            unless a process that the build started here is stopped.
     """
-    if runner is not None and not runs_here(runner):
-        yield
-        return
-    with working_on(what, kind=JOB):
+    elsewhere = runner is not None and not runs_here(runner)
+    with working_on(what, kind=ELSEWHERE if elsewhere else JOB):
         yield
 
 
@@ -137,7 +146,8 @@ class _Watchdog:
         self.failure: RunnerError | None = None
         self._folder = folder
         self._timeout = timeout
-        self._limits = {ELEMENT: timeout, JOB: max(timeout, MIN_JOB_S)}
+        job_timeout = max(timeout, MIN_JOB_S)
+        self._limits = {ELEMENT: timeout, JOB: job_timeout, ELSEWHERE: job_timeout}
         self._interval = min(1.0, timeout / 20) if timeout else 1.0
         self._progress = progress
         self._seen: dict[tuple[int, int, int], _Seen] = {}
@@ -221,15 +231,17 @@ class _Watchdog:
         """Warns of what has been quiet for a while; gives what has been for too long."""
         everything = (
             *sorted(counters.items()),
-            *((a.pid, a.slot, a.number, a.counter) for a in found if a.kind != JOB),
+            *((a.pid, a.slot, a.number, a.counter) for a in found),
         )
+        if any(a.kind == ELSEWHERE for a in found) and not _stopped(self._folder):
+            found = [a for a in found if a.kind != ELSEWHERE]
         seen: dict[tuple[int, int, int], _Seen] = {}
         stalled = None
         # Elements first: they say more than the job that waits for them.
         for activity in sorted(found, key=lambda a: a.kind):
             key = (activity.pid, activity.slot, activity.number)
             count: tuple[object, ...] = (activity.counter, counters[activity.pid])
-            if activity.kind == JOB:
+            if activity.kind != ELEMENT:
                 count = everything
             last = self._seen.get(key)
             if last is None or last.count != count:
@@ -242,7 +254,7 @@ class _Watchdog:
                 stalled = stalled or activity
             elif last.quiet >= min(WARN_S, limit / 2) and not last.has_warned:
                 last.has_warned = True
-                if activity.kind != JOB or not self._has_warned_of_another(found):
+                if activity.kind == ELEMENT or not self._has_warned_of_another(found):
                     named = _named(activity, self._folder)
                     # A user's own that cannot warn must not end this thread.
                     with contextlib.suppress(Exception):
@@ -254,7 +266,7 @@ class _Watchdog:
         return stalled
 
     def _has_warned_of_another(self, found: Sequence[Activity]) -> bool:
-        keys = [(a.pid, a.slot, a.number) for a in found if a.kind != JOB]
+        keys = [(a.pid, a.slot, a.number) for a in found if a.kind == ELEMENT]
         return any(key in self._seen and self._seen[key].has_warned for key in keys)
 
     def _end(self, stalled: Activity) -> None:
@@ -318,10 +330,18 @@ def _mark(folder: str) -> str:
     return f"{BUILD_FOLDER}={folder}"
 
 
+def _stopped(folder: str) -> list[int]:
+    """The processes of a build, this one apart, that are stopped."""
+    return [pid for pid in processes_of(_mark(folder)) if is_stopped(pid)]
+
+
 def _named(activity: Activity, folder: str) -> str:
-    if activity.kind == JOB:
-        stopped = [str(pid) for pid in processes_of(_mark(folder)) if is_stopped(pid)]
-        return f"{activity.what}{'; stopped processes: ' * bool(stopped)}{', '.join(stopped)}"
+    if activity.kind != ELEMENT:
+        # The last ones that began: what has begun them waits for them.
+        calls = " or to ".join(calls_under_way()[-_MAX_CALLS:])
+        named = f"{activity.what} (waiting to {calls})" if calls else activity.describe()
+        stopped = ", ".join(map(str, _stopped(folder)))
+        return f"{named}; stopped processes: {stopped}" if stopped else named
     if activity.pid == os.getpid():
         return f"{activity.describe()}, in the build's own process {activity.pid}"
     state = ", which is stopped" if is_stopped(activity.pid) else ""

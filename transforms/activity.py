@@ -5,6 +5,9 @@ Each process of a build has a small file that it maps into memory. A thread that
 these files once a second (``pipelines.watchdog``). So a process that is stopped, blocked or caught
 in a loop shows by what it leaves undone. Counting costs a tenth of a microsecond. Processes on
 other machines have no such folder, and report nothing.
+
+Every call of a disk, store or database is taken up and put down here, too (``storage_failures``):
+one that has ended counts, and the build names those that do not end.
 """
 
 from __future__ import annotations
@@ -14,15 +17,27 @@ import mmap
 import os
 import threading
 from collections.abc import Iterator
+from typing import Protocol
 
 from ..schemas.progress import BUILD_FOLDER
-from .guard import COUNTER, DETAIL, ELEMENT, KIND, NUM_SLOTS, NUMBER, SLOT_BYTES, SUFFIX, TEXT
-from .storage_failures import failing_as_storage_error
+from .guard import (
+    COUNTER,
+    DETAIL,
+    ELEMENT,
+    JOB,
+    KIND,
+    NUM_SLOTS,
+    NUMBER,
+    SLOT_BYTES,
+    SUFFIX,
+    TEXT,
+)
 
 _WORDS = SLOT_BYTES // 8
 
 _SHARED = 0
 """The slot of threads that have none, such as those that read ahead."""
+_UNNOTICED = -1
 
 
 class _Page:
@@ -30,14 +45,13 @@ class _Page:
 
     def __init__(self, folder: str) -> None:
         path = os.path.join(folder, f"{os.getpid()}{SUFFIX}")
-        with failing_as_storage_error("write", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                # On a full disk a page that is first written to through the map ends the process.
-                os.posix_fallocate(descriptor, 0, SLOT_BYTES * NUM_SLOTS)
-                self._map = mmap.mmap(descriptor, SLOT_BYTES * NUM_SLOTS)
-            finally:
-                os.close(descriptor)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            # On a full disk a page that is first written to through the map ends the process.
+            os.posix_fallocate(descriptor, 0, SLOT_BYTES * NUM_SLOTS)
+            self._map = mmap.mmap(descriptor, SLOT_BYTES * NUM_SLOTS)
+        finally:
+            os.close(descriptor)
         self.folder = folder
         self._words = memoryview(self._map).cast("Q")
 
@@ -54,6 +68,10 @@ class _Page:
     def end(self, slot: int) -> None:
         self._words[slot * _WORDS + KIND] = 0
 
+    def resume(self, slot: int, kind: int) -> None:
+        if self._words[slot * _WORDS + NUMBER]:  # it was begun here
+            self._words[slot * _WORDS + KIND] = kind
+
     def detail(self, slot: int, text: str) -> None:
         self._write(slot, DETAIL, text)
 
@@ -65,8 +83,16 @@ class _Page:
         self._map[start:stop] = content.ljust(stop - start, b"\0")
 
 
+class Call(Protocol):
+    """A call of a disk, store or database."""
+
+    def describe(self) -> str:
+        """What it does, as in "waiting to <list s3://bucket>"."""
+
+
 class _Here(threading.local):
     slot = _SHARED
+    kind = 0
 
 
 _here = _Here()
@@ -75,6 +101,8 @@ _pages: tuple[_Page, ...] | None = None
 """None until somebody asks."""
 _free = list(range(NUM_SLOTS - 1, 0, -1))
 _num_begun = 0
+_calls: dict[int, Call] = {}
+"""Those that have not ended, the oldest first."""
 
 
 def _open() -> tuple[_Page, ...]:
@@ -92,7 +120,7 @@ def reported_in(folder: str) -> Iterator[None]:
     """Reports what this process does in a folder, too, while the body runs.
 
     Raises:
-        StorageError: if nothing can be written there.
+        OSError: if nothing can be written there.
     """
     global _pages
     page = _Page(folder)
@@ -109,11 +137,13 @@ def reported_in(folder: str) -> Iterator[None]:
 def working_on(what: str, *, kind: int = ELEMENT) -> Iterator[None]:
     """Reports that this thread is working on an element, until the body ends.
 
-    The body must call :func:`advance` as it goes on, or what it calls must.
+    The body must call :func:`advance` as it goes on, or what it calls must. Within a job, it stands
+    for the job.
 
     Args:
         what: The element, as a message names it.
-        kind: ``JOB`` for a wait for others, which need not advance while anything else does.
+        kind: ``JOB`` for what need not advance while anything else does: a step of the build, or a
+            wait for others. ``ELSEWHERE`` for a wait for other machines.
     """
     global _num_begun
     pages = _pages if _pages is not None else _open()
@@ -121,16 +151,22 @@ def working_on(what: str, *, kind: int = ELEMENT) -> Iterator[None]:
         slot = _free.pop() if pages and _free else _SHARED
         _num_begun += 1
         number = _num_begun
-    before, _here.slot = _here.slot, slot
+    before, kind_before = _here.slot, _here.kind
+    stands_for = slot != _SHARED and kind_before == JOB
+    _here.slot, _here.kind = slot, kind if slot != _SHARED else 0
     if slot != _SHARED:
         for page in pages:
             page.begin(slot, number, kind, what)
+            if stands_for:
+                page.end(before)
     try:
         yield
     finally:
-        _here.slot = before
+        _here.slot, _here.kind = before, kind_before
         if slot != _SHARED:
             for page in pages:
+                if stands_for:
+                    page.resume(before, kind_before)
                 page.end(slot)
             with _lock:
                 _free.append(slot)
@@ -138,15 +174,67 @@ def working_on(what: str, *, kind: int = ELEMENT) -> Iterator[None]:
             advance()
 
 
+@contextlib.contextmanager
+def unnoticed() -> Iterator[None]:
+    """Lets nothing that this thread does count: it looks at what others do, over and over."""
+    before, _here.slot = _here.slot, _UNNOTICED
+    try:
+        yield
+    finally:
+        _here.slot = before
+
+
+def take_up(call: Call) -> None:
+    """Reports that this thread begins a call that may not end."""
+    if _here.slot != _UNNOTICED:
+        _calls[id(call)] = call
+
+
+def put_down(call: Call) -> None:
+    """Reports that a call has ended."""
+    if _calls.pop(id(call), None) is not None:
+        advance()
+
+
+class waiting_to:
+    """Around a call that is none of a disk or store, and may not end."""
+
+    def __init__(self, what: str) -> None:
+        """Takes what it does, as in "waiting to <query the database>"."""
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Reports that the body begins."""
+        take_up(self)
+
+    def __exit__(self, *_: object) -> None:
+        """Reports that it has ended."""
+        put_down(self)
+
+    def describe(self) -> str:
+        """What it does."""
+        return self._what
+
+
+def calls_under_way() -> list[str]:
+    """The calls of this process that have not ended, the oldest first."""
+    return list(dict.fromkeys(call.describe() for call in list(_calls.values())))
+
+
 def advance() -> None:
     """Reports that this thread advances; of a thread without an element, that the process does."""
+    slot = _here.slot
+    if slot == _UNNOTICED:
+        return
     for page in _pages if _pages is not None else _open():
-        page.advance(_here.slot)
+        page.advance(slot)
 
 
 def reading(path: str) -> None:
     """Reports which file the element of this thread reads, and that it advances."""
     slot = _here.slot
+    if slot == _UNNOTICED:
+        return
     for page in _pages if _pages is not None else _open():
         page.advance(slot)
         if slot != _SHARED:

@@ -28,8 +28,9 @@ NUM_SLOTS = 128
 HEAD = struct.Struct("<QQQ")
 """Begins a slot: a counter, which element of the process it is, and its kind; 0 for none."""
 COUNTER, NUMBER, KIND = range(3)
-ELEMENT, JOB = 1, 2
-"""Kinds of slots: an element has to advance itself; a job, anything that the build does."""
+ELEMENT, JOB, ELSEWHERE = 1, 2, 3
+"""Kinds of slots: an element has to advance itself; for a job, anything that the build does counts.
+What is waited for elsewhere, on other machines, need not advance at all."""
 TEXT = (HEAD.size, 288)
 """Where the name of the element is in a slot ..."""
 DETAIL = (288, SLOT_BYTES)
@@ -117,8 +118,8 @@ class _Build:
         if not self._said.get("timeout"):
             return
         # Libraries that are loaded keep the lock, too.
-        elements = self._elements()
-        what = elements or "the build"
+        elements = self._under_way(ELEMENT)
+        what = elements or self._under_way(JOB) or "the build"
         limit = self._said["timeout"] if elements else self._said["job_timeout"]
         if self._quiet >= min(self._said["warn_after"], limit / 2) and not self._has_warned:
             self._has_warned = True
@@ -130,11 +131,11 @@ class _Build:
                 f"killed. {self._said['advice']} "
             )
 
-    def _elements(self) -> str:
+    def _under_way(self, kind: int) -> str:
         found: list[Activity] = []
         with contextlib.suppress(OSError):
             found, _ = read_activities(self._folder, self.pid)
-        return " or ".join(one.describe() for one in found if one.kind != JOB)
+        return " or ".join(one.describe() for one in found if one.kind == kind)
 
     def _kill(self, why: str) -> None:
         _say(f"{why}Finished work is kept. Run the same command to resume.")

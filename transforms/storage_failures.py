@@ -18,6 +18,7 @@ from ..schemas.errors import (
     SourceChangedError,
     StorageError,
 )
+from .activity import put_down, take_up
 from .redaction import redact, redact_repeated
 
 _NUMBERS = (
@@ -100,6 +101,8 @@ _DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
 class failing_as_storage_error:
     """Turns what a filesystem raises within its ``with`` into a StorageError on ``url``.
 
+    Where the body does not end, the build says what it waits for (``activity``).
+
     A class, since a generator's context takes a fifth of the time that reading a small file does.
     """
 
@@ -118,14 +121,23 @@ class failing_as_storage_error:
         self._name = name
 
     def __enter__(self) -> None:
-        """Does nothing."""
+        """Reports that the body begins."""
+        take_up(self)
+
+    def describe(self) -> str:
+        """What is tried, without credentials."""
+        return f"{self._tried} {redact(self._url)}"
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Raises the StorageError; what is ours, a defect or an interrupt goes on as it is."""
+        put_down(self)
         if not isinstance(error, Exception) or isinstance(error, (SnapshardError, *_DEFECTS)):
             return
-        action = f"{self._action} {self._name} of" if self._name else self._action
-        raise _told(error, action=action, url=self._url) from None
+        raise _told(error, action=self._tried, url=self._url) from None
+
+    @property
+    def _tried(self) -> str:
+        return f"{self._action} {self._name} of" if self._name else self._action
 
 
 @contextlib.contextmanager

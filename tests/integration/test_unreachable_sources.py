@@ -302,13 +302,12 @@ def test_failures_by_name(name: str, said: str) -> None:
 )
 def test_a_file_that_changed_as_it_was_opened_is_worth_another_try(refusal: OSError) -> None:
     """Such as an archive in a store: reads of the former object are refused."""
+    error = SourceChangedError.of("t.zip")
+    error.__context__ = refusal
     with (
         pytest.raises(SourceChangedError) as raised,
         storage.first_look(),
         storage.failing_as_storage_error("open", "s3://bucket/t.zip"),
     ):
-        try:
-            raise refusal
-        except OSError:
-            raise SourceChangedError.of("t.zip") from None
+        raise error
     assert raised.value.exit_code == 1

@@ -3,11 +3,13 @@
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import uuid
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from snapshard.pipelines.watchdog import expected_to_advance, stall_timeout_of, 
 from snapshard.schemas.errors import DataError, RunnerError
 from snapshard.schemas.progress import BUILD_FOLDER, Silent, child_environment
 from snapshard.schemas.runner import STALL_TIMEOUT, Dataflow, Direct
-from snapshard.transforms.activity import advance, reading, reported_in, working_on
+from snapshard.transforms import storage
+from snapshard.transforms.activity import advance, reading, reported_in, unnoticed, working_on
 from snapshard.transforms.guard import ELEMENT, processes_of, read_activities
 
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks into /proc")
@@ -375,6 +378,24 @@ assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
     assert (process.returncode, err) == (0, "")
 
 
+@LINUX
+def test_a_signal_to_a_fork_that_begins_does_not_end_the_build(tmp_path: Path) -> None:
+    """It has the build's handlers, and writes where the build reads, until Python has told it."""
+    script = """
+early = lambda: os.kill(os.getpid(), signal.SIGTERM)
+os.register_at_fork(after_in_child=early)
+endings.END_S = endings._seconds = 0.5
+endings.take_endings_for_interrupts()
+fork = os.fork() or time.sleep(300)
+_, status = os.waitpid(fork, 0)
+time.sleep(1)
+print(os.waitstatus_to_exitcode(status), signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+    with started(tmp_path, script) as (process, _):
+        out, err = process.communicate(timeout=_PATIENCE_S)
+    assert (process.returncode, out, err) == (0, f"{-signal.SIGTERM} set()\n", "")
+
+
 def test_a_build_in_a_thread_leaves_the_processes_of_its_application_alone() -> None:
     started: list[subprocess.Popen[bytes]] = []
     marked: list[subprocess.Popen[bytes]] = []
@@ -400,3 +421,137 @@ def test_a_build_in_a_thread_leaves_the_processes_of_its_application_alone() -> 
 
 def _sleeping(**settings: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], **settings)
+
+
+PHASES = {
+    "extract": (
+        "Sql('sqlite:///d.db', FOREVER)",
+        "",
+        "the extraction of Sql (waiting to query the database)",
+    ),
+    "list": (
+        "Csv('memory://raw/*.csv')",
+        "opened_source.OpenedSource._find = hang",
+        "step 'inventory' (waiting to list memory://raw/*.csv)",
+    ),
+    "open": (
+        "Csv('t.zip')",
+        "opened_source.ZipArchive = hang",
+        "the build (waiting to open {folder}/t.zip",
+    ),
+    "plan": ("Csv('t.csv')", "build_steps.lay_out = hang", "step 'plan'"),
+    "publish": (
+        "Csv('t.csv')",
+        "publish.storage.put_bytes = hang_on_the_manifest",
+        "step 'publish' (waiting to write {folder}/out/table/",
+    ),
+}
+PHASE_SCRIPT = """
+import fsspec, snapshard as ss
+from snapshard.pipelines import build_steps, publish, watchdog
+from snapshard.transforms import opened_source, storage
+
+os.chdir({folder!r})
+
+class Hurried(watchdog._Watchdog):
+    def __init__(self, *args):
+        super().__init__(*args)
+        global hurry
+        # Not from the start: libraries are loaded in silence.
+        hurry = lambda: self._limits.update({{watchdog.JOB: 2.0}})
+
+watchdog._Watchdog = Hurried
+Told.start = lambda self, step, **_: hurry() if step == "extract" else None
+FOREVER = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) "
+FOREVER += "SELECT MAX(x) AS x FROM t ORDER BY x"
+fsspec.filesystem("memory").pipe_file("/raw/t.csv", b"x\\n1\\n")
+put_bytes = storage.put_bytes
+
+def hang(*args, **settings):
+    hurry()
+    os.read(os.pipe()[0], 1)
+
+def hang_on_the_manifest(url, content):
+    if url.endswith("manifest.json"):
+        with storage.failing_as_storage_error("write", url):
+            hang()
+    put_bytes(url, content)
+
+{patch}
+recipe = ss.Recipe(name="table", source=ss.{source}, splits=ss.Splits(train=1.0))
+try:
+    ss.build(recipe, "out", runner=ss.Direct(stall_timeout=2.0), progress=Told())
+except RunnerError as error:
+    print("failed:", error)
+    sys.exit(error.exit_code)
+"""
+
+
+@LINUX
+@pytest.mark.parametrize(
+    "phase",
+    [
+        pytest.param(phase, marks=pytest.mark.slow if phase in ("open", "plan") else ())
+        for phase in PHASES
+    ],
+)
+def test_every_phase_of_a_build_is_watched(tmp_path: Path, phase: str) -> None:
+    """Also what the build's own process does alone: it names the phase, and what it waits for."""
+    (tmp_path / "t.csv").write_text("x\n1\n2\n")
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.writestr("t.csv", "x\n1\n")
+    sqlite3.connect(tmp_path / "d.db").execute("CREATE TABLE t (x)").connection.close()
+    source, patch, named = PHASES[phase]
+    script = PHASE_SCRIPT.format(folder=str(tmp_path), patch=patch, source=source)
+    with started(tmp_path, script) as (process, _):
+        out, err = process.communicate(timeout=_PATIENCE_S)
+    named = named.format(folder=tmp_path)
+    assert process.returncode == 1, err
+    assert "Traceback" not in err
+    assert f"No progress for 2 s on {named}" in out + err
+    assert out.count("warned: No progress for ") == 1
+    assert "If it only needs longer: --stall-timeout" in out + err
+
+
+@LINUX
+@pytest.mark.parametrize(
+    "command", ["build", pytest.param("step inventory", marks=pytest.mark.slow)]
+)
+def test_a_recipe_that_does_not_load_fails_the_build(tmp_path: Path, command: str) -> None:
+    (tmp_path / "recipe.py").write_text("import os\nos.read(os.pipe()[0], 1)\n")
+    script = f"""
+from snapshard import cli
+from snapshard.pipelines import watchdog
+watchdog.MIN_JOB_S = 2.0
+os.chdir({str(tmp_path)!r})
+sys.argv = ["snapshard", *"{command} recipe.py --out out --stall-timeout 2".split()]
+cli.main()
+"""
+    with started(tmp_path, script) as (process, _):
+        _, err = process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 1, err
+    assert "error: No progress for 2 s on the recipe recipe.py" in err
+    assert err.count("warning: No progress") == 1
+    assert "Traceback" not in err
+
+
+def test_looking_at_others_is_no_advance() -> None:
+    """Such as a look, every few seconds, for what workers have put in place."""
+    warned = Warned()
+    ended = threading.Event()
+
+    @unnoticed()
+    def look() -> None:
+        while not ended.wait(0.01):
+            storage.exists(os.curdir)
+            advance()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        with watched_build(3.0, progress=warned), working_on("a block"):
+            wait_for(lambda: warned.warnings, "the warning")
+    finally:
+        ended.set()
+        thread.join()
+    assert "on a block" in warned.warnings[0]

@@ -23,6 +23,7 @@ from ...schemas.features import Features, features_from_json
 from ...schemas.naming import join
 from ...schemas.recipe import OpenSource
 from .. import storage
+from ..activity import advance
 from ..payloads import with_row
 from .arrow_files import DAMAGE
 from .arrow_ipc import Arrow
@@ -317,6 +318,7 @@ def _of_one_size(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
     num_rows, num_bytes, wanted = 0, 0, 0
     for batch in batches:
+        advance()
         if not len(batch):
             continue
         if not wanted:

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from ...schemas.errors import DataError, RecipeError, StorageError
-from ..storage import redact_repeated
+from ..activity import waiting_to
+from ..storage import redact, redact_repeated
 from .extracted import extract_batches, with_positions
 
 RANGE_ROWS = 1 << 17
@@ -48,7 +49,8 @@ def failing(what: str, *, url: str = "") -> Iterator[None]:
     import adbc_driver_manager as adbc
 
     try:
-        yield
+        with waiting_to(f"query {redact(url) if url else 'the database'}"):
+            yield
     except adbc.Error as error:
         words = _words(error, url)
         state = error.sqlstate or ""
