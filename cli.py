@@ -303,7 +303,11 @@ def plan(
     terminal.show_features(found.features, f"features{before}")
     sampled = f"in {terminal.human_count(found.num_sampled, 'sampled records')}"
     terminal.show_missing(
-        found.features, found.num_missing, label=found.label, where=sampled + before
+        found.features,
+        found.num_missing,
+        label=found.label,
+        where=sampled + before,
+        stored=not before,
     )
     if found.class_counts:
         terminal.show_counts("files by class", found.class_counts)

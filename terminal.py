@@ -284,15 +284,30 @@ def show_features(features: Features, title: str = "features") -> None:
 
 
 def show_missing(
-    features: Features, counts: Mapping[str, int], *, label: str | None, where: str
+    features: Features,
+    counts: Mapping[str, int],
+    *,
+    label: str | None,
+    where: str,
+    stored: bool = True,
 ) -> None:
-    """Prints which features lack how many values, and what the reader gives there."""
+    """Prints which features lack how many values, and what stands there.
+
+    Args:
+        features: The features.
+        counts: Records without a value, by feature that may be missing.
+        label: The feature to predict.
+        where: In which records, in words.
+        stored: Whether these are what the reader gives; else what a ``preprocessing_fn`` gets.
+    """
     rows = []
     for name, number in counts.items():
         form = tensor_form(features[name])
         assert form is not None
         mask = mask_name(name, features[name])
-        if mask is not None:
+        if not stored:
+            given = "an empty list" if form.shape else "no value (tf.SparseTensor)"
+        elif mask is not None:
             given = f"mask: {mask} is False"
         elif form.shape:
             given = "an empty list"
@@ -301,7 +316,10 @@ def show_missing(
         rows.append((name, number, given))
     if not rows:
         return
-    show_table(f"missing values {where}", ("feature", "missing", "in the reader"), rows)
+    place = "in the reader" if stored else "in preprocessing_fn"
+    show_table(f"missing values {where}", ("feature", "missing", place), rows)
+    if not stored:
+        return
     if any(mask_name(name, features[name]) for name in counts):
         say("ss.tables.fill, or default= of its type, puts a value there instead of a mask")
     if label is not None and counts.get(label) and mask_name(label, features[label]):

@@ -21,7 +21,7 @@ from ..schemas.naming import Workspace
 from ..schemas.progress import Progress
 from ..schemas.recipe import NumbersRecords, Recipe
 from ..schemas.reject_budgets import TOTAL, exceeded_budgets
-from ..schemas.splits import KEY_SPACE
+from ..schemas.splits import KEY_SPACE, Splits
 from ..transforms import storage
 from ..transforms.keys import record_keys
 from ..transforms.opened_source import path_bytes
@@ -138,9 +138,10 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         workspace = Workspace(scratch)
         found = survey(recipe, workspace=workspace, progress=progress, write=False, limit=limit)
         progress.start("sample", total=None, unit="records")
-        sample = _sample(found, workspace, limit=limit)
+        sample = _sample(found, workspace)
         progress.finish("sample", reused=False, note=f"{sample.num_records:,} records")
     num_examples = sample.num_all if limit is None else min(sample.num_all, limit)
+    counts = sample.split_counts or _expected_counts(recipe.splits, num_examples)
     return Forecast(
         features=found.features.prepared,
         label=label_of(found.recipe, found.features.prepared),
@@ -150,15 +151,15 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         class_counts=_class_counts(found),
         num_examples=num_examples,
         example_bytes=sample.record_bytes,
-        splits=_splits(recipe, num_examples=num_examples, example_bytes=sample.record_bytes),
+        splits=_splits(recipe, counts, example_bytes=sample.record_bytes),
         num_missing=sample.num_missing,
         num_sampled=sample.num_records,
         free_memory_bytes=psutil.virtual_memory().available,
-        warnings=tuple(_warnings(found, sample, num_examples=num_examples)),
+        warnings=tuple(_warnings(found, sample, counts)),
     )
 
 
-def _sample(found: Survey, workspace: Workspace, *, limit: int | None) -> _Sample:
+def _sample(found: Survey, workspace: Workspace) -> _Sample:
     """Prepares the records of a few files, or the first rows of a block, through all stages."""
     recipe, inventory = found.recipe, found.inventory
     config = first_config(found, carry(recipe), workspace)
@@ -197,7 +198,7 @@ def _sample(found: Survey, workspace: Workspace, *, limit: int | None) -> _Sampl
     sizes = [records.column(NUM_BYTES).to_numpy() for records in batches if len(records)]
     num_records = sum(map(len, sizes))
     counts: dict[str, int] = {}
-    if scale == 1 and not is_enough and num_records and limit is None:
+    if scale == 1 and not is_enough and num_records:
         counts = _count_splits(found, config, batches)
     return _Sample(
         split_counts=counts,
@@ -261,6 +262,7 @@ def _count_splits(
         features=features,
         workspace=config.workspace,
         size_ratio=1.0,
+        limit=found.limit,
     )
     return {plan.name: sum(shard.num_examples for shard in plan.shards) for plan in plans}
 
@@ -304,15 +306,18 @@ def _sample_block(found: Survey) -> Block:
     return Block(tuple(ranges[index] for index in lowest))
 
 
+def _expected_counts(splits: Splits, num_examples: int) -> dict[str, int]:
+    """About how many examples each split gets. The data alone knows the shares that it names."""
+    fractions = dict(splits.fractions)
+    equal = 1 / len(splits.names)
+    return {name: round(num_examples * fractions.get(name, equal)) for name in splits.names}
+
+
 def _splits(
-    recipe: Recipe, *, num_examples: int, example_bytes: float
+    recipe: Recipe, counts: Mapping[str, int], *, example_bytes: float
 ) -> tuple[SplitForecast, ...]:
     forecasts = []
-    fractions = dict(recipe.splits.fractions)
-    for name in recipe.splits.names:
-        # Where the data names the splits, it alone knows their shares.
-        fraction = fractions.get(name, 1 / len(recipe.splits.names))
-        examples = round(num_examples * fraction)
+    for name, examples in counts.items():
         size = round(examples * example_bytes)
         shards = recipe.shards.num_shards_of(name, num_examples=examples, num_bytes=size)
         forecasts.append(SplitForecast(name, examples, size, shards))
@@ -326,7 +331,7 @@ def _class_counts(found: Survey) -> dict[str, int]:
     return dict(sorted(Counter(name for name, _, below in folders if below).items()))
 
 
-def _warnings(found: Survey, sample: _Sample, *, num_examples: int) -> Iterator[str]:
+def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iterator[str]:
     problems = Counter(file.problem for file in found.inventory.files if file.problem)
     for problem, number in problems.most_common():
         yield f"{number:,} of the files will be rejects: {problem}"
@@ -359,10 +364,9 @@ def _warnings(found: Survey, sample: _Sample, *, num_examples: int) -> Iterator[
     if scarce:
         listed = ", ".join(map(repr, scarce[:10])) + (" …" if len(scarce) > 10 else "")
         yield f"classes with fewer files than there are splits: {listed}"
-    small = [name for name, share in splits.fractions if share * num_examples < 1]
     if sample.split_counts:
-        if empty := empty_splits(splits, sample.split_counts):
+        if empty := empty_splits(splits, counts):
             yield f"these splits will be empty: {', '.join(empty)}"
-    elif num_examples and small:
+    elif small := [name for name, _ in splits.fractions if counts[name] < 2 and sample.num_records]:
         refused = "" if splits.allow_empty else ", and a build refuses empty ones"
         yield f"these splits may be empty{refused}: {', '.join(small)}"

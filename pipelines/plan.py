@@ -156,7 +156,9 @@ def refuse_empty_splits(
         by = f", divided within each value of {splits.stratify_by!r}"
     raise RecipeError(
         f"Splits: {listed} would be empty: there {'is' if total == 1 else 'are'} {of}{by}. Give "
-        f"Splits(…) {remedy}; or allow_empty=True, if empty splits are meant."
+        f"Splits(…) {remedy}, such as splits=ss.Splits(train=1.0); or allow_empty=True, if empty "
+        "splits are meant. Without a recipe file, `snapshard init DATA > recipe.py` writes one "
+        "whose splits the data fills."
     )
 
 

@@ -72,7 +72,8 @@ def resolve_features(
     else:
         raw = _raw_features(recipe, inferred, declared)
         prepared = _hold_against(_after_steps(recipe, raw), declared)
-    _refuse_unseen_gaps(recipe, raw, declared or {})
+    seen = _refuse_unseen_gaps(recipe, raw, declared or {})
+    _refuse_unseen_lists(recipe, prepared, seen)
     wire_columns(prepared)
     check_masks(prepared)
     _check_divisible(recipe, prepared)
@@ -85,12 +86,15 @@ def _after_steps(recipe: Recipe, raw: Features) -> dict[str, Feature]:
     return stage_features(stages_of(recipe), raw)[-1].outputs
 
 
-def _refuse_unseen_gaps(recipe: Recipe, raw: Features, declared: Features) -> None:
+def _refuse_unseen_gaps(recipe: Recipe, raw: Features, declared: Features) -> set[str]:
     """Refuses functions that would take what stands for a missing value for a real one.
 
     A class is -1 where it is missing, a time NaT, a float NaN: a function can tell. Of other
     values it can where ``ss.tables.missing`` says so before it. Of a feature that is declared to be
     there, and that no step fills, a record without a value is rejected behind the steps.
+
+    Returns:
+        The features behind the steps of which a function can tell.
     """
     stages = stages_of(recipe)
     features = stage_features(stages, raw)
@@ -115,17 +119,39 @@ def _refuse_unseen_gaps(recipe: Recipe, raw: Features, declared: Features) -> No
                     if not isinstance(feature, ClassLabel | Timestamp)
                 }
                 for name in sorted(unseen & names_read(step, current) if unseen else ()):
-                    raise RecipeError(_say_unseen(describe(step), name, current[name]))
+                    where = f"prepare: {describe(step)}"
+                    raise RecipeError(_say_unseen(where, name, current[name]))
             if step is not stage.steps[-1]:
                 current = output_features([step], current)
+    return seen
 
 
-def _say_unseen(step: str, name: str, feature: Feature) -> str:
+def _refuse_unseen_lists(recipe: Recipe, prepared: Features, seen: set[str]) -> None:
+    """Refuses a ``preprocessing_fn`` that would take a missing list for an empty one.
+
+    Single values that are missing have no value in its sparse tensors; a ragged tensor has an empty
+    row. What it returns unchanged stays missing.
+    """
+    unseen = {
+        name
+        for name, feature in prepared.items()
+        if mask_name(name, feature) and name not in seen
+        if (form := tensor_form(feature)) is not None and form.shape
+    }
+    if recipe.preprocessing_fn is None or not unseen:
+        return
+    from ..transforms.analysis import trace  # tensorflow-transform: seconds, and only for this
+
+    for name in sorted(unseen & trace(recipe.preprocessing_fn, prepared).read):
+        raise RecipeError(_say_unseen("preprocessing_fn", name, prepared[name]))
+
+
+def _say_unseen(where: str, name: str, feature: Feature) -> str:
     form = tensor_form(feature)
     assert form is not None
     stands = "an empty list" if form.shape else repr(form.fill)
     return (
-        f"prepare: {step} reads {name!r}, which may be missing, and gets {stands} then, as if it "
+        f"{where} reads {name!r}, which may be missing, and gets {stands} then, as if it "
         f"were a value. Before it, put one there (ss.tables.fill({written(name)}, …)), or let it "
         f"tell (ss.tables.missing({written(name)}, {written(f'{name}_missing')})). Or state what "
         f"a missing value reads as, by default= of the type of {name!r}."

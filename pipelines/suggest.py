@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import textwrap
 from collections.abc import Sequence
 
 from ..schemas.blocks import SourceFile
-from ..schemas.errors import DataError, RecipeError
+from ..schemas.errors import DataError, RecipeError, SnapshardError
 from ..schemas.features import ClassLabel, Feature, Features, Struct
 from ..schemas.nested import nest
+from ..schemas.progress import Silent
 from ..schemas.recipe import PrepareStep, Recipe, Source
 from ..schemas.splits import Splits
 from ..schemas.written import call, written
@@ -27,6 +29,7 @@ from ..transforms.sources.inference import infer_image_steps, read_sizes
 from ..transforms.sources.text_files import SUFFIXES as TEXTS
 from ..transforms.sources.text_files import TextFiles
 from ..transforms.sources.web_dataset import WebDataset, holds_samples
+from .forecast import forecast
 from .resolve import resolve_features
 from .suggest_sounds import find_sounds
 from .suggest_tables import find_typed_tables
@@ -38,6 +41,10 @@ _NUM_PROBED = 64
 _WIDTH = 88
 _INDENT = " " * 4
 _NO_CREDENTIALS = "# Credentials are left out of the URL: name them in the environment."
+_FEW = "# Too few records for train=0.8, validation=0.1, test=0.1: one of them would be empty."
+_COUNTED_BYTES = 256 << 20
+"""Up to here ``init`` counts the records of each split."""
+_ONE_SPLIT = Splits(train=1.0)
 _HEAD = '''"""Build it with `snapshard build FILE --out DIR`; paths count from the file's folder."""
 
 import snapshard as ss
@@ -73,7 +80,29 @@ def describe_suggestion(url: str) -> str:
     recipe, opened = _suggest(url)
     files = recipe.files.select(opened.list()).files
     resolved = resolve_features(recipe, files=files, opened=opened)
+    if sum(file.num_bytes for file in files) <= _COUNTED_BYTES:
+        recipe = _with_splits_that_fill(recipe)
     return recipe_text(recipe, resolved.prepared, resolved.structs)
+
+
+def _with_splits_that_fill(recipe: Recipe) -> Recipe:
+    """The recipe, with one split alone where a build would refuse the usual ones as empty."""
+    if not recipe.splits.fractions:
+        return recipe
+    counted = _replaced(recipe, Splits(**dict(recipe.splits.fractions), allow_empty=True))
+    try:
+        found = forecast(counted, progress=Silent())
+    except SnapshardError:
+        return recipe  # what is wrong, a build says
+    if all(split.num_examples for split in found.splits):
+        return recipe
+    return _replaced(recipe, _ONE_SPLIT)
+
+
+def _replaced(recipe: Recipe, splits: Splits) -> Recipe:
+    made = dataclasses.replace(recipe, splits=splits)
+    object.__setattr__(made, "folder", recipe.folder)
+    return made
 
 
 def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
@@ -87,7 +116,7 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
         raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
     source: Source
     steps: Sequence[PrepareStep] = ()
-    splits = Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
+    splits = Splits(train=0.8, validation=0.1, test=0.1)
     images = ImageFolder(url)
     pictured = [file for file in images.select(listed).files if "/" in file.path]
     tables = [f for f in listed if is_table(f.path) and not is_hidden(f.path)]
@@ -198,6 +227,8 @@ def recipe_text(
     ]
     if recipe.source.label is None:
         lines.insert(1, '# Add label="COLUMN" to name the one to predict.')
+    if recipe.splits == _ONE_SPLIT:
+        lines.insert(-1, _FEW)
     if bare != source:
         lines.insert(1, _NO_CREDENTIALS)
     if features is not None:

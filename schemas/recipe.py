@@ -274,8 +274,8 @@ class Recipe:
             TensorFlow.
         preprocessing_fn: A tensorflow-transform ``preprocessing_fn``; its analyzers see the
             split called ``train`` alone. With it the examples hold exactly its outputs.
-        splits: Names and fractions. By default 0.8 train, 0.1 validation and 0.1 test, of which
-            some may be empty if there are few records.
+        splits: Names and fractions. By default 0.8 train, 0.1 validation and 0.1 test; a build of
+            so few records that one of them would be empty is refused.
         shards: Sizes, numbers, compression.
         features: The prepared records' features. None infers them; declared ones are enforced.
         seed: Enters every record's key: another seed is another order and other splits.
@@ -301,8 +301,7 @@ class Recipe:
     prepare: Sequence[PrepareStep | CrossStep | RecordFn] = ()
     preprocessing_fn: PreprocessingFn | None = None
     splits: Splits = dataclasses.field(
-        # Nobody asked for these: of a handful of records, empty ones are a warning.
-        default_factory=lambda: Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
+        default_factory=lambda: Splits(train=0.8, validation=0.1, test=0.1)
     )
     shards: Shards = dataclasses.field(default_factory=Shards)
     features: Mapping[str, Feature | Struct] | None = None

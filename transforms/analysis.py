@@ -158,6 +158,8 @@ class Traced:
         """Outputs that are an input, unchanged, all columns of its feature present -> its name."""
         self.like_input: set[str] = set()
         """Sparse outputs with the indices of an optional single value."""
+        self.read: set[str] = set()
+        """Inputs that it computes with, and does not merely return."""
 
     def note(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
         """Takes in the tensors of one call."""
@@ -191,9 +193,11 @@ def trace(preprocessing_fn: PreprocessingFn, prepared: Features) -> Traced:
 
     def noted(inputs: dict[str, Any]) -> dict[str, Any]:
         given = dict(inputs)
+        before = {name: _num_consumers(tensor) for name, tensor in given.items()}
         with running(preprocessing_fn):
             outputs = preprocessing_fn(inputs)
         _check_outputs(outputs)
+        traced.read = {name for name in given if _num_consumers(given[name]) > before[name]}
         traced.note(given, outputs)
         return outputs
 
@@ -205,6 +209,11 @@ def trace(preprocessing_fn: PreprocessingFn, prepared: Features) -> Traced:
     except Exception as error:
         raise RecipeError(_explain(error, "failed")) from None
     return traced
+
+
+def _num_consumers(tensor: Any) -> int:
+    parts = tf.nest.flatten(tensor, expand_composites=True)
+    return sum(len(part.consumers()) for part in parts)
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:

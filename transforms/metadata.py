@@ -11,7 +11,7 @@ Timestamp                          string
 the same, optional                 the same         sparse, ``[batch, 1]`` at most
 Tensor of fixed shape              the same         dense, ``[batch, *shape]``
 Tensor ``(None, *fixed)``,         the same         ragged, ``[batch, None, *fixed]``; a
-Sequence, BoundingBoxes                             missing one is empty
+Sequence, BoundingBoxes                             missing one is an empty row
 Tensor where a later dimension     the same         ragged, ``[batch, None]``: all values,
 varies                                              row-major; ``<name>/shape``, dense, where
                                                     two and more dimensions vary

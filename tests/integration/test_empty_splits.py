@@ -82,20 +82,53 @@ def test_splits_that_the_data_names_have_no_fraction(tmp_path: Path) -> None:
     assert splits["validation"].num_examples == 0
 
 
-def test_a_handful_of_raw_rows_is_built_with_a_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("num_rows", [1, 3, 8, 30])
+def test_usual_splits_are_refused_where_empty_and_what_init_prints_builds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], num_rows: int
 ) -> None:
-    _write(tmp_path, [(1, "a", 1), (2, "b", 2), (3, "c", 3)])
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", str(tmp_path / "t.csv")])
-    assert ended.value.code == 0
-    assert "these splits will be empty" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        main(["build", str(tmp_path / "t.csv"), "--out", str(tmp_path / "out")])
-    assert ended.value.code == 0
-    told = capsys.readouterr().err
-    assert "warning: no record fell into" in told
-    assert "splits=ss.Splits(train=1.0)" in told
+    """Nobody stated these splits, and they are refused as stated ones are."""
+
+    def call(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments])
+        found = capsys.readouterr()
+        return ended.value.code, found.out, found.err
+
+    source = _write(tmp_path, [(i, "ab"[i % 2], i) for i in range(num_rows)])
+    data, out, recipe = str(tmp_path / "t.csv"), str(tmp_path / "out"), str(tmp_path / "r.py")
+    wanted = 0 if num_rows == 30 else 2
+    for arguments in (["plan", data], ["build", data, "--out", out]):
+        code, _, told = call(*arguments)
+        assert code == wanted
+        if wanted:
+            assert "would be empty" in told
+            assert "splits=ss.Splits(train=1.0)" in told
+            assert "snapshard init" in told
+    if wanted:
+        with pytest.raises(ss.SnapshardError, match="would be empty"):
+            ss.build(ss.Recipe(name="x", source=source), out)
+    code, text, _ = call("init", data)
+    assert code == 0
+    assert ("splits=ss.Splits(train=1.0)," in text) == (wanted == 2)
+    (tmp_path / "r.py").write_text(text)
+    assert call("plan", recipe)[0] == 0
+    assert call("build", recipe, "--out", out)[0] == 0
+
+
+@pytest.mark.parametrize("limit", [None, 4, 20])
+def test_the_table_and_the_warning_of_a_plan_count_alike(tmp_path: Path, limit: int | None) -> None:
+    for num_rows in range(1, 13):
+        source = _write(tmp_path, [(i, "a", i) for i in range(num_rows)])
+        splits = ss.Splits(**SHARES, allow_empty=True)
+        recipe = ss.Recipe(name="x", source=source, splits=splits)
+        found = forecast(recipe, progress=Silent(), limit=limit)
+        counts = {split.name: split.num_examples for split in found.splits}
+        assert sum(counts.values()) == min(num_rows, limit or num_rows)
+        empty = [name for name, count in counts.items() if not count]
+        (told,) = [one for one in found.warnings if "be empty" in one] or [""]
+        assert told == (f"these splits will be empty: {', '.join(empty)}" if empty else "")
+    built = ss.build(recipe, tmp_path / "out", limit=limit).manifest.splits
+    assert {name: split.num_examples for name, split in built.items()} == counts
 
 
 def test_six_speakers_are_balanced(tmp_path: Path) -> None:

@@ -394,3 +394,34 @@ def test_a_feature_called_as_a_mask_is_refused(tmp_path: Path) -> None:
     assert ss.build(filled, tmp_path / "out").manifest.num_missing == {}
     with pytest.raises(RecipeError, match="default='c' is not one of the names"):
         ss.ClassLabel(("a", "b"), optional=True, default="c")
+
+
+def test_what_a_preprocessing_fn_gets_of_missing_values(tmp_path: Path) -> None:
+    rows = [{"n": i % 3 or None, "l": None if i % 5 == 0 else [i] * (i % 2)} for i in range(40)]
+    (tmp_path / "t.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    recipe = tmp_path / "r.py"
+
+    def write(steps: str) -> list[str]:
+        recipe.write_text(
+            "import tensorflow as tf\n"
+            "import snapshard as ss\n"
+            "def made(inputs):\n"
+            "    n = inputs['n']\n"
+            "    return {'double': tf.SparseTensor(n.indices, 2 * n.values, n.dense_shape),\n"
+            "            'length': tf.cast(inputs['l'].row_lengths(), tf.int64)}\n"
+            "recipe = ss.Recipe(name='r', source=ss.JsonLines('t.jsonl'), preprocessing_fn=made,\n"
+            f"    prepare=[{steps}])\n"
+        )
+        return [str(recipe), "--out", str(tmp_path / "out")]
+
+    for command in (["plan", *write("")[:1]], ["build", *write("")]):
+        result = CliRunner().invoke(app, command)
+        assert isinstance(result.exception, RecipeError)
+        assert "preprocessing_fn reads 'l', which may be missing" in str(result.exception)
+    result = CliRunner().invoke(app, ["plan", *write("ss.tables.missing('l', 'gone')")[:1]])
+    assert result.exit_code == 0, result.output
+    assert "in preprocessing_fn" in result.output
+    assert re.search(r"n +14 +no value", result.output)
+    assert re.search(r"l +8 +an empty list", result.output)
+    assert "mask" not in result.output
+    assert CliRunner().invoke(app, ["build", *write("ss.tables.missing('l', 'gone')")]).exit_code == 0

@@ -253,3 +253,34 @@ def test_no_function_takes_a_missing_value_for_a_real_one(name: str, kind: str) 
     required = dataclasses.replace(GAPS[name], optional=False)
     if kind == "filter":
         resolved(GAPS, {name: required}, step)
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_no_preprocessing_fn_takes_a_missing_value_for_a_real_one(name: str) -> None:
+    """Single values are sparse there; of a list a missing one would be an empty row."""
+    import tensorflow as tf
+
+    def computing(inputs: dict[str, Any]) -> dict[str, Any]:
+        value = inputs[name]
+        if isinstance(value, tf.RaggedTensor):
+            return {"made": value.row_lengths()}
+        if isinstance(value, tf.SparseTensor):
+            return {"made": tf.sparse.reset_shape(value)}
+        return {"made": value + 1}
+
+    def resolve(found: Mapping[str, Any], *steps: Any, **more: Any) -> None:
+        given = {"preprocessing_fn": computing, "prepare": steps} | more
+        recipe = ss.Recipe(name="x", source=Given(found), **given)
+        opened: Any = None
+        resolve_features(recipe, files=(), opened=opened)
+
+    if name == "l":
+        with pytest.raises(RecipeError, match="preprocessing_fn reads 'l', which may be missing"):
+            resolve(GAPS)
+    else:
+        resolve(GAPS)
+    resolve(GAPS, ss.tables.missing(name, "gone"))
+    resolve(GAPS, preprocessing_fn=lambda inputs: {"same": inputs[name], "n": inputs["n"]})
+    resolve(GAPS | {"l": dataclasses.replace(GAPS["l"], default=())})
+    required = {key: dataclasses.replace(feature, optional=False) for key, feature in GAPS.items()}
+    resolve(GAPS, features=required)
