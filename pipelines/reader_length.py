@@ -1,7 +1,8 @@
 """Keeps ``reader.py`` short: functions that few snapshots need go into a file beside it.
 
-Most readers are short enough as they are. Where they are not, first what decodes images of mixed
-formats goes, then what makes tensors of packed or ragged lists; and many features share lines.
+Most readers are short enough as they are. Where they are not, first what serves rows goes, then
+what decodes images of mixed formats, then what makes tensors of packed or ragged lists; and many
+features share lines.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 MAX_LINES = 399
 """Of ``reader.py``."""
 
-_MOVES = (
+_LAST = (
     (),
     ("_decode",),
     ("_parse",),
@@ -24,10 +25,12 @@ _MOVES = (
     ("_each_image", "_parse", "_pixels"),
     ("_each_image", "_parse", "_pixels", "_nest"),
 )
+_MOVES = tuple((*first, *last) for last in _LAST for first in ((), ("_served",)))
 """What may move: the first that makes the reader short enough does."""
 _WITH = {
     "_parse": ("_lists_present", "_tensor", "_ragged"),
     "_each_image": ("_decode", "_upright"),
+    "_served": ("_input", "_is_missing", "_nothing"),
 }
 """Functions that are called by one alone, and move with it."""
 _COPIED = {
@@ -95,8 +98,9 @@ def shortened(
     # Two lines are the brackets.
     lines[at : at + 1] = natural if len(natural) <= room else features(max(1, room - 2))
     if beside:
-        uses = any("functools." in line for line in beside)
-        imports = "import functools\n" if uses else ""
+        text = "\n".join(beside)
+        used = [name for name in ("functools", "itertools", "json") if f"{name}." in text]
+        imports = "".join(f"import {name}\n" for name in used)
         header = _HEADER.format(fingerprint=fingerprint, imports=imports)
         beside = [*header.splitlines(), *beside]
     return _text(lines), _text(beside)

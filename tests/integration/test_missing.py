@@ -238,8 +238,8 @@ def served_table(path: Path, **more: Any) -> tuple[ss.Snapshot, dict[str, list[A
     """A snapshot with a model for serving, and its raw rows as columns."""
     names = ["int64", "uint8", "bool", "float32", "float64", "string", "sort", "time", "ints"]
     rows = raw_rows(names)
-    for row in rows:  # a float64 has no more whole numbers than these
-        row["int64"] = None if row["int64"] is None else max(row["int64"], -(2**53))
+    for row in rows:  # a float64 tells whole numbers up to here
+        row["int64"] = None if row["int64"] is None else max(row["int64"], 1 - 2**53)
     features = {"id": ss.Scalar("int64")} | {name: FEATURES[name] for name in names}
     recipe = ss.Recipe(
         name="x",
@@ -328,6 +328,90 @@ def test_served_rows_are_read_rows(tmp_path: Path) -> None:
     assert_served(raw(**blank | one), snapshot, bare)
 
 
+SERVED = ["int64", "uint8", "bool", "float32", "float64", "string", "text", "sort", "time", "ints"]
+SERVED += ["bytes", "texts", "vectors"]
+
+
+@pytest.mark.slow  # exports a model
+def test_rows_without_keys_are_read_rows(tmp_path: Path) -> None:
+    """A list of rows needs no input that says what is there: of any type, in any row."""
+    rows = raw_rows(SERVED)
+    for row in rows:
+        row["int64"] = None if row["int64"] is None else max(row["int64"], 1 - 2**53)
+    rows[3] = {name: None for name in rows[3]}
+    features = {"id": ss.Scalar("int64", optional=True)} | {name: FEATURES[name] for name in SERVED}
+    steps = [ss.tables.clip("uint8", max=200)]
+    recipe = ss.Recipe(
+        name="x",
+        source=make_table(tmp_path, rows),
+        features=features,
+        splits=ss.Splits(train=1.0),
+        prepare=steps,
+    )
+    snapshot = ss.build(recipe, tmp_path / "out")
+    (batch,) = snapshot.reader().dataset("train", NUM, shuffle=False)
+    there = batch["id_present"].numpy().tolist()
+    order = [i if there[at] else 3 for at, i in enumerate(batch["id"].numpy().tolist())]
+    serve = snapshot.reader().preprocess()
+
+    def raw(name: str, value: Any) -> Any:
+        return (
+            as_read("", value) if name == "time" else "ab".index(value) if name == "sort" else value
+        )
+
+    left_out = [
+        {name: raw(name, value) for name, value in rows[i].items() if value is not None}
+        for i in order
+    ]
+    lacking: list[tuple[Any, Callable[[str], bool]]] = [
+        (None, lambda name: True),
+        (float("nan"), lambda name: True),
+        (np.nan, lambda name: name in ("int64", "bool", "float32")),
+    ]
+    requests = [left_out]
+    for mark, wanted in lacking:
+        marked = {name: mark for name in rows[0] if wanted(name)}
+        requests.append([marked | row for row in left_out])
+    for given in requests:
+        assert not any(name.endswith("_present") for row in given for name in row)
+        served = serve(given)
+        assert set(served) == set(batch)
+        for name, value in batch.items():
+            if isinstance(value, tf.RaggedTensor):
+                assert served[name].to_list() == value.to_list(), name
+            else:
+                np.testing.assert_array_equal(served[name].numpy(), value.numpy(), err_msg=name)
+    with pytest.raises(ValueError, match="There is no input 'other', only"):
+        serve([{"other": 1}])
+
+
+@pytest.mark.slow  # exports a model
+def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    rows = [{"n": i, "small": i, "text": f"t{i}"} for i in range(8)]
+    features = {"n": ss.Scalar("int64"), "small": ss.Scalar("uint8"), "text": ss.Text()}
+    recipe = ss.Recipe(
+        name="x",
+        source=ss.Table(pa.table({name: [row[name] for row in rows] for name in rows[0]})),
+        features=features,
+        splits=ss.Splits(train=1.0),
+        prepare=[ss.tables.clip("n", max=200)],
+    )
+    serve = ss.build(recipe, tmp_path / "out").reader().preprocess()
+    assert serve(rows)["small"].numpy().tolist() == list(range(8))
+    assert serve([])["small"].numpy().tolist() == []
+    for found in (300, -1, 1.5):
+        with pytest.raises((ValueError, TypeError), match=r"small|uint8|cast"):
+            serve([rows[0] | {"small": found}])
+        with pytest.raises((ValueError, TypeError), match=r"small|uint8|cast"):
+            serve(n=[1], small=[found], text=["a"])
+    for row in ({}, {"n": None, "small": None}):
+        with pytest.raises(ValueError, match="A row gives none of the inputs"):
+            serve([rows[0], row])
+    for lacking in (None, float("nan")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="input text must have as many"):
+            serve([rows[0], rows[1] | {"text": lacking}])
+
+
 @pytest.mark.slow  # exports a model
 def test_requests_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     serve = served_table(tmp_path)[0].reader().preprocess()
@@ -335,7 +419,7 @@ def test_requests_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         serve(int64=[1.0, 2.0])
     with pytest.raises(tf.errors.InvalidArgumentError, match="input int64 must have as many rows"):
         serve(id=[1, 2, 3], int64=[1.0, 2.0])
-    for name, value in (("int64", 0.5), ("uint8", 256.0), ("bool", 2.0), ("int64", 2.0**60)):
+    for name, value in (("int64", 0.5), ("uint8", 256.0), ("bool", 2.0), ("int64", 2**53)):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"input {name} must be"):
             serve(id=[1], **{name: [value]})
 
@@ -424,4 +508,6 @@ def test_what_a_preprocessing_fn_gets_of_missing_values(tmp_path: Path) -> None:
     assert re.search(r"n +14 +no value", result.output)
     assert re.search(r"l +8 +an empty list", result.output)
     assert "mask" not in result.output
-    assert CliRunner().invoke(app, ["build", *write("ss.tables.missing('l', 'gone')")]).exit_code == 0
+    assert (
+        CliRunner().invoke(app, ["build", *write("ss.tables.missing('l', 'gone')")]).exit_code == 0
+    )

@@ -266,11 +266,14 @@ def test_ordinary_readers_stand_alone() -> None:
     for files in (
         emit_reader(facts_of(photographs, image_formats={"image": frozenset({"jpeg", "png"})})),
         emit_reader(facts_of(photographs, rotated_images=rotated, image_formats=jpeg)),
-        emit_reader(facts_of(KINDS["raw images"], serving=True)),
         emit_reader(facts_of(table | LABEL)),
     ):
         assert list(files) == ["reader.py"]
         assert max(map(len, files["reader.py"].splitlines())) <= 100
+    # What serving needs is not what plain reading needs.
+    reader = emit_reader(facts_of(KINDS["raw images"], serving=True))["reader.py"]
+    assert reader.count('_beside("reader_values")') == 1
+    assert 'return _beside("reader_values")._served(' in reader
 
 
 def run(tool: str, *arguments: str, folder: Path) -> None:

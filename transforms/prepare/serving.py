@@ -42,7 +42,7 @@ from .exif import orientation_of
 from .lookup import Tables, holding_tables
 
 _EXACT = 2.0**53
-"""Up to here every whole number is a float64."""
+"""Below this every whole number is a float64, and none that is rounded to one."""
 
 Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -155,7 +155,8 @@ def _complete(inputs: Features, given: dict[str, Any]) -> dict[str, Any]:
     Fails where inputs differ in their number of rows, and where a number is not whole.
     """
     rows = {name: tf.shape(given[name])[0] for name in inputs}
-    size = tf.reduce_max(tf.stack([*rows.values(), 0]))
+    flags = [tf.size(given[_flag(name)]) for name in inputs if _flag(name) in given]
+    size = tf.reduce_max(tf.stack([*rows.values(), *flags, 0]))
     found = dict(given)
     for name, feature in inputs.items():
         fits, value = rows[name] == size, given[name]
@@ -189,9 +190,9 @@ def _optional(name: str, feature: Feature, value: Any, flag: Any, size: Any) -> 
         return value, present
     start, stop = (0, 2) if form.dtype == "bool" else INTEGERS[form.dtype]
     whole = tf.where(present, value, 0.0)
-    fits = (whole == tf.round(whole)) & (tf.abs(whole) <= _EXACT)
+    fits = (whole == tf.round(whole)) & (tf.abs(whole) < _EXACT)
     fits &= (whole >= float(start)) & (whole < float(stop))
-    text = [f"input {name} must be {form.dtype}, or NaN; whole up to 2**53. Found", value]
+    text = [f"input {name} must be {form.dtype}, or NaN; whole, below 2**53. Found", value]
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), text)]):
         return tf.cast(whole, form.dtype), present
 
