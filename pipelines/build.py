@@ -193,9 +193,16 @@ def _check_call(
     refuse_optimized_python()
     if isinstance(recipe, str | os.PathLike):
         shown = os.fspath(recipe)
+        if shown.endswith(".py"):
+            module = os.path.basename(shown).removesuffix(".py")
+            raise RecipeError(
+                f"{name}: recipe={shown!r} is a path, expected an ss.Recipe. A script beside the "
+                f"file imports it (`from {module} import recipe`); on the command line, "
+                f"`snapshard build {shown} --out DIR` builds it."
+            )
         raise RecipeError(
             f"{name}: recipe={shown!r} is a path, expected an ss.Recipe. Wrap the data in one, as "
-            f'in ss.Recipe(name="data", source=ss.Csv({shown!r})); read a recipe file with import. '
+            f'in ss.Recipe(name="data", source=ss.Csv({shown!r})). '
             f"On the command line `snapshard build {shown}` takes either, and `snapshard init "
             f"{shown}` prints the recipe that raw data suggests."
         )

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from ..schemas.errors import DataError, RejectsError
 from ..schemas.naming import Workspace, join
+from ..schemas.recipe import CrossStep
 from ..schemas.reject_budgets import TOTAL, Exceeded, exceeded_budgets
 from ..transforms import storage
 from ..transforms.rejects import RejectWriter, tally_file
@@ -97,6 +98,16 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
             "in all or by stage); if the cause lay elsewhere, build with --retry-rejects. All "
             f"rejects: {storage.redact(workspace.refused_rejects)}, which "
             "`snapshard rejects` lists and exports."
+        )
+    num_before = prepared.entries.total("num_records")  # of the stages before the last
+    if num_kept == 0 and num_before:
+        steps = ", ".join(
+            repr(step) for step in found.recipe.prepare if isinstance(step, CrossStep)
+        )
+        raise DataError(
+            f"{steps} in prepare= made nothing of {num_before:,} records. Nothing was published. A "
+            "window takes consecutive rows of one group and one split, without a gap (max_gap=) or "
+            "a missing value: fill values (ss.tables.fill), or take shorter windows."
         )
     if num_kept == 0 and prepared.num_filtered:
         raise DataError(

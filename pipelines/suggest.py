@@ -45,6 +45,8 @@ _FEW = "# Too few records for train=0.8, validation=0.1, test=0.1: one of them w
 _COUNTED_BYTES = 256 << 20
 """Up to here ``init`` counts the records of each split."""
 _ONE_SPLIT = Splits(train=1.0)
+_USUAL = Splits(train=0.8, validation=0.1, test=0.1)
+_USUAL_IF_EMPTY = Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
 _HEAD = '''"""Build it with `snapshard build FILE --out DIR`; paths count from the file's folder."""
 
 import snapshard as ss
@@ -89,7 +91,7 @@ def _with_splits_that_fill(recipe: Recipe) -> Recipe:
     """The recipe, with one split alone where a build would refuse the usual ones as empty."""
     if not recipe.splits.fractions:
         return recipe
-    counted = _replaced(recipe, Splits(**dict(recipe.splits.fractions), allow_empty=True))
+    counted = _replaced(recipe, _USUAL_IF_EMPTY)
     try:
         found = forecast(counted, progress=Silent())
     except SnapshardError:
@@ -116,7 +118,7 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
         raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
     source: Source
     steps: Sequence[PrepareStep] = ()
-    splits = Splits(train=0.8, validation=0.1, test=0.1)
+    splits = _USUAL
     images = ImageFolder(url)
     pictured = [file for file in images.select(listed).files if "/" in file.path]
     tables = [f for f in listed if is_table(f.path) and not is_hidden(f.path)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
@@ -24,8 +25,21 @@ def describe_validation_error(error: pydantic.ValidationError, *, subject: str) 
             message = f"{where}: {message}"
             if detail["type"] != "missing_argument":
                 message += f" (found {detail['input']!r})"
+            if where in ("url", "uri") and detail["type"] == "string_type":
+                message += _one_text(detail["input"])
         findings.append(message)
     return f"{subject}: " + "; ".join(findings)
+
+
+def _one_text(found: object) -> str:
+    """What to give in place of what is not one path or URL."""
+    if isinstance(found, os.PathLike):
+        return f". Write {os.fspath(found)!r}, a text"
+    if isinstance(found, list | tuple | set | frozenset):
+        return (
+            '. One source has one path or URL: for several files give a folder, or a glob as "d/*"'
+        )
+    return '. Give a path or URL, such as "folder"'
 
 
 @dataclass_transform(

@@ -266,7 +266,11 @@ class TestPlan:
 
     def test_warns(self, tmp_path: Path, call: Any) -> None:
         (tmp_path / "t.csv").write_text("a,b\n1,2\n3\n")
-        code, _, told = call("plan", tmp_path / "t.csv")
+        (tmp_path / "r.py").write_text(
+            "import snapshard as ss\n"
+            'recipe = ss.Recipe(name="r", source=ss.Csv("t.csv"), splits=ss.Splits(train=1.0))\n'
+        )
+        code, _, told = call("plan", tmp_path / "r.py")
         assert code == 0
         assert "warning: 1 of 2 sampled records would be rejected:" in told
         assert "t.csv byte 8: the row '3' does not have 2 cells" in told

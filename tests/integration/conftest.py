@@ -74,6 +74,8 @@ class Lab:
     def write_recipe(self, folder: Path, rest: str = RESIZED) -> Path:
         """Writes the recipe of ``images/`` with these settings."""
         path = folder / "recipe.py"
+        if "splits=" not in rest:
+            rest += "\n    splits=ss.Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True),"
         path.write_text(IMAGE_RECIPE.format(rest=rest))
         return path
 

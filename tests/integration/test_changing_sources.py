@@ -412,7 +412,8 @@ def test_a_file_of_a_web_server_is_never_taken_for_the_listed_one(
     project = Project(tmp_path, "csv")
     project.file = folder / "t.csv"
     project.write(1)
-    project.recipe = ss.Recipe(name="made", source=ss.Csv(f"{url}/t.csv"))
+    splits = ss.Splits(train=1.0)
+    project.recipe = ss.Recipe(name="made", source=ss.Csv(f"{url}/t.csv"), splits=splits)
     with monkeypatch.context() as patched:
         moment(project, patched)
         snapshot, message = project.try_to_build()

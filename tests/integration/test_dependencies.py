@@ -159,7 +159,9 @@ def project(folder: Path, text: str, options: str = "") -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("7")
     recipe = folder / "recipe.py"
-    recipe.write_text(textwrap.dedent(text).replace("OPTIONS", options))
+    recipe.write_text(
+        textwrap.dedent(text).replace("OPTIONS", f"splits=ss.Splits(train=1.0), {options}")
+    )
     return recipe
 
 
@@ -312,7 +314,9 @@ def test_what_a_function_writes_it_may_read(lab: Any, tmp_path: Path) -> None:
                     "zone": str(__import__("zoneinfo").ZoneInfo("Europe/Berlin")),
                 }
 
-        recipe = ss.Recipe(name="t", source=ss.Files("raw/*.bin", read=read))
+        recipe = ss.Recipe(
+            name="t", source=ss.Files("raw/*.bin", read=read), splits=ss.Splits(train=1.0)
+        )
         """,
     )
     (tmp_path / "project" / "late.py").write_text(

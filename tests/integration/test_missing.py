@@ -474,7 +474,8 @@ def test_a_feature_called_as_a_mask_is_refused(tmp_path: Path) -> None:
     source = ss.Csv(str(tmp_path / "t.csv"))
     with pytest.raises(RecipeError, match="'n' may be missing, so that the reader gives 'n_pre"):
         ss.build(ss.Recipe(name="x", source=source), tmp_path / "out")
-    filled = ss.Recipe(name="x", source=source, prepare=[ss.tables.fill("n", 0)])
+    one = ss.Splits(train=1.0)
+    filled = ss.Recipe(name="x", source=source, prepare=[ss.tables.fill("n", 0)], splits=one)
     assert ss.build(filled, tmp_path / "out").manifest.num_missing == {}
     with pytest.raises(RecipeError, match="default='c' is not one of the names"):
         ss.ClassLabel(("a", "b"), optional=True, default="c")

@@ -55,6 +55,7 @@ class TestBuild:
             name="direct",
             source=ss.ImageFolder(str(tmp_path / "images")),
             prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8))],
+            splits=ss.Splits(train=1.0),
         )
         snapshot = ss.build(recipe, tmp_path / "out")
         assert isinstance(snapshot, ss.Snapshot)
@@ -154,6 +155,8 @@ class TestManifestSchema:
     [
         ({"recipe": "folder"}, "is a path, expected an ss.Recipe"),
         ({"recipe": Path("folder")}, "`snapshard init folder` prints the recipe"),
+        ({"recipe": Path("my/r.py")}, "`from r import recipe`"),
+        ({"recipe": "my/r.py"}, "`snapshard build my/r.py --out DIR` builds it"),
         ({"recipe": None}, "recipe=None, expected an ss.Recipe"),
         ({"out": None}, "out=None, expected a folder or URL"),
         ({"out": ""}, "out='', expected a folder or URL"),
@@ -175,3 +178,31 @@ def test_mistaken_arguments_are_named(tmp_path: Path, arguments: dict[str, Any],
 def test_a_list_of_sources_is_refused() -> None:
     with pytest.raises(ss.SnapshardError, match="give a folder or a glob"):
         ss.Recipe(name="x", source=["a.csv", "b.csv"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (["a", "b"], "give a folder, or a glob"),
+        (Path("a"), "Write 'a', a text"),
+        (3, "Give a path"),
+    ],
+)
+@pytest.mark.parametrize("kind", [ss.Csv, ss.ImageFolder, ss.JsonLines, ss.Parquet, ss.TFRecords])
+def test_what_is_not_one_path_is_refused(kind: Any, found: Any, said: str) -> None:
+    with pytest.raises(ss.SnapshardError, match=re.escape(said)):
+        kind(found)
+
+
+def test_windows_that_no_row_fills_are_told(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{'' if i % 3 == 0 else i}\n" for i in range(30))
+    (tmp_path / "t.csv").write_text(f"when,x\n{rows}")
+    recipe = ss.Recipe(
+        name="x",
+        source=ss.Csv(str(tmp_path / "t.csv")),
+        prepare=[ss.series.windows("x", size=4, time="when")],
+        splits=ss.Splits.by_time("when", train=1.0),
+    )
+    with pytest.raises(ss.SnapshardError, match=r"series.windows.*made nothing of 30") as raised:
+        ss.build(recipe, tmp_path / "out")
+    assert "missing value" in str(raised.value)

@@ -131,7 +131,8 @@ def test_sounds(tmp_path: Path, examples: Path) -> None:
 
 def test_encoded_images_decode_as_in_the_other(lab: Any, tmp_path: Path) -> None:
     lab.make_images(tmp_path / "images", num=8)
-    recipe = ss.Recipe(name="made", source=ss.ImageFolder(str(tmp_path / "images")))
+    splits = ss.Splits(train=1.0)
+    recipe = ss.Recipe(name="made", source=ss.ImageFolder(str(tmp_path / "images")), splits=splits)
     snapshot = ss.build(recipe, tmp_path / "out", readers=("tf", "numpy"))
     assert snapshot.manifest.features["image"].storage == "encoded"
     other = numpy_reader(snapshot)

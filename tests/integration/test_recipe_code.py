@@ -34,6 +34,7 @@ recipe = ss.Recipe(
     source=ss.ImageFolder("images"),
     prepare=[ss.images.decode("image"), ss.images.resize("image", SIZE), summarise],
     features={"mean": ss.Scalar("float32"), "label": ss.ClassLabel(("class 0", "class 1"))},
+    splits=ss.Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True),
     REST
 )
 """

@@ -123,6 +123,7 @@ def test_images(lab: Any, tmp_path: Path) -> None:
         return ss.Recipe(
             name="images",
             source=ss.ImageFolder(str(tmp_path / "images")),
+            splits=ss.Splits(train=1.0),
             shards=ss.Shards(num_shards=2, compression="none"),
         )
 

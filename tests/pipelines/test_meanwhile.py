@@ -35,7 +35,9 @@ def test_a_failed_write_is_told_soon(
     monkeypatch.setattr(BuildSteps, "serving", export)
     monkeypatch.setattr(BuildSteps, "write", write)
     (tmp_path / "t.csv").write_text("number\n1\n2\n")
-    recipe = ss.Recipe(name="t", source=ss.Csv(str(tmp_path / "t.csv")))
+    recipe = ss.Recipe(
+        name="t", source=ss.Csv(str(tmp_path / "t.csv")), splits=ss.Splits(train=1.0)
+    )
     with pytest.raises(type(error)) as raised:
         ss.build(recipe, tmp_path / "out")
     assert raised.value is error

@@ -42,7 +42,9 @@ def test_the_note_of_another_build_stands(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [Build, Chain])
 def test_a_build_works_where_it_is_by_then(tmp_path: Path, kind: type[Build | Chain]) -> None:
     (tmp_path / "t.csv").write_text("number\n1\n2\n")
-    recipe = ss.Recipe(name="t", source=ss.Csv(str(tmp_path / "t.csv")))
+    recipe = ss.Recipe(
+        name="t", source=ss.Csv(str(tmp_path / "t.csv")), splits=ss.Splits(train=1.0)
+    )
     out = tmp_path / "out"
     with make_runner(Direct()) as runner:
         made = kind(recipe, str(out), runner=runner, progress=Silent())

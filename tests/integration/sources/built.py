@@ -9,6 +9,9 @@ from snapshard.schemas.progress import Silent
 
 
 def build(folder: Path, source: Any, *, workers: int = 1, **settings: Any) -> ss.Snapshot:
+    settings = {
+        "splits": ss.Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
+    } | settings
     recipe = ss.Recipe(name="made", source=source, **settings)
     snapshot = ss.build(recipe, folder / "out", workers=workers)
     verify(snapshot, progress=Silent())

@@ -203,6 +203,8 @@ def test_any_cells_are_read_or_refused(
     if as_objects:
         data = {name: np.array([*cells, None], object)[:-1] for name, cells in columns.items()}
     with contextlib.suppress(ss.SnapshardError):
-        recipe = ss.Recipe(name="x", source=ss.Table(data, label=label))
+        recipe = ss.Recipe(
+            name="x", source=ss.Table(data, label=label), splits=ss.Splits(train=1.0)
+        )
         found = forecast(recipe, progress=Silent())
         assert found.num_examples <= 2

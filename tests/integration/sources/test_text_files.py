@@ -36,7 +36,8 @@ def expected(per: str) -> dict[str, bytes]:
 
 
 def rows_of(lab: Any, tmp_path: Path, source: Any) -> dict[str, bytes]:
-    recipe = ss.Recipe(name="made", source=source)
+    splits = ss.Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
+    recipe = ss.Recipe(name="made", source=source, splits=splits)
     snapshot = ss.build(recipe, tmp_path / "out")
     verify(snapshot, progress=Silent())
     held = lab.read_back(snapshot)

@@ -63,7 +63,9 @@ class Object:
         self._path = f"bucket/raw/{name}"
         self._content, source = SOURCES[name]
         self.write(1)
-        self._recipe = ss.Recipe(name="made", source=source(f"{scheme}://{self._path}"))
+        splits = ss.Splits(train=1.0)
+        data = source(f"{scheme}://{self._path}")
+        self._recipe = ss.Recipe(name="made", source=data, splits=splits)
         self._out = folder / "out"
 
     def write(self, version: int) -> None:
