@@ -161,7 +161,7 @@ def build(
                 progress=bars,
             )
     if as_json:
-        print(json.dumps(_json_facts(snapshot)))
+        terminal.say_json(_json_facts(snapshot))
         return
     terminal.show_splits(snapshot.manifest)
     _show_missing(snapshot)
@@ -244,7 +244,7 @@ def step(
                 progress=bars,
             )
     if as_json:
-        print(json.dumps(report.to_json()))
+        terminal.say_json(report.to_json())
     else:
         terminal.say(report.line())
 
@@ -404,7 +404,7 @@ def verify(
     with terminal.Bars() as bars:
         report = check_snapshot(snapshot, progress=bars, sample=size)
     if as_json:
-        print(json.dumps(report.to_json()))
+        terminal.say_json(report.to_json())
     else:
         terminal.show_report(report, lines=lines)
     raise typer.Exit(report.exit_code)
@@ -432,7 +432,7 @@ def diff(
     with terminal.Bars() as bars:
         found = run_diff(first, second, progress=bars, num_shown=ids, contents=not only_ids)
     if as_json:
-        print(json.dumps(found.to_json()))
+        terminal.say_json(found.to_json())
     else:
         terminal.say(diff_text(found))
 
@@ -479,7 +479,7 @@ def why(
                 recipe, new, progress=bars, limit=limit, readers=wanted, num_shown=files
             )
     if as_json:
-        print(json.dumps(found.to_json()))
+        terminal.say_json(found.to_json())
     else:
         terminal.say(explanation_text(found))
 
@@ -643,7 +643,7 @@ def gc(
             "or moved: it is left alone. If that root no longer exists, remove the workspace."
         )
     if as_json:
-        print(json.dumps(report.to_json()))
+        terminal.say_json(report.to_json())
         return
     for path in report.unpublished:
         terminal.say(f"{'would remove' if dry_run else 'removed'} {path}, which is not published")
@@ -670,7 +670,10 @@ def _rebuild(snapshot: str, shard: str | None, source: str | None, *, as_json: b
     recipe = recipe_of(source)
     with terminal.Bars() as bars:
         found = rebuild_shard(snapshot, shard, recipe, progress=bars)
-    terminal.say(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
+    if as_json:
+        terminal.say_json(found.to_json())
+    else:
+        terminal.say("\n".join(found.lines()))
     return found.exit_code
 
 
@@ -772,7 +775,7 @@ def main(arguments: list[str] | None = None) -> None:
         )
         code = 1
     except Exception:
-        traceback.print_exc()
+        terminal.show_traceback(traceback.format_exc())
         terminal.show_error(
             "this is a defect in snapshard or in a library, and another try would end alike. "
             "Report it with the traceback above."

@@ -7,6 +7,7 @@ results alone.
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import sys
@@ -75,12 +76,24 @@ def prepare_streams() -> None:
 def printable(text: str) -> str:
     r"""Text in which no character steers the terminal or is not seen, line breaks apart.
 
+    Secrets that this process knows are hidden.
+
+
     >>> printable("a \x1b[31mred\x1b[0m name")
     'a \\x1b[31mred\\x1b[0m name'
     >>> printable("gpj.\u202eexe")
     'gpj.\\u202eexe'
     """
-    return visible(text, keep="\n\t")
+    from .transforms.redaction import hide_known
+
+    return visible(hide_known(text), keep="\n\t")
+
+
+def say_json(value: object) -> None:
+    """Prints one JSON object as a line on standard output."""
+    from .transforms.redaction import hide_known
+
+    print(hide_known(json.dumps(value)))
 
 
 def say(text: str) -> None:
@@ -96,6 +109,13 @@ def show_error(message: str) -> None:
 def show_warning(message: str) -> None:
     """Prints a warning on standard error."""
     err.print(Text.assemble(("warning:", "yellow"), " ", printable(message)))
+
+
+def show_traceback(text: str) -> None:
+    """Prints the traceback of a defect on standard error, without credentials in its lines."""
+    from .transforms.redaction import redact
+
+    err.print(redact(printable(text)))
 
 
 def show_note(message: str) -> None:

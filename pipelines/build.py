@@ -21,6 +21,7 @@ from ..schemas.progress import Progress, Silent
 from ..schemas.recipe import Recipe
 from ..schemas.runner import Direct, RunnerConfig
 from ..transforms import storage
+from ..transforms.redaction import hiding_known_in_errors
 from ..transforms.storage_failures import telling_os_errors
 from .build_steps import BuildNotes, BuildSteps
 from .chain import Chain
@@ -100,6 +101,7 @@ def build(
     config = _config(runner, workers)
     progress = progress or Silent()
     with (
+        hiding_known_in_errors(),
         telling_os_errors("use", os.fspath(out)),
         watched_build(stall_timeout_of(config), progress=progress),
         make_runner(config) as engine,
@@ -168,6 +170,7 @@ def run_step(
     if check_step(step) not in RUN_JOBS or (step == "analyze" and not recipe.analyze_on_runner):
         config = Direct()
     with (
+        hiding_known_in_errors(),
         telling_os_errors("use", os.fspath(out)),
         watched_build(stall_timeout, progress=progress),
         make_runner(config) as engine,

@@ -38,6 +38,7 @@ from .canonical_graph import canonicalize
 from .computed import as_lists
 from .graph import GraphOutputs
 from .metadata import features_of_outputs, schema_text, tensor_adapter_config
+from .redaction import redact_repeated
 from .storage_failures import os_error_in
 from .user_code import is_user_file
 from .user_reads import running
@@ -344,7 +345,7 @@ def _explain(error: BaseException, what: str) -> str:
         if (os.path.isabs(path) or path.startswith("<")) and is_user_file(path):
             place = f" in {os.path.basename(path)} line {frame.tb_lineno}"
         frame = frame.tb_next
-    words = " ".join(_NOISE.sub("", str(error)).split()).strip('". ')
+    words = " ".join(_NOISE.sub("", redact_repeated(str(error))).split()).strip('". ')
     return f"preprocessing_fn {what}{place}: {type(error).__name__}: {words}"
 
 

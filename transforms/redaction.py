@@ -1,12 +1,18 @@
-"""Hides credentials: in URLs by their structure, in what libraries say by what the URL held.
+"""Hides credentials: in URLs by their structure, in all other text by their values and by shape.
 
 Of a URL scheme, host, path and the names of its query's parameters are shown. The user, the
 password, all values of the query and what follows ``#`` are not.
+
+Secrets that this process knows are removed from every message by value, whatever surrounds them:
+those of the URLs that it opened (:func:`learn`), of the environment and of fsspec's
+configuration. For secrets that it does not know, the shapes are recognized in which libraries and
+shells write them: ``user:password@host``, ``password=…``, ``--token …``, ``Bearer …``, PEM keys.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import os
 import re
@@ -22,7 +28,10 @@ _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*"
 _IS_URL = re.compile(rf"(?:{_SCHEME}::)*{_SCHEME}://")
 _LINK = re.compile(rf"::(?={_IS_URL.pattern})")
 """Between two URLs of a chain, as fsspec cuts it."""
-_IN_TEXT = re.compile(rf"{_SCHEME}://\S+")
+_SCHEMES = "|".join(map(re.escape, sorted({*known_implementations, "postgresql", "postgres"})))
+_IN_TEXT = re.compile(rf"{_SCHEME}://\S+|\b(?i:{_SCHEMES}):/(?!/)\S+")
+"""URLs in a text; also those whose two slashes were normalized to one, as paths are."""
+_BEGIN = re.compile(rf"({_SCHEME})://|((?i:{_SCHEMES})):/(?!/)")
 _CLOSING = "'\")>]},.;:"
 """What follows a URL in a text, rather than ends it."""
 _LOCAL = {"file", "local"}
@@ -31,18 +40,48 @@ _WITH_GLOBS = set(known_implementations) - {"http", "https", *_LOCAL}
 _PARAMETER = re.compile(r"\?[^=&/?]+=")
 _NAME = re.compile(r"[\w.%\[\]-]+")
 _SECRET_NAME = (
-    r"(?:password|passwd|pwd|passphrase|secret|token|signature|connection_?string"
+    r"(?:password|passwd|pwd|passphrase|secret|token(?!iz)|signature|connection_?string"
+    r"|session_?id"
     r"|(?:access|account|api|private|secret|shared)[_-]?(?:access[_-]?)?key|key[_-]?secret)"
 )
-_VALUE = r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\s;&,'"]+)"""
-_ASSIGNED = re.compile(rf"""(?i)(\b\w*{_SECRET_NAME}\w*["']?\s*[=:](?!:|//)\s*){_VALUE}""")
+_SHORT_NAME = r"(?:[\w-]*[_-])?(?:pass|pw|auth|credentials?|sig|sas|jwt)"
+"""Names of secrets that other words hold too (bypass, author), and that prose uses."""
+_VALUE = r"""(?:\\+"[^"]*"|\\+'[^']*'|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^\s;&,'"]+)"""
+_ASSIGNED = re.compile(rf"""(?i)(\b\w*{_SECRET_NAME}\w*(?:\\*["'])?\s*[=:](?!:|//)\s*){_VALUE}""")
+_SHORT_ASSIGNED = re.compile(
+    rf"""(?i)((?<![\w-]){_SHORT_NAME}(?:\s*=\s*|\\*["']\s*[=:]\s*|:\s*(?=["'])|:(?![\s:/]))){_VALUE}"""
+)
+_FLAG = re.compile(
+    rf"""(?i)((?<!\S)--?(?:[\w-]*{_SECRET_NAME}[\w-]*|{_SHORT_NAME})\s+){_VALUE}"""
+    rf"""|((?<!\S)(?:-u|--user)[= ]['"]?[^\s:'"]+:){_VALUE}"""
+)
+_PASSWORD_FLAG = re.compile(
+    rf"""(\b(?:mysql\w*|mariadb[\w-]*|sshpass|7z)\s[^\r\n]*?(?<=\s)-p|(?<!\S)-p(?![a-z-]+(?:[=\s]|$)))"""
+    rf"""{_VALUE}"""
+)
+"""Of ``mysql -pX``; elsewhere words of lowercase letters are other options (``-print``)."""
+_USER_AT_HOST = re.compile(
+    r"((?:(?<![\w./\\%+-])|(?<=//))(?!mailto:)[\w.%+-]+:)"
+    r"(?![\\/])[^\s'\"<>]+(?=@(?!sha\d+:)[\w\[])"
+)
+"""``user:password@host`` without a scheme; no address for mail, no digest of an image."""
+_PEM = re.compile(
+    r"(-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----).*?"
+    r"(?=-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
+    re.DOTALL,
+)
 _HEADER = re.compile(
     r"""(?i)(\b(?:authorization|(?:set-)?cookie)["']?\s*[:=]\s*["']?)[^"'\r\n]+"""
     r"""|(\bbearer\s+)[^\s'",;]+"""
 )
-_ENVIRONMENT = re.compile(rf"(?i){_SECRET_NAME}(?!.*_(?:file|path|url|uri)$)")
+_ENVIRONMENT = re.compile(
+    rf"(?i)(?:{_SECRET_NAME}|(?:^|_)(?:pass|pw|auth|credentials?|sas|jwt)$)"
+    r"(?!.*_(?:file|path|url|uri|dir|sock)s?$)"
+)
+_PATH_PARAMETER = re.compile(r"(;[\w.-]+=)([^/;]+)")
+_LEARNED: set[str] = set()
 _HEX = "[0-9A-Fa-f][0-9A-Fa-f]"
-_MIN_PASSWORD, _MIN_VALUE, _MIN_ANYWHERE, _MIN_ENVIRONMENT = 3, 4, 6, 8
+_MIN_PASSWORD, _MIN_VALUE, _MIN_ANYWHERE = 3, 4, 6
 """Shorter ones may stand anywhere by chance; below the third length, only between other letters."""
 
 
@@ -53,12 +92,14 @@ class _Parts:
     Attributes:
         shown: The URL without its secrets.
         passwords: What stands for a password.
-        values: What else is a secret.
+        values: What else is hidden where a library repeats it.
+        known: What is hidden everywhere: all of it but a name that has a password, and parts.
     """
 
     shown: str
     passwords: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
 
 
 def redact(text: str) -> str:
@@ -80,27 +121,77 @@ def redact(text: str) -> str:
     """
     if _IS_URL.match(text):
         return _ASSIGNED.sub(rf"\1{_HIDDEN}", "::".join(part.shown for part in _parts(text)))
-    text = _IN_TEXT.sub(_shown_in_text, text)
-    return _ASSIGNED.sub(rf"\1{_HIDDEN}", _HEADER.sub(_header_shown, text))
+    text = _HEADER.sub(_name_shown, _IN_TEXT.sub(_shown_in_text, _PEM.sub(rf"\1{_HIDDEN}", text)))
+    for shape in (_ASSIGNED, _SHORT_ASSIGNED, _FLAG, _PASSWORD_FLAG, _USER_AT_HOST):
+        text = shape.sub(_name_shown, text)
+    return text
 
 
-def redact_repeated(text: str, url: str) -> str:
-    """Hides in what a library says the secrets of the URL that it was given, too.
-
-    So it does with those that the environment and fsspec's configuration hold under a name such
-    as ``PGPASSWORD`` or ``AWS_SECRET_ACCESS_KEY``.
+def redact_repeated(text: str, url: str = "") -> str:
+    """Hides the secrets in what a library or a user's function says: known ones, and by shape.
 
     Args:
-        text: What the library says.
-        url: Any URL, or a database's ``key=value`` string.
+        text: What it says.
+        url: The URL that it was given, whose secrets are hidden even where they are short; or a
+            database's ``key=value`` string.
 
     >>> redact_repeated('no bucket "ann:secret@b"', "s3://ann:secret@b/a.csv")
     'no bucket "***@b"'
     """
-    text = text.replace(url, redact(url))
-    for secret in sorted({*_secrets(url), *_configured()}, key=len, reverse=True):
+    if url:
+        text = text.replace(url, redact(url))
+    for secret in sorted(_secrets(url), key=len, reverse=True):
         text = _hide(text, secret)
-    return redact(f" {text}")[1:]
+    return redact(f" {hide_known(text)}")[1:]
+
+
+def learn(url: str) -> None:
+    """Takes note of the secrets of a URL that this process uses, for :func:`hide_known`."""
+    found = [*(one for part in _parts(url) for one in part.known), *_assigned(url)]
+    found += map(urllib.parse.unquote, list(found))
+    _LEARNED.update(one for one in found if len(one) >= _MIN_ANYWHERE)
+
+
+def known_secrets() -> tuple[str, ...]:
+    """What :func:`hide_known` hides: learned, of the environment, and of fsspec's configuration.
+
+    Values of fewer than six characters are not among them: they may stand anywhere by chance.
+    """
+    known = {*_LEARNED, *_named(os.environ), *_named(fsspec.config.conf)}
+    return tuple(sorted(known, key=len, reverse=True))
+
+
+def hide_known(text: str, known: Iterable[str] | None = None) -> str:
+    """Hides all secrets that this process knows wherever they stand, however they are escaped.
+
+    Those that consist of lowercase letters or of digits alone are hidden as whole words.
+
+    Args:
+        text: Any text.
+        known: What :func:`known_secrets` gave, for many texts.
+
+    >>> learn("https://host/a?token=plantedtoken")
+    >>> hide_known("403 for plantedtoken")
+    '403 for ***'
+    """
+    flat = _flat(text)
+    for secret in known_secrets() if known is None else known:
+        if not secret.isascii() or re.search(r"[\s+]", secret) or _flat(secret) in flat:
+            text = _hide(text, secret, alone=_is_word(secret))
+    return text
+
+
+@contextlib.contextmanager
+def hiding_known_in_errors() -> Iterator[None]:
+    """Hides secrets that this process knows in the messages of errors that come through."""
+    try:
+        yield
+    except Exception as error:
+        one: BaseException | None = error
+        while one is not None:
+            one.args = tuple(hide_known(a) if isinstance(a, str) else a for a in one.args)
+            one = one.__cause__ or one.__context__
+        raise
 
 
 def passwords_in(url: str) -> list[str]:
@@ -110,8 +201,9 @@ def passwords_in(url: str) -> list[str]:
     return list(dict.fromkeys([*found, *map(urllib.parse.unquote, found)]))
 
 
-def _header_shown(match: re.Match[str]) -> str:
-    return f"{match[1] or match[2]}{_HIDDEN}"
+def _name_shown(match: re.Match[str]) -> str:
+    """What stands before a secret, without it."""
+    return f"{next(filter(None, match.groups()), '')}{_HIDDEN}"
 
 
 def _shown_in_text(match: re.Match[str]) -> str:
@@ -140,9 +232,10 @@ def _parts(url: str) -> list[_Parts]:
 
 
 def _take_apart(url: str) -> _Parts:
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme.lower() in _LOCAL:
+    begin = _BEGIN.match(url)
+    if begin is None or (scheme := begin[1] or begin[2]).lower() in _LOCAL:
         return _Parts(url)
+    rest = url[begin.end() :]
     user, rest = _cut_user(rest)
     passwords: list[str] = []
     values: list[str] = []
@@ -153,6 +246,10 @@ def _take_apart(url: str) -> _Parts:
         # A library that takes its beginning for a port repeats the rest.
         passwords += filter(None, (password, *re.split("[/?#]", password, maxsplit=1)[1:]))
     path, query, fragment = _cut_query(scheme.lower(), rest)
+    path_shown = path
+    if scheme.lower() in ("http", "https"):
+        values += [found[2] for found in _PATH_PARAMETER.finditer(path)]
+        path_shown = _PATH_PARAMETER.sub(rf"\1{_HIDDEN}", path)
     shown = []
     for parameter in query.split("&") if query else []:
         name, _, value = parameter.partition("=")
@@ -168,11 +265,13 @@ def _take_apart(url: str) -> _Parts:
     # "user:password" and "token=…" may be repeated in part.
     values += [part for value in values for part in re.split("[:=]", value, maxsplit=1)[1:]]
     return _Parts(
-        f"{scheme}://{f'{_HIDDEN}@' if user else ''}{path}"
+        f"{begin[0]}{f'{_HIDDEN}@' if user else ''}{path_shown}"
         + ("?" + "&".join(shown) if query else "")
         + (f"#{_HIDDEN}" if fragment else ""),
         tuple(passwords),
         tuple(values),
+        # A name that has a password is hidden in messages on this URL alone.
+        tuple(one for one in (*passwords, *values) if not user.startswith(f"{one}:")),
     )
 
 
@@ -203,34 +302,48 @@ def _cut_query(scheme: str, rest: str) -> tuple[str, str, str]:
     return path, query, fragment
 
 
-def _configured() -> set[str]:
-    """Secrets of the environment and of fsspec's configuration, by their names."""
-    return {*_named(os.environ), *_named(fsspec.config.conf)}
-
-
 def _named(options: Mapping[Any, Any], above: str = "") -> Iterator[str]:
     for key, value in options.items():
         name = str(key)
         if isinstance(value, Mapping):
             yield from _named(value, name)
-        elif (
-            isinstance(value, str)
-            and len(value) >= _MIN_ENVIRONMENT
-            # s3fs calls its credentials key and secret.
-            and (_ENVIRONMENT.search(name) or (above and name == "key"))
+        elif not isinstance(value, str) or len(value) < _MIN_ANYWHERE:
+            continue
+        elif _IS_URL.match(value):
+            for part in _parts(value):
+                yield from (one for one in part.passwords if len(one) >= _MIN_ANYWHERE)
+        # s3fs calls its credentials key and secret.
+        elif (_ENVIRONMENT.search(name) or (above and name == "key")) and not (
+            os.path.isabs(value) and os.path.exists(value)
         ):
             yield value
 
 
-def _hide(text: str, secret: str) -> str:
-    """Replaces a secret wherever it is repeated, however its letters are escaped."""
+def _hide(text: str, secret: str, *, alone: bool = False) -> str:
+    """Replaces a secret wherever it is repeated, however its letters are escaped.
+
+    Args:
+        text: Any text.
+        secret: What to hide.
+        alone: Leaves it where it is a part of a word; a secret that is short always is.
+    """
     written = {secret, urllib.parse.unquote(secret), urllib.parse.unquote_plus(secret)}
     for one in sorted(filter(None, written), key=len, reverse=True):
         pattern = "".join(_letter(letter) for letter in one)
-        if len(one) < _MIN_ANYWHERE:
-            pattern = rf"(?:(?<!\w)|(?<=%{_HEX})|(?<=%25{_HEX})){pattern}(?!\w)"
+        if alone or len(one) < _MIN_ANYWHERE:
+            before = rf"(?<!\w)|(?<=%{_HEX})|(?<=%25{_HEX})|(?<=\\[nrt])|(?<=-p)"
+            pattern = rf"(?:{before}){pattern}(?!\w)"
         text = re.sub(pattern, _HIDDEN, text)
     return text
+
+
+def _is_word(secret: str) -> bool:
+    return re.fullmatch("[a-z]+|[0-9]+", secret) is not None
+
+
+def _flat(text: str) -> str:
+    """Text without percent-encoding and backslashes."""
+    return re.sub(r"\\+", "", urllib.parse.unquote(urllib.parse.unquote(text)))
 
 
 def _letter(letter: str) -> str:

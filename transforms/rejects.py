@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from ..schemas.errors import PayloadPlace, Reject
 from ..schemas.visible import visible
 from .payloads import with_row
+from .redaction import hide_known, known_secrets
 
 SCHEMA = pa.schema(
     [
@@ -169,10 +170,11 @@ def rejects_from_bytes(content: bytes) -> list[Reject]:
 
 
 def _table(rejects: Sequence[Reject]) -> pa.Table:
-    return pa.Table.from_pylist([_row(reject) for reject in rejects], schema=SCHEMA)
+    known = known_secrets()
+    return pa.Table.from_pylist([_row(reject, known) for reject in rejects], schema=SCHEMA)
 
 
-def _row(reject: Reject) -> dict[str, Any]:
+def _row(reject: Reject, known: Sequence[str]) -> dict[str, Any]:
     payload, place = reject.payload, reject.place
     if payload is not None:
         place = PayloadPlace(sha256=hashlib.sha256(payload).hexdigest(), num_bytes=len(payload))
@@ -181,7 +183,7 @@ def _row(reject: Reject) -> dict[str, Any]:
         "stage": reject.stage,
         "reason": printable(reject.reason),
         "exception": printable(reject.exception),
-        "message": printable(reject.message),
+        "message": printable(hide_known(reject.message, known)),
         "source": printable(reject.source),
         "position": reject.position,
         "payload": payload,

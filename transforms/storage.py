@@ -20,6 +20,8 @@ from fsspec.registry import known_implementations
 
 from ..schemas.errors import RecipeError, StorageError
 from .activity import advance
+from .redaction import hide_known as hide_known
+from .redaction import learn as learn
 from .redaction import redact as redact
 from .redaction import redact_repeated as redact_repeated
 from .stamps import stamp_of_local
@@ -91,6 +93,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     Raises:
         RecipeError: if no filesystem of this protocol is known or installed.
     """
+    learn(url)
     try:
         # A cached listing would not show what other workers have written since.
         found, path = fsspec.core.url_to_fs(url, use_listings_cache=False)

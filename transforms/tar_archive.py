@@ -144,8 +144,8 @@ class TarArchive(AbstractArchiveFileSystem):
                     cut_off = member.start + member.num_bytes > self._num_bytes
         except NoTarError as error:
             raise DataError(
-                f"{self._name} is no tar archive, or damaged at its beginning ({error}). Copy "
-                "it anew, or correct the source."
+                f"{self._name} is not a tar archive, or is damaged at its beginning "
+                f"({self._damage or error}). Copy it again, or correct the source."
             ) from None
         except TarDamagedError as error:
             self._damage = self._damage or f"damaged from byte {headers.offset:,} on ({error})"
@@ -170,7 +170,11 @@ class TarArchive(AbstractArchiveFileSystem):
         if member.kind == "sparse":
             return _unfit("sparse file, which is not read from an archive")
         if member.start + member.num_bytes > self._num_bytes:
-            return _unfit(f"cut off: its archive ends at byte {self._num_bytes:,}")
+            num_bytes = max(0, self._num_bytes - member.start)
+            why = self._damage or f"it ends at byte {self._num_bytes:,}"
+            return _unfit(
+                f"truncated: its archive holds {num_bytes:,} of {member.num_bytes:,} bytes ({why})"
+            )
         return _Member(offset=member.start, num_bytes=member.num_bytes)
 
     def _behind(self, offset: int) -> str:

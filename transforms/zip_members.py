@@ -32,6 +32,7 @@ FOLDER_WITH_BYTES = "name of a folder, and bytes as a file has them"
 """The problem of a member whose name is damaged, most likely."""
 LINK = "symbolic link, which is not read from a zip; put the file there instead"
 """Its bytes are the path that it leads to, not a record."""
+OUTSIDE = "states a place that is not in its archive"
 OVERLAPS = "shares bytes with another member of its archive"
 
 _MAX_HELD = 4
@@ -39,7 +40,11 @@ _HEADER_BYTES = 30
 _STORED_BYTES = 1 << 20
 _PIECE_BYTES = 4 << 10
 _DICTIONARY_BYTES = 256 << 20
-_UTF_8, _ENCRYPTED = 0x800, 0x61
+_UTF_8, _ENCRYPTED, _SIZE_FOLLOWS = 0x800, 0x61, 0x8
+_ZIP64 = 0xFFFFFFFF
+_MAX_LOOKED_AT = 10_000
+_END_BYTES = 22 + (1 << 16)
+"""The record at the end of an archive, with the longest comment."""
 
 
 def _is_folder(info: zipfile.ZipInfo) -> bool:
@@ -82,8 +87,8 @@ class ZipArchive(AbstractArchiveFileSystem):
         self._archive_read, self._num_bytes, self._stamp = read, num_bytes, stamp
         self._ahead_bytes = ahead_bytes
         self._held = 0, b""
+        file = io.BufferedReader(Ranges(read, num_bytes), ahead_bytes)
         try:
-            file = io.BufferedReader(Ranges(read, num_bytes), ahead_bytes)
             with zipfile.ZipFile(file) as archive:
                 infos, end = archive.infolist(), archive.start_dir
         except (
@@ -93,10 +98,8 @@ class ZipArchive(AbstractArchiveFileSystem):
             OverflowError,
             struct.error,
         ) as error:
-            raise DataError(
-                f"{name} is no zip archive, or was cut off ({error}). Copy it anew, or correct "
-                "the source."
-            ) from None
+            what = truncation(file) or f"is not a zip archive ({error})"
+            raise DataError(f"{name} {what}. Copy it again, or correct the source.") from None
         # Of two members of one name, the later one counts.
         self._members = {info.filename.rstrip("/"): info for info in infos}
         self._problems = dict(self._find_problems(end, max_expansion))
@@ -118,6 +121,8 @@ class ZipArchive(AbstractArchiveFileSystem):
                     yield name, FOLDER_WITH_BYTES
             elif stat.S_ISLNK(info.external_attr >> 16):
                 yield name, LINK
+            elif info.header_offset < 0:
+                yield name, OUTSIDE
             elif overlaps:
                 yield name, OVERLAPS
             elif problem := expansion_problem(
@@ -328,6 +333,36 @@ def expansion_problem(size: int, packed: int, *, max_expansion: int) -> str:
     if size <= FREE_BYTES or size <= packed * max_expansion:
         return ""
     return f"it would decompress to {size:,} bytes, over {max_expansion} times its own size"
+
+
+def truncation(file: Any) -> str:
+    """What a truncated zip archive lacks, as a predicate; empty for what does not begin as a zip.
+
+    Args:
+        file: The archive, which can be read at any place.
+    """
+    num_bytes, start = file.seek(0, io.SEEK_END), 0
+    file.seek(max(0, num_bytes - _END_BYTES))
+    if b"PK\5\6" in file.read():
+        return ""
+    found = f"is a truncated zip archive: it ends at byte {num_bytes:,}, "
+    for _ in range(_MAX_LOOKED_AT):
+        file.seek(start)
+        header = file.read(_HEADER_BYTES)
+        if header[:4] != b"PK\3\4":
+            break
+        if len(header) < _HEADER_BYTES:
+            return f"{found}in the header of a member"
+        flags, packed, name_bytes, extra_bytes = struct.unpack("<6xH10xI4xHH", header)
+        name = file.read(min(name_bytes, MAX_NAME_BYTES)).decode("utf-8", "replace")
+        begin = start + _HEADER_BYTES + name_bytes + extra_bytes
+        start = begin + packed
+        if start > num_bytes and packed < _ZIP64:
+            held = max(0, num_bytes - begin)
+            return f"{found}and holds {held:,} of the {packed:,} compressed bytes of {name!r}"
+        if flags & _SIZE_FOLLOWS or packed >= _ZIP64:
+            break
+    return f"{found}before its table of contents does" if start else ""
 
 
 def read_part(archive: Any, path: str, start: int, stop: int) -> bytes:

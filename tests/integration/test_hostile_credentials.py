@@ -290,6 +290,84 @@ def test_no_secret_that_a_name_announces_is_shown(secret: str) -> None:
         assert_nothing_left(storage.redact_repeated(text, "https://host/a"), of=text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cannot connect to u:{}@host",
+        "cannot connect to u:12/{}@host:5432/db",
+        "bad url https:/u:{}@host/a",
+        "bad url https:/host/a?sig={}",
+        "GET /a;jsessionid={} failed",
+        "http://host/a;jsessionid={};v=1?x=1",
+        "pass={}",
+        "db_pass = '{}'",
+        "auth={}",
+        '{{"auth": "{}"}}',
+        r"{{\"password\": \"{}\", \"pass\": \"{}\"}}",
+        "credential='{}'",
+        "credentials: '{}'",
+        "https://host/a?sig={} and more",
+        "psql --password {} -h host",
+        "tool --api-token '{}' x",
+        "mysql -h host -p{} db",
+        "ran with -p{}7Z",
+        "curl -u ann:{} http://host",
+        "curl --user=ann:{} http://host",
+        "-----BEGIN RSA PRIVATE KEY-----\nMII{}\n{}==\n-----END RSA PRIVATE KEY-----",
+        r"'-----BEGIN PRIVATE KEY-----\nMII{}\n-----END PRIVATE KEY-----\n'",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nMII{} (cut off)",
+    ],
+)
+def test_shapes_of_secrets_are_hidden(text: str) -> None:
+    said = text.replace("{}", f"{LEFT}9{RIGHT}").replace("{{", "{").replace("}}", "}")
+    assert_nothing_left(storage.redact(said), of=said)
+    assert_nothing_left(storage.redact_repeated(said, "https://host/a"), of=said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"C:\data\a:b.csv and C:/data/x@1.2, D:\logs\name@1.2.txt",
+        "/data/a:b@1/x.csv, data/name@1.2/t.csv",
+        "at 12:30, 12:30:45.123, ann@example.com said: name@1.2",
+        "mailto:ann@example.com, git@github.com:owner/name.git",
+        "image repo/name:1.2@sha256:0123456789abcdef",
+        "a.py:12: passed: 3, bypass=1, compass: north, author: Ann, passes=2",
+        "the auth: failed; find . -print -path x; mkdir -p folder",
+        "TOKENIZERS_PARALLELISM=false, tokenizer: bert",
+        "expected 3 columns, found 4 in 'a.csv' line 5: 1,2,3",
+    ],
+)
+def test_ordinary_text_is_kept(text: str) -> None:
+    assert storage.redact_repeated(text, "https://host/a") == text
+
+
+@pytest.mark.parametrize("saying", SAYINGS, ids=range(len(SAYINGS)))
+@pytest.mark.parametrize(
+    "around", ["{}", "x{}y", "wrong({})", "{}@h", "-p{}", "key {} of 'a'", "a\n{}\tb"]
+)
+def test_known_secrets_are_hidden_by_value(
+    saying: Callable[[str], str], around: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = [f"{LEFT}{n}/ %é'{RIGHT}" for n in range(5)]
+    storage.learn(f"https://u:{urllib.parse.quote(secrets[0], safe='')}@host/a?x={LEFT}1{RIGHT}")
+    storage.learn(f"https://host/a?auth=u:{urllib.parse.quote(secrets[2], safe='')}")
+    monkeypatch.setenv("SOME_SECRET", secrets[3])
+    monkeypatch.setenv("DATABASE", f"postgres://u:{LEFT}4{RIGHT}@host/db")
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"secret": secrets[4]})
+    for secret in (*secrets[:1], f"{LEFT}1{RIGHT}", *secrets[2:], f"{LEFT}4{RIGHT}"):
+        said = saying(around.format(secret))
+        assert_nothing_left(storage.hide_known(said), of=said)
+
+
+def test_known_values_that_are_words_are_hidden_as_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "enable")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/usr/bin/env")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "disabled")
+    said = "enabled, enable, /usr/bin/env, disabled"
+    assert storage.hide_known(said) == "enabled, ***, /usr/bin/env, disabled"
+
+
 @pytest.mark.parametrize("name", ["PGPASSWORD", "AWS_SECRET_ACCESS_KEY", "SOME_API_TOKEN"])
 def test_secrets_of_the_environment_are_not_repeated(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -376,3 +454,73 @@ def test_builds_keep_none(server: str, tmp_path: Path) -> None:
     shown = [ss.Snapshot.open(str(path.parent)) for path in tmp_path.rglob("manifest.json")]
     assert len(shown) == 1
     assert_clean(repr(shown))
+
+
+FAILING = """
+import os
+import snapshard as ss
+
+def fails(record):
+    known, unknown = os.environ["PLANTED_TOKEN"], os.environ["SPELLED"]
+    raise ValueError("no " + known + " of " + "u:" + unknown + "@h")
+
+recipe = ss.Recipe(
+    name="q",
+    source=ss.Csv("{url}"),
+    prepare=[ss.records.map_python(fails, {{"c": ss.Scalar("int64")}})],
+    max_rejects={budget},
+)
+"""
+
+
+@pytest.mark.parametrize("budget", [0, 1.0])
+@pytest.mark.slow
+def test_what_user_functions_raise_shows_no_known_secret(
+    server: str,
+    budget: float,
+    tmp_path: Path,
+    call: Callable[..., tuple[int, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PLANTED_TOKEN", "plantedkey")
+    monkeypatch.setenv("SPELLED", "plantedenv")
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(FAILING.format(url=signed(server, "t.csv"), budget=budget))
+    code, text = call("build", recipe, "--out", tmp_path / "out")
+    print(text)
+    assert code == 3
+    assert "ValueError" in text
+    assert_clean(text)
+    code, text = call("rejects", tmp_path / "out" / "q")
+    assert "no ***" in text
+    assert_clean(text)
+    recipe.unlink()
+    for staged in (tmp_path / "out").rglob("*.zip"):
+        staged.unlink()  # the recipe's own file
+    assert assert_no_file_holds_any(tmp_path) > 3
+
+
+def test_tracebacks_show_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        url = f"https://{USER}:{PASSWORD}@host/a"
+        raise RuntimeError(f"plantedenv of {url}")
+
+    monkeypatch.setenv("DB_PASSWORD", "plantedenv")
+    monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+    monkeypatch.setattr(cli, "app", fails)
+    with pytest.raises(SystemExit):
+        cli.main([])
+    text = capsys.readouterr().err
+    assert_clean(text)
+    assert "Traceback" in text
+    assert "RuntimeError: *** of https://***@host/a" in text
+
+
+def test_errors_of_calls_show_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "plantedenv")
+    recipe = ss.Recipe(name="q", source=ss.Csv(str(tmp_path / "plantedenv.csv")))
+    with pytest.raises(SnapshardError) as raised:
+        ss.build(recipe, tmp_path / "out")
+    assert_clean(str(raised.value))

@@ -28,6 +28,7 @@ from snapshard.transforms.sources.decompress import decompressed
 from snapshard.transforms.sources.tar_samples import Damage, Sample, read_samples
 from snapshard.transforms.tar_archive import TarArchive
 from snapshard.transforms.tar_headers import TarHeaders
+from snapshard.transforms.zip_members import OUTSIDE
 
 MIB = 1 << 20
 LEADS_OUT = "path that leads out of its archive"
@@ -445,6 +446,26 @@ def test_names_of_zips_as_long_as_they_can_be(tmp_path: Path) -> None:
     data = zipped((deep, b"x", STORED), ("d/" * 1500 + "c", b"y", STORED), ("b", b"z", STORED))
     found = zip_problems(tmp_path, data)
     assert sorted(found.values()) == ["", "", "path of 64,001 bytes, of which 4,096 are allowed"]
+
+
+def test_places_and_sizes_outside_the_archive(tmp_path: Path) -> None:
+    """Of the table of contents itself, and in a zip64 record that is too short."""
+    data = zipped(("a.csv", b"a,b\n1,2\n", STORED))
+    end = data.rfind(b"PK\5\6")
+    far = data[: end + 16] + (0xFFFFFFF0).to_bytes(4, "little") + data[end + 20 :]
+    assert zip_problems(tmp_path, far) == {"a.csv": OUTSIDE}
+    damaged = data[: end + 16] + b"\1\0\0\0" + data[end + 20 :]
+    damaged = damaged.replace(b"PK\1\2", b"PK\7\7")
+    with pytest.raises(DataError, match="is not a zip archive"):
+        zip_problems(tmp_path, damaged)
+
+
+def test_links_in_loops_hold_nothing() -> None:
+    links = [header(f"l{i}.csv", 0, tarfile.SYMTYPE, f"l{(i + 1) % 3}.csv") for i in range(3)]
+    own = header("own.csv", 0, tarfile.LNKTYPE, "own.csv")
+    archive = opened(file("a.csv", b"a\n1\n") + b"".join(links) + own + b"\0" * 1024)
+    held = "link to what its archive does not hold"
+    assert problems(archive) == dict.fromkeys(["l0.csv", "l1.csv", "l2.csv", "own.csv"], held)
 
 
 def test_zip64_sizes_beyond_all_files(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from ...schemas.features import (
     tensor_form,
 )
 from ..activity import advance
+from ..redaction import redact_repeated
 from ..row_values import to_array
 from ..user_code import is_user_file
 from ..user_reads import running
@@ -166,7 +167,7 @@ class _Caller:
         except SchemaError as error:
             text = str(error)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}{_where(error)}"
+            text = f"{type(error).__name__}: {redact_repeated(str(error))}{_where(error)}"
         else:
             failures.append(b"")
             return found

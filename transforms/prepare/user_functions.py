@@ -12,6 +12,7 @@ from ...schemas.errors import RecipeError, SnapshardError
 from ...schemas.features import Features
 from ...schemas.recipe import PrepareStep, RecordFn
 from ...schemas.step_traits import StepTraits
+from ..redaction import redact_repeated
 from ..user_reads import note_path, note_unseen, running
 
 _FILE_OPS = {
@@ -107,7 +108,8 @@ def call_user(
             f"{name!r}: {value.dtype.name}{value.shape}" for name, value in given.items()
         )
         raise RecipeError(
-            f"prepare: {where} failed with {type(error).__name__}: {error}. It was given a record "
+            f"prepare: {where} failed with {type(error).__name__}: "
+            f"{redact_repeated(str(error))}. It was given a record "
             f"of tensors, {shown}; it works in TensorFlow operations and returns such a dict."
         ) from error
 

@@ -73,6 +73,9 @@ def offset_between(units: Sequence[Unit], row: int, *, num_bytes: int) -> int:
     return num_bytes
 
 
+_PARQUET_MAGIC, _ARROW_MAGIC = b"PAR1", b"ARROW1"
+
+
 class ArrowFile(Protocol):
     """An open file of one format."""
 
@@ -236,21 +239,23 @@ class ArrowTables:
     def _schemas(
         self, files: Sequence[SourceFile], opened: OpenSource
     ) -> list[tuple[SourceFile, pa.Schema]]:
-        found, why = [], "none is readable"
+        found, why = [], "none holds a byte"
         for file in files:
+            if file.problem:
+                why = f"{file.path}: {file.problem}"
             if file.problem or not file.num_bytes:
                 continue
             try:
                 schema = self._chosen(self.format.open(opened, file.path).schema, file.path)
                 leaves_of(schema, path=file.path)  # whose names may be no text
             except DAMAGE as error:
-                why = f"{file.path}: {_first_line(str(error))}"
+                why = f"{file.path}: {_why_damaged(error, file, opened)}"
                 continue
             found.append((file, schema))
         if not found:
             raise SchemaError(
-                f"{self.format.name}: none of {len(files):,} files can be read ({why}). Put the "
-                "data there, or correct the source in the recipe."
+                f"{self.format.name}: none of {len(files):,} files can be read ({why}). Copy "
+                "or make them again, or correct the source in the recipe."
             )
         return found
 
@@ -388,3 +393,16 @@ def _whole(
             yield from decoded.counting(_batches(file, unit, columns))
         except DAMAGE:
             continue
+
+
+def _why_damaged(error: Exception, file: SourceFile, opened: OpenSource) -> str:
+    """Why a file cannot be opened: Parquet and Arrow files end as they begin, unless truncated."""
+    head = opened.read(file.path, 0, len(_ARROW_MAGIC))
+    for magic, kind in ((_PARQUET_MAGIC, "Parquet"), (_ARROW_MAGIC, "Arrow")):
+        tail = opened.read(file.path, max(0, file.num_bytes - len(magic)), file.num_bytes)
+        if head.startswith(magic) and tail != magic:
+            return (
+                f"truncated: it begins as {kind} files do and has {file.num_bytes:,} bytes, "
+                "without the footer at its end that states how many there should be"
+            )
+    return _first_line(str(error))

@@ -17,6 +17,7 @@ from .csv_types import ColumnTypes, Header, check_names, class_texts, read_heade
 from .decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from .decompress import DamagedError
 from .remembered import remembered
+from .table_files import COPY_AGAIN, first_damage
 
 CUT_BYTES = 32 << 20
 """A large file may be cut about every so many bytes."""
@@ -136,6 +137,8 @@ class CsvFiles:
         if not found:
             what = f"{files[0].path} holds" if len(files) == 1 else f"{len(files):,} files hold"
             wanted = "a header line" if self._dialect.header else "rows"
+            if damage := first_damage(files, self._damage):
+                raise SchemaError(f"{damage}, so {wanted} cannot be read. {COPY_AGAIN}")
             raise SchemaError(
                 f"{what} no line of text that can be read, expected {wanted}. Put the data there, "
                 "or correct the source in the recipe."
@@ -194,6 +197,14 @@ class CsvFiles:
                 return None
             texts.update(some)
         return sorted(texts)
+
+    def _damage(self, file: SourceFile) -> str:
+        """Why the header of a compressed file cannot be read."""
+        try:
+            self._dialect.read_header(self.open(file.path, file.num_bytes), file.path)
+        except DamagedError as error:
+            return str(error)
+        return ""
 
     def _header(self, file: SourceFile) -> Header | None:
         def look() -> list[Any] | None:

@@ -25,10 +25,12 @@ from .json_types import JsonTypes
 from .json_values import UnfitError, parse_line
 from .remembered import remembered
 from .table_files import (
+    COPY_AGAIN,
     INFER_ALL_BYTES,
     check_columns,
     check_types,
     damaged_text,
+    first_damage,
     no_rows,
     read_ranges,
     select_files,
@@ -236,10 +238,22 @@ def _line_start(text: Text, place: int, num_bytes: int) -> int:
     return num_bytes
 
 
+def _damage(file: SourceFile, opened: OpenSource) -> str:
+    """Why no line of a compressed file can be read."""
+    text = _open(opened, file.path, file.num_bytes)
+    try:
+        next(find_lines(text, 0, text.stop), None)
+    except DamagedError as error:
+        return str(error)
+    return ""
+
+
 def _say_none(
     files: Sequence[SourceFile], readable: Sequence[SourceFile], opened: OpenSource
 ) -> str:
     """Why nothing can be inferred."""
+    if damage := first_damage(files, lambda file: _damage(file, opened)):
+        return f"{damage}, so no line can be read. {COPY_AGAIN}"
     if not readable:
         what = f"{files[0].path} holds" if len(files) == 1 else f"{len(files):,} files hold"
         return f"{what} no line that can be read, expected JSON objects, one a line."

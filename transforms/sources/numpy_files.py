@@ -23,6 +23,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
+from ..zip_members import truncation
 from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit, offset_between
 from .npy_arrays import (
     HEAD_BYTES,
@@ -182,7 +183,8 @@ class _Npz:
             self._num_bytes = source.size()
             self._archive = zipfile.ZipFile(source)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            raise ValueError(f"it is no whole zip archive ({error})") from None
+            why = truncation(open_for_arrow(opened, path))
+            raise ValueError(f"it {why or f'is not a zip archive ({error})'}") from None
         self._heads: dict[str, tuple[np.dtype[Any], tuple[int, ...], int]] = {}
         for entry in self._archive.namelist():
             if not entry.endswith(".npy"):

@@ -14,6 +14,7 @@ from ...schemas.errors import RECORD_ERROR, SnapshardError
 from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance, reading
+from ..redaction import redact_repeated
 from ..user_reads import running
 
 _WORDS = 500
@@ -109,7 +110,7 @@ def records_of(function: ReadFn, path: str, opened: OpenSource) -> Iterator[Any]
 def _reraise(error: Exception, name: str) -> NoReturn:
     if isinstance(error, SnapshardError):
         raise error
-    words = " ".join(str(error).split())[:_WORDS]
+    words = " ".join(redact_repeated(str(error)).split())[:_WORDS]
     raise RaisedError(
         f"the function raised {type(error).__name__}",
         f"{name} raised {type(error).__name__}{f': {words}' if words else ''}",

@@ -20,7 +20,7 @@ from ...schemas.errors import RecipeError
 from ...schemas.recipe import Source
 from .. import storage
 from ..opened_source import open_source
-from ..redaction import passwords_in
+from ..redaction import learn, passwords_in
 from .extracted import ExtractedTable
 from .sql_postgres import extract_postgres
 from .sql_sqlite import BESIDE, extract_sqlite
@@ -106,6 +106,7 @@ class Sql:
             raise RecipeError(
                 f"Sql: uri= takes {unset[0]} from the environment, where it is not set. Export it."
             )
+        learn(uri)
         query = self.query.strip().rstrip(";").rstrip()
         scheme = _SCHEME.match(uri)
         if scheme and scheme[1] in _POSTGRES:

@@ -37,6 +37,7 @@ INFER_ALL_BYTES = 256 << 20
 
 _DTYPES: tuple[str, ...] = get_args(Dtype)
 # The suffix that a glob ends with: "*.pq", "part-*.parquet".
+_MAX_LOOKED_AT = 100
 _GLOB_SUFFIX = re.compile(r"[*?\]](?:.*)(\.[a-z0-9]+)$")
 
 
@@ -198,6 +199,22 @@ def read_ranges(
             yield from read(part)
 
 
+COPY_AGAIN = "Copy or make it again, or correct the source in the recipe."
+
+
+def first_damage(files: Sequence[SourceFile], damage: Callable[[SourceFile], str]) -> str:
+    """Which of the first files cannot be read, and why; empty where they only hold nothing.
+
+    Args:
+        files: None of which gives a record.
+        damage: Finds out why a file that the inventory has read gives none.
+    """
+    for file in files[:_MAX_LOOKED_AT]:
+        if why := file.problem or (damage(file) if file.num_bytes else ""):
+            return f"{file.path} cannot be read: {why}"
+    return ""
+
+
 def no_rows(features: Features, reject: Reject) -> RawBatch:
     """A reject beside which there are no records."""
     empty = pa.RecordBatch.from_pylist([], schema=wire_schema(features))
@@ -210,7 +227,8 @@ def _unreadable(part: FileRange) -> Reject:
         record_id=part.path,
         stage="inventory",
         reason=part.problem,
-        message=f"{part.path} cannot be read: {part.problem}",
+        message=f"{part.path} cannot be read: {part.problem}. Copy or make it again, or raise "
+        "max_rejects to do without it.",
         source=part.path,
         exception="OSError",
     )

@@ -117,7 +117,8 @@ def _frames(
         while stop is None or offset < stop:
             if len(held) - at < _HEAD.size and not fill(_HEAD.size):
                 if held:
-                    yield Frame(offset, b"", f"the file ends {len(held)} bytes into a frame", True)
+                    problem = f"truncated: the file holds {len(held)} of {_HEAD.size} header bytes"
+                    yield Frame(offset, b"", problem, True)
                 return
             problem = _head_problem(held[at : at + _HEAD.size], limits.max_record_bytes)
             if problem:
@@ -126,8 +127,7 @@ def _frames(
             length = _HEAD.unpack_from(held, at)[0]
             size = length + _FRAME_BYTES
             if len(held) - at < size and not fill(size):
-                missing = size - len(held)
-                problem = f"the file ends {missing:,} bytes before the record does"
+                problem = f"truncated: the file holds {len(held):,} of its {size:,} bytes"
                 yield Frame(offset, held[_HEAD.size :], problem, True)
                 return
             content = held[at + _HEAD.size : at + _HEAD.size + length]
