@@ -182,7 +182,7 @@ def read_graph_file(url: str, info: GraphInfo, name: str) -> bytes:
     if hashlib.sha256(content).hexdigest() != info.files[name]:
         raise DamagedWorkError(
             f"{storage.redact(join(url, name))} is missing or damaged. Start the build again: it "
-            "makes it anew."
+            "is made again."
         )
     return content
 

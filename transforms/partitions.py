@@ -162,7 +162,7 @@ def _in_unit(end: int | str | None, feature: Feature | None, rule: SplitRule) ->
     if isinstance(feature, Timestamp):
         if not isinstance(end, str):
             raise RecipeError(
-                f"Splits.by_time: {rule.feature!r} is a Timestamp, and {end!r} is no date. Write "
+                f"Splits.by_time: {rule.feature!r} is a Timestamp, and {end!r} is not a date. Write "
                 'it as "2020-01-01".'
             )
         since = datetime.datetime.fromisoformat(end) - datetime.datetime(
@@ -172,7 +172,7 @@ def _in_unit(end: int | str | None, feature: Feature | None, rule: SplitRule) ->
         return -(-micros * _PER_SECOND[feature.unit] // 1_000_000)
     if not isinstance(end, int):
         raise RecipeError(
-            f"Splits.by_time: {rule.feature!r} is no Timestamp, so its ends are whole numbers; "
+            f"Splits.by_time: {rule.feature!r} is not a Timestamp, so its ends are whole numbers; "
             f"found {end!r}."
         )
     return end

@@ -179,4 +179,4 @@ def _shown(value: object) -> str:
         return _ADDRESS.sub("", str(value)[:1000]).encode(errors="replace").decode()
     except Exception as error:
         # Whatever its own code does.
-        return f"its text cannot be told: {type(error).__name__}"
+        return f"its text cannot be shown: {type(error).__name__}"

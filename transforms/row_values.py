@@ -316,14 +316,14 @@ def _encoded(name: str, feature: Feature, text: object, *, is_text: bool) -> byt
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise unfit(name, feature, reprlib.repr(text), "It is no UTF-8: give bytes.") from None
+        raise unfit(name, feature, reprlib.repr(text), "It is not valid UTF-8: give bytes.") from None
 
 
 def _decoded(name: str, feature: Feature, text: bytes) -> str:
     try:
         return text.decode()
     except UnicodeDecodeError:
-        fix = "It is no UTF-8: decode it, or declare a Scalar of strings."
+        fix = "It is not valid UTF-8: decode it, or declare a Scalar of strings."
         raise unfit(name, feature, reprlib.repr(text), fix) from None
 
 

@@ -179,7 +179,7 @@ def _image_to_wire(name: str, feature: Image, value: object) -> dict[str, Flat]:
         try:
             header = read_header(value)
         except UnreadableImageError as error:
-            raise unfit(name, feature, f"no image ({error})", "Mend it.") from None
+            raise unfit(name, feature, f"no image ({error})", "Fix it.") from None
         height, width = header.height, header.width
         content = {name: [value], f"{name}/orientation": np.array([header.orientation])}
     else:

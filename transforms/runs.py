@@ -40,7 +40,7 @@ MERGE_BYTES = 24 << 20
 """About so many bytes of all runs together are merged at once."""
 
 _MAGIC_BYTES = 8
-_REDONE = "Start the build again: it makes anew what is damaged."
+_REDONE = "Start the build again: what is damaged is made again."
 _META = (
     pa.field(PARTITION, pa.int16(), nullable=False),
     pa.field(KEY, pa.uint64(), nullable=False),

@@ -238,14 +238,14 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
         if status in _REFUSED:
             return (
                 f"the store refuses it ({code})",
-                "Check the credentials, which may have expired, and what they allow; starting "
-                "again goes on from what is done.",
+                "Check the credentials, which may have expired, and what they allow; run the "
+                "same command again: finished work is kept.",
             )
         if status in _PASSING or status >= 500:
             return (
-                f"the store did not serve it ({code})",
-                "It is overloaded or down: starting again, later or with fewer workers, goes on "
-                "from what is done.",
+                f"the store failed to serve it ({code})",
+                "It is overloaded or down. Run the same command again, later or with fewer "
+                "workers: finished work is kept.",
             )
         if status not in _ABSENT:
             return f"the store answered {code}", "Check the URL."
@@ -255,7 +255,7 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
     if number in (errno.ENOSPC, errno.EDQUOT):
         return (
             "no space is left there",
-            "Free some, or choose another place; starting again goes on from what is done.",
+            "Free some, or choose another place; run the same command again: finished work is kept.",
         )
     if isinstance(error, PermissionError):
         return "permission denied", "Check who may read and write it, or choose another place."
@@ -270,18 +270,18 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
     if number == errno.EIO:
         return (
             "the disk or its driver failed (input/output error)",
-            "See what the system's log says of the disk; starting again goes on from what is done.",
+            "See what the system's log says of the disk; run the same command again: finished work is kept.",
         )
     if number == errno.ESTALE:
         return (
             "the file or folder behind it is gone (stale file handle)",
-            "The network filesystem may have been mounted anew; starting again goes on from what "
-            "is done.",
+            "The network filesystem may have been mounted again. Run the same command again: "
+            "finished work is kept.",
         )
     detail = (isinstance(error, OSError) and error.strerror) or str(error)
     detail = " ".join(redact_repeated(detail, url).split())
     what = f"{detail} ({type(error).__name__})" if detail else type(error).__name__
-    return what, "Once that is mended, starting again goes on from what is done."
+    return what, "Once that is fixed, run the same command again: finished work is kept."
 
 
 def _network_failure(error: BaseException) -> tuple[set[str], str, str] | None:

@@ -89,7 +89,7 @@ def read_shard(
     """
     name = ShardName.parse(shard.file)
     if name is None:
-        raise DamagedSnapshotError(f"{join(folder, shard.file)}: its name is no shard's.")
+        raise DamagedSnapshotError(f"{join(folder, shard.file)}: its name is not that of a shard.")
     offsets_file, table_file = name.index_files
     hashes = _content_hashes(folder, name, offsets_file) if contents else None
     num_read = 0
@@ -118,7 +118,7 @@ def _ids(url: str) -> Iterator[pa.Array]:
             yield batch.column(0).cast(pa.large_string()).cast(pa.large_binary())
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         raise DamagedSnapshotError(
-            f"{storage.redact(url)} is no index: {error}. `snapshard verify` says what else is "
+            f"{storage.redact(url)} is not a valid index: {error}. `snapshard verify` says what else is "
             "damaged."
         ) from None
 

@@ -206,5 +206,5 @@ def _batches(workspace: Workspace, name: str, part: int) -> bytes:
 def _damaged(workspace: Workspace, name: str) -> DamagedWorkError:
     return DamagedWorkError(
         f"{storage.redact(_url(workspace, name, 0, _KEYS))}, or a file beside it, is missing or "
-        "damaged. Start the build again: it makes it anew."
+        "damaged. Start the build again: what is damaged is made again."
     )

@@ -137,7 +137,7 @@ class TarHeaders:
             while more:
                 block = self._read(start, start + BLOCK_BYTES)
                 if len(block) < BLOCK_BYTES:
-                    raise TarDamagedError(f"the headers of {name[:100]!r} are cut off")
+                    raise TarDamagedError(f"the headers of {name[:100]!r} are truncated")
                 start += BLOCK_BYTES
                 more = bool(block[504])
         if kind == "file" and any(key.startswith(_SPARSE) for key in described):
@@ -167,7 +167,7 @@ class TarHeaders:
             raise TarDamagedError(f"a header states {num_bytes:,} bytes")
         content = self._read(start, start + num_bytes)
         if len(content) < num_bytes:
-            raise TarDamagedError("an extended header is cut off")
+            raise TarDamagedError("an extended header is truncated")
         return content
 
 

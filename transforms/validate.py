@@ -195,7 +195,7 @@ def _pixel_check(name: str, feature: Image) -> Check:
             "wrong shape",
             lambda row: (
                 f"feature {name!r} has {found[row]:,} bytes of pixels, expected "
-                f"{np.broadcast_to(expected, found.shape)[row]:,} for {describe(feature)}. Mend "
+                f"{np.broadcast_to(expected, found.shape)[row]:,} for {describe(feature)}. Fix "
                 "the function or source that made it."
             ),
         )
@@ -218,7 +218,7 @@ def _label_check(name: str, boxes: BoundingBoxes, labels: str, form: TensorForm)
             "wrong shape",
             lambda row: (
                 f"feature {labels!r} has {num_labels[row]:,} values for {num_boxes[row]:,} boxes "
-                f"in {name!r}, expected one for each. Mend the record."
+                f"in {name!r}, expected one for each. Fix the record."
             ),
         )
 

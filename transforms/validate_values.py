@@ -124,7 +124,7 @@ def _tests(item: Feature, form: TensorForm, feature: Feature) -> Iterator[_Test]
 def _domain_tests(feature: Feature, dtype: str, *, is_text: bool) -> Iterator[_Test]:
     """The limits that a person has set."""
     domain = domain_of(feature)
-    fix = "Mend the record, clip or filter in prepare=, or relax the limit."
+    fix = "Fix the record, clip or filter in prepare=, or relax the limit."
     if domain.finite:
         yield _Test(_not_finite, "not finite", "a finite number (finite=True)", fix)
     if domain.min is not None or domain.max is not None:
@@ -344,7 +344,7 @@ def _shape_check(name: str, feature: Feature, form: TensorForm) -> Check:
                 found += f" of shape {shape[row].tolist()}"
             return (
                 f"feature {name!r} has {found}, expected {describe(feature)}. Declare its shape as "
-                "it is, or mend the function or source that made it."
+                "it is, or fix the function or source that made it."
             )
 
         return Violation(wrong, "wrong shape", message)

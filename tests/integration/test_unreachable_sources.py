@@ -54,10 +54,10 @@ ANSWERS = {
     401: (2, "the store refuses it (401"),
     403: (2, "the store refuses it (403"),
     404: (2, "does not exist. Correct the path"),
-    429: (1, "the store did not serve it (429"),
+    429: (1, "the store failed to serve it (429"),
     451: (2, "the store answered 451"),
-    500: (1, "the store did not serve it (500"),
-    503: (1, "the store did not serve it (503"),
+    500: (1, "the store failed to serve it (500"),
+    503: (1, "the store failed to serve it (503"),
 }
 Call = Callable[..., tuple[int, str]]
 

@@ -146,7 +146,7 @@ def test_an_absent_source_is_the_recipes_fault(tree: pathlib.Path, url: str) -> 
 def test_a_file_that_is_no_archive_is_told(tree: pathlib.Path) -> None:
     (tree / "source.zip").write_bytes(b"not a zip")
     for url in ("zip://*::source.zip", "source.zip"):
-        with pytest.raises(DataError, match=r"source\.zip is no zip archive"):
+        with pytest.raises(DataError, match=r"source\.zip is not a zip archive"):
             open_source(url, str(tree))
 
 

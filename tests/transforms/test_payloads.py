@@ -144,7 +144,7 @@ def test_python_values_of_any_kind() -> None:
     assert found == {
         # No address in memory, which would differ from run to run.
         "object": {"python": "object", "text": "<object object>"},
-        "odd": {"python": "Odd", "text": "its text cannot be told: RuntimeError"},
+        "odd": {"python": "Odd", "text": "its text cannot be shown: RuntimeError"},
         "set": ["a", "b"],
         "array": [[1, 2]],
         "scalar": "inf",

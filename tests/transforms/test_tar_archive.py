@@ -286,7 +286,7 @@ def test_a_zip_cut_at_every_byte_is_told(tmp_path: pathlib.Path) -> None:
     data = sink.getvalue()
     for stop in range(len(data)):
         (tmp_path / "a.zip").write_bytes(data[:stop])
-        with pytest.raises(DataError, match=r"a\.zip is no zip archive"):
+        with pytest.raises(DataError, match=r"a\.zip is not a zip archive"):
             open_source("a.zip", str(tmp_path))
 
 

@@ -242,7 +242,7 @@ class Clip:
                 and dtype in INTEGERS
                 and not (isinstance(limit, int) and start <= limit < stop)
             ):
-                raise RecipeError(f"prepare: {self!r}: {limit!r} is no {dtype}.")
+                raise RecipeError(f"prepare: {self!r}: {limit!r} is not a valid {dtype}.")
         return features
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
@@ -344,7 +344,7 @@ def _as_stored(step: Fill, feature: Value, value: Plain) -> Plain:
         fits = number and isinstance(value, int) and start <= value < stop
     if not fits:
         raise RecipeError(
-            f"prepare: {step!r}: {value!r} is no value of {step.name!r}, which is "
+            f"prepare: {step!r}: {value!r} is not a value of {step.name!r}, which is "
             f"{written(feature)}."
         )
     return value

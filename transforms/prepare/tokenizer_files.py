@@ -101,7 +101,7 @@ class TokenizeWith:
             model = json.loads(text).get("model") or {}
         except Exception as error:
             raise RecipeError(
-                f"{where} is no tokenizer.json of Hugging Face's tokenizers: {error}."
+                f"{where} is not a tokenizer.json of Hugging Face's tokenizers: {error}."
             ) from None
         if model.get("dropout"):
             raise RecipeError(

@@ -232,7 +232,7 @@ class ArrowTables:
         if missing:
             raise SchemaError(
                 f"{path} has no column {', '.join(map(repr, missing))}, which columns= asks for; "
-                f"it has {', '.join(map(repr, schema.names))}. Mend columns= in the recipe."
+                f"it has {', '.join(map(repr, schema.names))}. Fix columns= in the recipe."
             )
         return pa.schema([field for field in schema if field.name in self.columns])
 
@@ -303,7 +303,7 @@ class ArrowTables:
             stage="read",
             reason="damaged file",
             message=f"{part.path} cannot be read: {_first_line(str(error))}; expected "
-            f"{self.format.name}. Copy or make it anew, or remove it from the source.",
+            f"{self.format.name}. Copy or make it again, or remove it from the source.",
             source=part.path,
             exception=type(error).__name__,
         )
@@ -317,7 +317,7 @@ class ArrowTables:
             stage="read",
             reason=f"damaged {self.format.unit}",
             message=f"{part.path} row {row}: {self.format.unit} {index} is damaged "
-            f"({found}): {lost} are lost. Copy or make the file anew, or raise "
+            f"({found}): {lost} are lost. Copy or make the file again, or raise "
             "max_rejects to do without them.",
             source=part.path,
             position=row,

@@ -46,7 +46,7 @@ class MediaCells:
     def describe(self, row: int) -> tuple[str, str]:
         """The reason and the message for a bad row."""
         reason, message = self._why[row]
-        return reason, f"column {self._name!r} {message}. Mend or remove it"
+        return reason, f"column {self._name!r} {message}. Fix or remove it"
 
     def drop(self, rows: _Bools) -> None:
         """Leaves out rows: all that are bad, in this column or another."""

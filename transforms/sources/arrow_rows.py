@@ -128,7 +128,7 @@ def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str)
     if leaf is None:
         raise SchemaError(
             f"{path} has no column {name!r}, expected one. Its columns are "
-            f"{', '.join(map(repr, leaves))}. Mend the file, or features= in the recipe."
+            f"{', '.join(map(repr, leaves))}. Fix the file, or features= in the recipe."
         )
     form = tensor_form(feature)
     if is_encoded(feature):
@@ -208,7 +208,7 @@ class _Found:
         self._note(
             self._of_values(self._values.bad),
             self._values.reason,
-            "Mend the value, or declare another type",
+            "Fix the value, or declare another type",
         )
         self._dims = self._shape() if form.shape else []
 
@@ -295,7 +295,7 @@ class _Found:
         return [lengths // known if dim is None else np.full_like(lengths, dim) for dim in shape]
 
     def _wrong_length(self, mask: _Bools) -> None:
-        self._note(mask, "wrong length", "Mend the list, or declare the dimension as None")
+        self._note(mask, "wrong length", "Fix the list, or declare the dimension as None")
 
     def _value_column(self, column: WireColumn) -> pa.Array:
         values, missing = self._values.values, self._missing

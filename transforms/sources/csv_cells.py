@@ -148,10 +148,10 @@ class CellReader:
         for row in ragged:
             line = rows.text(row)
             message = f"the row {_shown(line)} does not have {wanted} cells as there are columns"
-            fix = f"Mend it: quote cells that hold {self._table.delimiter!r}"
+            fix = f"Fix it: quote cells that hold {self._table.delimiter!r}"
             if not line.strip(b"\0"):
                 message = f"{len(line):,} zero bytes stand where a row of {wanted} cells should"
-                fix = "The file was not written whole: copy or make it anew"
+                fix = "The file is incomplete: copy or make it again"
             bad.add(row, "read", "wrong number of cells", _with_fix(message, fix))
         return np.delete(np.arange(len(rows)), ragged)
 
@@ -231,7 +231,7 @@ class CellReader:
                 other = "float32" if float(str(np.float32(number))) == number else "float64"
         shown = _shown(cell)
         return (
-            f"Mend the cell, list {shown} in null_values if it means a missing value, declare "
+            f"Fix the cell, list {shown} in null_values if it means a missing value, declare "
             f"types={{{column.name!r}: {other!r}}}"
         )
 
@@ -268,7 +268,7 @@ class CellReader:
                 if isinstance(feature, Timestamp):
                     finding = ("read", "wrong type", self._how_to_fix(column, cell))
                 else:
-                    fix = "Add it to the names of the class, or mend the cell"
+                    fix = "Add it to the names of the class, or fix the cell"
                     finding = ("validate", "unknown class", fix)
                 yield row, (*finding[:2], _with_fix(message, finding[2]))
         for row, cell in self._too_large(rows, kept, column, values):

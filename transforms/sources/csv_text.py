@@ -75,7 +75,7 @@ def codec_name(encoding: str) -> str:
         known = False
     if not known:
         raise ValueError(
-            f"encoding={encoding!r} is none that Python knows; expected for example 'utf-8', "
+            f"encoding={encoding!r} is not known to Python; expected for example 'utf-8', "
             "'latin-1', 'cp1252', 'utf-16' or 'shift_jis'"
         )
     return "utf-8" if found.name == "utf-8-sig" else found.name

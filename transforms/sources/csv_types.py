@@ -98,12 +98,12 @@ def read_header(
         return Header(names, start)
     what = "the header" if names is not None else "the first row"
     if rows.problem:
-        raise SchemaError(f"{path}: {what}: {rows.problem}. Mend the file's first line.")
+        raise SchemaError(f"{path}: {what}: {rows.problem}. Fix the file's first line.")
     line = rows.text(0)
     if names is not None and not line.strip(b"\0"):
         raise SchemaError(
             f"{path} begins with zero bytes, as a file that was not written to its end does; "
-            f"expected {what}. Copy or make it anew."
+            f"expected {what}. Copy or make it again."
         )
     try:
         decoded = line.decode(errors="replace" if names is None else "strict")
@@ -116,7 +116,7 @@ def read_header(
     try:
         (cells,) = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter)
     except csv.Error as error:
-        raise SchemaError(f"{path}: {what}: {error}. Mend the file's first line.") from None
+        raise SchemaError(f"{path}: {what}: {error}. Fix the file's first line.") from None
     if names is None:
         return Header(tuple(f"column_{position}" for position in range(len(cells))), start)
     following = rows.starts[1] if len(rows) > 1 else len(rows.data)

@@ -54,12 +54,12 @@ class ColumnShape:
         if self.kind and other.kind and self.kind != other.kind:
             raise SchemaError(
                 f"feature {name!r} holds {self.kind} in records of {paths[0]} and {other.kind} in "
-                f"records of {paths[1]}. Read them as two sources, or write them anew."
+                f"records of {paths[1]}. Read them as two sources, or write them again."
             )
         if self.framed != other.framed and self.num_present and other.num_present:
             raise SchemaError(
                 f"feature {name!r} stands in the context of some records and among the sequences "
-                f"of others ({paths[0]}, {paths[1]}). Write them anew."
+                f"of others ({paths[0]}, {paths[1]}). Write them again."
             )
         pairs = [lengths for lengths in (self.lengths, other.lengths) if lengths is not None]
         found = [tensors for tensors in (self.tensors, other.tensors) if tensors is not None]

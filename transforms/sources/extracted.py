@@ -152,7 +152,7 @@ class ExtractedTable:
                 raise PlaceError(
                     f"{join(self.url, part.path)}, where the {self.name} was extracted to, cannot "
                     f"be read ({error or type(error).__name__}). Delete it, and start the build "
-                    "again: it goes on from what is done."
+                    "again: finished work is kept."
                 ) from None
 
     def _read_part(
@@ -194,7 +194,7 @@ class ExtractedTable:
             record_id=f"{self.name}#{position}",
             stage="read",
             reason="wrong type",
-            message=f"{self.name} {self.unit} {position}: {_shortened(problem)}. Mend "
+            message=f"{self.name} {self.unit} {position}: {_shortened(problem)}. Fix "
             "the value, declare the column in types=, or raise max_rejects to quarantine such "
             "rows.",
             source=self.name,

@@ -259,7 +259,7 @@ class _FolderReader:
         if inside and folder in self._codes:
             return self._codes[folder]
         if inside:
-            message = f"the folder {folder!r} is none of the declared classes"
+            message = f"the folder {folder!r} is not one of the declared classes"
             raise UnlabelledError("class not declared", message)
         message = f"the file lies beside the class folders, expected inside {self._where}"
         raise UnlabelledError("not in a class folder", message)

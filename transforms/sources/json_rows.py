@@ -183,7 +183,7 @@ class JsonReader:
             stage="read",
             reason=error.reason,
             exception=type(error).__name__,
-            message=f"{self._path} byte {position}: {error}. Mend the line, or raise max_rejects "
+            message=f"{self._path} byte {position}: {error}. Fix the line, or raise max_rejects "
             "to quarantine such lines.",
             source=self._path,
             position=position,

@@ -157,7 +157,7 @@ def value_feature(where: str, column: str, values: list[Any], *, optional: bool)
     first = next((value for value in values if _kind(value) != _kind(values[0])), values[0])
     raise SchemaError(
         f"{where}: {column!r} is {reprlib.repr(values[0])} in one row and {reprlib.repr(first)} in "
-        "another; expected bools, numbers, strings, or lists of one of them. Mend the table."
+        "another; expected bools, numbers, strings, or lists of one of them. Fix the table."
     )
 
 

@@ -46,7 +46,7 @@ class MediaRowReader:
         for name in self._media:
             if name not in schema.names or not _holds_bytes(schema.field(name).type):
                 raise SchemaError(
-                    f"{path}: {name!r} is no column of bytes, nor of structs with a field "
+                    f"{path}: {name!r} is not a column of bytes, nor of structs with a field "
                     f"{BYTES!r}; expected one of files. The columns are "
                     f"{', '.join(map(repr, schema.names))}."
                 )
@@ -113,7 +113,7 @@ class MediaRowReader:
             record_id=f"{self._path}#{position}",
             stage=error.stage,
             reason=error.reason,
-            message=f"{self._path} {self._unit} {position}: {error}. Mend the file, or raise "
+            message=f"{self._path} {self._unit} {position}: {error}. Fix the file, or raise "
             "max_rejects to do without it.",
             source=self._path,
             position=position,

@@ -60,7 +60,7 @@ class Table:
         check_types(self.types)
         if not _is_table(self.data):
             raise ValueError(
-                f"data: {type(self.data).__name__} is no table; expected a pandas DataFrame, a "
+                f"data: {type(self.data).__name__} is not a table; expected a pandas DataFrame, a "
                 "pyarrow Table, a dict of NumPy arrays, a Dataset, or what gives an Arrow stream"
             )
 

@@ -90,11 +90,11 @@ class Files:
             raise RecipeError(f"Files: url={url!r}, expected a path or URL.")
         if not callable(read):
             raise RecipeError(
-                f"Files: read={read!r} is no function; expected one that takes a file and yields "
+                f"Files: read={read!r} is not a function; expected one that takes a file and yields "
                 "dicts."
             )
         if label is not None and not isinstance(label, str):
-            raise RecipeError(f"Files: label={label!r} is no name.")
+            raise RecipeError(f"Files: label={label!r} is not a valid name.")
         for name, wanted in (types or {}).items():
             if isinstance(wanted, Feature):
                 _check_stored(name, wanted)
@@ -159,7 +159,7 @@ class Files:
                 why = str(error)
         if not types.num_records:
             raise SchemaError(
-                f"Files: none of {len(files):,} files gives a record ({why}). Mend the function, "
+                f"Files: none of {len(files):,} files gives a record ({why}). Fix the function, "
                 "or correct the source."
             )
         features = types.features(self.types or {})
@@ -323,7 +323,7 @@ def _rest(path: str, number: int, error: RaisedError) -> Reject:
         record_id=f"{path}#{number}",
         stage="read",
         reason=error.reason,
-        message=f"{path} record {number}: {error}. What follows in the file is lost. Mend the "
+        message=f"{path} record {number}: {error}. What follows in the file is lost. Fix the "
         "function or the file, or raise max_rejects to do without.",
         source=path,
         position=number,

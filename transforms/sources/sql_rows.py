@@ -56,7 +56,7 @@ def failing(what: str, *, url: str = "") -> Iterator[None]:
         state = error.sqlstate or ""
         mistaken = isinstance(error, adbc.ProgrammingError) and not state
         if mistaken or state.startswith(_QUERYS_FAULT):
-            raise RecipeError(f"Sql: {what}: {words}. Mend query= or uri=.") from None
+            raise RecipeError(f"Sql: {what}: {words}. Fix query= or uri=.") from None
         raise StorageError(f"Sql: {what}: {words}.") from None
     except (pa.ArrowException, OSError) as error:
         raise StorageError(f"Sql: {what}: {_words(error, url)}.") from None
@@ -90,7 +90,7 @@ def check_key(key: str, columns: Sequence[str]) -> None:
     """
     if key not in columns:
         raise RecipeError(
-            f"Sql: key names {key!r}, which is no column of the query. Its columns are "
+            f"Sql: key names {key!r}, which is not a column of the query. Its columns are "
             f"{', '.join(map(repr, columns))}."
         )
 

@@ -130,7 +130,7 @@ def check_columns(
     for name, argument in wanted.items():
         if name not in there:
             raise RecipeError(
-                f"{kind}: {argument} names {name!r}, which is no column. The columns are "
+                f"{kind}: {argument} names {name!r}, which is not a column. The columns are "
                 f"{', '.join(map(repr, there))}.{hint}"
             )
 
@@ -253,7 +253,7 @@ def damaged_text(part: FileRange, error: DamagedError, done: int, *, records: st
         stage="read",
         reason="damaged compression",
         message=f"{part.path}: {error}. The {records} before byte {done:,} of its text are kept; "
-        "what follows is lost. Compress or copy it anew, or raise max_rejects to do without the "
+        "what follows is lost. Compress or copy it again, or raise max_rejects to do without the "
         "rest.",
         source=part.path,
         position=done,

@@ -114,7 +114,7 @@ def _add(
         problem = f"it has more than {max_parts:,} parts"
     else:
         content = stream.read(member.start, member.start + member.num_bytes)
-        problem = "" if len(content) == member.num_bytes else f"its part {part!r} is cut off"
+        problem = "" if len(content) == member.num_bytes else f"its part {part!r} is truncated"
         sample.parts[part] = content
         sample.num_bytes += len(content)
     sample.problem = sample.problem or problem

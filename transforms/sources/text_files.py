@@ -165,7 +165,7 @@ class TextFiles:
             try:
                 content.decode()
             except UnicodeDecodeError as error:
-                problem = f"byte {error.start} of it is no {self.encoding}"
+                problem = f"byte {error.start} of it is not valid {self.encoding}"
                 rejected.append(self._reject(path, offset, problem, content))
             else:
                 kept.append((offset, content))
@@ -186,7 +186,7 @@ class TextFiles:
             record_id=path if one else f"{path}#{offset}",
             stage="read",
             reason=reason,
-            message=f"{where}: the {self.per}: {problem}. Mend it, name its encoding=, or raise "
+            message=f"{where}: the {self.per}: {problem}. Fix it, name its encoding=, or raise "
             "max_rejects to do without it.",
             source=path,
             position=None if one else offset,
@@ -200,7 +200,7 @@ class TextFiles:
             record_id=path,
             stage="read",
             reason="damaged file",
-            message=f"{path}: {error}: what follows is lost. Copy or make the file anew, or raise "
+            message=f"{path}: {error}: what follows is lost. Copy or make the file again, or raise "
             "max_rejects to do without it.",
             source=path,
             position=None if self.per == "file" else error.offset,

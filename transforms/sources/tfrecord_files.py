@@ -138,7 +138,7 @@ class TFRecords:
         if not num_records:
             raise SchemaError(
                 f"TFRecords: none of the {len(files):,} files of {self.url} holds a whole record, "
-                "so its features cannot be told. Is it the right source?"
+                "so its features cannot be inferred. Is it the right source?"
             )
         check_columns("TFRecords", shapes.found, label=self.label, types=self.types)
         inferred = {name: s.feature(num_records) for name, s in sorted(shapes.found.items())}
@@ -185,7 +185,7 @@ class _Shapes:
         if not name or name.startswith(RESERVED_PREFIX):
             raise SchemaError(
                 f"{path}: a record holds a feature {name!r}; a name must not be empty nor begin "
-                f"with {RESERVED_PREFIX!r}. Write the file anew."
+                f"with {RESERVED_PREFIX!r}. Write the file again."
             )
         known = self.found.get(name)
         if known is None or not known.kind:
@@ -207,7 +207,7 @@ def _read_part(part: FileRange, features: Features, opened: OpenSource) -> Itera
                 record_id=part.path,
                 stage="read",
                 reason="not a TFRecord file",
-                message=f"{part.path}: {error}, expected TFRecord. Copy or make it anew, or "
+                message=f"{part.path}: {error}, expected TFRecord. Copy or make it again, or "
                 "remove it from the source.",
                 source=part.path,
                 exception=type(error).__name__,
@@ -305,7 +305,7 @@ class _ExampleReader:
             stage="read",
             reason="damaged file" if frame.last else "damaged record",
             message=f"{self._path} byte {frame.offset}: {frame.problem}.{lost} Copy or make the "
-            "file anew, or raise max_rejects to do without what is lost.",
+            "file again, or raise max_rejects to do without what is lost.",
             source=self._path,
             position=frame.offset,
             exception="DamagedError",
@@ -317,7 +317,7 @@ class _ExampleReader:
             record_id=f"{self._path}#{frame.offset}",
             stage="validate",
             reason="not such a record",
-            message=f"{self._path} byte {frame.offset}: {why}. Mend the record, declare another "
+            message=f"{self._path} byte {frame.offset}: {why}. Fix the record, declare another "
             "type, or raise max_rejects to quarantine it.",
             source=self._path,
             position=frame.offset,

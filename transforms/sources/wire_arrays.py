@@ -22,7 +22,7 @@ def wire_lists(name: str, feature: Feature, value: object) -> Lists:
     """
     form = tensor_form(feature)
     if form is None:
-        raise TypeError(f"{name!r} is {feature}, which is no value")
+        raise TypeError(f"{name!r} is {feature}, which is not a value")
     if value is None and form.optional:
         return {}
     return to_lists(name, form, to_array(name, feature, value))

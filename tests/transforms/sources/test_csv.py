@@ -309,7 +309,7 @@ def test_a_reject_says_where_what_expected_found_and_how_to_fix() -> None:
     assert (reject.stage, reject.source, reject.position) == ("read", "a.csv", 16)
     assert reject.payload == b"bob,n.a."
     assert reject.message == (
-        "a.csv byte 16: column 'age' is 'n.a.', expected int64. Mend the cell, list 'n.a.' in "
+        "a.csv byte 16: column 'age' is 'n.a.', expected int64. Fix the cell, list 'n.a.' in "
         "null_values if it means a missing value, declare types={'age': 'string'}, or raise "
         "max_rejects to quarantine such rows."
     )
@@ -531,7 +531,7 @@ def test_wrong_settings_are_refused(settings: dict[str, object], message: str) -
 
 @pytest.mark.parametrize("settings", [{"types": {"x": "int64"}}, {"label": "x"}])
 def test_unknown_columns_are_named_with_the_known(settings: dict[str, object]) -> None:
-    with pytest.raises(RecipeError, match=r"'x', which is no column.*'a', 'b'"):
+    with pytest.raises(RecipeError, match=r"'x', which is not a column.*'a', 'b'"):
         infer(Csv("a.csv", **settings), in_memory(a_csv=b"a,b\n1,2\n"))
 
 

@@ -146,7 +146,7 @@ def test_no_header() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"encoding": "utf-9"}, "encoding='utf-9' is none that Python knows"),
+        ({"encoding": "utf-9"}, "encoding='utf-9' is not known to Python"),
         ({"encoding": "base64"}, "encoding='base64'"),
         ({"encoding": "unicode_escape2"}, "encoding="),
         ({"columns": ("a", "a")}, "columns="),

@@ -96,7 +96,7 @@ def test_images_that_are_none_are_rejects(reading: Reading) -> None:
 
 def test_an_image_that_is_no_file_is_refused(reading: Reading) -> None:
     reading.write(NAME, stream({"i": [1, 2]}, {"i": {"_type": "Image"}}))
-    with pytest.raises(SnapshardError, match="'i' is no column of bytes"):
+    with pytest.raises(SnapshardError, match="'i' is not a column of bytes"):
         reading.read(ss.HuggingFace(str(reading.folder)))
 
 
@@ -110,7 +110,7 @@ def test_caches_and_hidden_files_are_skipped(reading: Reading) -> None:
 def test_label_and_types_must_name_columns(reading: Reading) -> None:
     reading.write(NAME, stream({"y": [0]}))
     for arguments in ({"label": "z"}, {"types": {"z": "int8"}}):
-        with pytest.raises(SnapshardError, match="'z', which is no column"):
+        with pytest.raises(SnapshardError, match="'z', which is not a column"):
             reading.read(ss.HuggingFace(str(reading.folder), **arguments))  # type: ignore[arg-type]
 
 

@@ -18,10 +18,10 @@ GOOD = b'{"a": 1, "s": "x"}\n'
 FEATURES: dict[str, Feature] = {"a": Scalar("int64"), "s": Scalar("string")}
 
 BAD_LINES: dict[str, tuple[bytes, str]] = {
-    "no JSON": (b"a,b,c", "is no JSON"),
-    "cut off": (b'{"a": 1, "s": "x', "is no JSON"),
-    "a comma too many": (b'{"a": 1, "s": "x",}', "is no JSON"),
-    "single quotes": (b"{'a': 1, 's': 'x'}", "is no JSON"),
+    "no JSON": (b"a,b,c", "is not valid JSON"),
+    "cut off": (b'{"a": 1, "s": "x', "is not valid JSON"),
+    "a comma too many": (b'{"a": 1, "s": "x",}', "is not valid JSON"),
+    "single quotes": (b"{'a': 1, 's': 'x'}", "is not valid JSON"),
     "a comment": (b'{"a": 1, "s": "x"} // no', "Extra data"),
     "two objects": (b'{"a": 1, "s": "x"}{"a": 2, "s": "y"}', "Extra data"),
     "a list": (b'[1, "x"]', "no JSON object"),
@@ -34,7 +34,7 @@ BAD_LINES: dict[str, tuple[bytes, str]] = {
     "a list for a number": (b'{"a": [1], "s": "x"}', "'a' is [1], expected int64"),
     "an object for a number": (b'{"a": {"b": 1}, "s": "x"}', "'a' is {\"b\":1}, expected int64"),
     "a number too large": (b'{"a": 9223372036854775808, "s": "x"}', "out of range for int64"),
-    "a number of 5,000 digits": (b'{"a": ' + b"9" * 5000 + b', "s": "x"}', "is no JSON"),
+    "a number of 5,000 digits": (b'{"a": ' + b"9" * 5000 + b', "s": "x"}', "is not valid JSON"),
     "a float too large": (b'{"a": 1e999, "s": "x"}', "too large for a float"),
     "a missing key": (b'{"s": "x"}', "column 'a' has no value"),
     "a null": (b'{"a": null, "s": "x"}', "column 'a' has no value"),
@@ -42,11 +42,11 @@ BAD_LINES: dict[str, tuple[bytes, str]] = {
     "text that is not UTF-8": (b'{"a": 1, "s": "caf\xe9"}', "UTF-8"),
     "a lone surrogate": (b'{"a": 1, "s": "\\ud800"}', "not UTF-8"),
     "a tab in a string": (b'{"a": 1, "s": "x\ty"}', "Invalid control character"),
-    "zero bytes": (bytes(20), "is no JSON"),
+    "zero bytes": (bytes(20), "is not valid JSON"),
     "nested too deeply": (b'{"a": ' + b"[" * 100_000 + b"1", "nested too deeply"),
     "deep and closed": (b'{"a": ' + b"[" * 500 + b"]" * 500 + b"}", "expected int64"),
-    "a bad escape": (b'{"a": 1, "s": "\\x"}', "is no JSON"),
-    "an unknown word": (b'{"a": nan, "s": "x"}', "is no JSON"),
+    "a bad escape": (b'{"a": 1, "s": "\\x"}', "is not valid JSON"),
+    "an unknown word": (b'{"a": nan, "s": "x"}', "is not valid JSON"),
 }
 
 
@@ -115,7 +115,7 @@ def test_an_object_over_several_lines_is_so_many_rejects(reading: Any) -> None:
     [
         (b"", "no line that can be read"),
         (b"\n \n", "holds no line that is a JSON object"),
-        (b"hello\n", r"t\.jsonl holds no line.*byte 0: the line 'hello' is no JSON"),
+        (b"hello\n", r"t\.jsonl holds no line.*byte 0: the line 'hello' is not valid JSON"),
         (b'[{"a": 1},\n{"a": 2}]', "begins with a list"),
         (b"{}\n{}\n", "objects without any key"),
         (b'{"": 1}\n', "empty"),

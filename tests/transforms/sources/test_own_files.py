@@ -295,7 +295,7 @@ def test_label_and_types_must_name_values(reading: Reading) -> None:
     reading.write("a.bin", b"")
     function = yielding({"a": 1})
     for settings_ in ({"label": "b"}, {"types": {"b": "int8"}}):
-        with pytest.raises(RecipeError, match="names 'b', which is no column"):
+        with pytest.raises(RecipeError, match="names 'b', which is not a column"):
             reading.read(ss.Files(str(reading.folder), function, **settings_))  # type: ignore[arg-type]
 
 
