@@ -197,7 +197,7 @@ def test_a_tar_cut_at_every_byte_keeps_its_good_members() -> None:
     content_end = 512 + 1024 + 512 + 100
     for stop in range(len(data)):
         if stop < 512:
-            with pytest.raises(DataError, match=r"a\.tar is no tar archive"):
+            with pytest.raises(DataError, match=r"a\.tar is not a tar archive"):
                 opened(data[:stop])
             continue
         archive = opened(data[:stop])
@@ -235,13 +235,13 @@ def test_a_compressed_tar_cut_at_every_byte(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"", "no tar archive"),
-        (b"not a tar" * 100, "no tar archive"),
-        (bytes(100), "no tar archive"),
-        (gzip.compress(b"", mtime=0), "no tar archive"),
-        (gzip.compress(b"text, and not a tar" * 99, mtime=0), "no tar archive"),
-        (b"\x1f\x8b\x08 no gzip", "no tar archive"),
-        (b"PK\3\4" + bytes(600), "no tar archive"),
+        (b"", "not a tar archive"),
+        (b"not a tar" * 100, "not a tar archive"),
+        (bytes(100), "not a tar archive"),
+        (gzip.compress(b"", mtime=0), "not a tar archive"),
+        (gzip.compress(b"text, and not a tar" * 99, mtime=0), "not a tar archive"),
+        (b"\x1f\x8b\x08 no gzip", "not a tar archive"),
+        (b"PK\3\4" + bytes(600), "not a tar archive"),
     ],
 )
 def test_what_is_no_archive_says_so(data: bytes, expected: str) -> None:
@@ -286,7 +286,7 @@ def test_a_zip_cut_at_every_byte_is_told(tmp_path: pathlib.Path) -> None:
     data = sink.getvalue()
     for stop in range(len(data)):
         (tmp_path / "a.zip").write_bytes(data[:stop])
-        with pytest.raises(DataError, match=r"a\.zip is not a zip archive"):
+        with pytest.raises(DataError, match=r"a\.zip is (not a|a truncated) zip archive"):
             open_source("a.zip", str(tmp_path))
 
 

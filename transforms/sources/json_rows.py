@@ -228,6 +228,7 @@ class _OtherKeys:
         chars = "".join(sorted(keys))
         self._escaped = np.zeros(1 << 16, bool)
         self._escaped[np.frombuffer(chars.encode("utf-16-le"), "<u2")] = True
+        self._is_ascii = chars.isascii()
         short = {_SHORT_ESCAPES[char] for char in chars if char in _SHORT_ESCAPES}
         self._short = np.frombuffer("".join(sorted(short)).encode(), np.uint8)
 
@@ -244,7 +245,12 @@ class _OtherKeys:
         codes = text[at + 1]
         if len(self._short) and np.isin(codes, self._short).any():
             return True
-        digits = text[at[codes == ord("u"), None] + np.arange(2, 6)]
+        at = at[codes == ord("u")]
+        if self._is_ascii:
+            # \u0000 to \u007f: most texts escape other letters.
+            at = at[(text[at + 2] == ord("0")) & (text[at + 3] == ord("0"))]
+            at = at[text[at + 4] < ord("8")]
+        digits = text[at[:, None] + np.arange(2, 6)]
         units = _HEX[digits].astype(np.uint16) @ np.array([4096, 256, 16, 1], np.uint16)
         found = self._escaped[units]
         if data.isascii():
