@@ -162,7 +162,8 @@ def _in_unit(end: int | str | None, feature: Feature | None, rule: SplitRule) ->
     if isinstance(feature, Timestamp):
         if not isinstance(end, str):
             raise RecipeError(
-                f"Splits.by_time: {rule.feature!r} is a Timestamp, and {end!r} is not a date. Write "
+                f"Splits.by_time: {rule.feature!r} is a Timestamp, and {end!r} "
+                f"is not a date. Write "
                 'it as "2020-01-01".'
             )
         since = datetime.datetime.fromisoformat(end) - datetime.datetime(

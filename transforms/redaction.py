@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import urllib.parse
@@ -61,8 +62,8 @@ _PASSWORD_FLAG = re.compile(
 )
 """Of ``mysql -pX``; elsewhere words of lowercase letters are other options (``-print``)."""
 _USER_AT_HOST = re.compile(
-    r"((?:(?<![\w./\\%+-])|(?<=//))(?!mailto:)[\w.%+-]+:)"
-    r"(?![\\/])[^\s'\"<>]+(?=@(?!sha\d+:)[\w\[])"
+    r"((?:(?<![\w./\\%+-])|(?<=//))(?!mailto:)[\w.%+-]{1,256}:)"
+    r"(?![\\/])[^\s'\"<>]{1,256}(?=@(?!sha\d+:)[\w\[])"
 )
 """``user:password@host`` without a scheme; no address for mail, no digest of an image."""
 _PEM = re.compile(
@@ -157,7 +158,7 @@ def known_secrets() -> tuple[str, ...]:
 
     Values of fewer than six characters are not among them: they may stand anywhere by chance.
     """
-    known = {*_LEARNED, *_named(os.environ), *_named(fsspec.config.conf)}
+    known = {*_LEARNED, *_of_environment(tuple(os.environ.items())), *_named(fsspec.config.conf)}
     return tuple(sorted(known, key=len, reverse=True))
 
 
@@ -176,7 +177,7 @@ def hide_known(text: str, known: Iterable[str] | None = None) -> str:
     """
     flat = _flat(text)
     for secret in known_secrets() if known is None else known:
-        if not secret.isascii() or re.search(r"[\s+]", secret) or _flat(secret) in flat:
+        if not secret.isascii() or _flat_secret(secret) in flat:
             text = _hide(text, secret, alone=_is_word(secret))
     return text
 
@@ -342,8 +343,16 @@ def _is_word(secret: str) -> bool:
 
 
 def _flat(text: str) -> str:
-    """Text without percent-encoding and backslashes."""
-    return re.sub(r"\\+", "", urllib.parse.unquote(urllib.parse.unquote(text)))
+    """Text without percent-encoding, backslashes, spaces and what stands for them."""
+    return re.sub(r"[\\\s+]+", "", urllib.parse.unquote(urllib.parse.unquote(text)))
+
+
+_flat_secret = functools.lru_cache(maxsize=1024)(_flat)
+
+
+@functools.lru_cache(maxsize=1)
+def _of_environment(variables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    return tuple(_named(dict(variables)))
 
 
 def _letter(letter: str) -> str:

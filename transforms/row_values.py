@@ -316,7 +316,9 @@ def _encoded(name: str, feature: Feature, text: object, *, is_text: bool) -> byt
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise unfit(name, feature, reprlib.repr(text), "It is not valid UTF-8: give bytes.") from None
+        raise unfit(
+            name, feature, reprlib.repr(text), "It is not valid UTF-8: give bytes."
+        ) from None
 
 
 def _decoded(name: str, feature: Feature, text: bytes) -> str:

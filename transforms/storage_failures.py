@@ -255,7 +255,8 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
     if number in (errno.ENOSPC, errno.EDQUOT):
         return (
             "no space is left there",
-            "Free some, or choose another place; run the same command again: finished work is kept.",
+            "Free some, or choose another place; run the same command again: "
+            "finished work is kept.",
         )
     if isinstance(error, PermissionError):
         return "permission denied", "Check who may read and write it, or choose another place."
@@ -270,7 +271,8 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
     if number == errno.EIO:
         return (
             "the disk or its driver failed (input/output error)",
-            "See what the system's log says of the disk; run the same command again: finished work is kept.",
+            "See what the system's log says of the disk; run the same command again: finished "
+            "work is kept.",
         )
     if number == errno.ESTALE:
         return (

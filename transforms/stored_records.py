@@ -118,7 +118,8 @@ def _ids(url: str) -> Iterator[pa.Array]:
             yield batch.column(0).cast(pa.large_string()).cast(pa.large_binary())
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         raise DamagedSnapshotError(
-            f"{storage.redact(url)} is not a valid index: {error}. `snapshard verify` says what else is "
+            f"{storage.redact(url)} is not a valid index: {error}. `snapshard "
+            f"verify` says what else is "
             "damaged."
         ) from None
 

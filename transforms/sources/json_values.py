@@ -57,7 +57,8 @@ def parse_line(line: bytes) -> dict[str, Any]:
         raise UnfitError("nested too deeply", "the line is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise UnfitError(
-            "not JSON", f"the line {shown(line)} is not valid JSON: {error.msg} at its byte {error.pos}"
+            "not JSON",
+            f"the line {shown(line)} is not valid JSON: {error.msg} at its byte {error.pos}",
         ) from None
     except ValueError as error:
         raise UnfitError("not JSON", f"the line {shown(line)} is not valid JSON: {error}") from None

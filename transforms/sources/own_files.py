@@ -90,7 +90,8 @@ class Files:
             raise RecipeError(f"Files: url={url!r}, expected a path or URL.")
         if not callable(read):
             raise RecipeError(
-                f"Files: read={read!r} is not a function; expected one that takes a file and yields "
+                f"Files: read={read!r} is not a function; expected one that "
+                f"takes a file and yields "
                 "dicts."
             )
         if label is not None and not isinstance(label, str):

@@ -122,7 +122,9 @@ def _refuse_cut_off(path: str, shown: str) -> None:
     expected = page_bytes * num_pages if changed == changed_when_counted else 0
     if page_bytes and (num_bytes < expected or num_bytes % page_bytes):
         of = f"of {expected:,}" if expected else f"in pages of {page_bytes:,}"
-        raise DataError(f"Sql: {shown} is truncated: it has {num_bytes:,} bytes {of}. Copy it again.")
+        raise DataError(
+            f"Sql: {shown} is truncated: it has {num_bytes:,} bytes {of}. Copy it again."
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -167,7 +167,11 @@ def test_what_files_share_can_be_chosen(reading: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"label": "no"}, RecipeError, "label names 'no', which is not a column. The columns are 'n'"),
+        (
+            {"label": "no"},
+            RecipeError,
+            "label names 'no', which is not a column. The columns are 'n'",
+        ),
         ({"types": {"no": "int8"}}, RecipeError, "types names 'no'"),
         ({"columns": ("no",)}, SchemaError, "no column 'no', which columns= asks for"),
         ({"types": {"kind": "int64"}}, SchemaError, "'kind' is string, which Scalar of int64"),

@@ -204,7 +204,9 @@ def test_labels(reading: Any) -> None:
 
 @pytest.mark.parametrize("argument", [{"label": "no"}, {"types": {"no": "int8"}}])
 def test_names_that_no_object_has(reading: Any, argument: dict[str, Any]) -> None:
-    with pytest.raises(RecipeError, match=r"names 'no', which is not a column. The columns are 'a'"):
+    with pytest.raises(
+        RecipeError, match=r"names 'no', which is not a column. The columns are 'a'"
+    ):
         infer(reading, {"a": 1}, **argument)
 
 
