@@ -121,11 +121,14 @@ def test_messages_say_what_is_missing(
     path = tmp_path / "data" / name
     path.parent.mkdir()
     path.write_bytes(content[: int(len(content) * share)])
-    recipe = ss.Recipe(name="lines", source=ss.JsonLines(str(path)))
-    if "jsonl" not in name:
-        recipe = suggest_recipe(str(path))
+
+    def build() -> None:
+        lines = "jsonl" in name
+        recipe = ss.Recipe(name="lines", source=ss.JsonLines(str(path)))
+        ss.build(recipe if lines else suggest_recipe(str(path)), tmp_path / "out")
+
     with pytest.raises(DataError, match=said) as raised:
-        ss.build(recipe, tmp_path / "out")
+        build()
     message = str(raised.value)
     assert "Put the data there" not in message
     assert any(fix in message for fix in (" again", "anew")), message

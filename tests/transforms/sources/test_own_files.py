@@ -281,8 +281,8 @@ def test_arguments_are_checked() -> None:
     for arguments, words in (
         (("", numbers), "url=''"),
         ((5, numbers), "url=5"),
-        (("a", None), "read=None is no function"),
-        (("a", numbers, 5), "label=5 is no name"),
+        (("a", None), "read=None is not a function"),
+        (("a", numbers, 5), "label=5 is not a valid name"),
         (("a", numbers, None, {"x": "int65"}), "'x' is 'int65', expected a dtype"),
         (("a", numbers, None, {"x": ss.Image()}), "'x' is declared as decoded"),
     ):
