@@ -132,12 +132,12 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 BAD: list[tuple[str, Any, type[Exception], str]] = [
-    ("a list", [1, 2], RecipeError, "list is no table"),
-    ("None", None, RecipeError, "NoneType is no table"),
-    ("an array", np.zeros(3), RecipeError, "ndarray is no table"),
+    ("a list", [1, 2], RecipeError, "list is not a table"),
+    ("None", None, RecipeError, "NoneType is not a table"),
+    ("an array", np.zeros(3), RecipeError, "ndarray is not a table"),
     ("a series", pd.Series([1]), SchemaError, "cannot be made an Arrow table"),
-    ("an empty dict", {}, RecipeError, "dict is no table"),
-    ("names of numbers", {1: np.zeros(2)}, RecipeError, "dict is no table"),
+    ("an empty dict", {}, RecipeError, "dict is not a table"),
+    ("names of numbers", {1: np.zeros(2)}, RecipeError, "dict is not a table"),
     ("arrays of other lengths", {"a": [1], "b": [1, 2]}, RecipeError, "{'a': 1, 'b': 2} rows"),
     ("a single value", {"a": np.float32(1)}, RecipeError, "'a' is one value"),
     ("objects", {"a": np.array([object()])}, SchemaError, "cannot be made an Arrow table"),
