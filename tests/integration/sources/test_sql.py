@@ -307,7 +307,7 @@ def test_no_password_comes_into_workspace_snapshot_or_message(
         ("SELEC 1", "id", "syntax error at or near"),
         ("SELECT * FROM nope", "id", 'relation "nope" does not exist'),
         ("SELECT nope FROM t", "id", 'column "nope" does not exist'),
-        ("SELECT id FROM t", "no", "key names 'no', which is no column"),
+        ("SELECT id FROM t", "no", "key names 'no', which is not a column"),
         ("SELECT name FROM t", "name", "the key 'name' is string, expected integers"),
         ("SELECT price FROM t", "price", "expected integers"),
         ("SELECT maybe FROM t", "maybe", "15 of 60 rows have no integer in the key"),

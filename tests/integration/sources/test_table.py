@@ -168,7 +168,7 @@ def test_what_is_no_table_is_refused(
 
 def test_label_and_types_must_name_columns(tmp_path: Path) -> None:
     for options in ({"label": "b"}, {"types": {"b": "int8"}}):
-        with pytest.raises(RecipeError, match=r"Table: .* names 'b', which is no column"):
+        with pytest.raises(RecipeError, match=r"Table: .* names 'b', which is not a column"):
             build(tmp_path, {"a": np.zeros(2)}, **options)  # type: ignore[arg-type]
 
 
