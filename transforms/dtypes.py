@@ -12,6 +12,9 @@ import pyarrow as pa
 
 from ..schemas.wire import FLOATS
 
+PRECISION = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+"""The binary digits of a dtype of floats: it holds every integer of at most so many."""
+
 _BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -26,6 +29,40 @@ def largest_float(dtype: str) -> float:
     """The largest finite value of a dtype of floats."""
     # NumPy's own finfo knows no bfloat16, whose largest is float32's cut to 8 bits.
     return 255 * 2.0**120 if dtype == "bfloat16" else float(np.finfo(dtype).max)
+
+
+def holds_exactly(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.bool_]:
+    """Which integers are the same numbers in a dtype of floats, bool[n].
+
+    Args:
+        values: Of any dtype of integers, or Python's integers as objects, [n].
+        dtype: One of :data:`PRECISION`.
+
+    >>> holds_exactly(np.array([2**24, 2**24 + 1, 2**24 + 2]), "float32").tolist()
+    [True, False, True]
+    """
+    if values.dtype == object:
+        return np.array([is_exact(int(value), dtype) for value in values], bool)
+    limit = np.uint64(1 << PRECISION[dtype])
+    wide = values if values.dtype == np.uint64 else np.abs(values.astype(np.int64)).view(np.uint64)
+    found = np.ones(len(wide), bool)
+    large = np.flatnonzero(wide > limit)
+    if len(large):
+        sizes = wide[large]
+        # Without the zeros at its end, an integer has as many digits as a float needs for it.
+        found[large] = sizes // (sizes & (~sizes + np.uint64(1))) < limit
+        found[large] &= sizes <= min(int(largest_float(dtype)), 2**64 - 1)
+    return found
+
+
+def is_exact(value: int, dtype: str) -> bool:
+    """Whether an integer is the same number in a dtype of floats: :func:`holds_exactly` of one.
+
+    >>> is_exact(2**53 + 1, "float64"), is_exact(2**60, "float64"), is_exact(2**60, "float16")
+    (False, True, False)
+    """
+    size, limit = abs(value), 1 << PRECISION[dtype]
+    return size <= limit or (size // (size & -size) < limit and size <= largest_float(dtype))
 
 
 def widened(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -24,7 +24,15 @@ from ..schemas.features import (
     tensor_form,
 )
 from ..schemas.wire import FLOATS
-from .dtypes import narrowed, numpy_dtype, packed_bytes, unpacked, widened
+from .dtypes import (
+    PRECISION,
+    holds_exactly,
+    narrowed,
+    numpy_dtype,
+    packed_bytes,
+    unpacked,
+    widened,
+)
 
 Array = npt.NDArray[Any]
 Flat = Any
@@ -107,6 +115,13 @@ def from_lists(name: str, feature: Feature, lists: Mapping[str, Flat]) -> Any:
     if isinstance(feature, Audio) and feature.dtype == "int16":
         array = array.astype(np.float32) / np.float32(PCM)
     return array if form.shape else array.item()
+
+
+def holds_bool(value: Any) -> bool:
+    """Whether a bool is in lists; NumPy takes it for 0 or 1 where numbers are, too."""
+    if isinstance(value, list | tuple):
+        return any(map(holds_bool, value))
+    return isinstance(value, bool | np.bool_) or getattr(value, "dtype", None) == np.bool_
 
 
 def unfit(name: str, feature: Feature, found: str, fix: str) -> SchemaError:
@@ -239,12 +254,17 @@ def _array(name: str, feature: Feature, value: Any, form: TensorForm) -> Array:
         raise unfit(name, feature, "masked in part", "Fill it, or leave the record out.")
     try:
         array: Array = np.asarray(value, object if form.dtype == "string" else None)
+        if array.ndim and array.dtype.kind in "iuf" and holds_bool(value):
+            fix = "Give values of one type."
+            raise unfit(name, feature, f"{reprlib.repr(value)}, a bool among numbers", fix)
         if array.dtype == np.float64 and form.dtype not in FLOATS and array.size:
             # NumPy takes small and huge integers together for floats.
             exact: Array = np.asarray(value, object)
             return exact if all(type(one) is int for one in exact.ravel()) else array
-        if array.dtype == np.float64 and not isinstance(value, np.ndarray):
-            _check_exact(name, feature, np.asarray(value, object), array)
+        if array.dtype == np.float64 and form.dtype in FLOATS and not isinstance(value, np.ndarray):
+            large = np.abs(array) >= 1 << PRECISION[form.dtype]
+            if large.any():
+                _check_exact(name, feature, np.asarray(value, object)[large], form.dtype)
     except ValueError:
         raise unfit(name, feature, "ragged", "Make its rows equally long.") from None
     return array
@@ -275,25 +295,28 @@ def _cast(name: str, feature: Feature, array: Array, dtype: str) -> Array:
     else:
         fits = _in_range(array, array, dtype)
         cast = array.astype(numpy_dtype(dtype)) if fits else array
-    if dtype == "float64" and array.dtype.kind in "iuO":
-        _check_exact(name, feature, array, cast)
+    if dtype in FLOATS and array.dtype.kind in "iuO":
+        _check_exact(name, feature, array, dtype)
     if not fits:
         found = reprlib.repr(array.tolist())
         raise unfit(name, feature, found, "It is out of range: take a wider type.")
     return cast
 
 
-def _check_exact(name: str, feature: Feature, given: Array, floats: Array) -> None:
-    """Checks that integers are the same as float64.
+def _check_exact(name: str, feature: Feature, given: Array, dtype: str) -> None:
+    """Checks that a dtype of floats holds the integers among some numbers.
 
     Raises:
-        SchemaError: naming the first that is not.
+        SchemaError: naming the first that it does not.
     """
-    for place in np.flatnonzero(np.abs(floats.ravel()) >= 2.0**53).tolist():
-        one, made = given.ravel()[place], floats.ravel()[place]
-        if isinstance(one, int | np.integer) and (np.isinf(made) or int(one) != int(made)):
-            fix = "No float64 is that integer: give a float, or declare int64."
-            raise unfit(name, feature, repr(int(one)), fix)
+    values = given.ravel()
+    if values.dtype == object:
+        values = values[[isinstance(one, int | np.integer) for one in values]]
+    fits = holds_exactly(values, dtype)
+    if not fits.all():
+        found = str(int(values[~fits][0]))
+        fix = f"{dtype} does not hold that integer: give a float, or declare a wider type."
+        raise unfit(name, feature, found, fix)
 
 
 def _in_range(values: Array, cast: Array, dtype: str) -> bool:

@@ -6,10 +6,12 @@ Arrow type                    feature
 bool, int8 … uint64           Scalar of it
 halffloat, float, double      Scalar: float16, float32, float64
 decimal32 … decimal256        Scalar("float64"): the nearest; 15 digits always survive, more may
-                              not. ``types={"price": "string"}`` keeps all of them
+                              not; one without places behind the point must be exact.
+                              ``types={"price": "string"}`` keeps all digits
 string, binary, views, null   Scalar("string")
 timestamp                     Timestamp of its unit; a time zone is taken as UTC, as Arrow stores
-                              it, and so is a time without one
+                              it, and so is a time without one; files of one source must either
+                              all have a zone or none, unless a feature is declared
 date32, date64                Timestamp("s"), Timestamp("ms")
 time32, time64, duration      Scalar: int32 or int64, with the column's ``unit``
 list of those                 Sequence; of lists of fixed size, of vectors
@@ -198,10 +200,15 @@ def join_leaves(
         if _differ(leaf.type, found.type, declared.get(name)) or (
             name not in declared and (type_ is None or len(leaf.shape) != len(found.shape))
         ):
+            fix = f'Store one type, or declare it: types={{{name!r}: "…"}}.'
+            if _is_zoned(leaf.type) is not _is_zoned(found.type):
+                fix = (
+                    "Store one type. Where the times without a zone are UTC, declare it as a "
+                    f'feature of times: types={{{name!r}: ss.Timestamp("us")}}.'
+                )
             raise SchemaError(
                 f"Column {name!r} is {leaf.type}{_dims(leaf)} in {paths[0]} and "
-                f"{found.type}{_dims(found)} in {paths[1]}. Store one type, or declare it: "
-                f'types={{{name!r}: "…"}}.'
+                f"{found.type}{_dims(found)} in {paths[1]}. {fix}"
             )
         shape = leaf.shape
         if len(shape) == len(found.shape):
@@ -226,10 +233,19 @@ def _differ(one: pa.DataType, other: pa.DataType, declared: Any) -> bool:
     return len(units) > 1 and dtype == "string"
 
 
+def _is_zoned(type_: pa.DataType) -> bool | None:
+    """Whether a time has a zone; None for what is no time of day on a date."""
+    if pa.types.is_date(type_):
+        return False
+    return type_.tz is not None if pa.types.is_timestamp(type_) else None
+
+
 def _join_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """A type that holds the values of both; None where there is none."""
     if one == other:
         return one
+    if _is_zoned(one) is not _is_zoned(other):
+        return None
     if pa.types.is_timestamp(one) and pa.types.is_timestamp(other):
         return pa.timestamp(max(one.unit, other.unit, key=("s", "ms", "us", "ns").index))
     if pa.types.is_decimal(one) and pa.types.is_decimal(other):

@@ -7,8 +7,9 @@ bool                bool, and integers 0 and 1
 int8 … uint64       bool (0, 1), integers, floats and decimals without a fraction; all within the
                     range of the dtype. With a ``unit``: what Timestamp takes, but for strings, time
                     of day and duration
-float16 … float64   bool, integers, floats, decimals: the nearest; none that becomes infinite by it,
-                    and no integer that a float64 does not hold exactly
+float16 … float64   bool, integers, floats, decimals. Floats, and decimals with places behind the
+                    point: the nearest, and none that becomes infinite by it. Integers, and decimals
+                    without such places: only what the dtype holds exactly
 string              string (which must be UTF-8), binary; bool, numbers, dates and times as text
 Text                string, binary; all of it UTF-8
 ClassLabel          string, binary: a class's name. bool, integers: its number, unless all names
@@ -43,11 +44,13 @@ from ...schemas.features import (
     tensor_form,
 )
 from ...schemas.wire import FLOATS
-from ..dtypes import numpy_dtype
+from ..dtypes import PRECISION, holds_exactly, numpy_dtype
 from .arrow_leaves import nulls
 
 EXACT = 1 << 53
 """A float64 holds all integers up to this one."""
+INEXACT = "inexact integer"
+"""Why an integer is rejected that a dtype of floats does not hold."""
 
 _Bools = npt.NDArray[np.bool_]
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -187,28 +190,10 @@ def culprits(fits: Callable[[int, int], bool], start: int, stop: int) -> Iterato
     yield from culprits(fits, middle, stop)
 
 
-def large_integers(values: pa.Array) -> list[int]:
-    """Those of some integers that a float64 may not hold."""
-    beyond = pc.or_(pc.greater(values, EXACT), pc.less(values, -EXACT))
-    found: list[int] = values.filter(beyond).to_pylist()
-    return found
-
-
-def is_exact(value: int) -> bool:
-    """Whether an integer is the same as a float64.
-
-    >>> is_exact(2**53 + 1), is_exact(2**60)
-    (False, True)
-    """
-    try:
-        return int(float(value)) == value
-    except OverflowError:
-        return False
-
-
 def _to_number(array: pa.Array, dtype: str) -> Values:
     kind, bad, unfit = kind_of(array.type), np.zeros(len(array), bool), ""
     was_null = nulls(array)
+    inexact = _inexact(array, kind, dtype) if dtype in FLOATS else None
     if kind == "decimal":
         if dtype in FLOATS:
             # By way of text: the nearest float, which Arrow's own cast does not promise.
@@ -223,11 +208,8 @@ def _to_number(array: pa.Array, dtype: str) -> Values:
             made = values.astype(target)
             finite = np.isfinite(values) if values.dtype.kind == "f" else True
             bad, unfit = ~np.isfinite(made) & finite, "out of range"
-            if dtype == "float64" and kind == "int":
-                bad = np.zeros(len(values), bool)
-                large = np.flatnonzero(np.abs(made) >= EXACT)
-                bad[large] = [not is_exact(value) for value in values[large].tolist()]
-                unfit = "not exact as float64"
+            if inexact is not None:
+                bad, unfit = inexact, INEXACT
         elif dtype == "bool":
             made = values.astype(bool)
             bad, unfit = (values != 0) & (values != 1), "out of range"
@@ -245,6 +227,22 @@ def _to_number(array: pa.Array, dtype: str) -> Values:
                     bad = bad | (values < limits.min) | (values > limits.max)
                     unfit = unfit or "out of range"
     return Values(made, bad & ~was_null, unfit)
+
+
+def _inexact(array: pa.Array, kind: str, dtype: str) -> _Bools | None:
+    """Which integers a dtype of floats does not hold; None where values are no integers."""
+    if kind == "int":
+        return ~holds_exactly(numbers(array), dtype)
+    if kind != "decimal" or array.type.scale > 0:
+        return None
+    found = np.zeros(len(array), bool)
+    large = np.flatnonzero(
+        np.abs(array.cast(pa.string()).cast(pa.float64()).to_numpy(zero_copy_only=False))
+        >= 1 << PRECISION[dtype]
+    )
+    values = np.array([int(value) for value in array.take(pa.array(large)).to_pylist()], object)
+    found[large] = ~holds_exactly(values, dtype)
+    return found
 
 
 def _whole_decimals(array: pa.Array, dtype: str) -> tuple[pa.Array, _Bools]:

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import RECORD_ERROR, Reject
-from ...schemas.features import Features, Timestamp
+from ...schemas.features import Features, Scalar, Timestamp
+from ..dtypes import PRECISION, holds_exactly, is_exact
 from ..payloads import with_bytes
 from ..runs import wire_schema
-from .arrow_values import culprits
+from .arrow_values import INEXACT, culprits
 from .csv_rows import TOO_LONG, Offsets, Rows
 from .csv_table import Table
 from .csv_text import shown_text
@@ -275,6 +276,11 @@ class CellReader:
             message = f"{name} is {_shown(cell)}, which is too large for {column.expected}"
             fix = f"Rescale it, declare types={{{column.name!r}: 'string'}}"
             yield row, ("validate", "out of range", _with_fix(message, fix))
+        for row, value in self._inexact(rows, kept, column, values):
+            message = f"{name} is {value}, expected {column.expected}, which does not hold it"
+            other = "float64" if is_exact(value, "float64") else "string"
+            fix = f"Declare types={{{column.name!r}: {other!r}}}"
+            yield row, ("validate", INEXACT, _with_fix(message, fix))
 
     def _too_large(
         self, rows: Rows, kept: Offsets, column: _Column, values: pa.Array
@@ -287,6 +293,19 @@ class CellReader:
         for row, cell in zip(found, texts.to_pylist(), strict=True):
             if not _INFINITY.fullmatch(cell.decode(errors="replace")):
                 yield row, cell
+
+    def _inexact(
+        self, rows: Rows, kept: Offsets, column: _Column, values: pa.Array
+    ) -> Iterator[tuple[int, int]]:
+        """Rows whose cell is written as an integer that the floats of the column do not hold."""
+        feature = column.feature
+        if not isinstance(feature, Scalar) or feature.dtype not in PRECISION:
+            return
+        found, integers = self._table.written_integers(
+            rows, kept, column.index, values=values, smallest=1 << PRECISION[feature.dtype]
+        )
+        unfit = ~holds_exactly(integers, feature.dtype)
+        yield from zip(found[unfit].tolist(), integers[unfit].tolist(), strict=True)
 
 
 def _rows_where(mask: pa.Array) -> list[int]:

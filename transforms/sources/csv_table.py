@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
-from .csv_rows import Rows
+from .csv_rows import Offsets, Rows
 
 TRUE_VALUES = ("true", "True", "TRUE")
 FALSE_VALUES = ("false", "False", "FALSE")
 
 _ASCII = bytes(range(128)) + b"x" * 128
+_INTEGER = r"^[ \t]*[-+]?[0-9]+[ \t]*$"
+_MAX_DIGITS = 400
+"""More than any float has. Python itself reads 4,300."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,3 +111,32 @@ class Table:
         """
         table = self.parse(rows, types={column: pa.large_binary()}, columns=[column])
         return table.column(0).combine_chunks()
+
+    def written_integers(
+        self, rows: Rows, kept: Offsets, column: int, *, values: pa.Array, smallest: int
+    ) -> tuple[Offsets, np.ndarray[Any, Any]]:
+        """The cells of a column of floats that are written as integers, but for small ones.
+
+        Args:
+            rows: The rows.
+            kept: The numbers of those that were parsed, int64[n].
+            column: The column's position.
+            values: The floats that its cells were parsed as, [n].
+            smallest: The smallest integer to find, whatever its sign.
+
+        Returns:
+            Where they lie in ``values``, int64[m], and the integers, as objects [m].
+        """
+        large = np.flatnonzero(np.abs(values.to_numpy(zero_copy_only=False)) >= smallest)
+        if not len(large):
+            return large, np.zeros(0, object)
+        texts = self.texts(rows.take(kept[large]), column)
+        written = pc.match_substring_regex(texts, _INTEGER).fill_null(False)
+        integers = [_integer(text) for text in texts.filter(written).to_pylist()]
+        return large[written.to_numpy(zero_copy_only=False)], np.array(integers, object)
+
+
+def _integer(text: bytes) -> int:
+    digits = text.strip(b" \t")
+    size = int(digits.lstrip(b"+-0")[:_MAX_DIGITS] or b"0")
+    return -size if digits.startswith(b"-") else size

@@ -10,9 +10,10 @@ cells                       feature
 integers                    int64; a string where one needs more than 64 bits, or, among decimal
                             numbers, more than the 53 bits of a float64
 decimal numbers             float32 where that keeps every digit that is written, as for 39.1 or
-                            123456.78: the shortest text of the float32 is the same number. Else
-                            float64: 1234567890.5, 41.892042136. ``types={"name": "float32"}``
-                            makes do with seven digits
+                            123456.78: the shortest text of the float32 is the same number, and
+                            integers among them are that number itself. Else float64: 1234567890.5,
+                            41.892042136. ``types={"name": "float32"}`` makes do with seven digits
+                            of such numbers
 true, false                 bool; 0 and 1 are integers
 anything else, dates too    string
 the label, if its cells     ClassLabel, names sorted, where there are at most 1,000 of them
@@ -33,13 +34,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...schemas.errors import SchemaError
 from ...schemas.features import Dtype, Feature, Scalar
 from ...schemas.limits import too_many_columns
 from ...schemas.manifest import MAX_LABELS
-from .arrow_values import EXACT, is_exact, large_integers
+from ..dtypes import PRECISION, holds_exactly
 from .csv_rows import Rows, find_rows, skip_mark
 from .csv_table import Table
 from .csv_text import Text, shown_text
@@ -48,7 +48,6 @@ from .table_files import utf8_texts
 Kind = Literal["null", "bool", "int64", "float", "string"]
 
 _HEADER_WINDOW_BYTES = 1 << 16
-_EXACT_IN_FLOAT32 = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,17 +194,21 @@ class ColumnTypes:
             index = table.header.index(name)
             column = parsed.column(index).combine_chunks()
             kind = kind_of(column.type)
-            if kind == "float":
-                integers = _large_integers(table, rows, index, column)
-                if any(abs(value) >= 1 << 63 for value in integers):
-                    kind = "string"
-            else:
-                integers = large_integers(column) if kind == "int64" else []
-            self.inexact[position] |= not all(map(is_exact, integers))
+            if kind in ("int64", "float"):
+                wide = self.wide[position] or (kind == "float" and is_wide(column))
+                if kind == "int64":
+                    integers = column.drop_null().to_numpy()
+                else:
+                    smallest = 1 << PRECISION["float64" if wide else "float32"]
+                    _, integers = table.written_integers(
+                        rows, np.arange(len(rows)), index, values=column, smallest=smallest
+                    )
+                    if any(abs(value) >= 1 << 63 for value in integers):
+                        kind = "string"
+                self.wide[position] = wide or not holds_exactly(integers, "float32").all()
+                self.inexact[position] |= not holds_exactly(integers, "float64").all()
             self.kinds[position] = join(self.kinds[position], kind)
             self.optional[position] |= column.null_count > 0
-            if kind in ("int64", "float") and not self.wide[position]:
-                self.wide[position] = is_wide(column)
 
     def features(self) -> dict[str, Feature]:
         """The feature of each column."""
@@ -246,7 +249,7 @@ def join(one: Kind, other: Kind) -> Kind:
 
 
 def is_wide(numbers: pa.Array) -> bool:
-    """Whether one of int64[n] or float64[n] is another number once it has been a float32.
+    """Whether one of float64[n] is another number once it has been a float32.
 
     A number survives where the shortest text of its float32 is that number again.
 
@@ -254,9 +257,6 @@ def is_wide(numbers: pa.Array) -> bool:
     (False, True)
     """
     values = numbers.drop_null().to_numpy()
-    if numbers.type == pa.int64():
-        values = values[(values > _EXACT_IN_FLOAT32) | (values < -_EXACT_IN_FLOAT32)]
-        values = values.astype(np.float64)
     values = values[np.isfinite(values)]
     # Six digits always survive: most numbers have no more, and need no text.
     hundreds = np.rint(values * 100)
@@ -269,17 +269,6 @@ def is_wide(numbers: pa.Array) -> bool:
         if not np.array_equal(texts.cast(pa.float64()), values[start : start + (1 << 12)]):
             return True
     return False
-
-
-def _large_integers(table: Table, rows: Rows, index: int, numbers: pa.Array) -> list[int]:
-    """The integers beyond 53 bits, as written, in a column that pyarrow takes for floats."""
-    values = numbers.to_numpy(zero_copy_only=False)
-    large = np.flatnonzero(np.abs(values) >= EXACT)
-    if not len(large):
-        return []
-    texts = table.texts(rows.take(large), index)
-    written = texts.filter(pc.match_substring_regex(texts, r"^[ \t]*-?[0-9]+[ \t]*$"))
-    return [int(text) for text in written.to_pylist()]
 
 
 def class_texts(windows: Iterator[Rows], table: Table, name: str) -> list[str] | None:

@@ -7,7 +7,9 @@ feature     texts
 =========== =======================================================================================
 int8 … 64,  decimal digits with a ``-``, or ``0x`` and hexadecimal ones, within the dtype's range;
 uint8 … 64  ``1.0``, ``+1`` and ``1e3`` are no integers
-floats      a decimal number, rounded to the nearest of the dtype; ``inf`` and ``nan`` in any case
+floats      a decimal number, rounded to the nearest of the dtype, but what is written as an integer
+            must be exact in it: ``16777217`` is no float32, ``16777217.0`` is rounded to one;
+            ``inf`` and ``nan`` in any case
             (but what stands in ``null_values``, as ``NaN`` does by default, is missing). A number
             too large for the dtype is rejected, and not made an infinity
 bool        ``true``, ``True``, ``TRUE``, ``1``; ``false``, ``False``, ``FALSE``, ``0``

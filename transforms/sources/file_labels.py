@@ -14,6 +14,7 @@ With split folders, the first folder of the path is the split and does not count
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -357,7 +358,7 @@ def _converter(name: str, feature: Feature, *, fields: Mapping[str, int]) -> Cal
         if feature.dtype == "string":
             # Bytes of a name that are no UTF-8 stay what they are.
             return lambda text: text.encode("utf-8", "surrogateescape")
-        return _integer if list_kind(feature.dtype) == "int64" else float
+        return _integer if list_kind(feature.dtype) == "int64" else _number
     raise SchemaError(
         f"features= declares {name!r} as {feature}; a field of a file's name becomes a ClassLabel, "
         "a Text, or a Scalar of numbers or strings."
@@ -368,6 +369,14 @@ def _integer(text: str) -> int:
     if not _INTEGER.fullmatch(text):
         raise ValueError(text)
     return int(text)
+
+
+def _number(text: str) -> int | float:
+    """An integer stays one, so that a float must hold it exactly; -0 is a float."""
+    with contextlib.suppress(ValueError):
+        if whole := int(text):
+            return whole
+    return float(text)
 
 
 def _expected(feature: Feature) -> str:

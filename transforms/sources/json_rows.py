@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
@@ -21,10 +22,12 @@ from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
 from ...schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
 from ...schemas.wire import FLOATS
+from ..dtypes import PRECISION, numpy_dtype
 from ..payloads import with_bytes
 from ..runs import wire_schema
+from .arrow_leaves import extract, leaves_of
 from .arrow_rows import RowReader
-from .arrow_values import item_of
+from .arrow_values import EXACT, item_of
 from .json_text import Lines
 from .json_values import UnfitError, find_value, fitted, parse_line, routes
 
@@ -53,6 +56,8 @@ class JsonReader:
         self._wire = wire_schema(features)
         self._fast: _Fast | None = None
         self._types: dict[str, pa.DataType] = {}
+        forms = {name: tensor_form(feature) for name, feature in features.items()}
+        self._dtypes = {name: form.dtype if form else "" for name, form in forms.items()}
 
     def read(self, lines: Lines) -> RawBatch:
         """The records of a window."""
@@ -135,7 +140,28 @@ class JsonReader:
         if table is None:
             return None
         batch = table.combine_chunks().to_batches()[0]
+        try:
+            for row in np.flatnonzero(self._may_be_inexact(batch)).tolist():
+                self._values(lines.text(row))
+        except UnfitError:
+            return None
         return fast.reader.read(batch, lines.positions, payload=lines.text)
+
+    def _may_be_inexact(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Rows with floats so large that they may be integers which the dtype does not hold."""
+        found = np.zeros(len(batch), bool)
+        for name, leaf in leaves_of(batch.schema, path=self._path).items():
+            if pa.types.is_floating(leaf.type):
+                cells = extract(batch.column(leaf.column), leaf)
+                values = np.abs(cells.values.to_numpy(zero_copy_only=False))
+                dtype = self._dtypes[name]
+                large = values >= 1 << PRECISION[dtype]
+                # Below EXACT the float is the number itself.
+                whole = (values >= EXACT) | (values == np.floor(values))
+                with np.errstate(over="ignore"):
+                    same = (values < EXACT) & (values == values.astype(numpy_dtype(dtype)))
+                found[cells.rows_of_values()[large & whole & ~same]] = True
+        return found
 
     def _read_singly(self, lines: Lines) -> RawBatch:
         rejects: list[Reject] = []
@@ -171,7 +197,9 @@ class JsonReader:
         values = {}
         for name, parts in self._parts.items():
             try:
-                values[name] = fitted(find_value(found, parts), self._types[name])
+                values[name] = fitted(
+                    find_value(found, parts), self._types[name], self._dtypes[name]
+                )
             except UnfitError as error:
                 raise UnfitError(error.reason, f"{name!r} {error}") from None
         return values

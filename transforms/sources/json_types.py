@@ -34,8 +34,9 @@ import pyarrow.compute as pc
 from ...schemas.errors import SchemaError
 from ...schemas.features import Feature, Scalar, Sequence, Tensor
 from ...schemas.wire import Dtype
+from ..dtypes import holds_exactly, is_exact
 from .arrow_leaves import MAX_DEPTH, Leaf, extract, leaves_of
-from .arrow_values import EXACT, is_exact, large_integers
+from .arrow_values import EXACT
 from .json_rows import parse
 from .json_text import Lines
 from .json_values import UnfitError, parse_line
@@ -269,7 +270,9 @@ def _kind(values: pa.Array) -> Kind:
 
 
 def _is_inexact(values: pa.Array) -> bool:
-    return pa.types.is_integer(values.type) and not all(map(is_exact, large_integers(values)))
+    if not pa.types.is_integer(values.type):
+        return False
+    return not holds_exactly(values.drop_null().to_numpy(), "float64").all()
 
 
 def _unclear_rows(table: pa.Table, path: str) -> npt.NDArray[np.bool_]:
@@ -302,7 +305,7 @@ def _of_value(value: Any, keys: Keys, depth: int) -> Iterator[tuple[Keys, Seen]]
                 _kind_of_value(value),
                 depth,
                 missing=value is None and not depth,
-                inexact=isinstance(value, int) and not is_exact(value),
+                inexact=isinstance(value, int) and not is_exact(value, "float64"),
             ),
         )
 

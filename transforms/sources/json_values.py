@@ -18,6 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..dtypes import is_exact
+from .arrow_values import INEXACT
+
 _SHOWN_CHARS = 60
 _DUPLICATE = "duplicate key"
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")
@@ -142,8 +145,13 @@ def _first(value: Any) -> tuple[Any, int]:
     return value, depth
 
 
-def fitted(value: Any, type_: pa.DataType) -> Any:
+def fitted(value: Any, type_: pa.DataType, dtype: str) -> Any:
     """A value as Arrow takes it for a type.
+
+    Args:
+        value: Of JSON.
+        type_: To parse it as.
+        dtype: The feature's; integers must be exact in one of floats.
 
     Raises:
         UnfitError: if it is none of that type.
@@ -153,7 +161,7 @@ def fitted(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_list(type_):
         if not isinstance(value, list):
             raise UnfitError("wrong type", f"is {shown(value)}, expected a list")
-        return [fitted(item, type_.value_type) for item in value]
+        return [fitted(item, type_.value_type, dtype) for item in value]
     if pa.types.is_large_string(type_):
         if (twice := _first_twice(value)) is not None:
             raise UnfitError(_DUPLICATE, f"holds the key {twice!r} twice")
@@ -169,6 +177,10 @@ def fitted(value: Any, type_: pa.DataType) -> Any:
         fits = isinstance(value, int | float) and not isinstance(value, bool)
         if fits and isinstance(value, int) and abs(value) >= 2**1024 - 2**970:
             raise UnfitError("out of range", f"is {shown(value)}, too large for a float")
+        if fits and isinstance(value, int) and not is_exact(value, dtype):
+            raise UnfitError(
+                INEXACT, f"is {shown(value)}, expected {dtype}, which does not hold it"
+            )
     else:
         fits = isinstance(value, int) and not isinstance(value, bool)
         fits = fits or (isinstance(value, float) and value == 0 and math.copysign(1, value) < 0)

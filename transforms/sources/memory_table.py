@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import reprlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from ...schemas.errors import DataError, RecipeError, SchemaError
 from ...schemas.features import ClassLabel
 from ...schemas.recipe import Source
 from ..dtypes import numpy_dtype
+from ..row_values import holds_bool
 from .extracted import (
     ExtractedTable,
     extract_batches,
@@ -205,7 +207,8 @@ def _array_of(name: str, values: Any) -> Any:
         array = np.asarray(values)
         if isinstance(values, list | tuple) and not array.dtype.hasobject:
             given = np.array(values, object)
-            if not all(map(_same, array.ravel().tolist(), given.ravel().tolist())):
+            same = all(map(_same, array.ravel().tolist(), given.ravel().tolist()))
+            if not same or (array.dtype.kind != "b" and holds_bool(values)):
                 raise SchemaError(
                     f"Table: {name!r} is a list whose values would change as {array.dtype}. Give "
                     "each column one type."
@@ -219,6 +222,7 @@ def _array_of(name: str, values: Any) -> Any:
         found = pa.array(items)
     except (pa.ArrowException, ValueError, TypeError):
         return _of_objects(name, items)  # NaN, NaT and NA may be missing values
+    _check_no_bools(name, found.type, items)
     return _of_objects(name, items) if pa.types.is_temporal(found.type) else found
 
 
@@ -235,9 +239,11 @@ def _exact_type(field: pa.Field, values: Iterable[Any]) -> pa.DataType:
     """The type of a column of objects, with the nanoseconds that Arrow drops unasked.
 
     Raises:
-        SchemaError: if a value is an array with masked items, whose mask Arrow drops.
+        SchemaError: if a value is an array with masked items, whose mask Arrow drops, or bools are
+            among numbers.
     """
     type_ = field.type
+    _check_no_bools(field.name, type_, values)
     if isinstance(type_, pa.ListType) and any(map(np.ma.is_masked, values)):
         raise SchemaError(
             f"Table: {field.name!r} holds arrays with masked items. Fill them, or leave them out."
@@ -248,6 +254,35 @@ def _exact_type(field: pa.Field, values: Iterable[Any]) -> pa.DataType:
     ):
         return type_
     return pa.timestamp("ns", type_.tz) if is_time else pa.duration("ns")
+
+
+def _check_no_bools(name: str, type_: pa.DataType, values: Iterable[Any]) -> None:
+    """Checks that Arrow has made no numbers of bools, as it does of those among floats.
+
+    Raises:
+        SchemaError: naming the first value that is one, or holds one.
+    """
+    for row, value in enumerate(values):
+        if _bool_as_number(type_, value):
+            raise SchemaError(
+                f"Table: {name!r} holds bools among numbers, the first in row {row}: "
+                f"{reprlib.repr(value)}. Give each column one type."
+            )
+
+
+def _bool_as_number(type_: pa.DataType, value: Any) -> bool:
+    if pa.types.is_struct(type_):
+        return isinstance(value, Mapping) and any(
+            _bool_as_number(field.type, value.get(field.name)) for field in type_
+        )
+    if pa.types.is_list(type_):
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            value = value[:1]
+        return isinstance(value, Iterable) and any(
+            _bool_as_number(type_.value_type, item) for item in value
+        )
+    is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    return is_number and isinstance(value, bool | np.bool_)
 
 
 def _same(made: Any, given: Any) -> bool:

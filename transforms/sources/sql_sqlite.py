@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...schemas.errors import DataError, RecipeError
+from ..dtypes import PRECISION
 from ..redaction import redact
 from .extracted import PROBLEM, extract_batches, numbered_rows, plain_schema
 from .sql_rows import (
@@ -186,6 +187,8 @@ def _column(found: _Counts, declared: object) -> _Column:
         value = f"CASE typeof({cell}) WHEN 'integer' THEN {cell} WHEN 'null' THEN NULL ELSE 0 END"
         return _Column(name, value, "0", pa.int64(), _misfit(found, "an integer"))
     if kind == "real":
+        dtype = declared if isinstance(declared, str) else getattr(declared, "dtype", "")
+        dtype = dtype if dtype in PRECISION else "float64"
         value = cell if not found.of["integer"] else f"CAST({cell} AS REAL)"
         problem = ""
         if found.num_misfits:
@@ -193,9 +196,9 @@ def _column(found: _Counts, declared: object) -> _Column:
                 f"CASE typeof({cell}) WHEN 'integer' THEN CAST({cell} AS REAL) WHEN 'real' THEN "
                 f"{cell} WHEN 'null' THEN NULL ELSE 0.0 END"
             )
-            problem = _misfit(found, "a number")
+            problem = _misfit(found, "a number", dtype)
         elif found.of["integer"]:
-            problem = _misfit(found, "a number that a float64 holds")
+            problem = _misfit(found, f"a number that {dtype} holds", dtype)
         return _Column(name, value, "0.0", pa.float64(), problem)
     # CAST writes a real with 15 digits, which would not bring it back.
     text = (
@@ -208,11 +211,14 @@ def _column(found: _Counts, declared: object) -> _Column:
     return _Column(name, f"CAST({text} AS TEXT)", "''", pa.string())
 
 
-def _misfit(found: _Counts, expected: str) -> str:
+def _misfit(found: _Counts, expected: str, dtype: str = "") -> str:
+    """An expression of text: what a cell is, where it does not become a number of a dtype."""
     cell, name = quoted(found.name), found.name.replace("'", "''")
     bad = f"typeof({cell}) IN ('text', 'blob')"
-    if found.of["integer"] and found.of["real"]:
-        bad += f" OR typeof({cell}) = 'integer' AND CAST(CAST({cell} AS REAL) AS INTEGER) <> {cell}"
+    if found.of["integer"] and dtype:
+        # As holds_exactly: without the zeros at its end, it has too many binary digits.
+        digits = f"abs({cell} / ({cell} & -{cell}))"
+        bad += f" OR typeof({cell}) = 'integer' AND {digits} >= {1 << PRECISION[dtype]}"
     # A blob's text ends at its first zero byte: quote() shows all of it.
     shown = f"substr(quote({cell}), 1, {_SHOWN_CHARS})"
     return f"CASE WHEN {bad} THEN 'column ''{name}'' is ' || {shown} || ', expected {expected}' END"

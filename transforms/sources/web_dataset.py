@@ -224,7 +224,7 @@ class _Pending:
 
     def add(self, sample: Sample, *, max_pixels: int) -> None:
         if sample.problem:
-            message = f"sample {sample.key!r}: {sample.problem}"
+            message = f"{self._path}: sample {sample.key!r}: {sample.problem}"
             self.reject(
                 sample.offset, message, stage="read", reason="unfit part", parts=sample.parts
             )
@@ -232,7 +232,7 @@ class _Pending:
         try:
             row = read_parts(sample.parts, self._features, max_pixels=max_pixels)
         except UnfitPartError as error:
-            message = f"sample {sample.key!r}: {error}"
+            message = f"{self._path}: sample {sample.key!r}: {error}"
             self.reject(
                 sample.offset,
                 message,

@@ -172,7 +172,10 @@ def test_files_of_other_types_are_read_exactly_or_refused(
         outcomes[pair] = check(reading, source(str(reading.folder / str(number))), columns)
     assert outcomes["duration[s]", "duration[ms]"] == "exact"
     assert outcomes["time32[s]", "time64[us]"] == "exact"
-    assert outcomes["timestamp[s]", "timestamp[us, UTC]"] == "exact"
+    assert outcomes["timestamp[s]", "timestamp[us, UTC]"] == "refused"
+    assert outcomes["timestamp[us, UTC]", "date32"] == outcomes["date64", "timestamp[us, UTC]"]
+    assert outcomes["date64", "timestamp[us, UTC]"] == "refused"
+    assert outcomes["timestamp[s]", "timestamp[ms]"] == "exact"
     assert outcomes["date32", "date64"] == "exact"
     assert outcomes["int32", "float64"] == outcomes["float32", "float64"] == "exact"
     assert outcomes["decimal", "float16"] == "exact"
@@ -195,6 +198,25 @@ def test_a_declared_type_without_a_unit_takes_no_durations_of_two(
     assert sorted(reading.read(source).column("x")) == [-7000, 1, 5000, 5000]
     kept = reading.read(dataclasses.replace(source, types={"x": "int64"}))
     assert kept.features == {"x": ss.Scalar("int64", unit="ms")}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_times_with_and_without_a_zone(reading: Any, kind: str) -> None:
+    suffix, write, source = FORMATS[kind]
+    for name, zone in (("a", "UTC"), ("b", None), ("c", "Asia/Tokyo")):
+        sink = io.BytesIO()
+        write(pa.array([5], pa.timestamp("us", zone)), sink)
+        for folder in ("in", "zoned") if zone else ("in",):
+            reading.write(f"{folder}/{name}.{suffix}", sink.getvalue())
+    words = (
+        rf"'x' is timestamp\[us, tz=UTC\] in a\.{suffix} and timestamp\[us\] in b\.{suffix}.*"
+        r'ss\.Timestamp\("us"\)'
+    )
+    with pytest.raises(SchemaError, match=words):
+        reading.read(source(str(reading.folder / "in")))
+    declared = source(str(reading.folder / "in"), types={"x": ss.Timestamp("us")})
+    assert reading.read(declared).column("x") == [5, 5, 5]
+    assert reading.read(source(str(reading.folder / "zoned"))).column("x") == [5, 5]
 
 
 def test_batches_of_a_function(reading: Any) -> None:
