@@ -28,7 +28,8 @@ torture: $(VENV)/.dev ## Kills builds at random moments, builds large inputs, co
 	$(PY) -m tests.integration.torture
 	$(PY) -m tests.integration.torture_large
 	SNAPSHARD_ORACLE_EXAMPLES=1000 $(PY) -m pytest -q \
-		tests/transforms/sources/test_oracles.py tests/transforms/prepare/test_image_oracle.py
+		tests/transforms/sources/test_oracles.py tests/transforms/prepare/test_image_oracle.py \
+		tests/integration/test_build_oracles.py
 
 .PHONY: engines
 engines: $(VENV)/.dev ## Gets the engines and stores of the tests, what of them can be got here

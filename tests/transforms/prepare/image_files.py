@@ -71,18 +71,6 @@ def with_adobe(jpeg: bytes, transform: int | None) -> bytes:
     return jpeg[: start + 15] + bytes([transform]) + jpeg[start + 16 :]
 
 
-def with_precision(jpeg: bytes, bits: int) -> bytes:
-    """A JPEG of extended sequential coding whose frame header states so many bits."""
-    start = jpeg.index(b"\xff\xc0")
-    return (
-        jpeg[: start + 1]
-        + b"\xc1"
-        + jpeg[start + 2 : start + 4]
-        + bytes([bits])
-        + jpeg[start + 5 :]
-    )
-
-
 def gif(
     canvas: tuple[int, int], frames: list[tuple[int, int, Any]], *, transparent: int | None = None
 ) -> bytes:
@@ -159,5 +147,35 @@ _ARITHMETIC = {
         "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwz"
         "Oko+MzZGNywtQFdBRkxOUlNSMj5aYVpQYEpRUk//yQALCAALABEBAREA/8wABgAQEAX/2gAIAQEAAD8A"
         "y2oLnlhzgNs0seuBEX60Hkbkis0HYYhR2G6u2cKK722sEPAKHWVN9ZqheoIl14D/2Q=="
+    ),
+}
+
+
+def twelve_bits() -> dict[str, bytes]:
+    """JPEGs of 12 bits a sample, 17 by 11 pixels, which Pillow does not read.
+
+    ``imagecodecs.jpeg_encode(samples, bitspersample=12, level=75)`` wrote them, of imagecodecs
+    2026.3.6 with libjpeg-turbo 3.1.3: samples of x * 240, y * 390 and (x + y) * 150, or of x * 240
+    alone. It reads what it wrote in grey within 1 of 4,095.
+    """
+    return {name: base64.b64decode(text) for name, text in _TWELVE_BITS.items()}
+
+
+_TWELVE_BITS = {
+    "colours": (
+        "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAgGBgcGBQgHBwcJCQgKDBQNDAsLDBkSEw8UHRofHh0aHBwg"
+        "JC4nICIsIxwcKDcpLDAxNDQ0Hyc5PTgyPC4zNDL/2wBDAQkJCQwLDBgNDRgyIRwhMjIyMjIyMjIyMjIy"
+        "MjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjL/wQARDAALABEDASIAAhEBAxEB/8QA"
+        "FgABAQEAAAAAAAAAAAAAAAAACgAL/8QAKRAAAAIGCQUAAAAAAAAAAAAAAAkCBQcn0uEIChglNUJDRFIa"
+        "V2eTpP/EABYBAQEBAAAAAAAAAAAAAAAAAAkHCv/EACkRAAABCAoDAAAAAAAAAAAAAAABAwUHCEFCYQkK"
+        "GBohIyUyUWKRktH/2gAMAwEAAhEDEQA/ABJl41RTCnecNnILHLxqimFO84bOQY4XjRdYhdTtlJk00ogs"
+        "cvGi6xC6nbKTJppRCUs5tRJ/J3OeDOoSqwYubTsDsMZJTGdZ0injz45CGvHZdYh22UnrSiEEFtRJ/t5G"
+        "y68GLm4O+5Po/9k="
+    ),
+    "grey": (
+        "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAgGBgcGBQgHBwcJCQgKDBQNDAsLDBkSEw8UHRofHh0aHBwg"
+        "JC4nICIsIxwcKDcpLDAxNDQ0Hyc5PTgyPC4zNDL/wQALDAALABEBAREA/8QAFQABAQAAAAAAAAAAAAAA"
+        "AAAACwz/xAAYEAACAwAAAAAAAAAAAAAAAAAACkaDwf/aAAgBAQAAPwA0dSaDUYPAKTQajBDgkR1JoNRg"
+        "8ApNBqMEOD//2Q=="
     ),
 }

@@ -14,7 +14,7 @@ from snapshard.transforms.prepare import images
 from snapshard.transforms.prepare.compile import StepRunner
 from snapshard.transforms.prepare.image_header import UnreadableImageError, read_header
 
-from .image_files import arithmetic, gif, png, shown_by_pillow, with_adobe, with_precision
+from .image_files import arithmetic, gif, png, shown_by_pillow, twelve_bits, with_adobe
 
 ENCODED = {"image": Image(storage="encoded"), "label": ClassLabel(names=("cat", "dog"))}
 UNSUPPORTED = "unsupported image format"
@@ -190,7 +190,8 @@ def test_arithmetic_coding(pictures: Any, decoder: dict[int, StepRunner]) -> Non
 
 FULL = np.arange(20, 32, dtype=np.uint8).reshape(3, 4)
 UNSUPPORTED_FILES: dict[str, Callable[[], bytes]] = {
-    "a JPEG of 12 bits": lambda: with_precision(saved(Pillow.new("RGB", (9, 9)), "JPEG"), 12),
+    "a JPEG of 12 bits": lambda: twelve_bits()["colours"],
+    "a grey JPEG of 12 bits": lambda: twelve_bits()["grey"],
     "CMYK of unknown sense": lambda: with_adobe(saved(Pillow.new("CMYK", (9, 9)), "JPEG"), None),
     "a frame within its canvas": lambda: gif((4, 3), [(1, 1, FULL[:2, :2])]),
     "a frame in the corner of its canvas": lambda: gif((8, 6), [(0, 0, FULL)]),
