@@ -228,18 +228,26 @@ class TestPlan:
             "fits into the",
         ):
             assert part in printed
-        assert re.search(r"train +32 +1 ", printed)
+        # The sample holds all records: these are the counts to come.
+        counts = re.findall(r"^  (?:train|validation|test) +(\d+) +1 ", printed, re.MULTILINE)
+        assert len(counts) == 3
+        assert sum(map(int, counts)) == 40
         assert "source=ss.ImageFolder" in told
 
     def test_workers(self, images: Path, call: Any) -> None:
         code, printed, told = call("plan", images, "--workers", "3", "--batch-size", "5")
         assert code == 0, told
+        (train,) = map(int, re.findall(r"^  train +(\d+) ", printed, re.MULTILINE))
+        nums = [train * (i + 1) // 3 - train * i // 3 for i in range(3)]
+        rows = "".join(rf" +{i} +1 +{num} .* {-(-num // 5)}\n" for i, num in enumerate(nums))
+        steps = min(-(-num // 5) for num in nums)
+        unread = sum(max(0, num - 5 * steps) for num in nums)
         for part in (
             r"train by worker, about\n",
             r"worker  shards  examples  size +batches\n",
-            r" +0 +1 +10 .* 2\n +1 +1 +11 .* 3\n +2 +1 +11 .* 3\n",
+            rows,
             r"1 shard: several workers read a part of each\n",
-            r"equal_steps=True: 2 steps for each worker, 2 of 32 examples left out in an epoch\n",
+            rf"equal_steps=True: {steps} steps for each worker, {unread} of {train} examples left",
         ):
             assert re.search(part, printed), part
 

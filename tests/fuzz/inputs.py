@@ -250,7 +250,7 @@ class ArchiveTarget(InputTarget):
         return super()._refused(error)
 
 
-_REST = ("the rest of the archive cannot be read", "its archive ends at byte")
+_REST = ("the rest of the archive cannot be read", "truncated: its archive holds")
 
 
 def _same(one: Any, other: Any) -> bool:

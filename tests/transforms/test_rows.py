@@ -140,7 +140,7 @@ def test_dimensions_beside_a_length_of_zero_are_kept(
         (ss.Scalar("float32"), 1e39, "out of range"),
         (ss.Scalar("bool"), 1, r"'x' is 1 \(int64\), expected bool"),
         (ss.Scalar("string"), 1, "'x' is 1, expected string. Give str or bytes"),
-        (ss.Scalar("string"), "\ud800", "no UTF-8"),
+        (ss.Scalar("string"), "\ud800", "not valid UTF-8"),
         (ss.Scalar("int64"), [1], r"'x' is of shape \[1\], expected int64"),
         (ss.Tensor("int64", (2,)), [1], r"of shape \[1\], expected int64\[2\]"),
         (ss.Tensor("int64", (None,)), [[1]], r"of shape \[1, 1\]"),

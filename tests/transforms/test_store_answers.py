@@ -37,7 +37,7 @@ def caused(error: OSError, cause: Exception) -> OSError:
 
 
 REFUSED = "the store refuses it"
-BUSY = "the store did not serve it"
+BUSY = "the store failed to serve it"
 
 
 @pytest.mark.parametrize(

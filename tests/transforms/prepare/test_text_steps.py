@@ -200,7 +200,7 @@ def test_tokenizers_that_are_none_or_random_are_refused(tokenizer_json: Any) -> 
     pytest.importorskip("tokenizers", reason="pip install snapshard[text]")
     step = ss.text.tokenize("x", tokenizer="t.json")
     for content in (b"", b"{}", b"\xff", b'{"model": 5}'):
-        with pytest.raises(RecipeError, match=r"t\.json is no tokenizer\.json"):
+        with pytest.raises(RecipeError, match=r"t\.json is not a tokenizer\.json"):
             step.with_files([content])
     model = {"type": "BPE", "vocab": {"a": 0}, "merges": [], "dropout": 0.1}
     content = json.dumps({**tokenizer_json, "model": model, "post_processor": None}).encode()
