@@ -547,19 +547,22 @@ KINDS = (
             intact=_is_whole_zip,
         ),
     ),
-    Kind("PNG", _images("PNG", layers=(made.PNG,))),
-    *(Kind(form, _images(form)) for form in ("JPEG", "GIF", "BMP", "WEBP")),
-    Kind("WAV", _sounds),
+    # A suggested recipe counts the records of its splits, whose images are decoded.
+    Kind("PNG", _images("PNG", layers=(made.PNG,)), loads="tensorflow"),
+    *(Kind(form, _images(form), loads="tensorflow") for form in ("JPEG", "GIF", "BMP", "WEBP")),
+    Kind("WAV", _sounds, loads="tensorflow"),
     Kind("label table, CSV", _label_table(".csv")),
     Kind("label table, JSON", _label_table(".jsonl")),
     Kind("WebDataset tar", _files(ss.WebDataset, ".tar", made.samples, layers=(made.TAR,)), 2),
     Kind(
         "zip of images",
         _archive("a.zip", _zip, _zip_members, (made.zip_layer(SEED),), _is_whole_zip),
+        loads="tensorflow",
     ),
-    Kind("tar of images", _archive("a.tar", _tar, _tar_members, (made.TAR,))),
+    Kind("tar of images", _archive("a.tar", _tar, _tar_members, (made.TAR,)), loads="tensorflow"),
     Kind(
         "tar.gz of images",
         _archive("a.tar.gz", _gzipped(_tar), _tar_members, (made.GZIP,), _unpacks(gzip.decompress)),
+        loads="tensorflow",
     ),
 )

@@ -214,7 +214,7 @@ class _Meanwhile(Silent):
             self.act()
 
 
-DECLARED = SINGLE.replace("OPTIONS", "depends_on=['masks/']")
+DECLARED = SINGLE.replace("OPTIONS", "splits=ss.Splits(train=1.0), depends_on=['masks/']")
 BY_PATH = SINGLE.replace('(HERE / "masks" / file.path)', "MASK").replace(
     "    def read", '    MASK = HERE / "masks" / "a.bin"\n\n    def read'
 )

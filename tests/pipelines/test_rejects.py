@@ -55,12 +55,24 @@ def run_of(rejects: list[Reject], workspace: Workspace, number: int) -> RunEntry
 
 
 def prepared_of(entries: list[RunEntry], *, num_kept: int, num_filtered: int = 0) -> Any:
+    totals = {"num_rejects": sum(entry.run.num_rejects for entry in entries), "num_records": 0}
     return SimpleNamespace(
-        entries=entries,
+        entries=_Entries(entries, totals),
         summary=SimpleNamespace(num_records=num_kept),
-        num_rejects=sum(entry.run.num_rejects for entry in entries),
+        num_rejects=totals["num_rejects"],
         num_filtered=num_filtered,
     )
+
+
+class _Entries(list[RunEntry]):
+    """Entries of runs, with their sums."""
+
+    def __init__(self, entries: list[RunEntry], totals: dict[str, int]) -> None:
+        super().__init__(entries)
+        self._totals = totals
+
+    def total(self, name: str) -> int:
+        return self._totals[name]
 
 
 def survey_of(max_rejects: Any) -> Any:
