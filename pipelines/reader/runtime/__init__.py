@@ -1,0 +1,76 @@
+"""Reads one snapshot of training data: ``dataset(split, batch_size)`` gives a ``tf.data.Dataset``.
+
+    import reader
+
+    train = reader.dataset("train", 128, as_supervised=True)
+    model.fit(train, validation_data=reader.dataset("validation", 128, as_supervised=True))
+
+``pipeline.py`` shows how: list shards → interleave → shuffle → batch → parse → prefetch. ``facts.py``
+says what the snapshot holds. ``arrays`` reads without TensorFlow (NumPy, PyTorch, Grain).
+
+Written by snapshard; do not edit. It needs TensorFlow, and nothing else. Import it from the
+snapshot's folder, or copy this folder next to the model and pass ``root=``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .facts import (
+    CLASS_NAMES,
+    CLASS_SHARES,
+    CLASS_WEIGHTS,
+    FEATURES,
+    FINGERPRINT,
+    LABEL,
+    LENGTHS,
+    NAME,
+    NUM_EXAMPLES,
+)
+
+if TYPE_CHECKING:
+    from .api import dataset, files, steps
+    from .balance import mix
+    from .parse import parse
+    from .serving import preprocess
+
+__all__ = [
+    "CLASS_NAMES",
+    "CLASS_SHARES",
+    "CLASS_WEIGHTS",
+    "FEATURES",
+    "FINGERPRINT",
+    "LABEL",
+    "LENGTHS",
+    "NAME",
+    "NUM_EXAMPLES",
+    "dataset",
+    "files",
+    "mix",
+    "parse",
+    "preprocess",
+    "steps",
+]
+
+_LAZY = {
+    "dataset": "api",
+    "files": "api",
+    "steps": "api",
+    "mix": "balance",
+    "parse": "parse",
+    "preprocess": "serving",
+}
+"""Imported when they are first asked for, so that ``arrays`` does not load TensorFlow."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+    globals()[name] = found  # in place of a submodule of this name
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

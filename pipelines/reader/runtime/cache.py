@@ -1,0 +1,147 @@
+"""``cache=``: records, or decoded examples, are kept for later epochs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import shutil
+import uuid
+import warnings
+from typing import Any
+
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+from . import facts
+from .pipeline import Plan, open_piece
+
+_AT_ONCE = 1_024
+"""Records that are decoded together."""
+_COMPLETE = re.compile(r"((.+)\.[0-9a-f]{32})\.index")
+
+
+def keep_records(plan: Plan) -> Plan:
+    """Keeps the serialized records of each piece, in memory or in a folder.
+
+    A file that this process writes has a name of its own, and others take it for complete once its
+    index exists: no two processes write one file, and what is interrupted leaves the rest as it
+    is. (A checkpoint in mid-epoch completes ``<name>_0.index``, the index of a part, which is
+    another name.)
+    """
+    where = os.fspath(str(plan.options.cache))
+    complete = {} if where == "memory" else _complete(where)
+    kept, num_missing = [], 0
+    columns = zip(*(column.numpy().tolist() for column in plan.pieces), strict=True)
+    for number, (piece, fields) in enumerate(zip(plan.order.pieces, columns, strict=True)):
+        file = ""
+        if where != "memory":
+            base = f"{facts.FINGERPRINT}-{os.path.basename(piece.path)}-{piece.place}-{piece.take}"
+            num_missing += base not in complete
+            file = f"{where}/{complete.get(base) or f'{base}.{uuid.uuid4().hex}'}"
+        constants = [tf.constant(field) for field in (fields[0],)]
+        constants += [tf.constant(field, tf.int64) for field in (*fields[1:], number)]
+        one = tf.data.Dataset.from_tensors(tuple(constants)).flat_map(plan.open_records)
+        kept.append(one.cache(file))
+    if num_missing or where == "memory":
+        _warn(plan, facts.RECORD_BYTES)
+    if not kept:
+        return plan
+    spec = kept[0].element_spec
+    variants = tf.stack([tf.data.experimental.to_variant(records) for records in kept])
+
+    def open_kept(*piece: Any) -> tf.data.Dataset:
+        return tf.data.experimental.from_variant(tf.gather(variants, piece[-1]), spec)
+
+    return dataclasses.replace(plan, open_records=open_kept)
+
+
+def _complete(folder: str) -> dict[str, str]:
+    """The complete files of a cache folder by the pieces that they hold.
+
+    Raises:
+        ValueError: if the folder cannot be written.
+    """
+    if "://" in folder:
+        raise ValueError(f"cache={folder!r} must be a folder on a local disk.")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        names = sorted(os.listdir(folder), reverse=True)
+    except OSError as error:
+        raise ValueError(f"cache={folder!r} cannot be written ({error}).") from None
+    return {match[2]: match[1] for name in names if (match := _COMPLETE.fullmatch(name))}
+
+
+def keep_decoded(plan: Plan) -> Plan:
+    """Keeps the parsed examples as whole tensors; an epoch gathers a permutation of them.
+
+    They are parsed when the first batch is asked for, and take twice their room until all are.
+    """
+    options = plan.options
+    num, size = sum(piece.take for piece in plan.order.pieces), options.batch_size
+    if not num:
+        return plan
+    found = tf.data.Dataset.range(plan.order.num).flat_map(lambda number: open_piece(plan, number))
+    found = found.batch(_AT_ONCE)
+    found = found.map(plan.parse_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    leaves = tf.nest.flatten(found.element_spec)
+    is_fixed = all(isinstance(one, tf.TensorSpec) and None not in one.shape[1:] for one in leaves)
+    sizes = [math.prod(one.shape[1:]) * one.dtype.size for one in leaves] if is_fixed else []
+    _warn(plan, 2 * (sum(sizes) or facts.RECORD_BYTES))  # twice while it is filled
+    examples = found.rebatch(num).cache()
+    variant, spec = tf.data.experimental.to_variant(examples), examples.element_spec
+    first = plan.order.pieces[0].place
+    is_numbered = options.augment is not None or options.augment_batch is not None
+
+    def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
+        del plan
+
+        def batches(*columns: Any) -> tf.data.Dataset:
+            order = tf.range(num, dtype=tf.int64)
+            if options.shuffles:
+                order = tf.random.experimental.stateless_shuffle(order, [seed, 0])
+
+            def batch(start: Any) -> Any:
+                rows = order[start : start + size]
+                if options.drop_remainder:
+                    rows = tf.ensure_shape(rows, [size])
+                values = tf.nest.map_structure(lambda column: tf.gather(column, rows), columns)
+                values = values[0] if len(values) == 1 else values
+                return (values, first + rows) if is_numbered else values
+
+            starts = tf.data.Dataset.range(0, num - (size - 1) * options.drop_remainder, size)
+            # In order also without a seed: the one short batch stays the last.
+            return starts.map(batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+        return tf.data.experimental.from_variant(variant, spec).flat_map(batches)
+
+    return dataclasses.replace(
+        plan, read_epoch=read_epoch, parse_batch=as_is, is_numbered=is_numbered
+    )
+
+
+def as_is(*batch: Any) -> Any:
+    """In place of what parses batches, where they are parsed already."""
+    return batch[0] if len(batch) == 1 else batch
+
+
+def free_memory() -> int:
+    """Bytes of memory that are free, or what this container is limited to."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with contextlib.suppress(OSError), open("/proc/meminfo") as file:
+        sizes += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError), open(f"/sys/fs/cgroup/{limit}") as file:
+            sizes.append(int(file.read()))  # or the word "max"
+    return min(sizes)
+
+
+def _warn(plan: Plan, each: int) -> None:
+    """Warns where there is no room for so many bytes of each record."""
+    cache = plan.options.cache
+    num_bytes = each * sum(piece.take for piece in plan.order.pieces)
+    room = free_memory() if cache in ("memory", "decoded") else shutil.disk_usage(str(cache)).free
+    if num_bytes > room:
+        text = f"cache={cache!r} needs {num_bytes:,} bytes, and {room:,} are free."
+        warnings.warn(text, ResourceWarning, stacklevel=5)

@@ -1,0 +1,108 @@
+"""Frames of TFRecord files at any place: read and checked, without TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import os
+import struct
+import weakref
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+
+class LocalFile:
+    """A file that is read at any place, from any thread and from forked processes."""
+
+    def __init__(self, path: str) -> None:
+        self._number = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._number)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes at a place; fewer where the file ends."""
+        return os.pread(self._number, size, offset)
+
+
+class Inflated:
+    """A GZIP file that is read forwards; to go back inflates it anew."""
+
+    def __init__(self, path: str, opened: Any = None) -> None:
+        self._stream = gzip.GzipFile(path, "rb", fileobj=opened)
+        weakref.finalize(self, self._stream.close)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes at a place; fewer where the file ends or is damaged."""
+        found = bytearray()
+        with contextlib.suppress(EOFError, OSError, zlib.error):
+            self._stream.seek(offset)
+            while part := self._stream.read(min(size - len(found), 1 << 16)):
+                found += part
+        return bytes(found)
+
+
+def fault_of(frame: bytes, length: int, check: bool) -> str:
+    """What is wrong with a TFRecord frame, if anything."""
+    if len(frame) < length:
+        return f"ends after {len(frame):,} of {length:,} bytes"
+    size, of_size = struct.unpack_from("<QI", frame)
+    if size != length - 16:
+        return f"says that it has {size:,} bytes, where the index has {length - 16:,}"
+    (of_content,) = struct.unpack_from("<I", frame, length - 4)
+    if check and (masked_crc32c(frame[:8]) != of_size or masked_crc32c(frame[12:-4]) != of_content):
+        return "fails its checksum"
+    return ""
+
+
+def masked_crc32c(content: bytes) -> int:
+    """The CRC32C of some bytes, as a TFRecord has it."""
+    checksum = _crc32c()(content)
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@functools.cache
+def _crc32c() -> Callable[[bytes], int]:
+    """The function that gives a CRC32C: google-crc32c's, or by tables."""
+    try:
+        import google_crc32c  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        return _crc32c_by_tables
+    compiled: Callable[[bytes], int] = google_crc32c.value
+    return compiled if google_crc32c.implementation == "c" else _crc32c_by_tables
+
+
+@functools.cache
+def _crc32c_tables() -> tuple[npt.NDArray[np.uint32], list[list[int]]]:
+    """What a byte that 0 … 255 others follow does to the checksum: [following, byte], and lists."""
+    row: Any = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        row = row >> 1 ^ (row & 1) * np.uint32(0x82F63B78)
+    rows = [row]
+    while len(rows) < 256:
+        rows.append(rows[-1] >> 8 ^ row[rows[-1] & 255])
+    return np.stack(rows[::-1]), [rows[place].tolist() for place in (0, 255, 254, 253, 252)]
+
+
+def _crc32c_by_tables(content: bytes) -> int:
+    """CRC32C: NumPy takes blocks of 256 bytes, plain Python what is short."""
+    table, (one, a, b, c, d) = _crc32c_tables()
+    if len(content) < 32:
+        state = 0xFFFFFFFF
+        for byte in content:
+            state = one[(state ^ byte) & 255] ^ state >> 8
+        return state ^ 0xFFFFFFFF
+    # A state of ones is as good as inverting the first four bytes, and zeros before them are then
+    # as good as nothing.
+    first = int.from_bytes(content[:4], "little") ^ 0xFFFFFFFF
+    padded = bytes(-len(content) % 256) + first.to_bytes(4, "little") + content[4:]
+    places = np.frombuffer(padded, np.uint8).reshape(-1, 256) + np.arange(256) * 256
+    state = 0
+    for block in np.bitwise_xor.reduce(table.reshape(-1)[places], axis=1).tolist():
+        # Four bytes of state are as four bytes of content, 252 more behind them.
+        state = a[state & 255] ^ b[state >> 8 & 255] ^ c[state >> 16 & 255] ^ d[state >> 24] ^ block
+    return state ^ 0xFFFFFFFF

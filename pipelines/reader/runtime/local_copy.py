@@ -1,0 +1,593 @@
+"""``local_copy=``: shards are copied to a fast local disk.
+
+They are copied in the background, in the order in which they will be read and ahead of it, and
+checked by sha256 against the manifest. With ``(folder, bytes)`` the copies are a rolling window,
+for data larger than the disk. fsspec reads the protocols that TensorFlow does not know (``s3://``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import fcntl
+import glob
+import hashlib
+import importlib
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+import types
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+from . import facts
+from .options import Options
+from .order import OPEN_SHARDS, ByShard
+from .pipeline import Plan
+
+_AT_ONCE = 4  # shards that are copied at a time
+_AHEAD = 8  # shards that are copied before a stream asks for them, at most
+_PARALLEL = 3  # streams that tf.data's parallel interleave opens for each that it draws on
+_CHUNK_BYTES = 1 << 20  # read, hashed and written at a time
+_TRIES = 3  # to read on, in vain, before it is an error
+_BACKOFF_S = 0.5  # before the second try, twice that before the third
+_WAIT_S = 0.05  # between two looks at whether something has come
+_AWAITED_S = 1.0  # after so long, a stream that waited for a file that is there does so no more
+_LINK_S = 60.0  # after so long, a stream that was given a file has opened it, or never will
+
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("abfs", "abfss", "adl", "az"), "adlfs"),
+    **dict.fromkeys(("http", "https"), "aiohttp"),
+    "gcs": "gcsfs",
+    "hdfs": "pyarrow",
+    "sftp": "paramiko",
+}
+
+
+class _FailedError(Exception):
+    """A copy failed, and no further try would mend it."""
+
+
+def read_copies(plan: Plan) -> Plan:
+    """Reads copies of the shards in a local folder, of so many bytes at most.
+
+    Without a limit, runs and processes share the copies in ``<folder>/<name>-<fingerprint>``. With
+    one, the copies belong to this process and are removed at its end; its datasets with the same
+    folder and limit share them. What is open stays readable when it is removed, and takes room
+    until it is read (or for a minute, where an iterator was dropped as it opened it). Where the
+    limit is less than the split, fewer shards are open at a time: another seeded order.
+
+    Raises:
+        ValueError: if the folder cannot be written, or is too small, or the limit is.
+    """
+    folder, limit = place_of(plan.options)
+    if "://" in folder:
+        raise ValueError(f"local_copy={folder!r} must be a folder on a local disk.")
+    split, root = plan.options.split, plan.options.root_folder
+    entries = json.loads(read_bytes(f"{root}/manifest.json"))["splits"][split]["shards"]
+    sizes = [entry["num_bytes"] for entry in entries] or [0]
+    ahead, order = _AHEAD, plan.order
+    if limit is not None and limit < 2 * max(sizes):
+        raise ValueError(
+            f"local_copy=({folder!r}, {limit}): a window must hold two shards, and those of "
+            f"{split!r} have up to {max(sizes):,} bytes: give {2 * max(sizes)} or more."
+        )
+    if limit is not None and limit < sum(sizes):
+        num = limit // max(sizes)
+        ahead = max(1, min(_AHEAD, num // 4))
+        order = ByShard(
+            order.pieces,
+            buffer=plan.options.buffer,
+            batch_size=plan.options.batch_size,
+            num_open=max(1, min(OPEN_SHARDS, (num - ahead) // _PARALLEL)),
+        )
+    try:
+        copies = _copies(os.path.abspath(folder), limit)
+    except OSError as error:
+        raise ValueError(
+            f"local_copy={folder!r} cannot be written ({_line(error)}): "
+            "give a folder on a local disk."
+        ) from None
+    for entry in entries:
+        copies.add(f"{root}/{entry['file']}", entry["num_bytes"], entry["sha256"])
+    copies.check_room([piece.path for piece in order.pieces])
+    read, paths = plan.open_records, tf.constant([piece.path for piece in order.pieces])
+
+    def read_copy(path: Any, *rest: Any) -> tf.data.Dataset:
+        once = tf.data.Dataset.from_tensors((path, *rest))
+        tries = once.concatenate(_slowed(once.repeat(), _WAIT_S)).map(wait_for)
+        return tries.filter(is_there).take(1).flat_map(read_here)
+
+    def wait_for(path: Any, *places: Any) -> Any:
+        return _checked(_call(copies.wait_for, path, [tf.string, tf.string])), *places
+
+    def is_there(path: Any, *places: Any) -> Any:
+        del places
+        return tf.strings.length(path) > 0
+
+    def read_here(path: Any, *places: Any) -> tf.data.Dataset:
+        local = _checked(_call(copies.hand_out, path, [tf.string, tf.string]))
+        records = read(local, *places)
+        return records if limit is None else _with_second(records, copies.is_open, local)
+
+    def announce(number: Any, *rest: Any) -> Any:
+        called = _call(copies.announce, tf.gather(paths, number), tf.string)
+        with tf.control_dependencies([called]):
+            return (tf.identity(number), *rest) if rest else tf.identity(number)
+
+    def announced(pieces: tf.data.Dataset) -> tf.data.Dataset:
+        return pieces.map(announce).prefetch(ahead if order.shuffles_streams else 1)
+
+    return dataclasses.replace(
+        plan, order=order, open_records=read_copy, ahead=announced, localize=copies.localize
+    )
+
+
+def place_of(options: Options) -> tuple[str, int | None]:
+    """The folder, and how many bytes it may hold."""
+    copy = options.local_copy
+    if isinstance(copy, tuple | list):
+        return os.fspath(copy[0]), copy[1]
+    assert copy is not None
+    return os.fspath(copy), None
+
+
+def read_bytes(url: str) -> bytes:
+    """The content of a file at a path or URL, of any protocol that TensorFlow or fsspec knows.
+
+    Raises:
+        ValueError: if it cannot be read, with what to install where that is the reason.
+    """
+    try:
+        with _open(url) as source:
+            return bytes(source.read())
+    except (FileNotFoundError, tf.errors.NotFoundError):
+        raise ValueError(f"There is no {url}.") from None
+    except _FailedError as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:
+        raise ValueError(f"{url} cannot be read: {_line(error)}.") from error
+
+
+def _open(url: str) -> Any:
+    """A file to read: by TensorFlow where it knows the protocol, else by fsspec."""
+    scheme = url.split("://", 1)[0] if re.match("[a-z][a-z0-9+.-]*://", url) else ""
+    if scheme in tf.io.gfile.get_registered_schemes():
+        return tf.io.gfile.GFile(url, "rb")
+    try:
+        return importlib.import_module("fsspec").open(url, "rb").open()
+    except ImportError as error:
+        raise _FailedError(
+            f"{url} cannot be read: TensorFlow knows no {scheme}://, and there is "
+            f"{_line(error)}. To install: pip install fsspec {_PACKAGES.get(scheme, '')}".rstrip()
+        ) from None
+    except ValueError as error:
+        raise _FailedError(f"{url} cannot be read: {_line(error)}.") from None
+
+
+class _File:
+    """One shard and its copy; the lock of ``_Copies`` guards what changes."""
+
+    def __init__(self, url: str, local: str, num_bytes: int, sha256: str) -> None:
+        self.url, self.local, self.num_bytes, self.sha256 = url, local, num_bytes, sha256
+        self.state = "absent"  # then "queued", "copying" and "there"
+        self.is_awaited = False  # whether a stream waits for it, and not merely comes to it later
+        self.is_wanted = False  # whether it was announced, and not handed out since
+        self.since = 0.0  # when it arrived, or was handed out last, by time.monotonic()
+        self.error = ""  # why the last copy failed, if it did
+
+
+class _Copies:
+    """The copies in one folder, and the threads of this process that make them.
+
+    A copy waits for room, and never long for a stream: whoever breaks off leaves nothing locked. A
+    copy that is only announced takes the room of files that are open, or were; one that a stream
+    waits for also that of files which no stream has come for (and one that comes has them copied
+    again).
+    """
+
+    def __init__(self, folder: str, limit: int | None, log: logging.Logger) -> None:
+        self.folder, self.limit, self.log = folder, limit, log
+        self.files: dict[str, _File] = {}
+        self.queue: list[_File] = []
+        self.links: dict[str, float] = {}  # names that streams are to open, and since when
+        self.changed = threading.Condition()
+        self.num_threads = 0
+        self.num_busy = 0
+        self.busy_since = 0.0
+        self.told = {"copied": 0, "there": 0, "bytes": 0, "seconds": 0.0}
+
+    def add(self, url: str, num_bytes: int, sha256: str) -> None:
+        """Makes a shard known, or the place where it now lies."""
+        name = os.path.basename(url)
+        file = _File(url, f"{self.folder}/{name}", num_bytes, sha256)
+        with self.changed:
+            self.files.setdefault(name, file).url = url
+
+    def check_room(self, urls: Sequence[str]) -> None:
+        """Raises ValueError where the disk is too small for these shards, or for the limit."""
+        files = [self.files[os.path.basename(url)] for url in {*urls}]
+        there = sum(file.num_bytes for file in files if _is_whole(file))
+        missing = sum(file.num_bytes for file in files) - there
+        if self.limit is not None:
+            missing = min(missing, self.limit - self._used())
+        free = shutil.disk_usage(self.folder).free
+        if missing > free:
+            raise ValueError(
+                f"local_copy={os.path.dirname(self.folder)!r}: {missing:,} bytes are still to be "
+                f"copied there, and {free:,} are free. Give (folder, bytes), with less than that, "
+                "for a window that moves over the shards; or a larger disk."
+            )
+
+    def announce(self, url: bytes) -> bytes:
+        """Says that a stream will come for this shard, in the order of the calls."""
+        with self.changed:
+            self._want(self._file(url))
+        return url
+
+    def wait_for(self, url: bytes) -> tuple[bytes, bytes]:
+        """(this, or nothing as long as the copy is not there; what failed, if it did)."""
+        with self.changed:
+            file = self._file(url)
+            if file.error:
+                error, file.error = file.error, ""
+                return b"", error.encode()
+            if file.state == "there" and not _is_whole(file):
+                file.state = "absent"  # removed by someone
+            if file.state == "there":
+                file.since = time.monotonic()
+                return url, b""
+            file.is_awaited = True
+            self._want(file)
+            return b"", b""
+
+    def hand_out(self, url: bytes) -> tuple[bytes, bytes]:
+        """(the path of the copy, once it is there; what failed, if it did)."""
+        with self.changed:
+            while True:
+                found, error = self.wait_for(url)
+                if found or error:
+                    break
+                self.changed.wait(_WAIT_S)  # it went meanwhile, or an iterator was restored
+            if error:
+                return b"", error
+            file = self._file(url)
+            file.is_wanted = file.is_awaited = False
+            return (file.local if self.limit is None else self._link(file)).encode(), b""
+
+    def _link(self, file: _File) -> str:
+        """A name of its own for one stream, which stays when the file makes room for another."""
+        link = f"{file.local}.{uuid.uuid4().hex}"
+        os.link(file.local, link)
+        self.links[link] = file.since
+        for old in [old for old, since in self.links.items() if file.since - since > _LINK_S]:
+            self.is_open(old.encode())  # whoever was to open it broke off
+        return link
+
+    def is_open(self, link: bytes) -> bytes:
+        """Says that a stream has opened what was handed out to it."""
+        with self.changed:
+            if self.links.pop(link.decode(), None) is not None:
+                os.unlink(link)
+        return b""
+
+    def localize(self, url: str) -> str:
+        """The path of a shard's copy, once it is there; to be opened at once where it is a window.
+
+        Raises:
+            ValueError: if it cannot be copied.
+        """
+        local, error = self.hand_out(url.encode())
+        if error:
+            raise ValueError(error.decode())
+        return local.decode()
+
+    def _file(self, url: bytes) -> _File:
+        return self.files[os.path.basename(url.decode())]
+
+    def _want(self, file: _File) -> None:
+        file.is_wanted = True
+        if file.state != "absent":
+            return
+        file.state, file.error = "queued", ""
+        self.queue.append(file)
+        if self.num_threads < _AT_ONCE:
+            try:
+                # No daemon: one that wakes within TensorFlow at the interpreter's end aborts it.
+                threading.Thread(target=self._work, name="local_copy", daemon=False).start()
+                self.num_threads += 1
+            except (MemoryError, RuntimeError) as error:  # as many as there may be; they go on
+                if not self.num_threads:
+                    self.queue.remove(file)
+                    file.state, file.error = "absent", f"{file.url}: {_line(error)}."
+
+    def _used(self) -> int:
+        there = [file for file in self.files.values() if file.state in ("copying", "there")]
+        return sum(file.num_bytes for file in there)
+
+    def _make_room(self, file: _File) -> bool:
+        """Removes what was opened longest ago, until the file fits; False while it can't."""
+        while self.limit is not None and self._used() + file.num_bytes > self.limit:
+            there = [other for other in self.files.values() if other.state == "there"]
+            free = [other for other in there if _may_go(other, is_awaited=file.is_awaited)]
+            if not free:
+                return False
+            oldest = min(free, key=lambda other: (other.is_wanted, other.since))
+            oldest.state = "absent"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(oldest.local)
+        return True
+
+    def _next(self) -> _File | None:
+        """The next file to copy, once there is room; None where all is done."""
+        with self.changed:
+            while self.queue and _is_running():
+                file = next((file for file in self.queue if file.is_awaited), self.queue[0])
+                if self._make_room(file):
+                    self.queue.remove(file)
+                    file.state = "copying"
+                    if not self.num_busy:
+                        self.busy_since = time.monotonic()
+                    self.num_busy += 1
+                    return file
+                self.changed.wait(_WAIT_S)
+            self.num_threads -= 1
+            return None
+
+    def _work(self) -> None:
+        """What one thread does, as long as there is something to do."""
+        while (file := self._next()) is not None:
+            num_bytes, error = 0, f"The copy of {file.url} broke off."
+            try:
+                num_bytes, error = _bring(file), ""
+            except _FailedError as failed:
+                error = str(failed)
+            except Exception as failed:  # noqa: BLE001, RUF100 (no memory, say)
+                error = f"The copy of {file.url} broke off: {_line(failed)}."
+            finally:  # or streams would wait forever
+                self._finish(file, num_bytes, error)
+
+    def _finish(self, file: _File, num_bytes: int, error: str) -> None:
+        with self.changed:
+            file.state, file.error = "absent" if error else "there", error
+            file.since = time.monotonic()
+            if not error:
+                self.told["copied" if num_bytes else "there"] += 1
+                self.told["bytes"] += num_bytes
+            self.num_busy -= 1
+            if not self.num_busy:
+                self.told["seconds"] += file.since - self.busy_since
+            if not self.num_busy and not self.queue:
+                self._tell()
+            self.changed.notify_all()
+
+    def _tell(self) -> None:
+        """Logs what was copied since the last time."""
+        seconds = max(self.told["seconds"], 1e-9)
+        self.log.info(
+            "local_copy: %d shards copied to %s, %d bytes in %.1f s (%.1f MB/s); %d were there.",
+            *(self.told["copied"], self.folder, self.told["bytes"], seconds),
+            *(self.told["bytes"] / seconds / 1e6, self.told["there"]),
+        )
+        self.told = dict.fromkeys(self.told, 0)
+
+
+def _copies(folder: str, limit: int | None) -> _Copies:
+    """This process's copies in a folder; a dataset made again finds them."""
+    stem = f"{folder}/{facts.NAME}-{facts.FINGERPRINT}"
+    # Python's list of modules is the one place that outlives this one, which may be loaded often.
+    registry = vars(sys.modules.setdefault("_reader_copies", types.ModuleType("_reader_copies")))
+    key = f"{os.getpid()} {limit} {stem}"
+    if key not in registry:
+        os.makedirs(folder, exist_ok=True)
+        for lock in glob.glob(f"{glob.escape(folder)}/*-window-*/lock"):
+            _sweep(lock)
+        if limit is None:
+            os.makedirs(stem, exist_ok=True)
+        else:
+            stem = _window(stem)
+        registry[key] = _Copies(stem, limit, logging.getLogger(facts.NAME))
+    found: _Copies = registry[key]
+    return found
+
+
+def _window(stem: str) -> str:
+    """A new folder of this process alone, which it removes at its end."""
+    name = f"{os.getpid()}-{uuid.uuid4().hex}"
+    path, new = f"{stem}-window-{name}", f"{os.path.dirname(stem)}/.{name}"
+    os.makedirs(new)
+    lock = open(f"{new}/lock", "wb")  # noqa: SIM115 - held until the process ends
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.link(f"{new}/lock", f"{new}/link")  # or the file system has none, which _link needs
+    os.rename(new, path)  # with its lock, or others would take it for a leftover
+    pid = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == pid:  # and not in a fork
+            shutil.rmtree(path, ignore_errors=True)
+        lock.close()
+
+    atexit.register(remove)
+    return path
+
+
+def _sweep(lock: str) -> None:
+    """Removes the window that this lock lies in, if its process is no more."""
+    with contextlib.suppress(OSError), open(lock, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(os.path.dirname(lock), ignore_errors=True)
+
+
+def _bring(file: _File) -> int:
+    """Sees to it that the copy is there and is what the manifest says; the bytes copied.
+
+    Of several processes with one folder, one copies a shard and the others wait for it.
+    """
+    part, damaged = f"{file.local}.part", None
+    while _is_running():
+        found = _stamp(file.local)
+        if found not in (None, damaged) and _is_whole(file) and _sha256(file.local) == file.sha256:
+            return 0
+        damaged = found
+        with open(part, "ab") as target:
+            if _is_locked(target, part):
+                if _stamp(file.local) == damaged:
+                    with _removed_if_failed(part):
+                        _fetch(file, target)
+                        os.replace(part, file.local)
+                    return file.num_bytes
+                os.unlink(part)  # another process has copied it meanwhile
+        time.sleep(_WAIT_S)
+    raise _FailedError("The program ends.")
+
+
+def _is_locked(target: Any, path: str) -> bool:
+    """Locks a file that is open, if no other has, and if it still lies at this path."""
+    try:
+        fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(target.fileno()), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+@contextlib.contextmanager
+def _removed_if_failed(path: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        os.unlink(path)
+        raise
+
+
+def _fetch(file: _File, target: Any) -> None:
+    """Copies a shard into a file; once more if it is not what the manifest says."""
+    for _ in range(2):
+        target.truncate(0)
+        num_bytes, sha256 = _stream(file, target)
+        if (num_bytes, sha256) == (file.num_bytes, file.sha256):
+            target.flush()
+            return
+    raise _FailedError(
+        f"{file.url} is damaged: expected {file.num_bytes} bytes of sha256 {file.sha256}, found "
+        f"{num_bytes} of {sha256}, twice. Copy or build the snapshot again."
+    )
+
+
+def _stream(file: _File, target: Any) -> tuple[int, str]:
+    """Copies once, reading on where a read failed; how many bytes, of which sha256."""
+    digest, num_bytes, num_failed = hashlib.sha256(), 0, 0
+    while True:
+        try:
+            with _open(file.url) as source:
+                source.seek(num_bytes)
+                while num_bytes <= file.num_bytes and (chunk := source.read(_CHUNK_BYTES)):
+                    digest.update(chunk)
+                    _write(target, chunk)
+                    num_bytes, num_failed = num_bytes + len(chunk), 0
+            return num_bytes, digest.hexdigest()
+        except _FailedError:
+            raise
+        except Exception as error:
+            num_failed += 1
+            if num_failed == _TRIES:
+                raise _FailedError(
+                    f"{file.url} cannot be read, {_TRIES} times: {_line(error)}. Go on when the "
+                    "store can be reached; what was copied is kept."
+                ) from error
+            time.sleep(_BACKOFF_S * 2 ** (num_failed - 1))
+
+
+def _write(target: Any, chunk: bytes) -> None:
+    if not _is_running():
+        raise _FailedError("The program ends.")
+    try:
+        target.write(chunk)
+    except OSError as error:
+        raise _FailedError(
+            f"{target.name} cannot be written: {_line(error)}. Make room there, or give "
+            "local_copy=(folder, bytes), a window that moves over the shards."
+        ) from None
+
+
+def _may_go(file: _File, *, is_awaited: bool) -> bool:
+    """Whether a file may make room for one that a stream waits for, or will come to later."""
+    age = time.monotonic() - file.since
+    return not file.is_wanted or (is_awaited and (not file.is_awaited or age > _AWAITED_S))
+
+
+def _is_running() -> bool:
+    """Whether the program goes on; Python waits for threads at its end."""
+    return threading.main_thread().is_alive()
+
+
+def _is_whole(file: _File) -> bool:
+    stamp = _stamp(file.local)
+    return stamp is not None and stamp[2] == file.num_bytes
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while _is_running() and (chunk := file.read(_CHUNK_BYTES)):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _line(error: Exception) -> str:
+    """An error on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
+    """Elements that come after so long each, without keeping one of TensorFlow's threads busy."""
+    spec = elements.element_spec
+    variant = tf.raw_ops.SleepDataset(
+        input_dataset=tf.data.experimental.to_variant(elements),
+        sleep_microseconds=tf.constant(int(seconds * 1e6), tf.int64),
+        output_types=[part.dtype for part in spec],
+        output_shapes=[part.shape for part in spec],
+    )
+    return tf.data.experimental.from_variant(variant, spec)
+
+
+def _with_second(records: tf.data.Dataset, function: Any, argument: Any) -> tf.data.Dataset:
+    """Records; between the first, which opens their file, and the second a call that gives ""."""
+    calls = tf.data.Dataset.from_tensors(argument).map(
+        lambda argument: tf.ensure_shape(_call(function, argument, tf.string), [])
+    )
+    turns = tf.data.Dataset.from_tensor_slices(tf.constant([0, 1], tf.int64))
+    turns = turns.concatenate(tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat())
+    calls = calls.filter(lambda nothing: tf.strings.length(nothing) > 0)
+    return tf.data.Dataset.choose_from_datasets([records, calls], turns, False)
+
+
+def _checked(found: tuple[Any, Any]) -> Any:
+    """The first of two strings, if the second is none that tells an error."""
+    with tf.control_dependencies([tf.debugging.Assert(tf.equal(found[1], b""), [found[1]])]):
+        return tf.ensure_shape(tf.identity(found[0]), [])
+
+
+def _call(function: Any, argument: Any, dtypes: Any) -> Any:
+    """Calls a Python function; as a stateless one, or iterators could not be checkpointed.
+
+    It is in functions of datasets alone, where TensorFlow neither folds calls nor parallelizes.
+    """
+    return tf.numpy_function(function, [argument], dtypes, stateful=False)

@@ -1,0 +1,267 @@
+"""What a caller asks of ``dataset``: one frozen object, validated when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+from . import facts
+
+BUFFER_BYTES = 16 << 20
+"""Memory of the default shuffle buffer. A larger one no longer fits the processor's cache."""
+BUFFER_RECORDS = 16_384
+"""Records of the default shuffle buffer, at most."""
+
+Stages = list[tuple[int, int, int]]
+"""(steps, batch size, workers) of each stage of an epoch that was interrupted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The arguments of ``dataset``, whose docstring describes them.
+
+    Raises:
+        ValueError: if an option is invalid, or two of them exclude each other.
+    """
+
+    split: str
+    batch_size: int
+    _: dataclasses.KW_ONLY
+    # What a batch holds: changes parse_batch.
+    columns: Sequence[str] | None = None
+    as_supervised: bool = False
+    image_size: tuple[int, int] | None = None
+    dtype: str | None = None
+    scale: float | None = None
+    pad: bool = False
+    # Which records come when: changes interleave_records, shuffle_records and batch_records.
+    shuffle: bool | int | None = None
+    seed: int | None = None
+    epochs: int | None = 1
+    drop_remainder: bool = False
+    deterministic: bool | None = None
+    balance: str | Mapping[str | int, float] | None = None
+    bucket: bool | str = False
+    windows: tuple[int, int] | None = None
+    pack: int | None = None
+    # Which part of the split this worker reads: changes list_shards.
+    shard: tuple[int, int] | None = None
+    input_context: tf.distribute.InputContext | None = None
+    equal_steps: bool = False
+    start_step: int | Stages = 0
+    # Where records come from: changes open_records.
+    root: str | os.PathLike[str] | None = None
+    cache: str | os.PathLike[str] | None = None
+    local_copy: str | os.PathLike[str] | tuple[str | os.PathLike[str], int | None] | None = None
+    service: str | dict[str, Any] | None = None
+    # What is done to batches: follows parse_batch.
+    augment: Callable[[Any, Any], Any] | None = None
+    augment_batch: Callable[[Any, Any], Any] | None = None
+    prefetch_to_device: str | None = None
+    options: tf.data.Options | None = None
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        if self.split not in facts.NUM_EXAMPLES:
+            names = ", ".join(facts.NUM_EXAMPLES)
+            raise ValueError(f"{facts.NAME} has no split {self.split!r}, only {names}.")
+        _check_integer("batch_size", self.batch_size, least=1, end=2**31)
+        if self.epochs is not None:
+            _check_integer("epochs", self.epochs, least=1, end=2**31)
+        if self.seed is not None:
+            _check_integer("seed", self.seed, least=-(2**63), end=2**63)
+        for name in ("as_supervised", "pad", "drop_remainder", "equal_steps", "debug"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False.")
+        _check_buffer(self.shuffle)
+        _check_parts(self)
+        _check_stages(self.start_step)
+        _check_places(self)
+        _check_functions(self)
+        _check_together(self)
+
+    @property
+    def stages(self) -> Stages:
+        """``start_step`` as a list; empty at the beginning of an epoch."""
+        if not hasattr(self.start_step, "__index__"):
+            return list(self.start_step)  # type: ignore[arg-type]
+        steps = int(self.start_step)  # type: ignore[arg-type]
+        return [(steps, self.batch_size, self.part[1])] if steps else []
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """(index, count) of this worker among all of them."""
+        if self.input_context is not None:
+            context = self.input_context
+            return (context.input_pipeline_id, context.num_input_pipelines)
+        return (0, 1) if self.shard is None else (int(self.shard[0]), int(self.shard[1]))
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether each epoch has an order of its own."""
+        return self.split == "train" if self.shuffle is None else bool(self.shuffle)
+
+    @property
+    def buffer(self) -> int:
+        """How many records are shuffled at a time; 0 for the stored order."""
+        if not self.shuffles:
+            return 0
+        if self.shuffle is None or self.shuffle is True:
+            most = max(BUFFER_BYTES // facts.RECORD_BYTES, 4 * self.batch_size)
+            return min(BUFFER_RECORDS, most)
+        # TensorFlow allocates all of it at once.
+        return min(int(self.shuffle), 2 * facts.NUM_EXAMPLES[self.split] + 1_024)
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the order of records is fixed."""
+        if self.deterministic is not None:
+            return self.deterministic
+        return not self.shuffles or self.seed is not None
+
+    @functools.cached_property
+    def root_folder(self) -> str:
+        """Folder or URL of the snapshot; by default the one that holds this package."""
+        if self.root is not None:
+            return os.fspath(self.root).rstrip("/")
+        return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def _check_integer(name: str, value: Any, *, least: int, end: int) -> None:
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not is_integer or not least <= value < end:
+        raise ValueError(f"{name}={value!r} must be an integer from {least} to {end - 1}.")
+
+
+def _check_buffer(shuffle: Any) -> None:
+    if shuffle is not None and not (hasattr(shuffle, "__index__") and shuffle >= 0):
+        raise ValueError(f"shuffle={shuffle!r} must be True, False or a number of records.")
+
+
+def _check_parts(options: Options) -> None:
+    for name, form in {"shard": "(index, count)", "windows": "(length, step)"}.items():
+        value = getattr(options, name)
+        if value is not None and not _are_integers(value, 2):
+            raise ValueError(f"{name}={value!r} must be {form}.")
+    index, count = options.part
+    if not 0 <= index < count:
+        raise ValueError(f"shard=({index}, {count}) must be (index, count), 0 <= index < count.")
+    if options.windows is not None and min(options.windows) < 1:
+        raise ValueError(f"windows={options.windows}: length and step must be 1 or more.")
+    pack = options.pack
+    if pack is not None and (pack is True or not _are_integers([pack], 1) or pack < 1):
+        raise ValueError(f"pack={pack!r} must be the length of a row, an integer from 1.")
+
+
+def _check_stages(stages: Any) -> None:
+    if hasattr(stages, "__index__"):
+        is_valid = not isinstance(stages, bool) and stages >= 0
+    else:
+        is_valid = isinstance(stages, list | tuple) and all(
+            _are_integers(one, 3) and one[0] >= 0 and min(one[1:]) >= 1 for one in stages
+        )
+    if not is_valid:
+        raise ValueError(
+            f"start_step={stages!r} must be a number of steps, or a list of (steps, batch size, "
+            "workers)."
+        )
+
+
+def _check_places(options: Options) -> None:
+    cache, copy = options.cache, options.local_copy
+    folder = copy[0] if isinstance(copy, list | tuple) and len(copy) == 2 else copy
+    for name, value, kept in (("cache", cache, cache), ("local_copy", copy, folder)):
+        if kept is not None and not (isinstance(kept, str | os.PathLike) and os.fspath(kept)):
+            raise ValueError(f"{name}={value!r} must be the name of a folder.")
+    if isinstance(copy, list | tuple) and not (copy[1] is None or hasattr(copy[1], "__index__")):
+        raise ValueError(f"local_copy={copy!r} must be (folder, bytes).")
+    device = options.prefetch_to_device
+    if device is not None:
+        names = [one.name for one in tf.config.list_logical_devices()]
+        canonical = tf.DeviceSpec.from_string(str(device))
+        found = [tf.DeviceSpec.from_string(name) for name in names]
+        if not any(
+            one.device_type == canonical.device_type
+            and one.device_index == (canonical.device_index or 0)
+            for one in found
+        ):
+            raise ValueError(
+                f"prefetch_to_device={device!r}: TensorFlow sees no such device, only "
+                f"{', '.join(names)}."
+            )
+
+
+def _check_functions(options: Options) -> None:
+    for name in ("augment", "augment_batch"):
+        value = getattr(options, name)
+        if value is not None and not callable(value):
+            raise ValueError(f"{name}={value!r} must be a function.")
+    if options.options is not None and not isinstance(options.options, tf.data.Options):
+        raise ValueError(f"options={options.options!r} must be tf.data.Options().")
+
+
+_EXCLUDE: dict[tuple[str, str], str] = {
+    ("cache", "local_copy"): "both keep a copy: the folder of local_copy serves later runs, too",
+    ("cache", "balance"): "records are read by position, and no file is read twice",
+    ("augment", "augment_batch"): "one does what the other would",
+    ("shard", "input_context"): "both divide the work",
+    ("pack", "windows"): "windows fill rows without packing",
+    ("pack", "as_supervised"): "labels cannot be packed",
+    **{("service", name): "the service divides the work" for name in ("shard", "input_context")},
+    ("service", "equal_steps"): "the service divides the work",
+    **{
+        ("service", name): "which worker reads what depends on which is first"
+        for name in ("seed", "start_step")
+    },
+    **{
+        ("service", name): "this cannot be sent to its workers"
+        for name in ("cache", "local_copy", "balance", "bucket", "windows", "pack")
+    },
+    **{
+        (one, name): f"{what} all have one length, and are cut last of all"
+        for one, what in {"windows": "windows", "pack": "rows"}.items()
+        for name in ("pad", "bucket", "start_step", "equal_steps", "augment", "augment_batch")
+    },
+}
+_EXCLUDE_DECODED = ("bucket", "windows", "pack", "start_step")
+"""What ``cache="decoded"`` excludes: decoded examples are shuffled all together."""
+
+
+def _check_together(options: Options) -> None:
+    given = {
+        field.name
+        for field in dataclasses.fields(options)
+        if (value := getattr(options, field.name)) or (field.name == "seed" and value is not None)
+    }
+    exclude = dict(_EXCLUDE)
+    if options.cache == "decoded":
+        why = "decoded examples are shuffled all together"
+        exclude |= {("cache", name): why for name in _EXCLUDE_DECODED}
+    for (one, other), why in exclude.items():
+        if one in given and other in given:
+            raise ValueError(f"{one}= and {other}= exclude each other ({why}): leave one out.")
+    if options.balance is not None and options.shuffle is not None and not options.shuffle:
+        raise ValueError("balance= always shuffles: leave out shuffle=False.")
+    if "start_step" in given and options.seed is None and (options.shuffles or options.balance):
+        raise ValueError("start_step= resumes the order of a seed: give seed= as before.")
+    if options.balance is not None and options.seed is None and options.part[1] > 1:
+        raise ValueError(
+            "balance= with several workers needs seed=: without one, each worker draws an epoch "
+            "of its own."
+        )
+
+
+def _are_integers(value: Any, num: int) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == num
+        and all(
+            hasattr(one, "__index__") and not isinstance(one, bool) and abs(one) < 2**31
+            for one in value
+        )
+    )

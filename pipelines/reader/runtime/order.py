@@ -1,0 +1,255 @@
+"""Which records come when: the streams of an epoch, for each worker.
+
+An epoch reads several *streams* at a time, and takes a chunk of a few records from each in turn. A
+stream is a list of pieces (``shards.Piece``) that are read one after another.
+
+``Dealt`` is the order of shuffled reading. The split is cut into 24 or more streams of as many
+records each, and each stream into pieces, whose order within the stream is drawn for every epoch.
+Of n workers, worker i reads the streams i, i + n, i + 2 n, … So a step of all workers together
+holds the same records for each n that divides 24, and an epoch can be resumed at any step by
+arithmetic.
+
+``ByShard`` is the order where that cannot be: shards that cannot be begun in the middle (GZIP), or
+are not all there at a time (a window of ``local_copy=``). Each shard is a stream of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+from .shards import Piece, Shard, cut
+
+_RADICES = (2, 2, 2, 3)
+"""Their product is the number of streams."""
+_RADICES_LARGE = (2, 2, 2, 2, 3)
+"""The same of a split that has so many records for each of them:"""
+_LARGE = 65_536
+_PIECE = 1_024
+"""Records of a piece, about, at least: opening one takes as long as reading 50 to 100 records."""
+_PIECES = 16
+"""Pieces of a stream, about, at most."""
+OPEN_SHARDS = 16
+"""Shards that are read at a time where each is a stream …"""
+_WINDOWS = 1_024
+"""… and records that are shuffled within them, all together, at most."""
+CHUNK = 8
+"""Records of a chunk, at most: of 16, records come together again 10 times as often as by chance."""
+
+
+def random_order(num: Any, seed: Any, stream: Any) -> Any:
+    """int64[num]: a permutation of 0 … num - 1, a function of two seeds."""
+    drawn = tf.random.stateless_uniform(
+        [num], [seed, stream], minval=None, maxval=None, dtype=tf.int64
+    )
+    return tf.cast(tf.argsort(drawn, stable=True), tf.int64)
+
+
+class Dealing:
+    """How the records of a split are dealt to streams: arithmetic, without TensorFlow.
+
+    Attributes:
+        total: Records of the split.
+        num_streams: A multiple of the number of workers.
+        chunk: Records that are taken from a stream at a time. It divides the batch of a worker.
+        length: Records of each stream, a multiple of the chunk.
+        tail: Records that are left, fewer than a chunk of each stream. They come last, one by one.
+    """
+
+    def __init__(
+        self, total: int, batch_size: int, workers: int, *, most: int, same_for_all: bool
+    ) -> None:
+        """Args:
+        total: Records of the split.
+        batch_size: Of each worker.
+        workers: How many there are.
+        most: Records of a chunk, at most.
+        same_for_all: Whether a step of all workers must not depend on their number, if that
+            divides the number of streams. Chunks are small then where the batch of all workers is
+            not a multiple of 24.
+        """
+        self.total, self.workers = total, workers
+        radices = _RADICES_LARGE if total >= math.prod(_RADICES_LARGE) * _LARGE else _RADICES
+        if math.prod(radices) % workers:  # an order of its own for this number of workers
+            radices, same_for_all = (-(-math.prod(radices) // workers) * workers,), False
+        self.num_streams, self._radices = math.prod(radices), radices
+        batch = batch_size * workers
+        divided = batch // math.gcd(batch, self.num_streams) if same_for_all else batch_size
+        limit = max(1, min(most, batch // 8))
+        self.chunk = max(size for size in range(1, limit + 1) if divided % size == 0)
+        self.length = total // (self.num_streams * self.chunk) * self.chunk
+        self.tail = total - self.num_streams * self.length
+
+    def position(self, stream: int) -> int:
+        """Where among all streams in stored order one lies.
+
+        Its digits are reversed: streams that are dealt one after another are far apart, and a
+        worker reads one part of the split, where the number of workers is a power of two.
+        """
+        found = 0
+        for radix in self._radices:
+            stream, digit = divmod(stream, radix)
+            found = found * radix + digit
+        return found
+
+    def num_records(self, worker: int) -> int:
+        """Records of one worker in an epoch."""
+        share = self.num_streams // self.workers * self.length
+        return share + len(range(worker, self.tail, self.workers))
+
+    def num_delivered(self, records: int) -> list[int]:
+        """How many each stream has delivered of so many records of all workers together."""
+        rounds, rest = divmod(min(records, self.total - self.tail) // self.chunk, self.num_streams)
+        return [(rounds + (stream < rest)) * self.chunk for stream in range(self.num_streams)]
+
+
+class Order(Protocol):
+    """The streams of one worker."""
+
+    pieces: Sequence[Piece]
+    num: int
+    """Streams."""
+    num_open: int
+    """Streams that are read at a time."""
+    chunk: int
+    """Records that are taken from a stream at a time."""
+    window: int
+    """Records that are shuffled within a piece at a time."""
+    buffer: int
+    """Records that are shuffled behind all streams."""
+    shuffles_streams: bool
+    """Whether the streams come in another order in each epoch."""
+    is_resumed: bool
+    """Whether some records of the epoch were delivered before."""
+
+    def stream(self, number: Any, seed: Any) -> tuple[Any, Any]:
+        """The pieces of a stream in the order of an epoch.
+
+        Returns:
+            int64[n], their numbers; int64[n], how many records of each were delivered before.
+        """
+
+    def tail(self, seed: Any) -> tuple[Any, int, int] | None:
+        """Pieces whose records come last, one by one, dealt to all workers.
+
+        Returns:
+            int64[n], their numbers; how many records they have; how many of these were delivered
+            before.
+        """
+
+
+class ByShard:
+    """Each shard, or what this worker reads of it, is a stream of its own."""
+
+    is_resumed = False
+
+    def __init__(
+        self, pieces: Sequence[Piece], *, buffer: int, batch_size: int, num_open: int = OPEN_SHARDS
+    ) -> None:
+        """Divides the shuffle buffer: windows within each open shard, and chunks of all of them.
+
+        Args:
+            pieces: What this worker reads.
+            buffer: Records that are shuffled; 0 gives the stored order.
+            batch_size: Of this worker.
+            num_open: Shards that are read at a time, at most.
+        """
+        self.pieces, self.num = pieces, len(pieces)
+        self.shuffles_streams = buffer > 0
+        self.num_open = max(1, min(num_open, self.num)) if buffer else 1
+        self.window = max(1, min(_WINDOWS, buffer // 2) // self.num_open)
+        self.chunk = max(1, min(CHUNK, batch_size // 8, self.window))
+        self.buffer = max(0, buffer - self.window * self.num_open)
+
+    def stream(self, number: Any, seed: Any) -> tuple[Any, Any]:
+        """See ``Order``."""
+        del seed
+        return tf.reshape(number, [1]), tf.zeros([1], tf.int64)
+
+    def tail(self, seed: Any) -> None:
+        """There is none."""
+
+
+class Dealt:
+    """The streams of one worker where all records are dealt; see ``Dealing``.
+
+    The tail lies in a gap before, between or behind the streams, another one in each epoch. The
+    streams behind the gap begin later by its length: so there are two layouts.
+
+    """
+
+    shuffles_streams = False
+
+    def __init__(
+        self,
+        dealing: Dealing,
+        shards: Sequence[Shard],
+        worker: int,
+        *,
+        window: int,
+        gaps: bool = True,
+        delivered: int = 0,
+    ) -> None:
+        """Cuts the streams into pieces.
+
+        Args:
+            dealing: The streams of all workers.
+            shards: Of the split.
+            worker: Whose streams, from 0.
+            window: Records that are shuffled within a piece.
+            gaps: Whether the tail lies elsewhere in each epoch, or always behind all streams.
+            delivered: Records of all workers that came before in this epoch.
+        """
+        self._dealing, self._worker = dealing, worker
+        streams = range(worker, dealing.num_streams, dealing.workers)
+        self.num = self.num_open = len(streams) if dealing.length else 0
+        self.chunk, self.window, self.buffer = dealing.chunk, window, 0
+        self._positions = [dealing.position(stream) for stream in streams]
+        self._delivered = [dealing.num_delivered(delivered)[stream] for stream in streams]
+        self._tail_delivered = max(0, delivered - dealing.num_streams * dealing.length)
+        self._num_gaps = dealing.num_streams + 1 if gaps and dealing.tail else 1
+        self.is_resumed = delivered > 0
+        num_pieces = max(1, min(_PIECES, dealing.length // _PIECE))
+        groups = []
+        for shift in (0, dealing.tail) if self._num_gaps > 1 else (0,):
+            for position in self._positions:
+                begin = position * dealing.length + shift
+                ends = [begin + dealing.length * i // num_pieces for i in range(num_pieces + 1)]
+                cuts = [cut(shards, start, stop) for start, stop in itertools.pairwise(ends)]
+                groups.append([*itertools.chain.from_iterable(cuts)])
+        self._first_tail = len(groups)
+        for gap in range(dealing.num_streams + 1)[-self._num_gaps :]:
+            begin = gap * dealing.length
+            groups.append(cut(shards, begin, begin + dealing.tail))
+        self.pieces: list[Piece] = [*itertools.chain.from_iterable(groups)]
+        self._splits = [0, *itertools.accumulate(map(len, groups))]
+
+    def stream(self, number: Any, seed: Any) -> tuple[Any, Any]:
+        """See ``Order``."""
+        group = number
+        if self._num_gaps > 1:
+            gap = tf.math.floormod(seed, self._num_gaps)
+            is_behind = tf.gather(tf.constant(self._positions, tf.int64), number) >= gap
+            group += tf.where(is_behind, tf.constant(self.num, tf.int64), 0)
+        first, end = (tf.gather(tf.constant(self._splits, tf.int64), group + i) for i in (0, 1))
+        position = tf.gather(tf.constant(self._positions, tf.int64), number)
+        numbers = first + random_order(end - first, seed, position)
+        if not self.is_resumed:
+            return numbers, tf.zeros_like(numbers)
+        takes = tf.gather(tf.constant([piece.take for piece in self.pieces], tf.int64), numbers)
+        delivered = tf.gather(tf.constant(self._delivered, tf.int64), number)
+        before = tf.maximum(delivered - tf.cumsum(takes, exclusive=True), 0)
+        is_left = before < takes
+        return tf.boolean_mask(numbers, is_left), tf.boolean_mask(before, is_left)
+
+    def tail(self, seed: Any) -> tuple[Any, int, int] | None:
+        """See ``Order``."""
+        if not self._dealing.tail:
+            return None
+        group = self._first_tail + tf.math.floormod(seed, self._num_gaps)
+        first, end = (tf.gather(tf.constant(self._splits, tf.int64), group + i) for i in (0, 1))
+        return tf.range(first, end), self._dealing.tail, self._tail_delivered

@@ -1,0 +1,295 @@
+"""A batch of serialized examples → tensors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+from . import facts
+from .images import image_batch
+
+Values = dict[str, Any]
+
+
+def parse(
+    serialized: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    as_supervised: bool = False,
+    image_size: tuple[int, int] | None = None,
+    dtype: str | None = None,
+    scale: float | None = None,
+) -> Any:
+    """Parses a batch of serialized examples, for a pipeline of your own.
+
+        tf.data.TFRecordDataset(reader.files("train")).batch(128).map(reader.parse)
+
+    Args:
+        serialized: string[batch].
+        columns, as_supervised, image_size, dtype, scale: As in ``dataset``.
+
+    Returns:
+        What ``dataset`` gives.
+
+    Raises:
+        ValueError: if an option is invalid.
+    """
+    return make_parser(
+        columns=columns,
+        as_supervised=as_supervised,
+        image_size=image_size,
+        dtype=dtype,
+        scale=scale,
+    )(serialized)
+
+
+def make_parser(
+    *,
+    columns: Sequence[str] | None = None,
+    as_supervised: bool = False,
+    image_size: tuple[int, int] | None = None,
+    dtype: str | None = None,
+    scale: float | None = None,
+) -> Callable[[Any], Any]:
+    """The function that parses a batch; checks its options, which ``dataset`` describes."""
+    features = _wanted(columns, as_supervised)
+    sizes = _image_sizes(features, image_size)
+    if not sizes and (image_size, dtype, scale) != (None, None, None):
+        raise ValueError("image_size=, dtype= and scale= are for images, and there are none here.")
+    try:
+        kind = tf.as_dtype(dtype or ("uint8" if scale is None else "float32"))
+    except TypeError:
+        raise ValueError(f"dtype={dtype!r} must name a type such as 'float32'.") from None
+    if not (kind.is_floating or kind.is_integer):
+        raise ValueError(f"dtype={dtype!r} must be a type of numbers.")
+    if scale is not None and not kind.is_floating:
+        raise ValueError(f"scale={scale} needs a floating-point dtype, found {kind.name}.")
+
+    def parse_batch(serialized: Any) -> Any:
+        values = _by_layout(serialized, features) if facts.LAYOUT else _by_proto(serialized, features)
+        for name, feature in features.items():
+            if feature["kind"] == "audio" and feature["dtype"] == "int16":
+                values[name] = tf.cast(values[name], tf.float32) / 32_768
+        for name, size in sizes.items():
+            parts = [values.pop(part) for part in (name, *facts.SIDES.get(name, ()))]
+            images = tf.cast(image_batch(name, parts, size), kind)
+            values[name] = images if scale is None else images * tf.cast(scale, kind)
+        values = {name: values.pop(name) for name in features} | values
+        return _supervised(values) if as_supervised else _nested(values)
+
+    return parse_batch
+
+
+def _wanted(columns: Sequence[str] | None, as_supervised: bool) -> dict[str, dict[str, Any]]:
+    """The features to parse.
+
+    Raises:
+        ValueError: if there is no such feature, or no label.
+    """
+    name = facts.NAME
+    if as_supervised and facts.LABEL is None:
+        raise ValueError(f"as_supervised=True needs a label, and {name} has none: take the dict.")
+    if as_supervised and facts.MISSING_LABELS:
+        raise ValueError(
+            f"as_supervised=True: {facts.MISSING_LABELS:,} examples have no {facts.LABEL!r}. Take "
+            "the dict."
+        )
+    known = {*facts.FEATURES}
+    if isinstance(columns, str) or (columns is not None and not {*columns} <= known) or columns == []:
+        raise ValueError(
+            f"columns={columns!r} must be a list of some of {', '.join(facts.FEATURES)}."
+        )
+    wanted = known if columns is None else {*columns}
+    if as_supervised and wanted == {facts.LABEL}:
+        raise ValueError(
+            f"as_supervised=True with columns={columns!r} leaves no features beside the label: "
+            "name some, or take the dict."
+        )
+    wanted |= {str(facts.LABEL)} if as_supervised else set()
+    return {name: feature for name, feature in facts.FEATURES.items() if name in wanted}
+
+
+def _image_sizes(
+    features: dict[str, dict[str, Any]], image_size: tuple[int, int] | None
+) -> dict[str, tuple[int, int]]:
+    """(height, width) of the images by name.
+
+    Raises:
+        ValueError: if ``image_size`` is invalid, or missing where images differ in size.
+    """
+    sides = tf.nest.flatten(image_size)
+    valid = [side for side in sides if hasattr(side, "__index__") and 0 < side < 2**16]
+    if image_size is not None and (len(sides) != 2 or valid != sides):
+        raise ValueError(f"image_size={image_size!r} must be (height, width), two integers.")
+    sizes = {
+        name: tuple(image_size or (feature["height"], feature["width"]))
+        for name, feature in features.items()
+        if feature["kind"] == "image"
+    }
+    for name, size in sizes.items():
+        if None in size:
+            raise ValueError(f"The images of {name!r} differ in size: give image_size=(h, w).")
+    return sizes
+
+
+def _supervised(values: Values) -> tuple[Any, Any]:
+    """(features, label) as Keras takes them: a dict of features, or a tensor if it is only one."""
+    label = str(facts.LABEL)
+    values.pop(facts.FEATURES[label].get("present", ""), None)  # no label is missing
+    found = values.pop(label)
+    return (next(iter(values.values())) if len(values) == 1 else _nested(values)), found
+
+
+def _nested(values: Values) -> Values:
+    """The features by name, the fields of each struct in a dict of their own."""
+    for name in reversed(facts.STRUCTS):  # inner ones first
+        fields = [key for key in values if key.startswith(f"{name}.")]
+        if fields:
+            values[name] = {key[len(name) + 1 :]: values.pop(key) for key in fields}
+    return values
+
+
+def _by_proto(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
+    """A batch of examples by ``tf.io.parse_example``; images as their bytes."""
+    columns: dict[str, Any] = {}
+    fills: dict[str, tuple[str, Any]] = {}
+    for name, feature in features.items():
+        shape = feature.get("shape", [])
+        is_ragged = None in shape and not feature.get("packed")
+        if is_ragged or ("present" in feature and None not in shape):
+            columns[name] = tf.io.RaggedFeature(_stored(feature), row_splits_dtype=tf.int64)
+        elif feature.get("packed"):
+            default = b"" if feature.get("optional") else None
+            columns[name] = tf.io.FixedLenFeature([], tf.string, default)
+        else:
+            columns[name] = tf.io.FixedLenFeature(shape, _stored(feature), _default(feature))
+        if "present" in feature and None not in shape:  # the length says whether it is there
+            fills[feature["present"]] = (name, _default(feature))
+        if shape.count(None) > 1:
+            columns[f"{name}/shape"] = tf.io.FixedLenFeature([len(shape)], tf.int64)
+        for side in facts.SIDES.get(name, ()):
+            columns[side] = tf.io.FixedLenFeature([], tf.int64)
+    values: Values = tf.io.parse_example(serialized, columns)
+    for mask, (name, fill) in fills.items():
+        values[mask] = tf.ensure_shape(values[name].row_lengths() > 0, serialized.shape)
+        values[name] = values[name].to_tensor(fill, shape=[serialized.shape[0], 1])[:, 0]
+    lists = {str(one.get("present", "")): name for name, one in features.items()}
+    lists = {mask: name for mask, name in lists.items() if mask and mask not in fills}
+    values |= _lists_present(serialized, lists) if lists else {}
+    for name, feature in features.items():
+        if feature["kind"] != "image":
+            values[name] = _tensor(values[name], feature, values.pop(f"{name}/shape", None))
+    return values
+
+
+def _stored(feature: dict[str, Any]) -> Any:
+    """The type of the list that a feature is stored in."""
+    dtype = feature.get("dtype", "string")
+    if feature.get("packed") or dtype == "string":
+        return tf.string
+    return tf.float32 if dtype in ("float16", "bfloat16", "float32") else tf.int64
+
+
+def _default(feature: dict[str, Any]) -> Any:
+    """What stands for a missing value, as it would be stored."""
+    default = feature.get("default")
+    if isinstance(default, bool):
+        return int(default)
+    if feature.get("dtype") == "uint64" and default is not None and default >= 2**63:
+        return default - 2**64  # the same bits
+    return default
+
+
+def _lists_present(serialized: Any, lists: dict[str, str]) -> Values:
+    """By mask, bool[batch]: whether a list is there; ``parse_example`` takes none for empty."""
+    part = functools.partial(tf.io.decode_proto, output_types=[tf.string])
+    (features,) = part(serialized, "tensorflow.Example", ["features"]).values
+    found = part(features[:, 0], "tensorflow.Features", ["feature"])
+    (keys,) = part(found.values[0], "tensorflow.Features.FeatureEntry", ["key"]).values
+    is_there = {mask: tf.reduce_any(keys == name, axis=[1, 2]) for mask, name in lists.items()}
+    return {mask: tf.ensure_shape(one, serialized.shape) for mask, one in is_there.items()}
+
+
+def _tensor(value: Any, feature: dict[str, Any], sizes: Any) -> Any:
+    """A batch of one feature as ``dtype[batch, *shape]``, from the list that it is stored in.
+
+    ``sizes`` are the dimensions of each record's tensor where its length does not give them.
+    """
+    shape, dtype = feature.get("shape", []), tf.as_dtype(feature["dtype"])
+    if feature.get("packed"):
+        value = _unpacked(value, feature)
+        if "default" in feature:
+            return value
+    if dtype == tf.uint64 and value.dtype == tf.int64:
+        value = tf.ragged.map_flat_values(tf.bitcast, value, dtype)
+    if value.dtype != dtype:
+        value = tf.cast(value, dtype)
+    return _ragged(value, shape, sizes) if None in shape and len(shape) > 1 else value
+
+
+def _unpacked(value: Any, feature: dict[str, Any]) -> Any:
+    """The numbers of a feature that is stored as the bytes of its array."""
+    shape, dtype = feature.get("shape", []), tf.as_dtype(feature["dtype"])
+    if None in shape:
+        flat = tf.io.decode_raw(tf.strings.reduce_join(value), dtype)
+        lengths = tf.cast(tf.strings.length(value) // dtype.size, tf.int64)
+        return tf.RaggedTensor.from_row_lengths(flat, lengths)
+    if "default" in feature:
+        found = tf.io.decode_raw(value, dtype, fixed_length=dtype.size)[:, 0]
+        return tf.where(value == b"", tf.cast(feature["default"], dtype), found)
+    return tf.reshape(tf.io.decode_raw(value, dtype), [value.shape[0] or -1, *shape])
+
+
+def _ragged(value: Any, shape: list[int | None], sizes: Any) -> Any:
+    """Lists ``[batch, None]`` as ``tf.RaggedTensor`` ``[batch, *shape]``, row-major."""
+    if sizes is None:  # one dimension varies: the lists' lengths give it
+        rest = value.row_lengths() // tf.TensorShape([dim for dim in shape if dim]).num_elements()
+        fixed = tf.ones_like(rest)
+        sizes = tf.stack([fixed * dim if dim else rest for dim in shape], axis=1)
+    last = max(axis for axis, dim in enumerate(shape) if dim is None)
+    result = tf.reshape(value.flat_values, [-1, *shape[last + 1 :]])
+    for axis in range(last, -1, -1):
+        rows = tf.reduce_prod(sizes[:, :axis], axis=1)  # of this dimension, in each record
+        if shape[axis] is None:
+            lengths = tf.repeat(sizes[:, axis], rows) if axis else sizes[:, 0]
+            result = tf.RaggedTensor.from_row_lengths(result, lengths)
+        else:
+            num = tf.reduce_sum(rows) if axis else sizes.shape[0]
+            result = tf.RaggedTensor.from_uniform_row_length(result, shape[axis], nrows=num)
+    return result
+
+
+def _by_layout(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
+    """A batch of examples by feature name, at less than the cost of ``tf.io.parse_example``.
+
+    Each value of this snapshot has one length, so it lies at the same place in every example,
+    between the same bytes (names and lengths), which are compared. It takes 3 to 9 % less
+    processor time of reading images.
+    """
+    length = sum(len(head) + size for _, head, size in facts.LAYOUT)
+    other = [f"an example does not belong to {facts.NAME} {facts.FINGERPRINT}"]
+    fits = tf.debugging.Assert(tf.reduce_all(tf.strings.length(serialized) == length), other)
+    with tf.control_dependencies([fits]):  # with fixed_length= it would fill all with zeros first
+        content = tf.io.decode_raw(serialized, tf.uint8)
+    content = tf.reshape(content, [serialized.shape[0] or -1, length])
+    same, values, begin = [], {}, 0
+    for name, head, size in facts.LAYOUT:
+        end = begin + len(head)
+        same.append(tf.reduce_all(content[:, begin:end] == tf.constant(list(head), tf.uint8)))
+        begin = end + size
+        if name in features:
+            values[name] = content[:, end:begin]
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(same), other)]):
+        values = {name: tf.identity(value) for name, value in values.items()}
+    for name, value in values.items():
+        if features[name]["kind"] == "image":
+            continue
+        dtype, shape = tf.as_dtype(features[name]["dtype"]), features[name].get("shape", [])
+        if dtype not in (tf.int64, tf.bool):  # these take one byte each
+            value = tf.reshape(value, [-1, value.shape[1] // dtype.size, dtype.size])
+            value = tf.bitcast(value, dtype)
+        values[name] = tf.cast(tf.reshape(value, [serialized.shape[0] or -1, *shape]), dtype)
+    return values

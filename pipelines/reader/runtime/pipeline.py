@@ -1,0 +1,206 @@
+"""The pipeline: list shards → interleave → shuffle → batch → parse → prefetch.
+
+Each stage is a function below, in this order. An option that few trainers use is a module of its
+own, which replaces one stage of the ``Plan``: ``plan_reading`` lists them all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+from . import facts
+from .options import Options, Stages
+from .order import Order
+from .shards import Shard, as_columns
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What each stage does for the options that were given."""
+
+    options: Options
+    order: Order
+    """Which records come when."""
+    num_batches: int | None
+    """Batches of an epoch; None where it is unknown."""
+    open_records: Callable[..., tf.data.Dataset]
+    """From the fields of a ``Piece`` and its number to its serialized examples."""
+    parse_batch: Callable[..., Any]
+    """From what ``read_epoch`` gives to a batch of tensors."""
+    read_epoch: Callable[[Plan, Any], tf.data.Dataset]
+    """From the seed of an epoch to its batches of serialized examples."""
+    read_epochs: Callable[[Plan], tf.data.Dataset]
+    """All epochs."""
+    shards: Sequence[Shard] = ()
+    """All shards of the split."""
+    ahead: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda pieces: pieces
+    """What is done to the numbers of pieces before these are opened."""
+    open_uncached: Callable[..., tf.data.Dataset] | None = None
+    """The same as ``open_records`` for pieces that no cache holds, where there is a cache."""
+    localize: Callable[[str], str] = str
+    """From the path of a shard to that of the file to read."""
+    is_numbered: bool = False
+    """Whether each record comes with its place in the split's stored order."""
+    rest_of_epoch: Callable[[Stages], tuple[int, Any, int]] | None = None
+    """What is left of an interrupted epoch, where the stage that reads epochs knows it."""
+
+    @functools.cached_property
+    def pieces(self) -> tuple[Any, ...]:
+        """The pieces of the order as tensors: string[n], and four of int64[n]."""
+        with tf.init_scope():  # not within a function that happens to be the first to ask
+            return as_columns(self.order.pieces)
+
+
+def read(plan: Plan) -> tf.data.Dataset:
+    """Batches of tensors of all epochs, prefetched."""
+    batches = plan.read_epochs(plan)
+    batches = batches.map(  # in order, so that no batch overtakes the last one of an epoch
+        tf.autograph.experimental.do_not_convert(plan.parse_batch),  # AutoGraph takes 50 ms
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    return prefetch(plan, batches)
+
+
+def read_epochs(plan: Plan) -> tf.data.Dataset:
+    """The batches of one epoch after another, each shuffled by a seed of its own."""
+    epochs = epoch_seeds(plan.options.seed).take(plan.options.epochs or -1)
+    read_one = tf.autograph.experimental.do_not_convert(functools.partial(plan.read_epoch, plan))
+    return epochs.flat_map(read_one)
+
+
+def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
+    """The batches of serialized examples of one epoch."""
+    if not plan.options.shuffles:
+        return batch_records(plan, read_in_order(plan))
+    chunks = interleave_records(plan, seed)
+    chunks = shuffle_records(plan, chunks, seed)
+    return batch_chunks(plan, chunks)
+
+
+def read_in_order(plan: Plan) -> tf.data.Dataset:
+    """The records of one piece after another."""
+    pieces = plan.ahead(tf.data.Dataset.range(plan.order.num))
+    return pieces.flat_map(lambda number: open_piece(plan, number))
+
+
+def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
+    """Chunks of records, one from each open stream in turn.
+
+    Records are shuffled within windows of their piece, and travel in chunks from there on, which
+    costs less than one by one. What is left over when all streams have given as many comes last.
+    """
+    order = plan.order
+
+    def open_stream(stream: Any) -> tf.data.Dataset:
+        pieces = tf.data.Dataset.from_tensor_slices(order.stream(stream, seed))
+        if not order.shuffles_streams:
+            pieces = plan.ahead(pieces)
+        return pieces.flat_map(open_shuffled).batch(order.chunk)
+
+    def open_shuffled(number: Any, delivered: Any) -> tf.data.Dataset:
+        place = tf.gather(plan.pieces[-1], number)
+        records = shuffle(open_piece(plan, number), order.window, seed, 1 + place)
+        return records.skip(delivered) if order.is_resumed else records
+
+    streams = tf.data.Dataset.range(order.num)
+    if order.shuffles_streams:
+        streams = plan.ahead(shuffle(streams, order.num, seed, -1))
+    chunks = streams.interleave(
+        open_stream,
+        cycle_length=max(1, order.num_open),
+        block_length=1,
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+    tail = order.tail(seed)
+    if tail is None:
+        return chunks
+    numbers, size, delivered = tail
+    records = tf.data.Dataset.from_tensor_slices(numbers)
+    records = records.flat_map(lambda number: open_piece(plan, number))
+    records = shuffle(records, size, seed, -2).skip(delivered)
+    index, count = plan.options.part
+    return chunks.concatenate(records.shard(count, index).batch(1))
+
+
+def shuffle_records(plan: Plan, chunks: tf.data.Dataset, seed: Any) -> tf.data.Dataset:
+    """Chunks of all streams, shuffled, where streams are whole shards."""
+    return shuffle(chunks, plan.order.buffer // plan.order.chunk, seed, -3)
+
+
+def batch_chunks(plan: Plan, chunks: tf.data.Dataset) -> tf.data.Dataset:
+    """Batches of the asked size, of chunks of records."""
+    return chunks.rebatch(plan.options.batch_size, drop_remainder=plan.options.drop_remainder)
+
+
+def batch_records(plan: Plan, records: tf.data.Dataset) -> tf.data.Dataset:
+    """Batches of the asked size, of records."""
+    return records.batch(plan.options.batch_size, drop_remainder=plan.options.drop_remainder)
+
+
+def prefetch(plan: Plan, batches: tf.data.Dataset) -> tf.data.Dataset:
+    """The finished dataset: its cardinality, its options, and batches made ahead of the trainer."""
+    options = plan.options
+    if options.epochs is None:
+        batches = batches.repeat()  # never ends, and makes the cardinality infinite
+    elif plan.num_batches is not None:
+        num = options.epochs * plan.num_batches
+        batches = batches.apply(tf.data.experimental.assert_cardinality(num))
+    own = tf.data.Options()
+    own.deterministic = options.is_deterministic
+    own.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    batches = batches.with_options(own).prefetch(tf.data.AUTOTUNE)
+    if options.options is not None:
+        batches = batches.with_options(options.options)
+    if options.prefetch_to_device is not None:
+        batches = batches.apply(
+            tf.data.experimental.prefetch_to_device(options.prefetch_to_device)
+        )
+    return batches
+
+
+def open_piece(plan: Plan, number: Any) -> tf.data.Dataset:
+    """The serialized examples of a piece."""
+    fields = [tf.gather(column, number) for column in plan.pieces]
+    return plan.open_records(*fields, number)
+
+
+def epoch_seeds(seed: int | None) -> tf.data.Dataset:
+    """One number for each epoch, which seeds all of its shuffling; a second pass draws new ones.
+
+    The raw op, since ``Dataset.random`` mixes in the seed of ``tf.random.set_seed``.
+    """
+    variant = tf.raw_ops.RandomDatasetV2(
+        seed=tf.constant(seed or 0, tf.int64),
+        seed2=tf.constant(seed is not None, tf.int64),  # two zeros stand for no seed
+        seed_generator=tf.raw_ops.DummySeedGenerator(),
+        output_types=[tf.int64],
+        output_shapes=[[]],
+        rerandomize_each_iteration=True,
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.int64))
+
+
+def shuffle(elements: tf.data.Dataset, size: int, seed: Any, stream: Any) -> tf.data.Dataset:
+    """``elements.shuffle(size)``, seeded by two tensors.
+
+    The raw op, since ``Dataset.shuffle`` mixes in the seed of ``tf.random.set_seed``.
+    """
+    spec = elements.element_spec
+    if size <= 1:
+        return elements
+    variant = tf.raw_ops.ShuffleDataset(
+        input_dataset=tf.data.experimental.to_variant(elements),
+        buffer_size=tf.constant(size, tf.int64),
+        seed=seed,
+        seed2=tf.cast(stream, tf.int64),
+        output_types=[part.dtype for part in tf.nest.flatten(spec)],
+        output_shapes=[part.shape for part in tf.nest.flatten(spec)],
+        reshuffle_each_iteration=False,
+    )
+    return tf.data.experimental.from_variant(variant, spec)

@@ -1,0 +1,230 @@
+"""From the options to the ``Plan``: what each stage of the pipeline does."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+from . import facts
+from .options import BUFFER_BYTES, BUFFER_RECORDS, Options
+from .order import CHUNK, ByShard, Dealing, Dealt, Order
+from .parse import make_parser
+from .pipeline import Plan, read_epoch, read_epochs
+from .shards import Piece, Shard, divide, list_shards, locate, open_records
+
+_WINDOW = 8
+"""Records that are shuffled in each stream, at least …"""
+_MOST_WINDOW = 256
+"""… and at most, unless asked: more are no longer in the processor's cache."""
+
+
+def plan_reading(options: Options) -> Plan:
+    """The plan for some options. Each option that few use replaces one stage.
+
+    Raises:
+        ValueError: if the snapshot cannot be read with these options.
+    """
+    plan = plain_plan(options)
+    if options.local_copy is not None:
+        from .local_copy import read_copies
+
+        plan = read_copies(plan)
+    if options.cache is not None:
+        from .cache import keep_decoded, keep_records
+
+        plan = keep_decoded(plan) if options.cache == "decoded" else keep_records(plan)
+    augments = options.augment is not None or options.augment_batch is not None
+    if augments:
+        from .augment import number_records
+
+        plan = number_records(plan)
+    if options.balance is not None:
+        from .balance import balance_classes
+
+        plan = balance_classes(plan)
+    if options.pad and options.service is None:
+        from .sequences import pad_lists
+
+        plan = pad_lists(plan)
+    if options.equal_steps:
+        plan = _take_batches(plan)
+    if options.bucket:
+        from .sequences import bucket_batches
+
+        plan = bucket_batches(plan)
+    if augments:
+        from .augment import augment_batches
+
+        plan = augment_batches(plan)
+    if options.service is not None:
+        from .service import share_work
+
+        plan = share_work(plan)
+        if options.pad:
+            from .sequences import pad_lists
+
+            plan = pad_lists(plan)
+    if options.windows is not None:
+        from .sequences import cut_windows
+
+        plan = cut_windows(plan)
+    if options.pack is not None:
+        from .sequences import pack_lists
+
+        plan = pack_lists(plan)
+    if options.debug:
+        plan = _kept(plan)
+    if options.stages:
+        from .resume import resume
+
+        plan = resume(plan)
+    if options.epochs is None and plan.num_batches == 0:
+        raise ValueError(
+            f"epochs=None waits forever: {options.split} gives no batch of {options.batch_size}."
+        )
+    return plan
+
+
+def plain_plan(options: Options) -> Plan:
+    """The plan without the options that replace a stage."""
+    shards = list_shards(options.split, options.root_folder)
+    order = plan_order(options, shards)
+    whole = {(shard.path, shard.num_examples) for shard in shards}
+    return Plan(
+        options=options,
+        shards=shards,
+        order=order,
+        num_batches=num_batches(options, shards),
+        open_records=functools.partial(
+            open_records,
+            is_whole=all((piece.path, piece.take) in whole for piece in order.pieces),
+            passes_over=any(piece.skip for piece in order.pieces),
+        ),
+        parse_batch=make_parser(
+            columns=options.columns,
+            as_supervised=options.as_supervised,
+            image_size=options.image_size,
+            dtype=options.dtype,
+            scale=options.scale,
+        ),
+        read_epoch=read_epoch,
+        read_epochs=read_epochs,
+    )
+
+
+def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) -> Order:
+    """Which records come when.
+
+    Args:
+        options: What was asked for.
+        shards: Of the split.
+        delivered: Records of all workers together that came before, where they are dealt.
+    """
+    if not is_dealt(options):
+        pieces = divided_pieces(options, shards)
+        if facts.COMPRESSION == "none" and any(piece.skip for piece in pieces):
+            pieces = locate(pieces, shards, options.root_folder)
+        return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
+    dealing = deal(options)
+    order = Dealt(
+        dealing,
+        shards,
+        options.part[0],
+        window=window_of(options, dealing),
+        gaps=options.cache is None,  # or it would keep most records twice
+        delivered=delivered,
+    )
+    order.pieces = locate(order.pieces, shards, options.root_folder)
+    return order
+
+
+def is_dealt(options: Options) -> bool:
+    """Whether records are dealt from streams; shards are read from front to back otherwise."""
+    if not options.shuffles or facts.COMPRESSION != "none":
+        return False
+    if options.cache == "decoded" or options.service is not None or options.debug:
+        return False
+    if isinstance(options.local_copy, tuple | list) and options.local_copy[1] is not None:
+        return False
+    return options.balance is None
+
+
+def divided_pieces(options: Options, shards: Sequence[Shard]) -> list[Piece]:
+    """What a worker reads where each shard is a stream."""
+    return divide(shards, options.part, even=options.equal_steps)
+
+
+def deal(options: Options) -> Dealing:
+    """How the records of a shuffled split are dealt."""
+    return Dealing(
+        facts.NUM_EXAMPLES[options.split],
+        options.batch_size,
+        options.part[1],
+        most=CHUNK,
+        same_for_all=options.seed is not None,
+    )
+
+
+def window_of(options: Options, dealing: Dealing) -> int:
+    """Records that are shuffled within a piece; the same for any number of workers."""
+    if options.shuffle is None or options.shuffle is True:
+        buffer = min(BUFFER_RECORDS, BUFFER_BYTES // facts.RECORD_BYTES)
+        return min(_MOST_WINDOW, max(_WINDOW, buffer // dealing.num_streams))
+    return max(1, options.buffer // dealing.num_streams)
+
+
+def num_batches(options: Options, shards: Sequence[Shard]) -> int:
+    """Batches of this worker in an epoch, by arithmetic."""
+    worker, workers = options.part
+    if is_dealt(options):
+        # The last worker has the fewest records.
+        nums = [deal(options).num_records(workers - 1 if options.equal_steps else worker)]
+    else:
+        parts = [(i, workers) for i in range(workers)] if options.equal_steps else [options.part]
+        divided = [divide(shards, part, even=options.equal_steps) for part in parts]
+        nums = [sum(piece.take for piece in pieces) for pieces in divided]
+    size = options.batch_size
+    return min(num // size if options.drop_remainder else -(-num // size) for num in nums)
+
+
+def _take_batches(plan: Plan) -> Plan:
+    """As many batches for each worker as the one that has the fewest."""
+    read, num = plan.read_epoch, plan.num_batches
+
+    def read_some(plan: Plan, seed: Any) -> tf.data.Dataset:
+        return read(plan, seed).take(num)
+
+    return dataclasses.replace(plan, read_epoch=read_some)
+
+
+def _kept(plan: Plan) -> Plan:
+    """Runs all functions eagerly; their datasets are kept, or Python would forget them."""
+    tf.data.experimental.enable_debug_mode()
+    kept: list[tf.data.Dataset] = []
+
+    def keep(make: Any) -> Any:
+        def made(*arguments: Any) -> tf.data.Dataset:
+            kept.append(make(*arguments))
+            return kept[-1]
+
+        return made
+
+    return dataclasses.replace(
+        plan, read_epoch=keep(plan.read_epoch), open_records=keep(plan.open_records)
+    )
+
+
+def steps_of(options: Options) -> int:
+    """Batches of this worker in an epoch."""
+    if options.windows is not None or options.pack is not None:
+        return int(tf.data.UNKNOWN_CARDINALITY)
+    if options.balance is not None:
+        from .draw import num_batches as num_drawn
+
+        total = facts.NUM_EXAMPLES[options.split]
+        return num_drawn(options, total, options.batch_size, options.part)
+    return num_batches(options, list_shards(options.split, options.root_folder))

@@ -1,0 +1,296 @@
+"""``start_step=``: an epoch that was interrupted is resumed where it was.
+
+As long as the records were dealt in the same way (batches of one size of all workers together, and
+numbers of workers that divide the streams), the same order continues, by arithmetic. Otherwise the
+order of the records that were read is found by going through the same shuffles with their places
+alone, 1 to 2 µs each, and what is left is divided anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+from . import facts
+from .options import Options
+from .order import ByShard, Dealt
+from .pipeline import Plan, epoch_seeds, interleave_records, read_epoch
+from .plan import deal, divided_pieces, is_dealt, plan_order, window_of
+from .shards import Piece, cut, locate
+
+_EPOCHS, _PASSES = 1_000_000, 10_000
+"""After so many epochs of a pass, and passes, resuming finds its place: in about a second."""
+_AT_ONCE = 1 << 16
+"""Places that are looked at together."""
+
+Places = npt.NDArray[np.int64]
+Done = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass
+class _Progress:
+    """How far an epoch came: by arithmetic as long as that holds, else record by record."""
+
+    number: int = 0
+    """Epochs before this one."""
+    delivered: int = 0
+    """Records that all workers read of it, dealt as ``options`` say."""
+    options: Options | None = None
+    done: Done | None = None
+    """bool[total]: the records that were read, where the order has changed since."""
+
+
+def resume(plan: Plan) -> Plan:
+    """What is left of the interrupted epoch comes first, then all others.
+
+    Raises:
+        ValueError: if so many epochs are over that their seeds cannot be drawn again.
+    """
+    if plan.rest_of_epoch is not None:
+        number, rest, num_batches = plan.rest_of_epoch(plan.options.stages)
+    else:
+        progress = _progress(plan)
+        number = progress.number
+        rest_plan, num_batches = _rest(plan, progress)
+
+        def rest(seed: Any) -> tf.data.Dataset:
+            return plan.read_epoch(rest_plan, seed)
+
+    def read_epochs(plan: Plan) -> tf.data.Dataset:
+        return _resumed(plan, number, rest, num_batches)
+
+    unknown = None if plan.num_batches or plan.options.epochs else 0
+    return dataclasses.replace(plan, read_epochs=read_epochs, num_batches=unknown)
+
+
+def _progress(plan: Plan) -> _Progress:
+    """How far the stages came, each a list of (steps, batch size, workers)."""
+    options = plan.options
+    at = _Progress()
+    total = facts.NUM_EXAMPLES[options.split]
+    for steps, size, workers in (*options.stages, (0, options.batch_size, options.part[1])):
+        now = dataclasses.replace(
+            options, batch_size=size, shard=(0, workers), input_context=None, start_step=0
+        )
+        if at.delivered and not _is_same_order(at.options, now):
+            at.done = _mark(plan, at, total)
+            at.delivered = 0
+        while steps and steps >= (most := _most_batches(plan, now, at)):
+            is_fresh = not at.delivered and at.done is None
+            if is_fresh and not most:
+                steps = 0  # no worker has a batch
+                break
+            # All epochs after the first are alike.
+            num = steps // most if is_fresh else 1
+            at = _Progress(at.number + num)
+            steps -= num * most
+        if steps and at.done is None and is_dealt(now):
+            at.delivered, at.options = at.delivered + steps * size * workers, now
+        elif steps:
+            seed = _seeds(options, at.number)[1][-1]
+            before = np.zeros(total, bool) if at.done is None else at.done
+            at.done = before.copy()
+            for worker in range(workers):
+                part = dataclasses.replace(now, shard=(worker, workers))
+                at.done[_places(plan, part, before, steps, seed)] = True
+    return at
+
+
+def _is_same_order(one: Options | None, other: Options) -> bool:
+    """Whether records are dealt to the same streams in the same chunks."""
+    if one is None or not is_dealt(other):
+        return False
+    first, second = deal(one), deal(other)
+    fields = ("num_streams", "chunk", "length")
+    return all(getattr(first, name) == getattr(second, name) for name in fields)
+
+
+def _most_batches(plan: Plan, now: Options, at: _Progress) -> int:
+    """Batches that are left of an epoch for the worker that has most of them."""
+    workers = now.part[1]
+    nums = [_num_batches(plan, now, (i, workers), at) for i in range(workers)]
+    return min(nums) if now.equal_steps else max(nums)
+
+
+def _num_batches(plan: Plan, now: Options, part: tuple[int, int], at: _Progress) -> int:
+    """Batches that are left of an epoch for one worker."""
+    worker, workers = part
+    if at.done is not None:
+        left = int((~at.done).sum())
+        num = left * (worker + 1) // workers - left * worker // workers
+    elif is_dealt(now):
+        num = deal(now).num_records(worker) - at.delivered // workers
+    else:
+        pieces = divided_pieces(dataclasses.replace(now, shard=part), plan.shards)
+        num = sum(piece.take for piece in pieces)
+    return num // now.batch_size if now.drop_remainder else -(-num // now.batch_size)
+
+
+def _mark(plan: Plan, at: _Progress, total: int) -> Done:
+    """The records that all workers read of an epoch that was dealt."""
+    assert at.options is not None
+    done = np.zeros(total, bool)
+    workers = at.options.part[1]
+    dealing = deal(at.options)
+    seed = _seeds(plan.options, at.number)[1][-1]
+    for worker in range(workers):
+        order = Dealt(dealing, plan.shards, worker, window=window_of(at.options, dealing))
+        options = dataclasses.replace(at.options, shard=(worker, workers))
+        blind = dataclasses.replace(plan, options=options, order=order, open_records=_only_places)
+        places = _flat(interleave_records(blind, tf.constant(seed, tf.int64)))
+        done[_first(places, at.delivered // workers)] = True
+    return done
+
+
+def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Places:
+    """The places of what a worker read of an epoch in so many steps."""
+    pieces, is_left = _left(plan, now, done)
+    order = ByShard(pieces, buffer=now.buffer, batch_size=now.batch_size)
+    blind = dataclasses.replace(
+        plan, options=now, order=order, open_records=_filtered(_only_places, is_left)
+    )
+    epoch_seed = tf.constant(seed, tf.int64)
+    if now.bucket:  # lengths decide, so records are read
+        from .augment import number_records
+
+        reading = dataclasses.replace(
+            blind, open_records=_filtered(plan.open_uncached or plan.open_records, is_left)
+        )
+        batches = plan.read_epoch(number_records(reading), epoch_seed).take(steps)
+        found = [places for _, places in batches.as_numpy_iterator()]
+        return np.concatenate([*found, np.empty(0, np.int64)])
+    places = _flat(read_epoch(blind, epoch_seed))
+    return _first(places, steps * now.batch_size)
+
+
+def _only_places(path: Any, offset: Any, skip: Any, take: Any, place: Any, *_: Any) -> Any:
+    """In place of the records of a piece, their places."""
+    return tf.data.Dataset.range(place, place + take)
+
+
+def _flat(batches: tf.data.Dataset) -> Iterator[Places]:
+    return batches.rebatch(_AT_ONCE).as_numpy_iterator()
+
+
+def _first(parts: Iterator[Places], num: int) -> Places:
+    """The first of some numbers that come in parts."""
+    found, left = [np.empty(0, np.int64)], num
+    while left > 0 and (part := next(parts, None)) is not None:
+        found.append(part[:left])
+        left -= len(found[-1])
+    return np.concatenate(found)
+
+
+def _left(plan: Plan, now: Options, done: Done) -> tuple[list[Piece], Done | None]:
+    """The pieces of one worker of what is not done, and which of their records are left."""
+    if not done.any():
+        return divided_pieces(now, plan.shards), None
+    worker, workers = now.part
+    todo = np.flatnonzero(~done)
+    todo = todo[len(todo) * worker // workers : len(todo) * (worker + 1) // workers]
+    pieces: list[Piece] = []
+    start = 0
+    for shard in plan.shards:
+        end = start + shard.num_examples
+        mine = todo[np.searchsorted(todo, start) : np.searchsorted(todo, end)]
+        if len(mine):
+            pieces += cut(plan.shards, int(mine[0]), int(mine[-1]) + 1)
+        start = end
+    is_left = np.zeros(len(done), bool)
+    is_left[todo] = True
+    return pieces, is_left
+
+
+def _filtered(open_records: Any, is_left: Done | None) -> Any:
+    """What opens a piece without the records that are not left."""
+    if is_left is None:
+        return open_records
+    flags = tf.constant(is_left)
+
+    def open_left(*piece: Any) -> tf.data.Dataset:
+        place, take = piece[4], piece[3]
+        places = tf.data.Dataset.range(place, place + take)
+        records = tf.data.Dataset.zip((open_records(*piece), places))
+        records = records.filter(lambda record, place: tf.gather(flags, place))
+        return records.map(lambda record, place: record)
+
+    return open_left
+
+
+def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
+    """What is left of the epoch for this worker, and how many batches that is."""
+    options, total = plan.options, facts.NUM_EXAMPLES[plan.options.split]
+    workers = range(options.part[1]) if options.equal_steps else [options.part[0]]
+    num = min(_num_batches(plan, options, (i, options.part[1]), at) for i in workers)
+    if at.done is None and is_dealt(options):
+        order: Any = plan_order(options, plan.shards, delivered=at.delivered)
+        _log(at.delivered, total, len(order.pieces), 0)
+        uncached = plan.open_uncached or plan.open_records
+        return dataclasses.replace(plan, order=order, open_records=uncached), num
+    done = np.zeros(total, bool) if at.done is None else at.done
+    pieces, is_left = _left(plan, options, done)
+    if facts.COMPRESSION == "none":
+        pieces = locate(pieces, plan.shards, options.root_folder)
+    order = ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
+    over = sum(piece.skip + piece.take for piece in pieces) - int((~done).sum())
+    _log(int(done.sum()), total, len(pieces), max(0, over))
+    uncached = plan.open_uncached or plan.open_records
+    opened = _filtered(uncached, is_left)
+    return dataclasses.replace(plan, order=order, open_records=opened), num
+
+
+def _resumed(plan: Plan, number: int, rest: Any, num_batches: int) -> tf.data.Dataset:
+    """What is left of the epoch of this number, and those after it."""
+    seeds, (*over, current) = _seeds(plan.options, number)
+
+    def either(epoch_seed: Any) -> tf.data.Dataset:
+        others = plan.read_epoch(plan, epoch_seed)
+        variant = tf.cond(
+            epoch_seed == current,
+            lambda: tf.data.experimental.to_variant(rest(epoch_seed).take(num_batches)),
+            lambda: tf.data.experimental.to_variant(plan.read_epoch(plan, epoch_seed)),
+        )
+        return tf.data.experimental.from_variant(variant, others.element_spec)
+
+    before = tf.sort(tf.constant([*over, tf.int64.max], tf.int64))
+
+    def to_come(drawn: Any) -> Any:
+        return tf.boolean_mask(drawn, tf.gather(before, tf.searchsorted(before, drawn)) != drawn)
+
+    # Many at a time: one by one, those of a million epochs would take minutes to pass over.
+    convert = tf.autograph.experimental.do_not_convert
+    return seeds.batch(1_024).map(convert(to_come)).unbatch().flat_map(convert(either))
+
+
+def _seeds(options: Options, number: int) -> tuple[Any, list[int]]:
+    """The seeds of the pass in which the epoch of this number lies, and those up to this epoch.
+
+    What is done already of the dataset of seeds are the passes before: the next is that pass.
+    """
+    passes, inner = (0, number) if options.epochs is None else divmod(number, options.epochs)
+    if inner >= _EPOCHS or passes >= _PASSES:
+        raise ValueError(
+            f"start_step={options.start_step!r} is behind {number:,} epochs, in pass "
+            f"{passes + 1:,}, which are found by drawing all seeds before: at most {_EPOCHS:,} "
+            f"epochs and {_PASSES:,} passes. Begin anew with another seed=."
+        )
+    seeds, same = (epoch_seeds(options.seed or 0) for _ in range(2))
+    for _ in range(passes):
+        next(iter(seeds)), next(iter(same))
+    drawn = same.take(inner + 1).batch(_EPOCHS).get_single_element()
+    return seeds.take(options.epochs or -1), drawn.numpy().tolist()
+
+
+def _log(num_done: int, total: int, num_opened: int, again: int) -> None:
+    """Logs what resuming costs: records that are read again, to be passed over."""
+    logging.getLogger(facts.NAME).info(
+        "%d of %d records are done: %d pieces are opened, and %d records (about %d bytes) in them "
+        "passed over, not decoded.",
+        *(num_done, total, num_opened, again, again * facts.RECORD_BYTES),
+    )

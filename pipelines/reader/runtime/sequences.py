@@ -1,0 +1,322 @@
+"""Lists of varying length: batches of similar length, padding, windows, packing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
+
+from . import facts
+from .cache import as_is
+from .parse import make_parser
+from .pipeline import Plan
+
+_POOL = 32  # batches of which those of alike length are formed, or rows are packed …
+_PACKED = 1_024  # … of so many records at least
+_OPEN_ROWS = 512  # rows that are looked through for room
+
+
+def bucket_batches(plan: Plan) -> Plan:
+    """As many batches of the same records, those of similar length together.
+
+    The records of a pool of batches are sorted by length and cut into batches, whose order is
+    shuffled. So lengths differ little within a batch, and no batch is short but the last.
+    """
+    options, read_epoch = plan.options, plan.read_epoch
+    lengths, size = lengths_of(options.bucket), options.batch_size
+
+    def read(plan: Plan, seed: Any) -> tf.data.Dataset:
+        def sort(number: Any, pool: Any) -> Any:
+            order = tf.argsort(lengths(pool[0] if plan.is_numbered else pool), stable=True)
+            full = tf.size(order) // size
+            groups = tf.reshape(order[: full * size], [full, size])
+            if options.shuffles:
+                numbers = tf.random.stateless_uniform([full], [seed, number])
+                groups = tf.gather(groups, tf.argsort(numbers))
+            order = tf.concat([tf.reshape(groups, [-1]), order[full * size :]], axis=0)
+            return tf.nest.map_structure(lambda column: tf.gather(column, order), pool)
+
+        pools = read_epoch(plan, seed).rebatch(_POOL * size).enumerate()
+        pools = pools.map(sort, num_parallel_calls=tf.data.AUTOTUNE)
+        return pools.rebatch(size, drop_remainder=options.drop_remainder)
+
+    return dataclasses.replace(plan, read_epoch=read)
+
+
+def lengths_of(bucket: bool | str) -> Callable[[Any], Any]:
+    """The function that gives the lengths of a batch of serialized examples.
+
+    Raises:
+        ValueError: if there is no such list, or several to choose from.
+    """
+    features = facts.FEATURES
+    varying = [name for name in features if features[name].get("shape", [])[:1] == [None]]
+    name = varying[0] if bucket is True and len(varying) == 1 else bucket
+    if name not in varying:
+        raise ValueError(f"bucket={bucket!r} must be one of {', '.join(varying)}.")
+    parse = make_parser(columns=[str(name)])
+
+    def lengths(serialized: Any) -> Any:
+        return dict(_named(parse(serialized)))[name].row_lengths()
+
+    return lengths
+
+
+def _named(values: Any, name: str = "") -> list[tuple[str, Any]]:
+    """The tensors in nested dicts by the names of their features."""
+    if not isinstance(values, dict):
+        return [(name, values)]
+    dot = f"{name}." if name else ""
+    return [leaf for key, value in values.items() for leaf in _named(value, f"{dot}{key}")]
+
+
+def pad_lists(plan: Plan) -> Plan:
+    """Makes dense what is ragged, with zeros: as wide as the longest list of the batch.
+
+    With ``bucket=``, the width is rounded up to the next of ``LENGTHS``.
+    """
+    parse, options = plan.parse_batch, plan.options
+    names = {*facts.FEATURES} if options.columns is None else {*options.columns}
+    alone = "".join([*names - {facts.LABEL}][:1])  # what features are where there is one
+    ends = facts.LENGTHS if options.bucket else {}
+
+    def dense(value: Any, name: str) -> Any:
+        if isinstance(value, dict):
+            dot = f"{name}." if name else ""
+            return {key: dense(one, f"{dot}{key}") for key, one in value.items()}
+        if not isinstance(value, tf.RaggedTensor):
+            return value
+        if not ends.get(name):  # with its shape, as what is empty has none
+            return value.to_tensor(shape=value.shape)
+        longest, end = tf.reduce_max(value.row_lengths()), tf.constant(ends[name], tf.int64)
+        next_end = tf.reduce_min(tf.where(end >= longest, end, end[-1]))
+        most = tf.maximum(longest, next_end)
+        shape = [-1, most, *(dim or -1 for dim in value.shape[2:])]
+        return tf.ensure_shape(
+            value.to_tensor(shape=tf.stack([tf.cast(size, tf.int64) for size in shape])),
+            [None, None, *value.shape[2:]],
+        )
+
+    def padded(*batch: Any) -> Any:
+        found = parse(*batch)
+        if not options.as_supervised:
+            return dense(found, "")
+        features, label = found
+        return dense(features, "" if isinstance(features, dict) else alone), label
+
+    return dataclasses.replace(plan, parse_batch=padded)
+
+
+def cut_windows(plan: Plan) -> Plan:
+    """Batches of windows of the lists, and the rest of a record with each of its own.
+
+    The windows of as many records as a batch holds are shuffled together. A record that is shorter
+    than a window has none.
+    """
+    options, parse = plan.options, plan.parse_batch
+    read_epoch = _all_records(plan.read_epoch)
+    assert options.windows is not None
+    length, step = options.windows
+
+    def cut(number: Any, batch: Any, seed: Any) -> Any:
+        leaves = tf.nest.flatten(batch)
+        lists = [leaf for leaf in leaves if isinstance(leaf, tf.RaggedTensor)]
+        if not lists or any(leaf.ragged_rank > 1 for leaf in lists):
+            raise ValueError("windows= needs lists, each of whose values has one shape.")
+        num = lists[0].row_lengths()
+        same = [tf.debugging.assert_equal(leaf.row_lengths(), num) for leaf in lists[1:]]
+        with tf.control_dependencies([one for one in same if one is not None]):
+            counts = tf.maximum((num - length) // step + 1, 0)
+        records = tf.repeat(tf.range(tf.size(counts)), counts)
+        within = tf.range(tf.reduce_sum(counts)) - tf.repeat(
+            tf.cumsum(counts, exclusive=True), counts
+        )
+        order = tf.range(tf.size(records))
+        if options.shuffles:
+            order = tf.argsort(tf.random.stateless_uniform([tf.size(records)], [seed, number]))
+        records, within = tf.gather(records, order), tf.gather(within, order)
+
+        def windows(leaf: Any) -> Any:
+            if not isinstance(leaf, tf.RaggedTensor):
+                return tf.gather(leaf, records)
+            begin = tf.gather(leaf.row_starts(), records) + within * step
+            return tf.gather(leaf.values, begin[:, None] + tf.range(length, dtype=tf.int64))
+
+        return tf.nest.pack_sequence_as(batch, [windows(leaf) for leaf in leaves])
+
+    def read(plan: Plan, seed: Any) -> tf.data.Dataset:
+        def parsed(number: Any, serialized: Any) -> Any:
+            return cut(number, parse(serialized), seed)
+
+        batches = read_epoch(plan, seed).enumerate()
+        batches = batches.map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
+        return _some(batches, f"windows={options.windows}") if options.epochs is None else batches
+
+    return _finished(plan, read)
+
+
+def _all_records(read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Any:
+    """The batches of an epoch with the short one: of what is cut or packed nothing is left out."""
+
+    def read(plan: Plan, seed: Any) -> tf.data.Dataset:
+        options = dataclasses.replace(plan.options, drop_remainder=False)
+        return read_epoch(dataclasses.replace(plan, options=options), seed)
+
+    return read
+
+
+def _finished(plan: Plan, read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Plan:
+    """A plan whose epochs give parsed batches, of unknown number."""
+    num_batches = None if any(piece.take for piece in plan.order.pieces) else 0
+    return dataclasses.replace(
+        plan, read_epoch=read_epoch, parse_batch=as_is, num_batches=num_batches
+    )
+
+
+def pack_lists(plan: Plan) -> Plan:
+    """Batches of rows of one length, each filled with several lists.
+
+    The records of a pool of batches are packed together: the longest first, each into the first row
+    that has room for it. A row keeps the order in which its records came. Beside each list stand
+    ``<name>_segment_ids``, int32, 1 for a row's first record and 0 for padding, and
+    ``<name>_positions``, int32, within the record. Records without a value are left out.
+    """
+    options, parse = plan.options, plan.parse_batch
+    read_epoch = _all_records(plan.read_epoch)
+    assert options.pack is not None
+    length, features = int(options.pack), facts.FEATURES
+    wanted = [*features] if options.columns is None else [*options.columns]
+    lists = [
+        name
+        for name in wanted
+        if features[name].get("shape") == [None] and features[name]["dtype"] != "string"
+    ]
+    if not lists or lists != wanted:
+        others = ", ".join(name for name in wanted if name not in lists)
+        raise ValueError(
+            f"pack={length} packs lists of numbers alone, not {others}: give columns={lists}."
+        )
+    ends = {name: facts.LENGTHS.get(name) or [0] for name in lists}
+    for name in lists if len(lists) > 1 else ():
+        if ends[name][-1] > length:
+            raise ValueError(
+                f"pack={length}: there are lists of {name!r} of {ends[name][-1]} values. Give a "
+                "larger number, or one list alone, which is parted (columns=)."
+            )
+
+    def pack(serialized: Any) -> dict[str, Any]:
+        parsed = dict(_named(parse(serialized)))
+        values = {name: parsed[name] for name in lists}
+        found = _parted(values, length) if len(lists) == 1 else _whole(values, length)
+        lengths = tf.stack([one.row_lengths() for one in found.values()], axis=1)
+        rows = tf.numpy_function(_rows, [lengths, length], tf.int64, stateful=False)
+        rows = tf.ensure_shape(rows, [None])
+        order = tf.argsort(rows, stable=True)
+        rows, lengths = tf.gather(rows, order), tf.gather(lengths, order)
+        num = tf.reduce_max(tf.concat([rows, [-1]], axis=0)) + 1
+        counts = tf.math.bincount(rows, minlength=num, dtype=tf.int64)  # of segments in each row
+        segments = tf.ragged.range(counts).flat_values + 1
+        packed_: dict[str, Any] = {}
+        for number, (name, one) in enumerate(found.items()):
+            each = lengths[:, number]
+            totals = tf.math.unsorted_segment_sum(each, rows, num)
+            columns = {
+                name: tf.gather(one, order).flat_values,
+                f"{name}_segment_ids": tf.cast(tf.repeat(segments, each), tf.int32),
+                f"{name}_positions": tf.cast(tf.ragged.range(each).flat_values, tf.int32),
+            }
+            for key, flat in columns.items():
+                dense = tf.RaggedTensor.from_row_lengths(flat, totals).to_tensor(
+                    shape=[None, length]
+                )
+                packed_[key] = tf.ensure_shape(dense, [None, length])
+        return packed_
+
+    def read(plan: Plan, seed: Any) -> tf.data.Dataset:
+        pools = read_epoch(plan, seed).rebatch(max(_POOL * options.batch_size, _PACKED))
+        batches = pools.map(pack, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
+        return _some(batches, f"pack={length}") if options.epochs is None else batches
+
+    return _finished(plan, read)
+
+
+def _parted(values: dict[str, Any], length: int) -> dict[str, Any]:
+    """The lists, longer ones as several of this length and a rest; empty ones left out."""
+    ((name, value),) = values.items()
+    lengths = value.row_lengths()
+    counts = (lengths + length - 1) // length
+    before = tf.ragged.range(counts).flat_values * length  # values of the same list
+    pieces = tf.minimum(tf.repeat(lengths, counts) - before, length)
+    return {name: tf.RaggedTensor.from_row_lengths(value.flat_values, pieces)}
+
+
+def _whole(values: dict[str, Any], length: int) -> dict[str, Any]:
+    """The lists of records that have a value; a list that fits in no row raises."""
+    lengths = tf.stack([value.row_lengths() for value in values.values()], axis=1)
+    longest = tf.reduce_max(tf.concat([lengths, tf.zeros([1, len(values)], tf.int64)], 0), 0)
+    text = f"pack={length} is less than the longest lists of {', '.join(values)}:"
+    with tf.control_dependencies(
+        [tf.debugging.Assert(tf.reduce_all(longest <= length), [text, longest])]
+    ):
+        is_kept = tf.reduce_any(lengths > 0, axis=1)
+    return {name: tf.ragged.boolean_mask(value, is_kept) for name, value in values.items()}
+
+
+def _rows(lengths: Any, length: Any) -> Any:
+    """The row of each record, numbered as their first records come: first fit, longest first.
+
+    Args:
+        lengths: int64[records, lists].
+        length: Of a row; no list is longer.
+    """
+    num, rows = 0, np.zeros(len(lengths), np.int64)
+    room = np.zeros((len(lengths), lengths.shape[1]), np.int64)
+    for record in np.argsort(-lengths.sum(axis=1), kind="stable"):
+        need, first = lengths[record], max(0, num - _OPEN_ROWS)
+        fits = (room[first:num] >= need).all(axis=1)
+        at = int(fits.argmax()) if num else 0
+        if num and fits[at]:
+            at += first
+        else:
+            at, num = num, num + 1
+            room[at] = length
+        room[at] -= need
+        rows[record] = at
+    _, firsts, numbers = np.unique(rows, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(firsts)).astype(np.int64)[numbers]
+
+
+def _some(batches: tf.data.Dataset, option: str) -> tf.data.Dataset:
+    """The same batches of an epoch, and an error where there are none.
+
+    A dataset of epochs without end would look for the first batch forever.
+    """
+    spec = batches.element_spec
+
+    def empty(one: Any) -> Any:
+        return tf.zeros([0, *(dim or 0 for dim in one.shape[1:])], one.dtype)
+
+    def count(num: Any, batch: Any) -> Any:
+        is_batch = tf.shape(tf.nest.flatten(batch)[0])[0] > 0
+        text = f"epochs=None waits forever: {option} gives no batch."
+        with tf.control_dependencies([tf.debugging.Assert(is_batch | (num > 0), [text])]):
+            return num + 1, (tf.identity(is_batch), batch)
+
+    def is_kept(is_batch: Any, batch: Any) -> Any:
+        del batch
+        return is_batch
+
+    def kept(is_batch: Any, batch: Any) -> Any:
+        del is_batch
+        return tf.nest.map_structure(
+            lambda value, one: tf.ensure_shape(value, one.shape), batch, spec
+        )
+
+    end = tf.data.Dataset.from_tensors(tf.nest.map_structure(empty, spec))
+    zero = tf.constant(0, tf.int64)
+    return batches.concatenate(end).scan(zero, count).filter(is_kept).map(kept)
