@@ -82,13 +82,6 @@ def build(
         ),
     ] = None,
     limit: Limit = None,
-    readers: Annotated[
-        str,
-        typer.Option(
-            help="What the snapshot is to be read by: tf, and numpy for PyTorch, Grain and JAX.",
-            metavar="NAMES",
-        ),
-    ] = "tf",
     runner: Runner = "direct",
     flink_master: FlinkMaster = None,
     flink_jar: FlinkJar = None,
@@ -128,7 +121,6 @@ def build(
     """
     from . import terminal
     from .pipelines.build import build as run_build
-    from .pipelines.readers import check_readers
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
     from .pipelines.ways import check_way
 
@@ -142,7 +134,6 @@ def build(
         spark_master=spark_master,
         stall_timeout=stall_timeout,
     )
-    wanted = check_readers(name.strip() for name in readers.split(","))
     bars = terminal.Bars()
     with watched_build(stall_timeout_of(engine), progress=bars):
         with expected_to_advance(f"the recipe {source}"):
@@ -152,7 +143,6 @@ def build(
                 recipe,
                 out,
                 limit=limit,
-                readers=wanted,
                 runner=engine,
                 repair=repair,
                 retry_rejects=retry_rejects,
@@ -195,7 +185,6 @@ def step(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False)] = None,
     limit: Limit = None,
-    readers: Annotated[str, typer.Option(help="As a build has it.", metavar="NAMES")] = "tf",
     runner: Runner = "direct",
     flink_master: FlinkMaster = None,
     flink_jar: FlinkJar = None,
@@ -209,7 +198,7 @@ def step(
 ) -> None:
     """Run one step of a build, as a scheduler's task; one that is done does nothing.
 
-    All steps of a build take the same recipe, --out, --limit and --readers.
+    All steps of a build take the same recipe, --out and --limit.
     """
     from . import terminal
     from .pipelines.build import run_step
@@ -237,7 +226,6 @@ def step(
                 name,
                 part=part,
                 limit=limit,
-                readers=[name.strip() for name in readers.split(",")],
                 runner=engine,
                 write_by=check_way(write_by),
                 workspace=workspace,
@@ -450,9 +438,6 @@ def why(
         ),
     ],
     limit: Limit = None,
-    readers: Annotated[
-        str, typer.Option(help="With a recipe: as its build has it.", metavar="NAMES")
-    ] = "tf",
     files: Annotated[
         int, typer.Option(min=0, help="Name so many input files of each kind.", metavar="N")
     ] = 10,
@@ -473,10 +458,9 @@ def why(
         found = explain(Snapshot.open(old), Snapshot.open(new), num_shown=files)
     else:
         recipe = recipe_of(old)
-        wanted = [name.strip() for name in readers.split(",")]
         with terminal.Bars() as bars:
             found = why_not_found(
-                recipe, new, progress=bars, limit=limit, readers=wanted, num_shown=files
+                recipe, new, progress=bars, limit=limit, num_shown=files
             )
     if as_json:
         terminal.say_json(found.to_json())

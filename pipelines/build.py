@@ -27,7 +27,6 @@ from .build_steps import BuildNotes, BuildSteps
 from .chain import Chain
 from .damage import redoing_damage
 from .engines import runner_config
-from .readers import READERS, check_readers
 from .retries import latest_amended
 from .snapshot import Snapshot
 from .staging import refuse_optimized_python, refuse_while_loading, stage
@@ -47,7 +46,6 @@ def build(
     *,
     workers: int | None = None,
     limit: int | None = None,
-    readers: Sequence[str] = READERS[:1],
     runner: str | RunnerConfig = "direct",
     retry_rejects: bool = False,
     repair: bool = False,
@@ -67,8 +65,6 @@ def build(
             time, into a snapshot of its own. Of images and other files that are a record each
             no others are read; of tables all rows are prepared, once. Filtered and rejected
             files count, rows do not. The splits divide the sample in their fractions.
-        readers: What the snapshot is to be read by: "tf" (``reader.py``, always), and "numpy"
-            (``reader_numpy.py``, for PyTorch, Grain and JAX) where TensorFlow is not wanted.
         runner: Where the jobs run, which changes no byte: "direct" (Beam's embedded engine),
             "prism", "flink", an engine with its settings, as ``ss.Flink(master="host:8081")``,
             or the path of a TOML file that holds them.
@@ -97,7 +93,7 @@ def build(
             the build cannot end otherwise, this process ends.
     """
     _check_call("ss.build", recipe, out, limit=limit, runner=runner, workspace=workspace)
-    readers, write_by = check_readers(readers), check_way(write_by)
+    write_by = check_way(write_by)
     config = _config(runner, workers)
     progress = progress or Silent()
     with (
@@ -113,7 +109,6 @@ def build(
             runner=engine,
             progress=progress,
             limit=limit,
-            readers=readers,
             write_by=write_by,
             workspace=workspace,
         ).run(repair=repair, retry_rejects=retry_rejects)
@@ -127,7 +122,6 @@ def run_step(
     part: str | None = None,
     workers: int | None = None,
     limit: int | None = None,
-    readers: Sequence[str] = READERS[:1],
     runner: str | RunnerConfig = "direct",
     write_by: WriteBy = "auto",
     workspace: str | os.PathLike[str] | None = None,
@@ -139,14 +133,13 @@ def run_step(
         recipe: What to build.
         out: The output root, as :func:`build` has it.
         step: ``inventory``, ``prepare``, ``analyze``, ``plan``, ``write``, ``verify`` or
-            ``publish``; each needs those before it, with the same recipe, ``out``, ``limit`` and
-            ``readers``. One that is done does nothing.
+            ``publish``; each needs those before it, with the same recipe, ``out`` and
+            ``limit``. One that is done does nothing.
         part: Of ``prepare`` and ``write`` a part alone: "1/8" to "8/8", in any order or at once.
             Then ``prepare`` itself still has to run, which finds it done; after all parts of
             ``write`` nothing has.
         workers: As :func:`build` has it.
         limit: As :func:`build` has it.
-        readers: As :func:`build` has it.
         runner: Where the jobs of this step run; another one for each step changes no byte.
         write_by: As :func:`build` has it.
         workspace: As :func:`build` has it; the first step leaves it to the others.
@@ -182,7 +175,6 @@ def run_step(
             runner=engine,
             progress=progress,
             limit=limit,
-            readers=check_readers(readers),
             write_by=check_way(write_by),
             workspace=workspace,
         ).run(step, part=wanted)

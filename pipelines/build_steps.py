@@ -31,7 +31,6 @@ from .leaks import find_leaks
 from .plan import empty_splits, refuse_empty_splits
 from .preparing import Prepared, prepare_records
 from .publish import point_latest, publish
-from .readers import READERS
 from .refusals import refuse_memory_of_one_process, refuse_output_among_data, runs_here
 from .rejects import check_prepared, forget_refused, told_source
 from .repair import withdraw_damaged
@@ -94,7 +93,6 @@ class BuildSteps:
         runner: JobRunner,
         progress: Progress,
         limit: int | None = None,
-        readers: Sequence[str] = READERS[:1],
         write_by: WriteBy = "auto",
         workspace: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -106,7 +104,6 @@ class BuildSteps:
         self._workspace = Workspace(self._out.workspace)
         self._runner = runner
         self._limit = limit
-        self._readers = readers
         self._progress = ToldProgress(progress)
         self._write_by = write_by
         self._written_by: WriteBy | None = None
@@ -120,7 +117,6 @@ class BuildSteps:
                 workspace=self._workspace,
                 progress=self._progress,
                 limit=self._limit,
-                readers=self._readers,
             )
 
     def published(self, fingerprint: str, *, repair: bool = False) -> Snapshot | None:

@@ -38,7 +38,7 @@ class Chain(BuildSteps):
 
     @functools.cached_property
     def _notes(self) -> ChainNotes:
-        options = {"limit": self._limit, "readers": list(self._readers)}
+        options = {"limit": self._limit}
         return ChainNotes(self._workspace, chain_id(options))
 
     def run(self, step: str, *, part: Part | None = None) -> StepReport:
@@ -285,7 +285,6 @@ class Chain(BuildSteps):
             workspace=self._workspace,
             progress=Silent(),
             limit=self._limit,
-            readers=self._readers,
             pinned=pinned,
         )
         if found.fingerprint != expected:

@@ -38,10 +38,8 @@ from ..transforms.lengths import length_boundaries, varying_lists
 from ..transforms.metadata import schema_text
 from ..transforms.shards import ShardSettings, read_shard_infos, shard_name
 from ..transforms.strata import most_frequent
-from .emit import ReaderFacts
-from .emit_tools import emit_tools
 from .preparing import Prepared
-from .readers import emit_readers
+from .reader.emit import ReaderFacts, emit_reader
 from .rejects import gather_rejects
 from .snapshot import Snapshot, read_latest
 from .survey import Survey
@@ -117,7 +115,7 @@ def publish(
     ]
     trained_on = written[_split_to_train_on(num_examples)]
     image_facts = prepared.summary.image_facts()
-    readers = emit_readers(
+    files = emit_reader(
         ReaderFacts(
             name=survey.recipe.name,
             fingerprint=survey.fingerprint,
@@ -139,12 +137,9 @@ def publish(
             version=survey.parts.versions["snapshard"],
             structs=tuple(structs),
             serving=bool(serving_files),
-        ),
-        survey.readers,
+        )
     )
-    for name, text in readers.items():
-        publisher.put(name, text.encode())
-    for name, text in emit_tools().items():
+    for name, text in files.items():
         publisher.put(name, text.encode())
     manifest = Manifest(
         format_version=FORMAT_VERSION,

@@ -16,7 +16,7 @@ from ..schemas.blocks import ShardInfo, ShardPlan, SplitPlan
 from ..schemas.errors import DamagedSnapshotError, RecipeError, SnapshardError
 from ..schemas.fingerprint import differences
 from ..schemas.manifest import Manifest, ShardEntry
-from ..schemas.naming import READER_NUMPY, ShardName, join
+from ..schemas.naming import ShardName, join
 from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
 from ..transforms import storage
@@ -29,7 +29,6 @@ from .engines import runner_config
 from .given_graph import find_graph
 from .part_changes import build_facts
 from .preparing import prepare_records
-from .readers import READERS
 from .snapshot import Snapshot
 from .snapshot_files import SnapshotFiles
 from .staging import stage
@@ -164,7 +163,6 @@ def rebuild_shard(
             runner=runner,
             progress=progress,
             limit=limit if isinstance(limit, int) else None,
-            readers=READERS if READER_NUMPY in manifest.files else READERS[:1],
         )
         found = again.survey()
         changed: list[str] = []

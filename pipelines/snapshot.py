@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
+import importlib.util
 import json
-import linecache
 import os
 import re
+import shutil
+import sys
+import tempfile
 import types
+import uuid
+from collections.abc import Iterable
 
 from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ..schemas.manifest import Manifest
@@ -17,6 +23,7 @@ from ..schemas.naming import (
     LATEST,
     MANIFEST,
     READER,
+    READER_FACTS,
     WORKSPACE,
     ShardName,
     join,
@@ -58,34 +65,60 @@ class Snapshot:
         return cls(folder, Manifest.from_bytes(manifest_bytes(folder), where=where))
 
     def reader(self) -> types.ModuleType:
-        """Imports the snapshot's ``reader.py``, as a module of its own each time.
+        """Imports the snapshot's reader, as a module of its own each time.
 
-        Its ``dataset`` reads this snapshot, wherever it lies.
+        Its ``dataset`` reads this snapshot, wherever it is.
 
         Raises:
             StorageError: if it cannot be read.
         """
-        module = self._module(READER)
-        if not storage.is_local(self.path):
-            # What a module calls its own folder is always a local one.
-            for name in ("dataset", "preprocess", "steps"):
-                if hasattr(module, name):
-                    function = getattr(module, name)
-                    here = functools.partial(function, root=self.path)
-                    setattr(module, name, functools.wraps(function)(here))
-            module.__dict__["_beside"] = functools.cache(lambda stem: self._module(f"{stem}.py"))
+        if storage.is_local(self.path):
+            return _imported(storage.local_path(self.path), self.manifest)
+        folder = tempfile.mkdtemp(prefix="snapshard-reader-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        for name in self.manifest.files:
+            if name.startswith(f"{READER}/") or _OLD_READER.fullmatch(name):
+                path = os.path.join(folder, name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "wb") as file:
+                    file.write(storage.read_bytes(join(self.path, name)))
+        module = _imported(folder, self.manifest)
+        for name in ("dataset", "steps", "files", "preprocess"):
+            if (function := getattr(module, name, None)) is not None:
+                here = functools.partial(function, root=self.path)
+                setattr(module, name, functools.wraps(function)(here))
         return module
 
-    def _module(self, name: str) -> types.ModuleType:
-        where = join(self.path, name)
-        source = storage.read_bytes(where).decode()
-        stem = name.removesuffix(".py")
-        module = types.ModuleType(f"snapshard_{stem}_{self.manifest.fingerprint}")
-        module.__file__ = where
-        # Tracebacks, and TensorFlow's AutoGraph, ask for the source, which may lie far away.
-        linecache.cache[where] = (len(source), None, source.splitlines(keepends=True), where)
-        exec(compile(source, where, "exec"), module.__dict__)
-        return module
+
+_OLD_READER = re.compile(r"reader\w*\.py")
+"""The files of readers before they were a package."""
+
+
+def reader_names(files: Iterable[str]) -> list[str]:
+    """The file, or one of an older snapshot, by which its reader is known."""
+    return ["reader.py"] if "reader.py" in files else [READER_FACTS]
+
+
+def _imported(folder: str, manifest: Manifest) -> types.ModuleType:
+    """The reader that is in a local folder, under a name that no other has."""
+    (name,) = reader_names(manifest.files)
+    path = os.path.join(folder, name)
+    locations = None
+    if name == READER_FACTS:
+        path = os.path.join(folder, READER, "__init__.py")
+        locations = [os.path.dirname(path)]
+    if not os.path.exists(path):
+        raise StorageError(f"{path} is missing. Restore it, or build again.")
+    alias = f"snapshard_reader_{manifest.fingerprint}_{uuid.uuid4().hex}"
+    spec = importlib.util.spec_from_file_location(
+        alias, path, submodule_search_locations=locations
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[alias] = module  # for the package's own imports
+    spec.loader.exec_module(module)
+    return module
 
 
 def manifest_bytes(folder: str) -> bytes:
@@ -150,7 +183,7 @@ def _find(path: str) -> str:
     if LATEST in names:
         return _latest_in(path)
     # What a build puts into a snapshot before its manifest, which is the commit.
-    if {READER, BUILD}.intersection(names) or any(ShardName.parse(name) for name in names):
+    if {READER, "reader.py", BUILD}.intersection(names) or any(ShardName.parse(name) for name in names):
         raise DamagedSnapshotError(
             f"{shown} has no {MANIFEST}: either its build did not finish, or the file was removed. "
             "Run the same build again: it goes on."

@@ -32,7 +32,6 @@ from .given_graph import GivenGraph, find_graph
 from .inventory import Inventory, count_unused_rows, take_inventory
 from .limits import Limit
 from .pinned import Pinned
-from .readers import READERS
 from .resolve import ResolvedFeatures, resolve_features
 from .stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
 from .staging import keep_origin
@@ -54,8 +53,6 @@ class Survey:
     features: ResolvedFeatures
     parts: FingerprintParts
     fingerprint: str
-    readers: tuple[str, ...]
-    """Names of those that the snapshot ships."""
     limit: Limit | None
     graph: GivenGraph | None
     """The transform graph of another build, if the recipe takes one."""
@@ -76,7 +73,6 @@ def survey(
     progress: Progress,
     write: bool = True,
     limit: int | None = None,
-    readers: Sequence[str] = READERS[:1],
     pinned: Pinned | None = None,
 ) -> Survey:
     """Lists and hashes the source, infers its features, and computes the fingerprint.
@@ -168,7 +164,6 @@ def survey(
         analysis=analysis,
         splits=recipe.splits.to_json() | ({} if limit is None else {"limit": limit}),
         shards=recipe.shards.to_json(),
-        readers=list(readers) if len(readers) > 1 else None,
         versions=versions,
         format_version=FORMAT_VERSION,
     )
@@ -180,7 +175,6 @@ def survey(
         features=features,
         parts=parts,
         fingerprint=fingerprint(parts),
-        readers=tuple(readers),
         limit=None if limit is None else Limit(limit, inventory.stop_key),
         graph=graph,
         stages=between,

@@ -28,7 +28,6 @@ from .part_changes import (
     told_of,
     told_of_manifest,
 )
-from .readers import READERS, check_readers
 from .retries import as_retried
 from .snapshot import Snapshot, lies_at
 from .survey import survey
@@ -105,7 +104,6 @@ def why_not_found(
     *,
     progress: Progress,
     limit: int | None = None,
-    readers: Sequence[str] = READERS[:1],
     num_shown: int = SHOWN,
 ) -> Explanation:
     """Says why a build of a recipe would not find the latest snapshot. Writes nothing.
@@ -115,7 +113,6 @@ def why_not_found(
         out: The build's output root, or a snapshot.
         progress: Told how far the inventory is.
         limit: As the build has it.
-        readers: As the build has them.
         num_shown: How many input files to name of each kind.
 
     Raises:
@@ -143,7 +140,6 @@ def why_not_found(
             progress=progress,
             write=False,
             limit=limit,
-            readers=check_readers(readers),
         )
         found = as_retried(found, find_workspace(folder), folder)
         details = fingerprint_details(found)

@@ -84,8 +84,6 @@ class FingerprintParts:
     """What shapes the runs: the source's settings, features, seed, each step's code."""
     splits: object
     shards: object
-    readers: object = None
-    """Names of the readers that the snapshot ships; None for ``reader.py`` alone."""
     preprocessing: object = None
     """Code of the ``preprocessing_fn``; None without one."""
     analysis: object = None
@@ -98,8 +96,6 @@ class FingerprintParts:
     def to_json(self) -> dict[str, object]:
         """The parts by name."""
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        if self.readers is None:  # as it was before there were others
-            del parts["readers"]
         if self.amended is None:
             del parts["amended"]
         return parts

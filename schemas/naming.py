@@ -12,19 +12,10 @@ import re
 from .shards import Compression
 
 MANIFEST = "manifest.json"
-READER = "reader.py"
-READER_NUMPY = "reader_numpy.py"
-READER_BALANCE = "reader_balance.py"
-READER_CACHES = "reader_caches.py"
-READER_COPIES = "reader_copies.py"
-READER_OPTIONS = "reader_options.py"
-READER_RESUME = "reader_resume.py"
-READER_SEQUENCES = "reader_sequences.py"
-READER_SERVICE = "reader_service.py"
-READER_STREAMS = "reader_streams.py"
-READER_TOOLS = "reader_tools.py"
-READER_TIMING = "reader_timing.py"
-READER_VALUES = "reader_values.py"
+READER = "reader"
+"""Folder of the package that reads a snapshot."""
+READER_FACTS = f"{READER}/facts.py"
+"""The one generated file of that package."""
 SCHEMA = "schema.pbtxt"
 REJECTS = "rejects.parquet"
 BUILD = "build.json"
@@ -38,6 +29,11 @@ UNLISTED = frozenset({MANIFEST, BUILD})
 _SHARD = re.compile(
     r"(?P<split>[A-Za-z][A-Za-z0-9_]*)-(?P<index>\d{5,})-of-(?P<num>\d{5,})\.tfrecord(?P<gz>\.gz)?"
 )
+
+
+def reader_file(name: str) -> str:
+    """The name in a snapshot of a file of its reader."""
+    return f"{READER}/{name}"
 
 
 def join(*parts: str) -> str:

@@ -67,7 +67,7 @@ def decode(content: Any, channels: int, formats: Any) -> Any:
     TensorFlow decodes each format by another operation, so the graph has a branch for each that
     the snapshot may hold, and none for the others.
     """
-    if {*formats} == {"jpeg"}:
+    if {*formats} == {"jpeg"} or (channels != 1 and {*formats} <= {"jpeg", "cmyk"}):
         image = _jpeg(content, min(channels, 3))
         return _opaque(image) if channels == 4 else image
     is_jpeg = tf.strings.substr(content, 0, 3) == b"\xff\xd8\xff"

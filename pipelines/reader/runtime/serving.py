@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +14,15 @@ from . import facts
 
 
 def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict[str, Any]]:
-    """What was done to raw records, as a function of batches by name.
+    """What was done to raw records, as a function of batches by name, or of a list of rows.
 
     Args:
         root: Folder or URL of the snapshot; None is the folder that holds this package.
 
     Returns:
-        A function whose keyword arguments are the columns of raw records, each a batch; NaN, or a
-        column that is left out, is missing. It gives the features by name.
+        A function whose keyword arguments are the columns of raw records, each a batch, or whose
+        only argument is a list of rows (dicts). Missing is NaN, a batch or a key of a row that is
+        left out, and None in a row. It gives batches of the features by name.
 
     Raises:
         ValueError: if the snapshot has no such function, or TensorFlow cannot load it.
@@ -35,11 +38,67 @@ def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict
         signature = tf.saved_model.load(f"{folder}/serving").signatures["serving_default"]
     except (RuntimeError, OSError, tf.errors.OpError) as error:  # no such operation, or folder
         raise ValueError(f"TensorFlow {tf.__version__} cannot load the model: {error}") from None
-    specs = signature.structured_input_signature[1].items()
-    none = {name: tf.zeros([0, *(n or 0 for n in x.shape[1:])], x.dtype) for name, x in specs}
+    return _served(signature, f"{folder}/manifest.json")
 
-    def processed(**inputs: Any) -> dict[str, Any]:
-        found: dict[str, Any] = signature(**none | inputs)
-        return found
 
-    return processed
+def _served(signature: Any, manifest: str) -> Any:
+    specs = signature.structured_input_signature[1]
+    none = {k: tf.zeros([0, *(n or 0 for n in x.shape[1:])], x.dtype) for k, x in specs.items()}
+
+    def served(rows: list[dict[str, Any]] | tuple[()] = (), /, **inputs: Any) -> Any:
+        if not rows:
+            return signature(**none | {k: _input(k, value, specs) for k, value in inputs.items()})
+        places: dict[Any, list[int]] = {}  # of the rows that lack the same: they go together
+        alike: dict[Any, list[dict[str, Any]]] = {}
+        for place, row in enumerate(rows):
+            given = {k: v for k, v in row.items() if not _is_missing(v, specs.get(k))}
+            given = {k: _input(k, v, specs, of_rows=0) for k, v in given.items()}
+            given = given or _nothing(manifest, specs)
+            kind = tuple((k, *given[k].shape) for k in sorted(given))
+            places.setdefault(kind, []).append(place)
+            alike.setdefault(kind, []).append(given)
+        stacked = [{k: tf.stack([x[k] for x in some]) for k in some[0]} for some in alike.values()]
+        found = [signature(**none | batch) for batch in stacked]
+        order = tf.argsort(list(itertools.chain.from_iterable(places.values())))
+        return {k: tf.gather(tf.concat([x[k] for x in found], 0), order) for k in found[0]}
+
+    return served
+
+
+def _input(name: str, value: Any, specs: dict[str, Any], of_rows: int = 1) -> tf.Tensor:
+    """What the model takes for a batch, or with ``of_rows=0`` for the value of a row; unchanged."""
+    if name not in specs:
+        raise ValueError(f"There is no input {name!r}, only {', '.join(specs)}.")
+    dtype, shape = specs[name].dtype, specs[name].shape[1 - of_rows :]
+    made = tf.convert_to_tensor(value, dtype)
+    if 0 in made.shape and made.shape.rank < shape.rank:  # an empty list has no inner dimensions
+        made = tf.zeros([*made.shape[:of_rows], *(n or 0 for n in shape[of_rows:])], dtype)
+    fits = shape.is_compatible_with(made.shape)
+    if (
+        fits and dtype.is_integer and not tf.is_tensor(value)
+    ):  # TensorFlow cuts off what is too large
+        fits = (tf.get_static_value(made) == value).all()
+    if not fits:
+        raise ValueError(f"{name}={value!r} is not {dtype.name}{shape}.")
+    return made
+
+
+def _is_missing(value: Any, spec: Any) -> bool:
+    if isinstance(value, float) and value != value and spec is not None:
+        return not spec.dtype.is_floating or spec.shape.rank > 1  # else the model knows it
+    return value is None
+
+
+def _nothing(manifest: str, specs: dict[str, Any]) -> dict[str, tf.Tensor]:
+    """What marks a row that gives nothing: the model counts rows by what it is given."""
+    with tf.io.gfile.GFile(manifest) as file:
+        optional = json.load(file)["serving"]["optional_inputs"]
+    marks = {}
+    for name in (name for name in optional if specs[name].shape.rank == 1):
+        dtype = specs[name].dtype
+        if dtype != tf.string:
+            mark = float("nan") if dtype.is_floating else dtype == tf.int64 and dtype.min
+            marks[name] = tf.constant(mark, dtype)
+    if not marks:
+        raise ValueError(f"A row gives none of the inputs {', '.join(specs)}.")
+    return marks

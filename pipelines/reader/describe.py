@@ -1,11 +1,11 @@
-"""What of a snapshot's features its reader has to know: plain data that ``emit`` writes out."""
+"""What a reader has to know of a snapshot's features: plain data that ``emit`` writes out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-from ..schemas.features import (
+from ...schemas.features import (
     Audio,
     ClassLabel,
     Feature,
@@ -20,135 +20,13 @@ from ..schemas.features import (
     tensor_form,
     wire_columns,
 )
-from ..schemas.wire import ITEM_BYTES
-from ..transforms.lengths import varying_lists
+from ...schemas.wire import ITEM_BYTES
 
 _TOLD = ("of", "names", "unit", "rate", "channels", "image", "labels")
 """What of a feature is told in ``FEATURES`` beside its tensor."""
 _MAX_LAYOUT = 8
 """Features of fixed length that are cut out of examples instead of parsed, at most."""
 _INT64 = b"\x1a"
-_FORMATS = frozenset({"jpeg", "cmyk", "png", "gif", "bmp", "webp"})
-"""What an encoded image may be: its file's format, and among JPEGs those of four components."""
-
-
-def sections(
-    features: Features,
-    *,
-    label: str | None,
-    rotated_images: frozenset[str],
-    image_formats: Mapping[str, frozenset[str]],
-    structs: tuple[str, ...],
-) -> dict[str, bool]:
-    """Which sections of the template a snapshot can use.
-
-    Args:
-        features: Of the examples.
-        label: The feature to predict.
-        rotated_images: Names of encoded images that may have to be turned.
-        image_formats: What encoded images are, by name; any format where that is not known.
-        structs: Names of structs.
-    """
-    layout = layout_of(features)
-    images = _image_facts([f for f in features.values() if isinstance(f, Image)])
-    return {
-        "layout": bool(layout),
-        "general": not layout,
-        "no_label": label is None,
-        "struct": bool(structs),
-        "flat": not structs,
-        **images,
-        **_format_facts(features, image_formats),
-        "classes": label is not None and isinstance(features[label], ClassLabel),
-        "lengths": bool(varying_lists(features)),
-        "sides": images["each"] or bool(sides_of(features, rotated_images)),
-        **_tensor_facts(features),
-        "rotated": bool(rotated_images),
-        "layout_numbers": bool(layout) and bool(_tensors(features)),
-        "masked": any(mask_name(name, feature) for name, feature in features.items()),
-        "masked_lists": any(
-            mask_name(name, feature) and _is_plain_list(name, feature)
-            for name, feature in features.items()
-        ),
-        "masked_label": label is not None and mask_name(label, features[label]) is not None,
-        "layout_bytes": any(_tag(features[name]) != _INT64 for name in _tensors(features)),
-    }
-
-
-def _image_facts(images: list[Image]) -> dict[str, bool]:
-    encoded = [image for image in images if image.storage == "encoded"]
-    varying = any(image.storage == "raw" and not image.fixed_size for image in images)
-    return {
-        "image": bool(images),
-        "no_image": not images,
-        "fixed": any(image.storage == "raw" and image.fixed_size for image in images),
-        "varying": varying,
-        "encoded": bool(encoded),
-        "each": bool(encoded) or varying,
-        "grey": any(image.channels == 1 for image in encoded),
-        "alpha": any(image.channels == 4 for image in encoded),
-    }
-
-
-def _format_facts(
-    features: Features, image_formats: Mapping[str, frozenset[str]]
-) -> dict[str, bool]:
-    """What an encoded image may be: TensorFlow decodes each format by another operation."""
-    found = {
-        (image.channels, image_format)
-        for name, image in features.items()
-        if isinstance(image, Image) and image.storage == "encoded"
-        for image_format in image_formats.get(name) or _FORMATS
-    }
-    formats = {image_format for _, image_format in found} - {"cmyk"}
-    all_jpeg = formats == {"jpeg"} and (1, "cmyk") not in found
-    return {
-        "all_jpeg": all_jpeg,
-        "any_format": not all_jpeg,
-        "webp": "webp" in formats,
-        "no_webp": "webp" not in formats,
-    }
-
-
-def _tensor_facts(features: Features) -> dict[str, bool]:
-    found = [_column(name, features[name]) for name in _tensors(features)]
-    packed = [form for column, form in found if column.packed]
-    plain = [form for column, form in found if not column.packed]
-    defaults = [(column, form) for column, form in found if form.optional and not form.shape]
-    narrow = any(form.dtype not in {"int64", "uint64", "float32", "string"} for form in plain)
-    dimensions = any(None in form.shape and len(form.shape) > 1 for _, form in found)
-    packed_varying = any(None in form.shape for form in packed)
-    packed_fixed = any(None not in f.shape and (f.shape or not f.optional) for f in packed)
-    uint64 = any(form.dtype == "uint64" for form in plain)
-    return {
-        "audio": any(isinstance(feature, Audio) for feature in features.values()),
-        "pcm": any(isinstance(f, Audio) and f.dtype == "int16" for f in features.values()),
-        "packed": bool(packed),
-        "packed_varying": packed_varying,
-        "packed_fixed": packed_fixed,
-        "packed_default": any(column.packed for column, _ in defaults),
-        "ragged": any(None in form.shape for form in plain),
-        "dimensions": dimensions,
-        "shapes": any(form.shape.count(None) > 1 for _, form in found),
-        "shape": packed_varying or packed_fixed or dimensions,
-        "dtype": bool(packed) or narrow or uint64,
-        "uint64": uint64,
-        "uint64_default": any(form.dtype == "uint64" for _, form in defaults),
-        "narrow": narrow,
-        "narrow_float": any(form.dtype in {"float16", "bfloat16"} for form in plain),
-        "bool": any(form.dtype == "bool" for _, form in defaults),
-        "tensor": bool(packed) or dimensions or narrow or uint64,
-    }
-
-
-def _is_plain_list(name: str, feature: Feature) -> bool:
-    """Whether a tensor's values are the items of its list, which may be empty."""
-    column, form = _column(name, feature)
-    return bool(form.shape) and column.packed is None
-
-
-def _tensors(features: Features) -> list[str]:
-    return [name for name, feature in _sorted(features) if not isinstance(feature, Image)]
 
 
 def _sorted(features: Features) -> list[tuple[str, Feature]]:
@@ -198,6 +76,17 @@ def _json(name: str, feature: Feature) -> dict[str, object]:
     value = features_to_json({name: feature})[name]
     assert isinstance(value, dict)
     return value
+
+
+def formats_of(
+    features: Features, image_formats: Mapping[str, frozenset[str]]
+) -> dict[str, list[str]]:
+    """The formats of encoded images' files, sorted, by the feature's name, where they are known."""
+    return {
+        name: sorted(image_formats[name])
+        for name, feature in _sorted(features)
+        if isinstance(feature, Image) and feature.storage == "encoded" and image_formats.get(name)
+    }
 
 
 def sides_of(features: Features, rotated_images: frozenset[str]) -> dict[str, list[str]]:
