@@ -1,7 +1,10 @@
 """Snapshots made by hand, with TensorFlow's own writer, for tests of the emitted reader."""
 
+import importlib
 import importlib.util
+import sys
 import types
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from snapshard.pipelines.emit import emit_reader
-from snapshard.pipelines.emit_tools import emit_tools
+from snapshard.pipelines.reader.emit import emit_reader
 from snapshard.schemas.features import Features, wire_columns
 from snapshard.schemas.manifest import ShardEntry
 from snapshard.schemas.naming import ShardName
@@ -84,18 +86,30 @@ def write_snapshot(
         rotated=rotated,
         **told,
     )
-    for name, text in (emit_reader(facts) | emit_tools()).items():
+    for name, text in emit_reader(facts).items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    return load(folder / "reader.py")
+    return load(folder)
 
 
-def load(path: Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("emitted_reader", path)
+def load(folder: Path) -> types.ModuleType:
+    """The reader package of a snapshot, under a name that no other has."""
+    path = folder / "reader" / "__init__.py"
+    name = f"emitted_reader_{uuid.uuid4().hex}"
+    spec = importlib.util.spec_from_file_location(
+        name, path, submodule_search_locations=[str(path.parent)]
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def part(reader: types.ModuleType, name: str) -> Any:
+    """A module of a reader package."""
+    return importlib.import_module(f".{name}", reader.__name__)
 
 
 @pytest.fixture(scope="session", name="serialize")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from snapshard.pipelines.emit import ReaderFacts
+from snapshard.pipelines.reader.emit import ReaderFacts
 from snapshard.schemas.features import Features
 from snapshard.schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry, SplitEntry
 
@@ -73,7 +73,7 @@ def put_manifest(
 
 def num_open(reader: types.ModuleType, split: str) -> int:
     """How many shards of a split this process has open, of the snapshot that a reader lies in."""
-    folder = Path(str(reader.__file__)).parent
+    folder = Path(str(reader.__file__)).parent.parent
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
     return sum(
         os.path.islink(link) and os.readlink(link).startswith(f"{folder}/{split}") for link in links
