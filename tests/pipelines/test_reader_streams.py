@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snapshard.pipelines.reader_streams_template import Order
 from snapshard.schemas.features import ClassLabel, Features, Scalar
 from snapshard.transforms.index import index_bytes
+
+from .conftest import load, part
 
 WriteSnapshot = Callable[..., types.ModuleType]
 
@@ -51,11 +52,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reader(folder: Path, write_snapshot: WriteSnapshot) -> types.ModuleType:
-    module = write_snapshot(folder, NUMBERED, {"train": numbered(LENGTHS)})
+    write_snapshot(folder, NUMBERED, {"train": numbered(LENGTHS)})
     put_index(folder)
-    streams = module._beside("reader_streams")
-    streams._BLOCK = 32  # so that streams of 111 records have three blocks
-    return module
+    return short_pieces(folder)
+
+
+def short_pieces(folder: Path) -> types.ModuleType:
+    """A snapshot's reader whose streams of 111 records have three pieces."""
+    order = folder / "reader" / "order.py"
+    text = order.read_text()
+    assert "\n_PIECE = 1_024\n" in text
+    order.write_text(text.replace("\n_PIECE = 1_024\n", "\n_PIECE = 32\n"))
+    return load(folder)
 
 
 def ids(dataset: Any) -> list[list[int]]:
@@ -75,79 +83,75 @@ def together(reader: types.ModuleType, batch: int, workers: int, **options: Any)
 # The arithmetic
 
 
-@st.composite
-def orders(draw: st.DrawFn) -> Order:
-    total = draw(st.integers(0, 3_000) | st.integers(3_140_000, 3_150_000))
-    buffer = draw(st.sampled_from([0, 100, 1_360, 16_384]))
-    return Order.of(total, lambda num: max(8, buffer // num))
+@pytest.fixture(scope="module")
+def arithmetic(reader: types.ModuleType) -> Any:
+    """``Dealing`` of a reader."""
+    return part(reader, "order").Dealing
 
 
-def dealt(order: Order, part: tuple[int, int], first: int, chunk: int) -> Iterator[int]:
-    """A worker's records in the order of reading, as interleaving deals them: their numbers."""
-    todo = iter(order.left(part, first, chunk))
-    slots: list[Iterator[list[int]] | None] = [None] * (order.num // part[1])
-
-    def chunks(block: int, stream: int, skip: int) -> Iterator[list[int]]:
-        start = (stream * order.blocks + block) * order.size
-        for at in range(start + skip, start + order.size, chunk):
-            yield list(range(at, min(at + chunk, start + order.size)))
-
-    is_more = True
-    while is_more or any(slots):
-        for number, slot in enumerate(slots):
-            if slot is None:
-                found = next(todo, None)
-                is_more = found is not None
-                slots[number] = slot = chunks(*found) if found is not None else None
-            records = next(slot, None) if slot is not None else None
-            if records is None:
-                slots[number] = None
-            else:
-                yield from records
-    tail = range(order.main, order.total)[max(0, first - order.main) :]
-    yield from itertools.islice(tail, part[0], None, part[1])
+def dealt(dealing: Any, worker: int, delivered: int) -> list[int]:
+    """A worker's records, in the order of reading: their numbers in stored order."""
+    streams = range(worker, dealing.num_streams, dealing.workers)
+    ahead = dealing.num_delivered(delivered)
+    begun = min(delivered, dealing.total - dealing.tail) // dealing.chunk % dealing.num_streams
+    order = [one for one in streams if one >= begun] + [one for one in streams if one < begun]
+    places = {one: dealing.position(one) * dealing.length for one in streams}
+    found: list[int] = []
+    rounds = range(0, dealing.length, dealing.chunk)
+    for number in rounds:
+        for one in order:
+            first = ahead[one] + number
+            last = min(first + dealing.chunk, dealing.length)
+            found += range(places[one] + first, places[one] + last)
+    main = dealing.total - dealing.tail
+    tail = range(main, dealing.total)[worker :: dealing.workers]
+    return found + [one for one in tail if one - main >= delivered - main]
 
 
-class TestOrder:
-    @given(orders())
-    def test_every_record_is_in_one_place(self, order: Order) -> None:
-        assert sorted(map(order.start, range(order.num))) == list(range(order.num))
-        assert 0 <= order.total - order.main < order.num * order.grain * max(2, order.blocks)
-        for count in (1, 3, 8, order.num):
-            nums = [order.num_records((i, count)) for i in range(count)]
-            assert sum(nums) == order.total
-            assert max(nums) - min(nums) <= 1
-            assert nums[-1] == min(nums)
+totals = st.integers(0, 3_000) | st.integers(3_140_000, 3_150_000)
 
-    def test_workers_read_neighbouring_streams(self) -> None:
-        order = Order.of(2_400, lambda num: 8)
+
+class TestDealing:
+    @given(total=totals, batch=st.integers(1, 300), workers=st.integers(1, 60), same=st.booleans())
+    def test_every_record_is_in_one_place(
+        self, arithmetic: Any, total: int, batch: int, workers: int, same: bool
+    ) -> None:
+        dealing = arithmetic(total, batch, workers, most=8, same_for_all=same)
+        num = dealing.num_streams
+        assert num % workers == 0
+        assert sorted(map(dealing.position, range(num))) == list(range(num))
+        assert 0 <= dealing.tail < num * dealing.chunk
+        assert dealing.length % dealing.chunk == 0
+        assert batch % dealing.chunk == 0, "a chunk divides the batch of each worker"
+        nums = [dealing.num_records(i) for i in range(workers)]
+        assert sum(nums) == total
+        assert max(nums) - min(nums) <= 1
+        assert nums[-1] == min(nums)
+
+    def test_workers_read_neighbouring_streams(self, arithmetic: Any) -> None:
         for count in (2, 4, 8):
+            dealing = arithmetic(2_400, 8, count, most=8, same_for_all=True)
             for index in range(count):
-                found = sorted(order.start(stream) for stream in range(index, order.num, count))
-                assert found == list(range(found[0], found[0] + order.num // count))
+                streams = range(index, dealing.num_streams, count)
+                found = sorted(dealing.position(stream) for stream in streams)
+                assert found == list(range(found[0], found[0] + dealing.num_streams // count))
 
-    @given(orders(), st.integers(1, 5_000))
-    def test_a_chunk_divides_the_batch_of_each_worker(self, order: Order, batch: int) -> None:
-        chunk = order.chunk(batch)
-        assert order.size % chunk == 0
-        for count in range(1, order.num + 1):
-            if order.num % count == 0 and batch % count == 0:
-                assert batch // count % chunk == 0
-
-    @given(data=st.data())
+    @given(data=st.data(), total=st.integers(0, 3_000), size=st.integers(1, 9))
     @settings(deadline=None)
-    def test_steps_of_all_workers_are_alike(self, data: st.DataObject) -> None:
-        total = data.draw(st.integers(0, 3_000))
-        order = Order.of(total, lambda num: 60)
-        batch = 24 * data.draw(st.integers(1, 9))
-        chunk = order.chunk(batch)
-        whole = list(dealt(order, (0, 1), 0, chunk))
+    def test_steps_of_all_workers_are_alike(
+        self, arithmetic: Any, data: st.DataObject, total: int, size: int
+    ) -> None:
+        batch = 24 * size
+        one = arithmetic(total, batch, 1, most=8, same_for_all=True)
+        whole = dealt(one, 0, 0)
         assert sorted(whole) == list(range(total))
         count = data.draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24]))
         steps = data.draw(st.integers(0, max(0, total // batch)))
         size = batch // count
-        parts = [list(dealt(order, (i, count), 0, chunk)) for i in range(count)]
-        rests = [list(dealt(order, (i, count), steps * batch, chunk)) for i in range(count)]
+        dealing = arithmetic(total, size, count, most=8, same_for_all=True)
+        assert (dealing.chunk, dealing.length) == (one.chunk, one.length)
+        parts = [dealt(dealing, i, 0) for i in range(count)]
+        rests = [dealt(dealing, i, steps * batch) for i in range(count)]
         for step in range(-(-total // batch)):
             expected = sorted(whole[step * batch : (step + 1) * batch])
             found = [one for part in parts for one in part[step * size : (step + 1) * size]]
@@ -236,8 +240,8 @@ class TestReading:
     def test_without_an_index_the_order_is_the_same(
         self, reader: types.ModuleType, tmp_path: Path, write_snapshot: WriteSnapshot
     ) -> None:
-        other = write_snapshot(tmp_path, NUMBERED, {"train": numbered(LENGTHS)})
-        other._beside("reader_streams")._BLOCK = 32
+        write_snapshot(tmp_path, NUMBERED, {"train": numbered(LENGTHS)})
+        other = short_pieces(tmp_path)
         assert ids(other.dataset("train", 96, seed=6)) == ids(reader.dataset("train", 96, seed=6))
 
     @pytest.mark.slow  # hundreds of ranges
@@ -258,8 +262,8 @@ class TestReading:
         shard = tmp_path / "train-00001-of-00004.tfrecord"
         (*_, last) = tf.data.TFRecordDataset(str(shard)).as_numpy_iterator()
         shard.write_bytes(shard.read_bytes()[: -len(last) - 16])
-        with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain"):
-            ids(reader.dataset("train", 64, seed=6, epochs=2))
+        with pytest.raises(ValueError, match=rf"{shard.name} has .* bytes, expected .* verify"):
+            reader.dataset("train", 64, seed=6, epochs=2)
 
     @pytest.mark.slow  # several workers
     @pytest.mark.parametrize("where", ["memory", "folder"])
@@ -313,10 +317,11 @@ class TestReading:
         with caplog.at_level(logging.INFO):
             reader.dataset("train", 96, seed=1, start_step=4)
             reader.dataset("train", 96, seed=1, start_step=[(4, 96, 1)], shard=(0, 5))
+        size = part(reader, "facts").RECORD_BYTES
         for record, num in zip(caplog.records, (384, between), strict=True):
             text = record.getMessage()
             assert text.startswith(f"384 of {TOTAL} records are done: ")
-            assert f" and {num} records (about {num * reader.RECORD_BYTES} bytes) in them" in text
+            assert f" and {num} records (about {num * size} bytes) in them" in text
 
     @pytest.mark.slow  # another process loads TensorFlow
     def test_another_process_reads_the_same_order(
@@ -326,7 +331,6 @@ class TestReading:
             "import json, sys\n"
             f"sys.path.insert(0, {str(folder)!r})\n"
             "import reader, tensorflow as tf\n"
-            "reader._beside('reader_streams')._BLOCK = 32\n"
             "tf.random.set_seed(77)\n"
             "data = [reader.dataset('train', 32, seed=9, shard=(i, 3)) for i in range(3)]\n"
             "print(json.dumps([[b['id'].numpy().tolist() for b in one] for one in data]))\n"

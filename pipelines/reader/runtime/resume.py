@@ -94,7 +94,7 @@ def _progress(plan: Plan) -> _Progress:
         if steps and at.done is None and is_dealt(now) and not now.bucket:
             at.delivered, at.options = at.delivered + steps * size * workers, now
         elif steps:
-            seed = _seeds(options, at.number)[1][-1]
+            seed = tf.constant(_seeds(options, at.number)[1][-1], tf.int64)
             before = np.zeros(total, bool) if at.done is None else at.done
             at.done = before.copy()
             for worker in range(workers):
@@ -252,7 +252,7 @@ def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
     uncached = plan.open_uncached or plan.open_records
     if at.done is None and is_dealt(options):
         order: Order = plan_order(options, plan.shards, delivered=at.delivered)
-        seed = _seeds(options, at.number)[1][-1]
+        seed = tf.constant(_seeds(options, at.number)[1][-1], tf.int64)
         streams = [order.stream(tf.constant(i, tf.int64), seed) for i in range(order.num)]
         again = sum(int(tf.reduce_sum(delivered)) for _, delivered in streams)
         _log(at.delivered, total, sum(len(numbers) for numbers, _ in streams), again)
