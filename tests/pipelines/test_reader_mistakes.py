@@ -1,5 +1,6 @@
 """What an emitted reader says of options that cannot be: at once, by name, without a hang."""
 
+import inspect
 import itertools
 import types
 from collections.abc import Callable
@@ -37,16 +38,16 @@ def ids(dataset: Any) -> list[int]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"balance": "uniform", "shard": (0, 2)}, "balance= of several workers needs a seed="),
-        ({"batch_size": 2.5}, "batch_size=2.5 must be a whole number, 1 to"),
-        ({"batch_size": "8"}, "batch_size='8' must be a whole"),
-        ({"batch_size": None}, "batch_size=None must be a whole"),
-        ({"batch_size": 2**63}, "must be a whole number, 1 to 2147483647"),
-        ({"epochs": 1.5}, "epochs=1.5 must be a whole"),
-        ({"epochs": 0}, "epochs=0 must be a whole"),
-        ({"seed": 2**63}, "seed=9223372036854775808 must be a whole"),
-        ({"seed": np.uint64(2**63)}, "must be a whole number"),
-        ({"seed": "a"}, "seed='a' must be a whole"),
+        ({"balance": "uniform", "shard": (0, 2)}, "balance= with several workers needs seed="),
+        ({"batch_size": 2.5}, "batch_size=2.5 must be an integer from 1 to"),
+        ({"batch_size": "8"}, "batch_size='8' must be an integer"),
+        ({"batch_size": None}, "batch_size=None must be an integer"),
+        ({"batch_size": 2**63}, "must be an integer from 1 to 2147483647"),
+        ({"epochs": 1.5}, "epochs=1.5 must be an integer"),
+        ({"epochs": 0}, "epochs=0 must be an integer"),
+        ({"seed": 2**63}, "seed=9223372036854775808 must be an integer"),
+        ({"seed": np.uint64(2**63)}, "must be an integer"),
+        ({"seed": "a"}, "seed='a' must be an integer"),
         ({"shuffle": "yes"}, "shuffle='yes' must be True, False or a number"),
         ({"shuffle": float("inf")}, "shuffle=inf must be"),
         ({"shuffle": -1}, "shuffle=-1 must be"),
@@ -75,6 +76,22 @@ def ids(dataset: Any) -> list[int]:
         ({"local_copy": True}, "local_copy=True must be the name of a folder"),
         ({"local_copy": ("x", "10MB")}, "must be .folder, bytes"),
         ({"local_copy": ("x",)}, "must be the name of a folder"),
+        ({"input_context": True}, "input_context=True must be what tf.distribute gives"),
+        ({"batch_size": True}, "batch_size=True must be an integer"),
+        ({"as_supervised": "label"}, "as_supervised='label' must be True or False"),
+        ({"as_supervised": True, "columns": ["label"]}, "leaves no features beside the label"),
+        ({"drop_remainder": 1}, "drop_remainder=1 must be True or False"),
+        ({"balance": "uniform", "shuffle": False}, "balance= always shuffles"),
+        ({"balance": "uniform", "shuffle": 0}, "balance= always shuffles"),
+        ({"prefetch_to_device": "/GPU:7"}, "prefetch_to_device='/GPU:7': .* no such device"),
+        ({"prefetch_to_device": "gpu?"}, "prefetch_to_device='gpu.': .* no such device"),
+        ({"dtype": "floaty"}, "image_size=, dtype= and scale= are for images"),
+        ({"augment": lambda one, seed: None}, "augment= must return the changed example"),
+        ({"augment_batch": lambda batch, seeds: None}, "augment_batch= must return the changed"),
+        (
+            {"augment_batch": lambda batch, seeds: {**batch, "id": None}},
+            "augment_batch= must return the changed",
+        ),
         ({"options": {}}, r"options=\{\} must be tf.data.Options"),
     ],
 )
@@ -112,8 +129,8 @@ class TestForever:
         "options",
         [
             {"drop_remainder": True, "start_step": 1, "seed": 1},
-            {"shard": (0, 99)},
-            {"shard": (0, 99), "windows": (2, 1), "columns": ["tokens"]},
+            {"shard": (98, 99)},
+            {"shard": (98, 99), "windows": (2, 1), "columns": ["tokens"]},
         ],
     )
     def test_is_refused(self, reader: types.ModuleType, options: dict[str, Any]) -> None:
@@ -191,9 +208,9 @@ def test_a_scale_of_whole_numbers(tmp_path: Path, write_snapshot: WriteSnapshot)
     features = {"image": Image(height=2, width=2)}
     records = [{"image": bytes(range(12))}]
     reader = write_snapshot(tmp_path, features, {"train": [records]}, label=None)
-    with pytest.raises(ValueError, match=r"scale=0.5 needs a floating dtype, not uint8"):
+    with pytest.raises(ValueError, match=r"scale=0.5 needs a floating-point dtype, found uint8"):
         reader.dataset("train", 1, scale=0.5, dtype="uint8")
-    with pytest.raises(TypeError, match="flot32"):
+    with pytest.raises(ValueError, match="dtype='flot32' must name a type such as"):
         reader.dataset("train", 1, dtype="flot32")
 
 
@@ -211,11 +228,64 @@ def pixels(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapsh
     [8, 0, (), (8,), (8, 8, 3), (8, -1), (0, 8), (8.0, 8), "88", ("8", "8"), 2**70, {"a": 1}],
 )
 def test_a_size_that_no_image_has(pixels: types.ModuleType, size: Any) -> None:
-    with pytest.raises(ValueError, match=r"image_size=.* must be \(height, width\), whole numbers"):
+    with pytest.raises(ValueError, match=r"image_size=.* must be \(height, width\), two integers"):
         pixels.dataset("train", 1, image_size=size)
+
+
+@pytest.mark.parametrize("dtype", ["floaty", "", "string", "bool", 3.5, "complex64"])
+def test_a_type_that_no_image_has(pixels: types.ModuleType, dtype: Any) -> None:
+    with pytest.raises(ValueError, match="dtype=.* must"):
+        pixels.dataset("train", 1, dtype=dtype)
 
 
 def test_a_size_as_a_list_or_of_numpys_numbers(pixels: types.ModuleType) -> None:
     for size in ([3, 4], (np.int64(3), np.int32(4))):
         (batch,) = pixels.dataset("train", 1, image_size=size)
         assert batch["image"].shape == (1, 3, 4, 3)
+
+
+class TestSteps:
+    """``steps`` is arithmetic: it runs nothing of the user's, and has the types of ``dataset``."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"batch_size": 8},
+            {"batch_size": 8, "drop_remainder": True},
+            {"batch_size": 7, "shard": (1, 4)},
+            {"batch_size": 7, "shard": (3, 4), "equal_steps": True, "seed": 1},
+            {"batch_size": 8, "shuffle": False, "shard": (2, 3)},
+            {"batch_size": 8, "cache": "decoded"},
+            {"batch_size": 8, "bucket": True},
+            {"batch_size": 40},
+        ],
+    )
+    def test_are_the_cardinality(self, reader: types.ModuleType, options: Any) -> None:
+        dataset = reader.dataset("train", **options)
+        assert reader.steps("train", **options) == int(dataset.cardinality()) == len([*dataset])
+
+    def test_nothing_is_traced_and_no_shard_is_opened(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        def never(example: Any, seed: Any) -> Any:
+            raise AssertionError("it was called")
+
+        other = write_snapshot(tmp_path, LISTS, {"train": [[]]})
+        for shard in tmp_path.glob("*.tfrecord"):
+            shard.unlink()
+        assert other.steps("train", 8, augment=never, cache="memory", seed=1) == 0
+
+    def test_the_number_is_unknown_where_windows_are_cut(self, reader: types.ModuleType) -> None:
+        assert reader.steps("train", 8, windows=(2, 1)) == tf.data.UNKNOWN_CARDINALITY
+
+    def test_options_are_checked(self, reader: types.ModuleType) -> None:
+        with pytest.raises(ValueError, match="no split 'trian'"):
+            reader.steps("trian", 8)
+        with pytest.raises(ValueError, match="batch_size=0 must be"):
+            reader.steps("train", 0)
+        with pytest.raises(TypeError, match="buffer"):
+            reader.steps("train", 8, buffer=3)
+
+    def test_are_typed_like_dataset(self, reader: types.ModuleType) -> None:
+        one, other = inspect.signature(reader.dataset), inspect.signature(reader.steps)
+        assert one.parameters == other.parameters

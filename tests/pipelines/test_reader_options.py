@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Text
 
+from .conftest import part
+
 WriteSnapshot = Callable[..., types.ModuleType]
 
 NUMBERED: Features = {
@@ -185,10 +187,10 @@ class TestCache:
     def test_a_warning_where_it_cannot_fit(
         self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        monkeypatch.setattr(reader, "RECORD_BYTES", 1 << 50)
-        with pytest.warns(ResourceWarning, match="it takes"):
+        monkeypatch.setattr(part(reader, "facts"), "RECORD_BYTES", 1 << 50)
+        with pytest.warns(ResourceWarning, match="cache='memory' needs .* bytes, and .* are free"):
             reader.dataset("test", 3, cache="memory", shuffle=False)
-        with pytest.warns(ResourceWarning, match="cache='.*here': it takes"):
+        with pytest.warns(ResourceWarning, match="cache='.*here' needs"):
             reader.dataset("test", 3, cache=str(tmp_path / "here"), shuffle=False)
 
     @pytest.mark.parametrize("times", [1, 3])
@@ -201,14 +203,14 @@ class TestCache:
     ) -> None:
         reader, pixels = images
         free = times * (pixels.nbytes + 8 * len(pixels))
-        monkeypatch.setattr(reader._beside("reader_options"), "free_memory", lambda: free)
+        monkeypatch.setattr(part(reader, "cache"), "free_memory", lambda: free)
         reader.dataset("train", 8, cache="decoded")
-        told = [one for one in recwarn if "cache='decoded': it takes" in str(one.message)]
+        told = [one for one in recwarn if "cache='decoded' needs" in str(one.message)]
         assert len(told) == (times == 1)
 
     def test_what_is_free(self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
         """No more than a container is limited to."""
-        free = reader._beside("reader_options").free_memory
+        free = part(reader, "cache").free_memory
         assert 1 << 20 < free() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         limits = {"memory.max": "max", "memory/memory.limit_in_bytes": "77"}
 
@@ -477,8 +479,8 @@ class TestTheEnd:
             ({"cache": "memory", "local_copy": "x"}, "cache= and local_copy= exclude each other"),
             ({"cache": "memory", "balance": "uniform"}, "cache= and balance= exclude"),
             ({"augment": id, "augment_batch": id}, "augment= and augment_batch= exclude"),
-            ({"shard": (0, 2), "input_context": True}, "shard= and input_context= exclude"),
-            ({"service": "grpc://x:1", "seed": 0}, "service= and seed= exclude .who is first"),
+            ({"shard": (0, 2), "input_context": tf.distribute.InputContext()}, "shard= and input_context= exclude"),
+            ({"service": "grpc://x:1", "seed": 0}, "service= and seed= exclude .which is first"),
             ({"service": "grpc://x:1", "shard": (0, 2)}, "service= and shard= exclude"),
             ({"service": "grpc://x:1", "cache": "memory"}, "service= and cache= exclude"),
             ({"service": "grpc://x:1", "start_step": 1}, "service= and start_step= exclude"),
@@ -513,17 +515,6 @@ class TestTheEnd:
         assert done.stdout.split() == [str(2 * (2 * TOTAL - 48)), "True", str(TOTAL)]
 
 
-class TestAlone:
-    def test_a_reader_that_was_copied_without_its_options(
-        self, tmp_path: Path, write_snapshot: WriteSnapshot
-    ) -> None:
-        reader = write_snapshot(tmp_path, NUMBERED, {"train": numbered(LENGTHS)})
-        (tmp_path / "reader_options.py").unlink()
-        assert len(ids(reader.dataset("train", 8))) == TOTAL
-        with pytest.raises(ValueError, match=r"reader_options\.py.*copy it"):
-            reader.dataset("train", 8, cache="memory")
-
-
 def test_the_order_may_be_left_open(reader: types.ModuleType) -> None:
     for deterministic in (True, False):
         dataset = reader.dataset("train", 8, seed=1, deterministic=deterministic)
@@ -533,10 +524,16 @@ def test_the_order_may_be_left_open(reader: types.ModuleType) -> None:
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_who_is_late_is_waited_for_or_overtaken(
-    reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch, deterministic: bool
+    tmp_path: Path,
+    write_snapshot: WriteSnapshot,
+    monkeypatch: pytest.MonkeyPatch,
+    deterministic: bool,
 ) -> None:
-    """The first record of the first shard comes late: after 121 others, if they may overtake it."""
-    read, gate = reader._records, threading.Event()
+    """The first record of the first stream is late: after 121 others, if they may overtake it."""
+    total = 24 * 12  # streams of one length
+    reader = write_snapshot(tmp_path, NUMBERED, {"train": numbered([40] * 7 + [8])})
+    plan = part(reader, "plan")
+    read, gate = plan.open_records, threading.Event()
     overtaken: list[bool] = []
     found: list[int] = []
 
@@ -545,21 +542,20 @@ def test_who_is_late_is_waited_for_or_overtaken(
             overtaken.append(gate.wait(1 if deterministic else 100))
         return []
 
-    def late(path: Any, *stream: Any, **options: Any) -> tf.data.Dataset:
-        is_late = tf.strings.regex_full_match(path, ".*-00000-of-.*")
+    def late(path: Any, *piece: Any, **options: Any) -> tf.data.Dataset:
+        place = piece[3]
 
         def wait(number: Any, record: Any) -> Any:
-            tf.numpy_function(wait_for_others, [is_late & (number == 0)], [])
+            tf.numpy_function(wait_for_others, [place + number == 0], [])
             return record
 
-        return read(path, *stream, **options).enumerate().map(wait)
+        return read(path, *piece, **options).enumerate().map(wait)
 
-    monkeypatch.setattr(reader, "_records", late)
+    monkeypatch.setattr(plan, "open_records", late)
     for batch in reader.dataset("train", 8, shuffle=16, deterministic=deterministic):
         found += [int(i) for i in batch["id"]]
         if len(found) > 120:
             gate.set()
     assert overtaken == [not deterministic]
-    assert sorted(found) == list(range(TOTAL))
-    (first, *_) = (place for place, number in enumerate(found) if number < LENGTHS[0])
-    assert first < 40 if deterministic else first > 120
+    assert sorted(found) == list(range(total))
+    assert found.index(0) < 40 if deterministic else found.index(0) > 120

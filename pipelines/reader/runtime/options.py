@@ -144,6 +144,9 @@ def _check_buffer(shuffle: Any) -> None:
 
 
 def _check_parts(options: Options) -> None:
+    context = options.input_context
+    if context is not None and not isinstance(context, tf.distribute.InputContext):
+        raise ValueError(f"input_context={context!r} must be what tf.distribute gives a dataset_fn.")
     for name, form in {"shard": "(index, count)", "windows": "(length, step)"}.items():
         value = getattr(options, name)
         if value is not None and not _are_integers(value, 2):
@@ -182,18 +185,22 @@ def _check_places(options: Options) -> None:
         raise ValueError(f"local_copy={copy!r} must be (folder, bytes).")
     device = options.prefetch_to_device
     if device is not None:
-        names = [one.name for one in tf.config.list_logical_devices()]
-        canonical = tf.DeviceSpec.from_string(str(device))
-        found = [tf.DeviceSpec.from_string(name) for name in names]
-        if not any(
-            one.device_type == canonical.device_type
-            and one.device_index == (canonical.device_index or 0)
-            for one in found
-        ):
+        devices = [one.name for one in tf.config.list_logical_devices()]
+        if not any(_is_device(device, name) for name in devices):
             raise ValueError(
                 f"prefetch_to_device={device!r}: TensorFlow sees no such device, only "
-                f"{', '.join(names)}."
+                f"{', '.join(devices)}."
             )
+
+
+def _is_device(asked: str, name: str) -> bool:
+    """Whether a device, "/GPU:0" say, is the one of this full name."""
+    try:
+        one, other = tf.DeviceSpec.from_string(str(asked)), tf.DeviceSpec.from_string(name)
+    except ValueError:
+        return False
+    is_same = (one.device_type, one.device_index or 0) == (other.device_type, other.device_index)
+    return bool(is_same)
 
 
 def _check_functions(options: Options) -> None:

@@ -111,6 +111,8 @@ class Order(Protocol):
     """The streams of one worker."""
 
     pieces: Sequence[Piece]
+    num_records: int
+    """Records of an epoch."""
     num: int
     """Streams."""
     num_open: int
@@ -162,6 +164,7 @@ class ByShard:
             num_open: Shards that are read at a time, at most.
         """
         self.pieces, self.num, self.most_open = pieces, len(pieces), num_open
+        self.num_records = sum(piece.take for piece in pieces)
         self.shuffles_streams = buffer > 0
         self.num_open = max(1, min(num_open, self.num)) if buffer else 1
         self.window = max(1, min(_WINDOWS, buffer // 2) // self.num_open)
@@ -208,7 +211,8 @@ class Dealt:
             delivered: Records of all workers that came before in this epoch, as many of each, and
                 whole chunks.
         """
-        self._dealing, self._worker = dealing, worker
+        self._dealing = dealing
+        self.num_records = dealing.num_records(worker)
         streams = range(worker, dealing.num_streams, dealing.workers)
         self.num = self.num_open = len(streams) if dealing.length else 0
         self.chunk, self.window, self.buffer = dealing.chunk, window, 0

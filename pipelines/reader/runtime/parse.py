@@ -55,13 +55,15 @@ def make_parser(
     scale: float | None = None,
 ) -> Callable[[Any], Any]:
     """The function that parses a batch; checks its options, which ``dataset`` describes."""
+    if not isinstance(as_supervised, bool):
+        raise ValueError(f"as_supervised={as_supervised!r} must be True or False.")
     features = _wanted(columns, as_supervised)
     sizes = _image_sizes(features, image_size)
     if not sizes and (image_size, dtype, scale) != (None, None, None):
         raise ValueError("image_size=, dtype= and scale= are for images, and there are none here.")
     try:
-        kind = tf.as_dtype(dtype or ("uint8" if scale is None else "float32"))
-    except TypeError:
+        kind = tf.as_dtype(("uint8" if scale is None else "float32") if dtype is None else dtype)
+    except (TypeError, ValueError):
         raise ValueError(f"dtype={dtype!r} must name a type such as 'float32'.") from None
     if not (kind.is_floating or kind.is_integer):
         raise ValueError(f"dtype={dtype!r} must be a type of numbers.")

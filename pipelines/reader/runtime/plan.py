@@ -132,7 +132,9 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
             pieces = locate(pieces, shards, options.root_folder)
         return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
     order = deal_records(options, shards, delivered)
-    order.pieces = locate(order.pieces, shards, options.root_folder)
+    order.pieces = locate(
+        order.pieces, shards, options.root_folder, may_be_missing=options.cache is not None
+    )
     return order
 
 

@@ -171,7 +171,7 @@ def _all_records(read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Any:
 
 def _finished(plan: Plan, read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Plan:
     """A plan whose epochs give parsed batches, of unknown number."""
-    num_batches = None if any(piece.take for piece in plan.order.pieces) else 0
+    num_batches = None if plan.order.num_records else 0
     return dataclasses.replace(
         plan, read_epoch=read_epoch, parse_batch=as_is, num_batches=num_batches
     )

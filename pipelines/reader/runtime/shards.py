@@ -129,13 +129,20 @@ def divide(shards: Sequence[Shard], part: tuple[int, int], *, even: bool = False
     return cut(shards, cuts[index], cuts[index + 1])
 
 
-def locate(pieces: Sequence[Piece], shards: Sequence[Shard], root: str) -> list[Piece]:
+def locate(
+    pieces: Sequence[Piece], shards: Sequence[Shard], root: str, *, may_be_missing: bool = False
+) -> list[Piece]:
     """The same pieces, each with the byte at which it begins, from the shards' index.
 
     Reading on from there costs nothing; passing over records costs half of reading them. The
     shards are checked as far as they are used: their sizes, that neighbouring entries of the index
     are contiguous, and that a record begins at each of these bytes. Where a snapshot has no index,
     records are passed over.
+
+    Args:
+        pieces, shards: Of the split.
+        root: Folder or URL of the snapshot.
+        may_be_missing: Whether a shard may be gone, since a cache may hold it.
 
     Raises:
         ValueError: if a shard or its index is damaged, or belongs to another snapshot.
@@ -147,7 +154,8 @@ def locate(pieces: Sequence[Piece], shards: Sequence[Shard], root: str) -> list[
     is_store = "://" in root
     with concurrent.futures.ThreadPoolExecutor(_THREADS if is_store else 1) as pool:
         found = pool.map(
-            lambda item: _offsets(by_path[item[0]], item[1], root), [*wanted.items()]
+            lambda item: _offsets(by_path[item[0]], item[1], root, may_be_missing),
+            [*wanted.items()],
         )
         offsets = dict(zip(wanted, found, strict=True))
     located = []
@@ -159,13 +167,17 @@ def locate(pieces: Sequence[Piece], shards: Sequence[Shard], root: str) -> list[
     return located
 
 
-def _offsets(shard: Shard, records: list[int], root: str) -> dict[int, int] | None:
+def _offsets(
+    shard: Shard, records: list[int], root: str, may_be_missing: bool
+) -> dict[int, int] | None:
     """The byte at which each of these records of a shard begins; None without an index."""
     if "://" in root:  # there is no request for what is not needed
         return _indexed(shard, records, root)
     try:
         num_bytes = os.path.getsize(shard.path)
     except OSError as error:
+        if may_be_missing:
+            return None
         raise _damaged(shard, f"cannot be read ({error.strerror})") from None
     if num_bytes != shard.num_bytes:
         raise _damaged(shard, f"has {num_bytes:,} bytes, expected {shard.num_bytes:,}")
