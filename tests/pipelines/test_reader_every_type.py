@@ -26,6 +26,8 @@ from snapshard.schemas.features import (
 from snapshard.transforms.rows import encode_example
 from snapshard.transforms.tfrecord import write_tfrecord
 
+from .conftest import part
+
 WriteSnapshot = Callable[..., types.ModuleType]
 Record = dict[str, Any]
 DTYPES = get_args(Dtype)
@@ -177,10 +179,8 @@ def assert_same(found: Any, wanted: Any, where: str) -> None:
 
 def batches_of(reader: types.ModuleType, folder: Path, batch_size: int) -> list[dict[str, Any]]:
     """The stored batches, parsed eagerly: to trace a pipeline takes TensorFlow a second or more."""
-    parse = reader._parser()
-    shards = reader._shards("train", folder)
-    records = reader._streams([(path, 0, num, 0) for path, num in shards])
-    return list(map(parse, records.flat_map(reader._records).batch(batch_size)))
+    records = tf.data.TFRecordDataset(reader.files("train", folder))
+    return list(map(reader.parse, records.batch(batch_size)))
 
 
 def assert_each_came_back(
@@ -279,7 +279,7 @@ def test_structs_are_dicts(tmp_path: Path, write_snapshot: WriteSnapshot) -> Non
     reader = snapshot_of(
         tmp_path, declared, [records], write_snapshot=write_snapshot, label="s.kind"
     )
-    assert reader.STRUCTS == ["s", "s.in"]
+    assert part(reader, "facts").STRUCTS == ["s", "s.in"]
     batch = next(iter(reader.dataset("train", 3, shuffle=False)))
     assert set(batch) == {"a.b", "s"}
     assert set(batch["s"]) == {"boxes", "kind", "in"}
@@ -309,16 +309,16 @@ def test_cut_columns_are_what_parsing_gives(tmp_path: Path, write_snapshot: Writ
     rng = np.random.default_rng(2)
     records = [any_record(features, rng) for _ in range(9)]
     reader = snapshot_of(tmp_path, features, [records], write_snapshot=write_snapshot)
-    assert [name for name, _, _ in reader.LAYOUT] == sorted(features)
+    assert [name for name, _, _ in part(reader, "facts").LAYOUT] == sorted(features)
     examples = [encode_example(record, features) for record in records]
-    cut = reader._parser()(tf.constant(examples))
+    cut = reader.parse(tf.constant(examples))
     for name, feature in features.items():
         wanted = [expected(feature, record[name]) for record in records]
         assert_same(plain(cut[name]), wanted, name)
     # Bytes before the record that mean nothing to protobuf, so that the layout does not hold.
     odd = tf.constant([b"\x10\x00" + example for example in examples])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="an example is none of"):
-        reader._parser()(odd)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="an example does not belong to"):
+        reader.parse(odd)
 
 
 dims = st.one_of(st.none(), st.integers(1, 3))

@@ -1,8 +1,8 @@
 """The emitted reader: the values that it gives, for every kind of feature."""
 
+import functools
 import io
 import math
-import os
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,10 +14,12 @@ import PIL.ImageOps
 import pytest
 import tensorflow as tf
 
-from snapshard.pipelines.emit import ReaderFacts, emit_reader
+from snapshard.pipelines.reader.emit import ReaderFacts, emit_reader
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor, Text
 from snapshard.transforms.prepare.images import decode_pixels
 from snapshard.transforms.rows import encode_example
+
+from .conftest import part
 
 WriteSnapshot = Callable[..., types.ModuleType]
 Serialize = Callable[[Features, Mapping[str, Any]], bytes]
@@ -193,7 +195,7 @@ class TestRawImages:
             {"image": image.tobytes(), "label": i, "id": b"x" * i} for i, image in enumerate(images)
         ]
         reader = write_snapshot(tmp_path, features, {"train": [records[:60], records[60:]]})
-        assert hasattr(reader, "LAYOUT") == (request.param == "alone")
+        assert bool(part(reader, "facts").LAYOUT) == (request.param == "alone")
         return reader, images
 
     @pytest.mark.parametrize("drop_remainder", [False, True])
@@ -230,15 +232,15 @@ class TestRawImages:
             "label": ClassLabel(names=("a", "b")),
         }
         reader = write_snapshot(tmp_path, features, {"train": [[]]})
-        assert reader.LAYOUT
+        assert part(reader, "facts").LAYOUT
         good = serialize(features, {"image": b"1234", "label": 1})
         wider = serialize(features, {"image": b"5678", "label": 1000})
         short = serialize(features, {"image": b"123", "label": 1})
-        parse = reader._parser(as_supervised=True)
+        parse = functools.partial(reader.parse, as_supervised=True)
         image, label = parse(tf.constant([good, good]))
         assert (image.numpy().tobytes(), label.numpy().tolist()) == (b"12341234", [1, 1])
         for rows in ([good, wider], [short], [short, short], [good, short], [good[:-1]], [b""]):
-            with pytest.raises(tf.errors.InvalidArgumentError, match="an example is none of made"):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="an example does not belong to made"):
                 parse(tf.constant(rows))
 
     def test_images_alone_and_twice(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
@@ -249,7 +251,7 @@ class TestRawImages:
         left, right = gradient(70, 80), gradient(1, 2, 4)
         records = [{"a": left.tobytes(), "b": right.tobytes()}] * 3
         reader = write_snapshot(tmp_path, features, {"train": [records]}, label=None)
-        assert reader.LAYOUT
+        assert part(reader, "facts").LAYOUT
         batch = next(iter(reader.dataset("train", 8)))
         assert (batch["a"].numpy() == left).all()
         assert (batch["b"].numpy() == right).all()
@@ -326,24 +328,6 @@ class TestEncodedImages:
         for content, pixels in zip(contents, found, strict=True):
             assert (pixels == decode_pixels(tf.constant(content), channels).numpy()).all()
 
-    def test_what_lies_beside_belongs_to_this_snapshot(
-        self, tmp_path: Path, write_snapshot: WriteSnapshot
-    ) -> None:
-        features = {**self.FEATURES, "image": Image(channels=4, storage="encoded")}
-        records = [self.record(encode(gradient(16, 16), "JPEG"))]
-        reader = write_snapshot(tmp_path, features, {"train": [records]})
-        beside = tmp_path / "reader_values.py"
-        assert reader.dataset("train", 1, image_size=(8, 8)).element_spec["image"].shape[3] == 4
-        text = beside.read_text()
-        beside.write_text(text.replace(reader.FINGERPRINT, "f" * 16))
-        os.utime(beside, (0, 0))  # of the same second and length, it would pass for the same
-        reader._beside.cache_clear()
-        with pytest.raises(ValueError, match=r"reader_values.py is of another snapshot: copy it"):
-            reader.dataset("train", 1, image_size=(8, 8))
-        beside.unlink()
-        with pytest.raises(ValueError, match=r"There is no .*reader_values.py, which is needed"):
-            reader.dataset("train", 1, image_size=(8, 8))
-
     @pytest.mark.parametrize("size", [None, (10, 12)])
     def test_images_of_one_size_need_no_image_size(
         self, tmp_path: Path, size: tuple[int, int] | None, write_snapshot: WriteSnapshot
@@ -409,10 +393,9 @@ def test_the_layout_is_what_the_encoder_writes() -> None:
             rotated_images=frozenset(),
             version="1",
         )
-    )["reader.py"]
-    line = text[text.index("LAYOUT") : text.index("COMPRESSION =")]
+    )["reader/facts.py"]
     values: dict[str, Any] = {}
-    exec(line, {}, values)
+    exec(text, values)
     (_, first, size), (_, second, _) = values["LAYOUT"]
     assert example == first + bytes(size) + second + b"\x01"
 
@@ -540,7 +523,7 @@ class TestMasks:
         lacking = encode_example({"id": 3, "y": None}, features)
         splits = {"train": [[*encoded, lacking]]}
         reader = write_snapshot(tmp_path / "a", features, splits, label="y", missing_labels=1)
-        with pytest.raises(ValueError, match="some examples have no 'y'"):
+        with pytest.raises(ValueError, match="1 examples have no 'y'"):
             reader.dataset("train", 4, as_supervised=True)
         (batch,) = reader.dataset("train", 4, shuffle=False)
         assert batch["y_present"].numpy().tolist() == [True] * 3 + [False]

@@ -32,7 +32,7 @@ from .facts import (
 if TYPE_CHECKING:
     from .api import dataset, files, steps
     from .balance import mix
-    from .parse import parse
+    from .parsing import parse
     from .serving import preprocess
 
 __all__ = [
@@ -58,7 +58,7 @@ _LAZY = {
     "files": "api",
     "steps": "api",
     "mix": "balance",
-    "parse": "parse",
+    "parse": "parsing",
     "preprocess": "serving",
 }
 """Imported when they are first asked for, so that ``arrays`` does not load TensorFlow."""
@@ -67,10 +67,8 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
-    globals()[name] = found  # in place of a submodule of this name
-    return found
+    return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -12,7 +12,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 from . import facts
 from .options import BUFFER_BYTES, BUFFER_RECORDS, Options
 from .order import CHUNK, ByShard, Dealing, Dealt, Order
-from .parse import make_parser
+from .parsing import make_parser
 from .pipeline import Plan, read_epoch, read_epochs
 from .shards import Piece, Shard, divide, list_shards, locate, open_records
 

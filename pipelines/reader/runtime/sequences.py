@@ -11,7 +11,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .cache import as_is
-from .parse import make_parser
+from .parsing import make_parser
 from .pipeline import Plan
 
 _POOL = 32  # batches of which those of alike length are formed, or rows are packed …
