@@ -1,4 +1,4 @@
-"""What emission writes: the snapshot's facts as harmless text, and only what it can use."""
+"""What emission writes: the snapshot's facts as harmless text, and the package as it is."""
 
 import ast
 import os
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshard.pipelines import reader_facts
-from snapshard.pipelines.emit import ReaderFacts, emit_reader
-from snapshard.pipelines.readers import emit_numpy_reader
+from snapshard.pipelines.reader import describe, emit
+from snapshard.pipelines.reader.emit import ReaderFacts, emit_reader
+from snapshard.pipelines.reader.runtime import images
 from snapshard.schemas.features import (
     Audio,
     BoundingBoxes,
@@ -33,7 +34,8 @@ from snapshard.schemas.features import (
     tensor_form,
 )
 
-PUBLIC = {"dataset", "steps", "preprocess"}
+FACTS = "reader/facts.py"
+RUNTIME = Path(emit.__file__).with_name("runtime")
 MAX_LINES = 399
 LABEL: Features = {"label": ClassLabel(names=("no", "yes"))}
 ENCODED = Image(storage="encoded")
@@ -158,7 +160,8 @@ def snapshots() -> Iterator[tuple[Features, dict[str, Any]]]:
 
 
 def emitted(features: Features, **changes: Any) -> str:
-    return emit_reader(facts_of(features, **changes))["reader.py"]
+    """``facts.py`` of a snapshot."""
+    return emit_reader(facts_of(features, **changes))[FACTS]
 
 
 def facts_of(features: Features, **changes: Any) -> ReaderFacts:
@@ -180,39 +183,28 @@ def facts_of(features: Features, **changes: Any) -> ReaderFacts:
 
 
 def constants(text: str) -> dict[str, Any]:
-    """The constants of an emitted reader, evaluated without running anything else."""
-    block = text[text.index("# fmt: off") : text.index("\n# fmt: on\n")]
-    values: dict[str, Any] = {"Any": Any}
-    exec(compile(block, "constants", "exec"), values)
+    """What ``facts.py`` says; it has constants and nothing else."""
+    docstring, future, any_, *assignments = ast.parse(text).body
+    assert isinstance(docstring, ast.Expr)
+    assert isinstance(future, ast.ImportFrom)
+    assert isinstance(any_, ast.ImportFrom)
+    assert (future.module, any_.module) == ("__future__", "typing")
+    for node in assignments:
+        assert isinstance(node, ast.Assign | ast.AnnAssign)
+        assert not any(isinstance(one, ast.Lambda) for one in ast.walk(node))
+        calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+        assert {ast.unparse(one.func) for one in calls} <= {"float"}  # float("nan")
+    values: dict[str, Any] = {}
+    exec(compile(text, "facts", "exec"), values)
     return values
 
 
 @pytest.mark.parametrize("features", KINDS.values(), ids=KINDS)
 class TestEveryKind:
-    def test_short_complete_and_the_same_each_time(self, features: Features) -> None:
+    def test_short_and_the_same_each_time(self, features: Features) -> None:
         text = emitted(features)
         assert text == emitted(dict(reversed(features.items())))
-        jpeg = dict.fromkeys(features, frozenset({"jpeg"}))
-        assert len(emitted(features, image_formats=jpeg).splitlines()) <= MAX_LINES
         assert len(text.splitlines()) <= MAX_LINES
-        assert "# [" not in text
-        tree = ast.parse(text)
-        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        assert defined <= called | PUBLIC, "no function is left that nothing calls"
-
-    def test_needs_tensorflow_and_nothing_else(self, features: Features) -> None:
-        imported = set()
-        for node in ast.walk(ast.parse(emitted(features))):
-            if isinstance(node, ast.Import):
-                imported |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0
-                imported.add(str(node.module))
-        assert {name.partition(".")[0] for name in imported} <= {
-            *sys.stdlib_module_names,
-            "tensorflow",
-        }
 
     def test_states_the_features(self, features: Features) -> None:
         values = constants(emitted(features))
@@ -245,35 +237,54 @@ SNAPSHOTS = list(snapshots())
         pytest.param(1, marks=pytest.mark.slow),  # writes 450 readers: 15 s
     ],
 )
-def test_no_reader_is_long(step: int) -> None:
+def test_facts_are_never_long(step: int) -> None:
     for features, told in [*SNAPSHOTS[::step], *SNAPSHOTS[-5:]]:
-        files = emit_reader(facts_of(features, **told))
-        num_lines = len(files["reader.py"].splitlines())
-        assert num_lines <= MAX_LINES, (list(features), told)
-        stated = constants(files["reader.py"])
-        assert set(stated["FEATURES"]) == set(features)
-        assert "# [" not in "".join(files.values())
-        moved = files.get("reader_values.py", "")
-        assert bool(moved) == ('_beside("reader_values")' in files["reader.py"])
-        assert moved == "" or f'FINGERPRINT = "{stated["FINGERPRINT"]}"' in moved
+        text = emitted(features, **told)
+        assert len(text.splitlines()) <= MAX_LINES, (list(features), told)
+        assert set(constants(text)["FEATURES"]) == set(features)
 
 
-def test_ordinary_readers_stand_alone() -> None:
-    """Features on lines of their own, and nothing beside them that plain reading needs."""
-    photographs: Features = {"image": ENCODED} | LABEL
-    rotated, jpeg = frozenset({"image"}), {"image": frozenset({"jpeg"})}
-    table: Features = {f"x{i}": Scalar(dtype=dtype) for i, dtype in enumerate(DTYPES * 2)}
-    for files in (
-        emit_reader(facts_of(photographs, image_formats={"image": frozenset({"jpeg", "png"})})),
-        emit_reader(facts_of(photographs, rotated_images=rotated, image_formats=jpeg)),
-        emit_reader(facts_of(table | LABEL)),
-    ):
-        assert list(files) == ["reader.py"]
-        assert max(map(len, files["reader.py"].splitlines())) <= 100
-    # What serving needs is not what plain reading needs.
-    reader = emit_reader(facts_of(KINDS["raw images"], serving=True))["reader.py"]
-    assert reader.count('_beside("reader_values")') == 1
-    assert 'return _beside("reader_values")._served(' in reader
+def test_all_but_the_facts_is_copied() -> None:
+    """Every snapshot has every module of the package, in the form in which it is tested."""
+    files = emit_reader(facts_of(KINDS["everything"]))
+    assert files.keys() == {f"reader/{path.name}" for path in RUNTIME.glob("*.py")}
+    for name, text in files.items():
+        if name != FACTS:
+            assert text == (RUNTIME / Path(name).name).read_text(encoding="utf-8"), name
+    other = emit_reader(facts_of(KINDS["numbers"], fingerprint="f" * 16))
+    assert {name for name in files if files[name] != other[name]} == {FACTS}
+
+
+def test_the_facts_of_a_snapshot_are_those_that_the_package_is_tested_with() -> None:
+    """The made-up ``facts.py`` beside the modules has the same names, with the same types."""
+
+    def names(text: str) -> dict[str, str]:
+        found = {}
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.AnnAssign):
+                found[ast.unparse(node.target)] = ast.unparse(node.annotation)
+            elif isinstance(node, ast.Assign):
+                found[ast.unparse(node.targets[0])] = type(ast.literal_eval(node.value)).__name__
+        return found
+
+    assert names(emitted(KINDS["everything"])) == names((RUNTIME / "facts.py").read_text())
+
+
+def test_it_needs_tensorflow_and_nothing_else() -> None:
+    """At its start; fsspec, Grain and others are imported where they are asked for."""
+    for name, text in emit_reader(facts_of(LABEL)).items():
+        imported = set()
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level < 2
+                imported |= set() if node.level else {str(node.module)}
+        assert {one.partition(".")[0] for one in imported} <= {
+            *sys.stdlib_module_names,
+            "numpy",
+            "tensorflow",
+        }, name
 
 
 def run(tool: str, *arguments: str, folder: Path) -> None:
@@ -292,10 +303,10 @@ def run(tool: str, *arguments: str, folder: Path) -> None:
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     for index, features in enumerate(KINDS.values()):
-        for name, text in emit_reader(facts_of(features)).items():
-            (tmp_path / f"{index}_{name}").write_text(text, encoding="utf-8")
+        (tmp_path / f"facts_{index}.py").write_text(emitted(features), encoding="utf-8")
     for name, text in emit_reader(facts_of(every_feature() | LABEL)).items():
-        (tmp_path / f"every_{name}").write_text(text, encoding="utf-8")
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
 
 
@@ -412,12 +423,10 @@ class TestLayout:
         self, features: Features, names: list[str]
     ) -> None:
         text = emitted(features)
-        layout = constants(text).get("LAYOUT", [])
-        assert [name for name, _, _ in layout] == names
-        assert ("def _cut(" in text) == bool(names)
+        assert [name for name, _, _ in constants(text)["LAYOUT"]] == names
 
     def test_lengths_are_variable_length_numbers(self) -> None:
-        assert [reader_facts._varint(n).hex() for n in (0, 127, 128, 300, 2**21)] == [
+        assert [describe._varint(n).hex() for n in (0, 127, 128, 300, 2**21)] == [
             "00",
             "7f",
             "8001",
@@ -426,50 +435,45 @@ class TestLayout:
         ]
 
 
-FORMAT_FACTS = {"all_jpeg", "any_format", "webp", "no_webp"}
-GREY = Image(storage="encoded", channels=1)
-ALPHA = Image(storage="encoded", channels=4)
-ALL_JPEG, ANY, NO_WEBP = {"all_jpeg", "no_webp"}, {"any_format", "webp"}, {"any_format", "no_webp"}
-
-
-def formats(**by_name: str) -> dict[str, frozenset[str]]:
-    return {name: frozenset(text.split()) for name, text in by_name.items()}
-
-
 class TestFormats:
+    def ops(self, channels: int, formats: str) -> set[str]:
+        """The operations that decode files of these formats."""
+
+        def decode(content: Any) -> Any:
+            return images.decode(content, channels, formats.split())
+
+        spec = tf.TensorSpec([], tf.string)
+        graph = tf.function(decode, autograph=False).get_concrete_function(spec).graph
+        definition = graph.as_graph_def()
+        nodes = [*definition.node]
+        for function in definition.library.function:
+            nodes += function.node_def
+        return {node.op for node in nodes if node.op.startswith("Decode")}
+
+    @pytest.mark.parametrize("channels", [1, 3, 4])
+    @pytest.mark.parametrize("formats", ["jpeg", "png", "png gif bmp", "webp", "jpeg webp", "cmyk"])
+    def test_what_has_to_be_decoded(self, channels: int, formats: str) -> None:
+        found = self.ops(channels, formats)
+        assert ("DecodeWebP" in found) == ("webp" in formats)
+        if formats == "jpeg" or (formats == "cmyk" and channels != 1):
+            assert found == {"DecodeJpeg"}
+        else:
+            assert "DecodeImage" in found
+
     @pytest.mark.parametrize(
-        ("features", "known", "facts"),
+        ("features", "known", "stated"),
         [
-            ({"a": ENCODED}, formats(a="jpeg"), ALL_JPEG),
-            ({"a": ENCODED}, formats(a="png"), NO_WEBP),
-            ({"a": ENCODED}, formats(a="png gif bmp"), NO_WEBP),
-            ({"a": ENCODED}, formats(a="webp"), ANY),
-            ({"a": ENCODED}, formats(a="jpeg png"), NO_WEBP),
-            ({"a": ENCODED}, formats(a="jpeg webp"), ANY),
-            ({"a": ENCODED, "b": ENCODED}, formats(a="jpeg", b="png"), NO_WEBP),
-            ({"a": ENCODED, "b": GREY}, formats(a="jpeg", b="jpeg"), ALL_JPEG),
-            ({"a": GREY}, formats(a="jpeg"), ALL_JPEG),
-            ({"a": GREY}, formats(a="cmyk jpeg"), NO_WEBP),
-            ({"a": ENCODED}, formats(a="cmyk jpeg"), ALL_JPEG),
-            ({"a": ALPHA}, formats(a="png"), NO_WEBP),
-            ({"a": ALPHA}, formats(a="jpeg"), ALL_JPEG),
-            ({"a": ENCODED}, {}, ANY),
-            ({"a": ENCODED}, formats(a=""), ANY),
-            ({"a": ENCODED, "b": ENCODED}, formats(a="png"), ANY),
-            ({"a": Image(height=8, width=8), "b": Image()}, formats(a="jpeg"), NO_WEBP),
+            ({"a": ENCODED}, {"a": "jpeg"}, {"a": ["jpeg"]}),
+            ({"a": ENCODED, "b": ENCODED}, {"a": "png jpeg"}, {"a": ["jpeg", "png"]}),
+            ({"a": ENCODED}, {"a": ""}, {}),
+            ({"a": Image(height=8, width=8), "b": Image()}, {"a": "jpeg", "b": "png"}, {}),
         ],
     )
-    def test_what_has_to_be_decoded(
-        self, features: Features, known: dict[str, frozenset[str]], facts: set[str]
+    def test_are_stated_where_they_are_known(
+        self, features: Features, known: dict[str, str], stated: dict[str, list[str]]
     ) -> None:
-        found = reader_facts.sections(
-            features,
-            label=None,
-            rotated_images=frozenset(),
-            image_formats=known,
-            structs=(),
-        )
-        assert {name for name in FORMAT_FACTS if found[name]} == facts
+        formats = {name: frozenset(text.split()) for name, text in known.items()}
+        assert constants(emitted(features, image_formats=formats))["IMAGE_FORMATS"] == stated
 
 
 class TestClasses:
@@ -491,8 +495,8 @@ class TestClasses:
     def test_none_where_the_label_is_no_class(self, label: str | None) -> None:
         features: Features = {"x": Scalar(dtype="int64"), "other": ClassLabel(names=("a",))}
         values = constants(emitted(features, label=label))
-        assert "CLASS_WEIGHTS" not in values
-        assert "CLASS_SHARES" not in values
+        assert values["CLASS_NAMES"] is None
+        assert values["CLASS_WEIGHTS"] == values["CLASS_SHARES"] == []
 
     def test_thousands_stand_on_few_lines(self) -> None:
         names = tuple(map(str, range(5_000)))
@@ -501,18 +505,6 @@ class TestClasses:
         many = emitted(features, class_counts=range(1, 5_001))
         assert len(many.splitlines()) < len(few.splitlines()) + 45
         assert len(constants(many)["CLASS_WEIGHTS"]) == 5_000
-
-
-def test_both_readers_are_told_the_same() -> None:
-    features: Features = {"words": Tensor(dtype="int64", shape=(None,))} | LABEL
-    told = {"class_counts": (3, 1), "lengths": {"words": (2, 5)}}
-    facts = facts_of(features, **told)
-    of_tf, of_numpy = (
-        constants(text) for text in (emit_reader(facts)["reader.py"], emit_numpy_reader(facts))
-    )
-    assert of_numpy["CLASS_WEIGHTS"] == of_tf["CLASS_WEIGHTS"] == [0.666667, 2.0]
-    for name in ("CLASS_NAMES", "CLASS_SHARES", "LENGTHS", "FEATURES", "LABEL"):
-        assert of_numpy[name] == of_tf[name]
 
 
 class TestLengths:
@@ -528,4 +520,4 @@ class TestLengths:
         assert constants(emitted(features))["LENGTHS"] == {"a": [], "b": []}
 
     def test_none_where_nothing_varies(self) -> None:
-        assert "LENGTHS" not in constants(emitted({"c": Text()} | LABEL))
+        assert constants(emitted({"c": Text()} | LABEL))["LENGTHS"] == {}
