@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 from ...schemas.features import (
-    Audio,
     ClassLabel,
     Feature,
     Features,

@@ -441,7 +441,7 @@ class TestArguments:
             reader.dataset("train", **({"batch_size": 8} | arguments))
 
     def test_image_size_without_images(self, reader: types.ModuleType) -> None:
-        with pytest.raises(ValueError, match="image_size=.* are for images, and there are none"):
+        with pytest.raises(ValueError, match=r"image_size=.* are for images, and there are none"):
             reader.dataset("train", 8, image_size=(4, 4))
 
     def test_supervised(

@@ -479,7 +479,10 @@ class TestTheEnd:
             ({"cache": "memory", "local_copy": "x"}, "cache= and local_copy= exclude each other"),
             ({"cache": "memory", "balance": "uniform"}, "cache= and balance= exclude"),
             ({"augment": id, "augment_batch": id}, "augment= and augment_batch= exclude"),
-            ({"shard": (0, 2), "input_context": tf.distribute.InputContext()}, "shard= and input_context= exclude"),
+            (
+                {"shard": (0, 2), "input_context": tf.distribute.InputContext()},
+                "shard= and input_context= exclude",
+            ),
             ({"service": "grpc://x:1", "seed": 0}, "service= and seed= exclude .which is first"),
             ({"service": "grpc://x:1", "shard": (0, 2)}, "service= and shard= exclude"),
             ({"service": "grpc://x:1", "cache": "memory"}, "service= and cache= exclude"),

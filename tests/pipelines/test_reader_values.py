@@ -240,7 +240,9 @@ class TestRawImages:
         image, label = parse(tf.constant([good, good]))
         assert (image.numpy().tobytes(), label.numpy().tolist()) == (b"12341234", [1, 1])
         for rows in ([good, wider], [short], [short, short], [good, short], [good[:-1]], [b""]):
-            with pytest.raises(tf.errors.InvalidArgumentError, match="an example does not belong to made"):
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match="an example does not belong to made"
+            ):
                 parse(tf.constant(rows))
 
     def test_images_alone_and_twice(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:

@@ -5,8 +5,9 @@
     train = reader.dataset("train", 128, as_supervised=True)
     model.fit(train, validation_data=reader.dataset("validation", 128, as_supervised=True))
 
-``pipeline.py`` shows how: list shards → interleave → shuffle → batch → parse → prefetch. ``facts.py``
-says what the snapshot holds. ``arrays`` reads without TensorFlow (NumPy, PyTorch, Grain).
+``pipeline.py`` shows how: list shards → interleave → shuffle → batch → parse → prefetch.
+``facts.py`` says what the snapshot holds. ``arrays`` reads without TensorFlow (NumPy, PyTorch,
+Grain).
 
 Written by snapshard; do not edit. It needs TensorFlow, and nothing else. Import it from the
 snapshot's folder, or copy this folder next to the model and pass ``root=``.

@@ -110,9 +110,7 @@ def _unless_webp(
 
 def _other(content: Any, formats: Any) -> Any:
     """RGB of what is not a JPEG."""
-    return _unless_webp(
-        content, formats, lambda: _webp(content)[..., :3], lambda: _plain(content)
-    )
+    return _unless_webp(content, formats, lambda: _webp(content)[..., :3], lambda: _plain(content))
 
 
 def _luma(image: Any) -> Any:
@@ -144,9 +142,7 @@ def _transparent(content: Any, formats: Any) -> Any:
 
     def webp() -> Any:
         has_alpha = tf.shape(_webp(content))[2] == 4
-        return tf.cond(
-            has_alpha, lambda: _webp(content), lambda: _opaque(_webp(content)[..., :3])
-        )
+        return tf.cond(has_alpha, lambda: _webp(content), lambda: _opaque(_webp(content)[..., :3]))
 
     def other() -> Any:
         return _unless_webp(content, formats, webp, lambda: _opaque(_plain(content)))

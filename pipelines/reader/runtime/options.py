@@ -76,7 +76,7 @@ class Options:
         if self.seed is not None:
             _check_integer("seed", self.seed, least=-(2**63), end=2**63)
         for name in ("as_supervised", "pad", "drop_remainder", "equal_steps", "debug"):
-            if not isinstance(getattr(self, name), bool):
+            if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False.")
         _check_buffer(self.shuffle)
         _check_parts(self)
@@ -146,7 +146,9 @@ def _check_buffer(shuffle: Any) -> None:
 def _check_parts(options: Options) -> None:
     context = options.input_context
     if context is not None and not isinstance(context, tf.distribute.InputContext):
-        raise ValueError(f"input_context={context!r} must be what tf.distribute gives a dataset_fn.")
+        raise ValueError(
+            f"input_context={context!r} must be what tf.distribute gives a dataset_fn."
+        )
     for name, form in {"shard": "(index, count)", "windows": "(length, step)"}.items():
         value = getattr(options, name)
         if value is not None and not _are_integers(value, 2):

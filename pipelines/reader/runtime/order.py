@@ -38,7 +38,7 @@ OPEN_SHARDS = 16
 _WINDOWS = 1_024
 """… and records that are shuffled within them, all together, at most."""
 CHUNK = 8
-"""Records of a chunk, at most: of 16, records come together again 10 times as often as by chance."""
+"""Records of a chunk, at most: in chunks of 16, they meet again 10 times as often as by chance."""
 
 
 def random_order(num: Any, seed: Any, stream: Any) -> Any:
@@ -63,14 +63,16 @@ class Dealing:
     def __init__(
         self, total: int, batch_size: int, workers: int, *, most: int, same_for_all: bool
     ) -> None:
-        """Args:
-        total: Records of the split.
-        batch_size: Of each worker.
-        workers: How many there are.
-        most: Records of a chunk, at most.
-        same_for_all: Whether a step of all workers must not depend on their number, if that
-            divides the number of streams. Chunks are small then where the batch of all workers is
-            not a multiple of 24.
+        """Chooses the number of streams and the size of a chunk.
+
+        Args:
+            total: Records of the split.
+            batch_size: Of each worker.
+            workers: How many there are.
+            most: Records of a chunk, at most.
+            same_for_all: Whether a step of all workers must not depend on their number, if that
+                divides the number of streams. Chunks are small then where the batch of all workers
+                is not a multiple of 24.
         """
         self.total, self.workers = total, workers
         radices = _RADICES_LARGE if total >= math.prod(_RADICES_LARGE) * _LARGE else _RADICES

@@ -29,7 +29,11 @@ def parse(
 
     Args:
         serialized: string[batch].
-        columns, as_supervised, image_size, dtype, scale: As in ``dataset``.
+        columns: This one and all others are those of ``dataset``.
+        as_supervised: See there.
+        image_size: See there.
+        dtype: See there.
+        scale: See there.
 
     Returns:
         What ``dataset`` gives.
@@ -55,7 +59,7 @@ def make_parser(
     scale: float | None = None,
 ) -> Callable[[Any], Any]:
     """The function that parses a batch; checks its options, which ``dataset`` describes."""
-    if not isinstance(as_supervised, bool):
+    if type(as_supervised) is not bool:
         raise ValueError(f"as_supervised={as_supervised!r} must be True or False.")
     features = _wanted(columns, as_supervised)
     sizes = _image_sizes(features, image_size)
@@ -71,7 +75,9 @@ def make_parser(
         raise ValueError(f"scale={scale} needs a floating-point dtype, found {kind.name}.")
 
     def parse_batch(serialized: Any) -> Any:
-        values = _by_layout(serialized, features) if facts.LAYOUT else _by_proto(serialized, features)
+        values = (
+            _by_layout(serialized, features) if facts.LAYOUT else _by_proto(serialized, features)
+        )
         for name, feature in features.items():
             if feature["kind"] == "audio" and feature["dtype"] == "int16":
                 values[name] = tf.cast(values[name], tf.float32) / 32_768
@@ -100,7 +106,11 @@ def _wanted(columns: Sequence[str] | None, as_supervised: bool) -> dict[str, dic
             "the dict."
         )
     known = {*facts.FEATURES}
-    if isinstance(columns, str) or (columns is not None and not {*columns} <= known) or columns == []:
+    if (
+        isinstance(columns, str)
+        or (columns is not None and not {*columns} <= known)
+        or columns == []
+    ):
         raise ValueError(
             f"columns={columns!r} must be a list of some of {', '.join(facts.FEATURES)}."
         )

@@ -13,7 +13,6 @@ from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from . import facts
 from .options import Options, Stages
 from .order import Order
 from .shards import Shard, as_columns
@@ -163,9 +162,7 @@ def prefetch(plan: Plan, batches: tf.data.Dataset) -> tf.data.Dataset:
     if options.options is not None:
         batches = batches.with_options(options.options)
     if options.prefetch_to_device is not None:
-        batches = batches.apply(
-            tf.data.experimental.prefetch_to_device(options.prefetch_to_device)
-        )
+        batches = batches.apply(tf.data.experimental.prefetch_to_device(options.prefetch_to_device))
     return batches
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -84,7 +85,7 @@ def _input(name: str, value: Any, specs: dict[str, Any], of_rows: int = 1) -> tf
 
 
 def _is_missing(value: Any, spec: Any) -> bool:
-    if isinstance(value, float) and value != value and spec is not None:
+    if isinstance(value, float) and math.isnan(value) and spec is not None:
         return not spec.dtype.is_floating or spec.shape.rank > 1  # else the model knows it
     return value is None
 

@@ -140,7 +140,8 @@ def locate(
     records are passed over.
 
     Args:
-        pieces, shards: Of the split.
+        pieces: What is to be read.
+        shards: Of the split.
         root: Folder or URL of the snapshot.
         may_be_missing: Whether a shard may be gone, since a cache may hold it.
 
@@ -271,7 +272,10 @@ def open_records(
     less processor time.
 
     Args:
-        path, offset, skip, take: Of a ``Piece``, as scalar tensors.
+        path: Of a ``Piece``, like the next three, as a scalar tensor.
+        offset: Its first byte.
+        skip: Records to pass over.
+        take: Records to read.
         is_whole: Whether each piece is a whole shard.
         passes_over: Whether some piece has records to pass over.
     """
