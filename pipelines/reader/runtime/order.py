@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
+from . import facts
 from .shards import Piece, Shard, cut
 
 _RADICES = (2, 2, 2, 3)
@@ -29,8 +31,10 @@ _RADICES = (2, 2, 2, 3)
 _RADICES_LARGE = (2, 2, 2, 2, 3)
 """The same of a split that has so many records for each of them:"""
 _LARGE = 65_536
-_PIECE = 1_024
-"""Records of a piece, about, at least: opening one takes as long as reading 50 to 100 records."""
+_PIECE = 768
+"""Records of a piece, about, at least: opening one takes as long as reading 50 to 100 small ones …"""
+_PIECE_BYTES = 2 << 20
+"""… or so many bytes, where that is less, and no fewer than a twelfth of those records."""
 _PIECES = 16
 """Pieces of a stream, about, at most."""
 OPEN_SHARDS = 16
@@ -107,6 +111,17 @@ class Dealing:
         """How many each stream has delivered of so many records of all workers together."""
         rounds, rest = divmod(min(records, self.total - self.tail) // self.chunk, self.num_streams)
         return [(rounds + (stream < rest)) * self.chunk for stream in range(self.num_streams)]
+
+
+def _uneven(length: int, num: int, number: int) -> list[int]:
+    """The ends of so many pieces of a stream: of unequal lengths, others for each stream.
+
+    Were all alike, records that are read at the same time would be so again whenever their pieces
+    come at the same time, which is 8 times as often as by chance.
+    """
+    drawn = random.Random(number)
+    inner = (round((i + 0.7 * (drawn.random() - 0.5)) * length / num) for i in range(1, num))
+    return [0, *inner, length]
 
 
 class Order(Protocol):
@@ -226,12 +241,13 @@ class Dealt:
         self.first = len(range(worker, begun, dealing.workers))
         self._num_gaps = dealing.num_streams + 1 if gaps and dealing.tail else 1
         self.is_resumed = delivered > 0
-        num_pieces = max(1, min(_PIECES, dealing.length // _PIECE))
+        least = max(1, min(_PIECE, max(_PIECE // 12, _PIECE_BYTES // facts.RECORD_BYTES)))
+        num_pieces = max(1, min(_PIECES, dealing.length // least))
         groups = []
         for shift in (0, dealing.tail) if self._num_gaps > 1 else (0,):
             for position in self._positions:
                 begin = position * dealing.length + shift
-                ends = [begin + dealing.length * i // num_pieces for i in range(num_pieces + 1)]
+                ends = [begin + end for end in _uneven(dealing.length, num_pieces, position)]
                 cuts = [cut(shards, start, stop) for start, stop in itertools.pairwise(ends)]
                 groups.append([*itertools.chain.from_iterable(cuts)])
         self._first_tail = len(groups)

@@ -112,11 +112,14 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
         streams = streams.concatenate(tf.data.Dataset.range(order.first))
     if order.shuffles_streams:
         streams = plan.ahead(shuffle(streams, order.num, seed, -1))
+    # Streams that have no fixed turns may give many chunks in a row, and end long before others.
+    has_turns = not order.shuffles_streams and plan.options.deterministic is not False
     chunks = streams.interleave(
         open_stream,
         cycle_length=max(1, order.num_open),
         block_length=1,
         num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True if has_turns else None,
     )
     tail = order.tail(seed)
     if tail is None:

@@ -280,10 +280,12 @@ def open_records(
         passes_over: Whether some piece has records to pass over.
     """
     is_remote = tf.strings.regex_full_match(path, "[a-z0-9]+://.*")
+    about = take * (facts.RECORD_BYTES + 16)  # no more than the piece is fetched
+    fetched = tf.clip_by_value(about, READ_BYTES, FETCH_BYTES)
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=tf.reshape(path, [1]),
         compression_type="GZIP" if facts.COMPRESSION == "gzip" else "",
-        buffer_size=tf.where(is_remote, tf.constant(FETCH_BYTES, tf.int64), READ_BYTES),
+        buffer_size=tf.where(is_remote, fetched, READ_BYTES),
         byte_offsets=tf.reshape(offset, [1]),
     )
     records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
