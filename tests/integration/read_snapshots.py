@@ -5,6 +5,7 @@ the folder of a snapshot, and the options of ``reader.dataset``, the arguments o
 file for ``reader.preprocess()``.
 """
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -17,15 +18,17 @@ import numpy as np
 import tensorflow as tf
 
 
-def load(folder: str, name: str = "reader.py") -> types.ModuleType:
-    """A module that lies in a snapshot's folder."""
-    spec = importlib.util.spec_from_file_location(name.removesuffix(".py"), f"{folder}/{name}")
+def load(folder: str) -> types.ModuleType:
+    """The reader package of a snapshot; several are loaded side by side."""
+    name = f"reader_{len(sys.modules)}"
+    spec = importlib.util.spec_from_file_location(
+        name, f"{folder}/reader/__init__.py", submodule_search_locations=[f"{folder}/reader"]
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, folder)  # the tools import what lies beside them
+    sys.modules[name] = module
     spec.loader.exec_module(module)
-    sys.path.remove(folder)
     return module
 
 
@@ -76,7 +79,7 @@ def read(case: dict[str, Any]) -> dict[str, Any]:
         config = service.WorkerConfig(dispatcher_address=address.partition("://")[2])
         servers += [dispatcher, service.WorkerServer(config)]  # they end when nothing holds them
     if "tools" in case:
-        tools = load(case["folder"], "reader_tools.py")
+        tools = importlib.import_module(".tools", load(case["folder"]).__name__)
         return {"code": np.array(tools.main(case["tools"], here=case["folder"]))}
     reader = load(case["folder"])
     if "file" in case:
@@ -85,9 +88,8 @@ def read(case: dict[str, Any]) -> dict[str, Any]:
     else:
         dataset = reader.dataset("train", 8, **options)
         if "weights" in case:
-            mix = load(case["folder"], "reader_balance.py").mix
             other = reader.dataset("train", 8, **options | {"seed": 4})
-            dataset = mix([dataset, other], case["weights"], 8, seed=options["seed"])
+            dataset = reader.mix([dataset, other], case["weights"], 8, seed=options["seed"])
         batches = list(dataset.take(case.get("take", -1)))
         servers.clear()
     found: dict[str, Any] = {"num": np.array(len(batches))}
