@@ -35,7 +35,8 @@ def write(folder: Path, write_snapshot: WriteSnapshot, compression: str) -> type
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory: pytest.TempPathFactory, write_snapshot: WriteSnapshot) -> Any:
     return {
-        name: write(tmp_path_factory.mktemp(name), write_snapshot, name) for name in ("none", "gzip")
+        name: write(tmp_path_factory.mktemp(name), write_snapshot, name)
+        for name in ("none", "gzip")
     }
 
 
@@ -46,7 +47,13 @@ def ids(dataset: Any) -> list[int]:
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"cache": "memory"}, {"bucket": True}, {"augment": True}, {"bucket": True, "augment": True}],
+    [
+        {},
+        {"cache": "memory"},
+        {"bucket": True},
+        {"augment": True},
+        {"bucket": True, "augment": True},
+    ],
     ids=lambda options: "+".join(options) or "plain",
 )
 @pytest.mark.parametrize(

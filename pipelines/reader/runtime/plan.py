@@ -203,10 +203,12 @@ def num_batches(options: Options, shards: Sequence[Shard]) -> int:
 
 def _take_batches(plan: Plan) -> Plan:
     """As many batches for each worker as the one that has the fewest."""
-    read, num = plan.read_epoch, plan.num_batches
+    read, num, options = plan.read_epoch, plan.num_batches, plan.options
 
     def read_some(plan: Plan, seed: Any) -> tf.data.Dataset:
-        return read(plan, seed).take(num)
+        is_same = plan.options is options  # and not a stage that is resumed
+        most = num if is_same else num_batches(plan.options, plan.shards)
+        return read(plan, seed).take(most)
 
     return dataclasses.replace(plan, read_epoch=read_some)
 

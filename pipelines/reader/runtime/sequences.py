@@ -25,10 +25,12 @@ def bucket_batches(plan: Plan) -> Plan:
     The records of a pool of batches are sorted by length and cut into batches, whose order is
     shuffled. So lengths differ little within a batch, and no batch is short but the last.
     """
-    options, read_epoch = plan.options, plan.read_epoch
-    lengths, size = lengths_of(options.bucket), options.batch_size
+    read_epoch, lengths = plan.read_epoch, lengths_of(plan.options.bucket)
 
     def read(plan: Plan, seed: Any) -> tf.data.Dataset:
+        options = plan.options  # of the stage that is resumed, perhaps
+        size = options.batch_size
+
         def sort(number: Any, pool: Any) -> Any:
             order = tf.argsort(lengths(pool[0] if plan.is_numbered else pool), stable=True)
             full = tf.size(order) // size
