@@ -89,8 +89,8 @@ class Options:
     def stages(self) -> Stages:
         """``start_step`` as a list; empty at the beginning of an epoch."""
         if not hasattr(self.start_step, "__index__"):
-            return list(self.start_step)  # type: ignore[arg-type]
-        steps = int(self.start_step)  # type: ignore[arg-type]
+            return list(self.start_step)
+        steps = int(self.start_step)
         return [(steps, self.batch_size, self.part[1])] if steps else []
 
     @property

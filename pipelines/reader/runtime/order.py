@@ -32,7 +32,7 @@ _RADICES_LARGE = (2, 2, 2, 2, 3)
 """The same of a split that has so many records for each of them:"""
 _LARGE = 65_536
 _PIECE = 768
-"""Records of a piece, about, at least: opening one takes as long as reading 50 to 100 small ones …"""
+"""Records of a piece, about, at least: opening one costs as much as 50 to 100 small records …"""
 _PIECE_BYTES = 2 << 20
 """… or so many bytes, where that is less, and no fewer than a twelfth of those records."""
 _PIECES = 16
@@ -79,7 +79,9 @@ class Dealing:
                 is not a multiple of 24.
         """
         self.total, self.workers = total, workers
-        radices = _RADICES_LARGE if total >= math.prod(_RADICES_LARGE) * _LARGE else _RADICES
+        radices: tuple[int, ...] = (
+            _RADICES_LARGE if total >= math.prod(_RADICES_LARGE) * _LARGE else _RADICES
+        )
         if math.prod(radices) % workers:  # an order of its own for this number of workers
             radices, same_for_all = (-(-math.prod(radices) // workers) * workers,), False
         self.num_streams, self._radices = math.prod(radices), radices
@@ -254,7 +256,7 @@ class Dealt:
         for gap in range(dealing.num_streams + 1)[-self._num_gaps :]:
             begin = gap * dealing.length
             groups.append(cut(shards, begin, begin + dealing.tail))
-        self.pieces: list[Piece] = [*itertools.chain.from_iterable(groups)]
+        self.pieces: Sequence[Piece] = [*itertools.chain.from_iterable(groups)]
         self._splits = [0, *itertools.accumulate(map(len, groups))]
 
     def stream(self, number: Any, seed: Any) -> tuple[Any, Any]:

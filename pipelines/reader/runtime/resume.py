@@ -196,7 +196,8 @@ def _only_places(path: Any, offset: Any, skip: Any, take: Any, place: Any, *_: A
 
 
 def _flat(batches: tf.data.Dataset) -> Iterator[Places]:
-    return batches.rebatch(_AT_ONCE).as_numpy_iterator()
+    parts: Iterator[Places] = batches.rebatch(_AT_ONCE).as_numpy_iterator()
+    return parts
 
 
 def _first(parts: Iterator[Places], num: int) -> Places:
