@@ -119,7 +119,7 @@ def _uneven(length: int, num: int, number: int) -> list[int]:
     """The ends of so many pieces of a stream: of unequal lengths, others for each stream.
 
     Were all alike, records that are read at the same time would be so again whenever their pieces
-    come at the same time, which is 8 times as often as by chance.
+    come at the same time.
     """
     drawn = random.Random(number)
     inner = (round((i + 0.7 * (drawn.random() - 0.5)) * length / num) for i in range(1, num))
