@@ -306,34 +306,25 @@ def _fault_of_index(frames: _Array, shard: Shard) -> str:
 def _weights(
     split: str, balance: str | Mapping[str | int, float], counts: Mapping[int, int]
 ) -> dict[int, float]:
-    """Weights by the code of a class, checked; an integer is the class of this name.
+    """Weights by the code of a class, checked.
 
     Raises:
-        ValueError: if a weight is invalid, or names no class or one without records.
+        ValueError: if a weight is invalid, or is of a class that does not exist or has no records.
     """
-    names = {name: code for code, name in enumerate(facts.CLASS_NAMES or ())}
     if not counts:
         raise ValueError(f"balance={balance!r}: no record of {split!r} has a class.")
     if isinstance(balance, str) and balance == "uniform":
         return dict.fromkeys(counts, 1.0)
-    if not isinstance(balance, Mapping):
+    if not hasattr(balance, "items"):
         raise ValueError(f'balance={balance!r} must be "uniform" or {{class: weight}}.')
-    weights: dict[int, float] = {}
+    names, weights = facts.CLASS_NAMES or [], dict[int, float]()
+    codes = {name: code for code, name in enumerate(names)}
     for key, weight in balance.items():
-        if not isinstance(key, str | numbers.Integral) or isinstance(key, bool):
-            raise ValueError(f"balance: {key!r} must be the name of a class.")
-        code = names.get(str(key))
-        if code is None:
-            few = ", ".join(map(repr, [*names][:20])) + (", …" if len(names) > 20 else "")
-            is_index = not isinstance(key, str) and 0 <= key < len(names)
-            why = f" (class {key} is {[*names][key]!r}: give its name)" if is_index else ""
-            raise ValueError(f"balance: there is no class {str(key)!r}, only {few}{why}.")
+        code = _code_of(key, codes)
         if code in weights:
-            raise ValueError(f"balance names class {str(key)!r} twice.")
-        if not isinstance(weight, numbers.Real) or not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"balance: the weight of {key!r} is {weight!r}, expected 0 or more.")
-        weights[code] = float(weight)
-    missing = [[*names][code] for code, weight in weights.items() if weight and code not in counts]
+            raise ValueError(f"balance names class {names[code]!r} twice.")
+        weights[code] = _checked_weight(key, weight)
+    missing = [names[code] for code, weight in weights.items() if weight and code not in counts]
     if missing:
         raise ValueError(
             f"balance: {split!r} has no records of {', '.join(map(repr, missing))}: leave "
@@ -342,6 +333,27 @@ def _weights(
     if not any(weights.values()):
         raise ValueError(f"balance={balance!r}: no class has a weight above 0.")
     return weights
+
+
+def _code_of(key: Any, codes: Mapping[str, int]) -> int:
+    """The code of the class that is called so; an integer is a name, too, and not a code."""
+    is_name = isinstance(key, str | numbers.Integral) and not isinstance(key, bool)
+    if not is_name:
+        raise ValueError(f"balance: {key!r} must be the name of a class.")
+    if str(key) in codes:
+        return codes[str(key)]
+    names = [*codes]
+    few = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
+    is_code = not isinstance(key, str) and 0 <= key < len(names)
+    why = f" (class {key} is {names[key]!r}: give its name)" if is_code else ""
+    raise ValueError(f"balance: there is no class {str(key)!r}, only {few}{why}.")
+
+
+def _checked_weight(key: Any, weight: Any) -> float:
+    is_number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
+    if not is_number or not (math.isfinite(weight) and weight >= 0):
+        raise ValueError(f"balance: the weight of {key!r} is {weight!r}, expected 0 or more.")
+    return float(weight)
 
 
 class _Weakly:
