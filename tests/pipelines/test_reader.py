@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar
 
+from .conftest import part
+
 FINGERPRINT = "0123456789abcdef"
 WriteSnapshot = Callable[..., types.ModuleType]
 
@@ -55,8 +57,14 @@ def flat(dataset: Any, key: str = "id") -> list[int]:
     return [i for batch in batches(dataset, key) for i in batch]
 
 
-def divide(reader: types.ModuleType, shards: Any, part: tuple[int, int]) -> Any:
-    return reader._beside("reader_options").divide(shards, part)
+def divide(reader: types.ModuleType, shards: Any, place: tuple[int, int]) -> Any:
+    found = part(reader, "shards").divide(shards, place)
+    return [(one.path, one.skip, one.take, one.place) for one in found]
+
+
+def listed(reader: types.ModuleType, split: str, root: str | None = None) -> Any:
+    folder = root or str(Path(str(reader.__file__)).parent.parent)
+    return part(reader, "shards").list_shards(split, folder)
 
 
 class TestEpoch:
@@ -164,7 +172,11 @@ class TestShuffle:
         dataset = reader.dataset("train", 32, seed=1, epochs=4)
         found = batches(dataset)
         compositions = [frozenset(batch) for batch in found]
-        assert len(set(compositions)) == len(compositions)
+        # The last of each epoch holds what lies in one of 25 places, which may come again.
+        last = len(found) // 4
+        full = [one for number, one in enumerate(compositions, 1) if number % last]
+        assert len(set(full)) == len(full)
+        assert len({*compositions[last - 1 :: last]}) > 1
         # Two records of one batch are seldom together again.
         together = [len(a & b) for a in compositions[:9] for b in compositions[10:19]]
         assert max(together) < 16
@@ -196,9 +208,9 @@ class TestShard:
         ids: list[int] = []
         for index in range(count):
             dataset = reader.dataset("train", 8, shard=(index, count), shuffle=shuffle)
-            part = flat(dataset)
-            assert int(dataset.cardinality()) == math.ceil(len(part) / 8)
-            ids += part
+            found = flat(dataset)
+            assert int(dataset.cardinality()) == math.ceil(len(found) / 8)
+            ids += found
         assert sorted(ids) == list(range(TOTAL))
         assert shuffle or ids == list(range(TOTAL)), "parts follow each other in stored order"
 
@@ -210,29 +222,30 @@ class TestShard:
     def test_any_number_of_parts_is_the_split(
         self, reader: types.ModuleType, lengths: list[int], count: int
     ) -> None:
-        shards = [(str(i), length) for i, length in enumerate(lengths)]
+        shard = part(reader, "shards").Shard
+        shards = [shard(str(i), length, 0) for i, length in enumerate(lengths)]
         parts = [divide(reader, shards, (index, count)) for index in range(count)]
         records = [
             (path, record)
-            for part in parts
-            for path, skip, take, _ in part
+            for one in parts
+            for path, skip, take, _ in one
             for record in range(skip, skip + take)
         ]
-        assert records == [(path, i) for path, length in shards for i in range(length)]
-        sizes = [sum(take for _, _, take, _ in part) for part in parts]
+        assert records == [(path, i) for path, length, _ in shards for i in range(length)]
+        sizes = [sum(take for _, _, take, _ in one) for one in parts]
         total = sum(lengths)
         assert all(abs(size * count - total) <= max(count, 0.05 * total) for size in sizes)
 
     def test_even_parts_are_whole_shards(self, reader: types.ModuleType) -> None:
-        shards = reader._shards("train", None)
+        shards = listed(reader, "train")
         for count in (2, 3):
             for index in range(count):
-                part = divide(reader, shards, (index, count))
-                assert all(skip == 0 and take in LENGTHS for _, skip, take, _ in part)
-                assert len(part) == 6 // count
+                found = divide(reader, shards, (index, count))
+                assert all(skip == 0 and take in LENGTHS for _, skip, take, _ in found)
+                assert len(found) == 6 // count
 
     def test_uneven_parts_are_ranges_of_records(self, reader: types.ModuleType) -> None:
-        shards = reader._shards("train", None)
+        shards = listed(reader, "train")
         sizes = [sum(take for _, _, take, _ in divide(reader, shards, (i, 4))) for i in range(4)]
         assert max(sizes) - min(sizes) <= 1
 
@@ -253,7 +266,7 @@ class TestRoot:
         self, reader: types.ModuleType, folder: Path, tmp_path: Path, write_snapshot: WriteSnapshot
     ) -> None:
         write_snapshot(tmp_path, NUMBERED, {"train": numbered([3])}, fingerprint="f" * 16)
-        with pytest.raises(ValueError, match=f"{'f' * 16}.*reader.py of {FINGERPRINT}") as error:
+        with pytest.raises(ValueError, match=f"{'f' * 16}.*this reader {FINGERPRINT}") as error:
             reader.dataset("train", 8, root=tmp_path)
         assert "root=" in str(error.value)
         assert str(tmp_path) in str(error.value)
@@ -273,7 +286,7 @@ class TestRoot:
             reader.dataset("train", 8, root=tmp_path)
 
     def test_an_empty_folder_is_refused(self, reader: types.ModuleType, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="is no manifest"):
+        with pytest.raises(ValueError, match="is not a manifest"):
             reader.dataset("train", 8, root=tmp_path)
 
     def test_a_slash_at_the_end_is_no_matter(self, reader: types.ModuleType, folder: Path) -> None:
@@ -286,7 +299,7 @@ class TestRoot:
     def test_an_object_store_up_to_the_names(
         self, reader: types.ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """TensorFlow takes no stand-in's address for gs://, so nothing is read but the manifest."""
+        """TensorFlow takes no stand-in's address for gs://, so no shard is read."""
         asked = []
 
         def opened(url: str, mode: str) -> Any:
@@ -295,10 +308,14 @@ class TestRoot:
 
         monkeypatch.setattr(tf.io.gfile, "GFile", opened)
         dataset = reader.dataset("train", 8, root="gs://bucket/made/0123/", seed=1, shard=(0, 2))
-        assert asked == ["gs://bucket/made/0123/manifest.json"]
+        manifest, *others = asked
+        assert manifest == "gs://bucket/made/0123/manifest.json"
+        assert others, "the index says where records begin"
+        names = {path.name for path in folder.glob("train-*")}
+        assert {*others} <= {f"gs://bucket/made/0123/index/{name}.idx" for name in names}
         assert int(dataset.cardinality()) == reader.steps("train", 8, shard=(0, 2))
-        shards = reader._shards("train", "gs://bucket/made/0123")
-        assert [path for path, _ in shards] == [
+        shards = listed(reader, "train", "gs://bucket/made/0123")
+        assert [path for path, *_ in shards] == [
             f"gs://bucket/made/0123/{path.name}" for path in sorted(folder.glob("train-*"))
         ]
 
@@ -306,8 +323,7 @@ class TestRoot:
     def test_alone_in_another_process(
         self, reader: types.ModuleType, folder: Path, tmp_path: Path
     ) -> None:
-        for name in ("reader.py", "reader_streams.py"):  # the latter is for seed=
-            shutil.copy(folder / name, tmp_path / name)
+        shutil.copytree(folder / "reader", tmp_path / "reader")
         program = (
             "import sys, json\n"
             "sys.modules['snapshard'] = None\n"
@@ -361,6 +377,10 @@ class TestDamage:
         content = shard.read_bytes()
         record = len(content) // 30
         shard.write_bytes(content[: len(content) - record - cut])
+        if shuffle:  # positions are read, so sizes are compared first
+            with pytest.raises(ValueError, match=rf"{shard.name} has .* bytes, expected .* verify"):
+                reader.dataset("train", 100, shuffle=shuffle)
+            return
         expected = tf.errors.DataLossError if cut else tf.errors.FailedPreconditionError
         with pytest.raises(expected):
             batches(reader.dataset("train", 100, shuffle=shuffle))
@@ -372,14 +392,20 @@ class TestDamage:
         reader, shard = damaged
         first = shard.with_name("train-00000-of-00002.tfrecord")
         shard.write_bytes(shard.read_bytes() + first.read_bytes())
+        if shuffle:
+            with pytest.raises(ValueError, match=rf"{shard.name} has .* bytes, expected .* verify"):
+                reader.dataset("train", 8, shuffle=shuffle)
+            return
         with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 30"):
             batches(reader.dataset("train", 8, shuffle=shuffle))
 
     def test_a_missing_shard_raises(self, damaged: tuple[types.ModuleType, Path]) -> None:
         reader, shard = damaged
         shard.unlink()
+        with pytest.raises(ValueError, match=rf"{shard.name} cannot be read .No such file"):
+            reader.dataset("train", 8)
         with pytest.raises(tf.errors.NotFoundError, match=shard.name):
-            batches(reader.dataset("train", 8))
+            batches(reader.dataset("train", 8, shuffle=False))
 
 
 class TestArguments:
@@ -396,11 +422,12 @@ class TestArguments:
         records: int,
     ) -> None:
         """16 MiB, four batches where that is more, and never over 16,384 records."""
-        monkeypatch.setattr(reader, "RECORD_BYTES", record_bytes)
-        monkeypatch.setattr(reader, "NUM_EXAMPLES", {"train": 10**9, "test": 10**9})
-        assert reader._buffer("train", None, batch_size) == records
-        assert reader._buffer("test", None, batch_size) == 0
-        assert reader._buffer("test", True, batch_size) == records
+        facts, options = part(reader, "facts"), part(reader, "options").Options
+        monkeypatch.setattr(facts, "RECORD_BYTES", record_bytes)
+        monkeypatch.setattr(facts, "NUM_EXAMPLES", {"train": 10**9, "test": 10**9})
+        assert options("train", batch_size).buffer == records
+        assert options("test", batch_size).buffer == 0
+        assert options("test", batch_size, shuffle=True).buffer == records
 
     def test_an_unknown_split(self, reader: types.ModuleType) -> None:
         with pytest.raises(ValueError, match="no split 'valid', only train, test, none"):
@@ -414,7 +441,7 @@ class TestArguments:
             reader.dataset("train", **({"batch_size": 8} | arguments))
 
     def test_image_size_without_images(self, reader: types.ModuleType) -> None:
-        with pytest.raises(TypeError, match="unexpected keyword argument 'image_size'"):
+        with pytest.raises(ValueError, match="image_size=.* are for images, and there are none"):
             reader.dataset("train", 8, image_size=(4, 4))
 
     def test_supervised(

@@ -32,6 +32,7 @@ from .facts import (
 if TYPE_CHECKING:
     from .api import dataset, files, steps
     from .balance import mix
+    from .input_wait import InputWait
     from .parse import parse
     from .serving import preprocess
 
@@ -41,6 +42,7 @@ __all__ = [
     "CLASS_WEIGHTS",
     "FEATURES",
     "FINGERPRINT",
+    "InputWait",
     "LABEL",
     "LENGTHS",
     "NAME",
@@ -58,6 +60,7 @@ _LAZY = {
     "files": "api",
     "steps": "api",
     "mix": "balance",
+    "InputWait": "input_wait",
     "parse": "parse",
     "preprocess": "serving",
 }

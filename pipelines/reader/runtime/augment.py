@@ -16,23 +16,20 @@ Open = Callable[..., tf.data.Dataset]
 
 def number_records(plan: Plan) -> Plan:
     """Gives each record with its place in the split's stored order."""
-    read = plan.open_records
 
-    def open_numbered(*piece: Any) -> tf.data.Dataset:
-        place = piece[4]
-        return tf.data.Dataset.zip((read(*piece), tf.data.Dataset.range(place, tf.int64.max)))
+    def numbered(read: Open) -> Open:
+        def open_numbered(*piece: Any) -> tf.data.Dataset:
+            place = piece[4]
+            return tf.data.Dataset.zip((read(*piece), tf.data.Dataset.range(place, tf.int64.max)))
 
-    return dataclasses.replace(plan, open_records=open_numbered, is_numbered=True)
+        return open_numbered
 
-
-def forget_numbers(plan: Plan) -> Plan:
-    """Gives batches of records without their places again."""
-    read_epoch = plan.read_epoch
-
-    def read(plan: Plan, seed: Any) -> tf.data.Dataset:
-        return read_epoch(plan, seed).map(lambda records, places: records)
-
-    return dataclasses.replace(plan, read_epoch=read)
+    return dataclasses.replace(
+        plan,
+        open_records=numbered(plan.open_records),
+        open_uncached=None if plan.open_uncached is None else numbered(plan.open_uncached),
+        is_numbered=True,
+    )
 
 
 def augment_batches(plan: Plan) -> Plan:

@@ -54,7 +54,7 @@ def keep_records(plan: Plan) -> Plan:
     def open_kept(*piece: Any) -> tf.data.Dataset:
         return tf.data.experimental.from_variant(tf.gather(variants, piece[-1]), spec)
 
-    return dataclasses.replace(plan, open_records=open_kept)
+    return dataclasses.replace(plan, open_records=open_kept, open_uncached=plan.open_records)
 
 
 def _complete(folder: str) -> dict[str, str]:

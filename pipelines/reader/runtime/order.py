@@ -115,6 +115,8 @@ class Order(Protocol):
     """Streams."""
     num_open: int
     """Streams that are read at a time."""
+    first: int
+    """Stream that comes first; those before it come after all others."""
     chunk: int
     """Records that are taken from a stream at a time."""
     window: int
@@ -138,7 +140,7 @@ class Order(Protocol):
 
         Returns:
             int64[n], their numbers; how many records they have; how many of these were delivered
-            before.
+            to this worker before.
         """
 
 
@@ -146,6 +148,7 @@ class ByShard:
     """Each shard, or what this worker reads of it, is a stream of its own."""
 
     is_resumed = False
+    first = 0
 
     def __init__(
         self, pieces: Sequence[Piece], *, buffer: int, batch_size: int, num_open: int = OPEN_SHARDS
@@ -158,7 +161,7 @@ class ByShard:
             batch_size: Of this worker.
             num_open: Shards that are read at a time, at most.
         """
-        self.pieces, self.num = pieces, len(pieces)
+        self.pieces, self.num, self.most_open = pieces, len(pieces), num_open
         self.shuffles_streams = buffer > 0
         self.num_open = max(1, min(num_open, self.num)) if buffer else 1
         self.window = max(1, min(_WINDOWS, buffer // 2) // self.num_open)
@@ -179,7 +182,6 @@ class Dealt:
 
     The tail lies in a gap before, between or behind the streams, another one in each epoch. The
     streams behind the gap begin later by its length: so there are two layouts.
-
     """
 
     shuffles_streams = False
@@ -201,8 +203,10 @@ class Dealt:
             shards: Of the split.
             worker: Whose streams, from 0.
             window: Records that are shuffled within a piece.
-            gaps: Whether the tail lies elsewhere in each epoch, or always behind all streams.
-            delivered: Records of all workers that came before in this epoch.
+            gaps: Whether the tail lies elsewhere in each epoch, or always behind all streams. All
+                workers must have one seed then.
+            delivered: Records of all workers that came before in this epoch, as many of each, and
+                whole chunks.
         """
         self._dealing, self._worker = dealing, worker
         streams = range(worker, dealing.num_streams, dealing.workers)
@@ -210,7 +214,10 @@ class Dealt:
         self.chunk, self.window, self.buffer = dealing.chunk, window, 0
         self._positions = [dealing.position(stream) for stream in streams]
         self._delivered = [dealing.num_delivered(delivered)[stream] for stream in streams]
-        self._tail_delivered = max(0, delivered - dealing.num_streams * dealing.length)
+        tail_delivered = max(0, delivered - dealing.num_streams * dealing.length)
+        self._tail_delivered = len(range(worker, tail_delivered, dealing.workers))
+        begun = min(delivered, dealing.total - dealing.tail) // dealing.chunk % dealing.num_streams
+        self.first = len(range(worker, begun, dealing.workers))
         self._num_gaps = dealing.num_streams + 1 if gaps and dealing.tail else 1
         self.is_resumed = delivered > 0
         num_pieces = max(1, min(_PIECES, dealing.length // _PIECE))

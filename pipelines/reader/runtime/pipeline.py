@@ -108,7 +108,9 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
         records = shuffle(open_piece(plan, number), order.window, seed, 1 + place)
         return records.skip(delivered) if order.is_resumed else records
 
-    streams = tf.data.Dataset.range(order.num)
+    streams = tf.data.Dataset.range(order.first, order.num)
+    if order.first:
+        streams = streams.concatenate(tf.data.Dataset.range(order.first))
     if order.shuffles_streams:
         streams = plan.ahead(shuffle(streams, order.num, seed, -1))
     chunks = streams.interleave(
@@ -123,9 +125,12 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
     numbers, size, delivered = tail
     records = tf.data.Dataset.from_tensor_slices(numbers)
     records = records.flat_map(lambda number: open_piece(plan, number))
-    records = shuffle(records, size, seed, -2).skip(delivered)
     index, count = plan.options.part
-    return chunks.concatenate(records.shard(count, index).batch(1))
+    if plan.options.seed is None:  # each worker draws a seed of its own
+        records = shuffle(records.shard(count, index), size, seed, -2)
+    else:
+        records = shuffle(records, size, seed, -2).shard(count, index).skip(delivered)
+    return chunks.concatenate(records.batch(1))
 
 
 def shuffle_records(plan: Plan, chunks: tf.data.Dataset, seed: Any) -> tf.data.Dataset:

@@ -94,6 +94,7 @@ def plain_plan(options: Options) -> Plan:
     shards = list_shards(options.split, options.root_folder)
     order = plan_order(options, shards)
     whole = {(shard.path, shard.num_examples) for shard in shards}
+    is_fresh = not options.stages
     return Plan(
         options=options,
         shards=shards,
@@ -101,8 +102,9 @@ def plain_plan(options: Options) -> Plan:
         num_batches=num_batches(options, shards),
         open_records=functools.partial(
             open_records,
-            is_whole=all((piece.path, piece.take) in whole for piece in order.pieces),
-            passes_over=any(piece.skip for piece in order.pieces),
+            # What is left of an epoch to resume has other pieces.
+            is_whole=is_fresh and all((piece.path, piece.take) in whole for piece in order.pieces),
+            passes_over=not is_fresh or any(piece.skip for piece in order.pieces),
         ),
         parse_batch=make_parser(
             columns=options.columns,
@@ -129,17 +131,23 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
         if facts.COMPRESSION == "none" and any(piece.skip for piece in pieces):
             pieces = locate(pieces, shards, options.root_folder)
         return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
+    order = deal_records(options, shards, delivered)
+    order.pieces = locate(order.pieces, shards, options.root_folder)
+    return order
+
+
+def deal_records(options: Options, shards: Sequence[Shard], delivered: int = 0) -> Dealt:
+    """The same where records are dealt, without the bytes at which pieces begin."""
     dealing = deal(options)
-    order = Dealt(
+    return Dealt(
         dealing,
         shards,
         options.part[0],
         window=window_of(options, dealing),
-        gaps=options.cache is None,  # or it would keep most records twice
+        # A cache would keep most records twice; workers without a seed draw one of their own.
+        gaps=options.cache is None and (options.seed is not None or options.part[1] == 1),
         delivered=delivered,
     )
-    order.pieces = locate(order.pieces, shards, options.root_folder)
-    return order
 
 
 def is_dealt(options: Options) -> bool:

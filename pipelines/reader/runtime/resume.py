@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,11 @@ import numpy.typing as npt
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
+from .augment import number_records
 from .options import Options
-from .order import ByShard, Dealt
+from .order import OPEN_SHARDS, ByShard, Order
 from .pipeline import Plan, epoch_seeds, interleave_records, read_epoch
-from .plan import deal, divided_pieces, is_dealt, plan_order, window_of
+from .plan import deal, deal_records, divided_pieces, is_dealt, plan_order
 from .shards import Piece, cut, locate
 
 _EPOCHS, _PASSES = 1_000_000, 10_000
@@ -78,7 +79,7 @@ def _progress(plan: Plan) -> _Progress:
         now = dataclasses.replace(
             options, batch_size=size, shard=(0, workers), input_context=None, start_step=0
         )
-        if at.delivered and not _is_same_order(at.options, now):
+        if at.delivered and not _is_same_order(at, now):
             at.done = _mark(plan, at, total)
             at.delivered = 0
         while steps and steps >= (most := _most_batches(plan, now, at)):
@@ -90,7 +91,7 @@ def _progress(plan: Plan) -> _Progress:
             num = steps // most if is_fresh else 1
             at = _Progress(at.number + num)
             steps -= num * most
-        if steps and at.done is None and is_dealt(now):
+        if steps and at.done is None and is_dealt(now) and not now.bucket:
             at.delivered, at.options = at.delivered + steps * size * workers, now
         elif steps:
             seed = _seeds(options, at.number)[1][-1]
@@ -102,13 +103,14 @@ def _progress(plan: Plan) -> _Progress:
     return at
 
 
-def _is_same_order(one: Options | None, other: Options) -> bool:
-    """Whether records are dealt to the same streams in the same chunks."""
-    if one is None or not is_dealt(other):
+def _is_same_order(at: _Progress, now: Options) -> bool:
+    """Whether records are dealt on to the same streams in the same chunks."""
+    if at.options is None or not is_dealt(now):
         return False
-    first, second = deal(one), deal(other)
+    first, second = deal(at.options), deal(now)
     fields = ("num_streams", "chunk", "length")
-    return all(getattr(first, name) == getattr(second, name) for name in fields)
+    is_same = all(getattr(first, name) == getattr(second, name) for name in fields)
+    return is_same and at.delivered % (second.chunk * now.part[1]) == 0  # as many of each worker
 
 
 def _most_batches(plan: Plan, now: Options, at: _Progress) -> int:
@@ -137,36 +139,55 @@ def _mark(plan: Plan, at: _Progress, total: int) -> Done:
     assert at.options is not None
     done = np.zeros(total, bool)
     workers = at.options.part[1]
-    dealing = deal(at.options)
-    seed = _seeds(plan.options, at.number)[1][-1]
+    seed = tf.constant(_seeds(plan.options, at.number)[1][-1], tf.int64)
     for worker in range(workers):
-        order = Dealt(dealing, plan.shards, worker, window=window_of(at.options, dealing))
         options = dataclasses.replace(at.options, shard=(worker, workers))
-        blind = dataclasses.replace(plan, options=options, order=order, open_records=_only_places)
-        places = _flat(interleave_records(blind, tf.constant(seed, tf.int64)))
+        blind = _blind(plan, options, deal_records(options, plan.shards), None)
+        places = _flat(interleave_records(blind, seed))
         done[_first(places, at.delivered // workers)] = True
     return done
 
 
 def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Places:
     """The places of what a worker read of an epoch in so many steps."""
-    pieces, is_left = _left(plan, now, done)
-    order = ByShard(pieces, buffer=now.buffer, batch_size=now.batch_size)
-    blind = dataclasses.replace(
-        plan, options=now, order=order, open_records=_filtered(_only_places, is_left)
-    )
-    epoch_seed = tf.constant(seed, tf.int64)
+    order: Order
+    if is_dealt(now) and not done.any():
+        order, is_left = deal_records(now, plan.shards), None
+    else:
+        pieces, is_left = _left(plan, now, done)
+        order = _by_shard(plan, now, pieces)
+    blind, epoch_seed = _blind(plan, now, order, is_left), tf.constant(seed, tf.int64)
     if now.bucket:  # lengths decide, so records are read
-        from .augment import number_records
-
         reading = dataclasses.replace(
-            blind, open_records=_filtered(plan.open_uncached or plan.open_records, is_left)
+            plan, options=now, order=order, open_records=plan.open_uncached or plan.open_records
         )
-        batches = plan.read_epoch(number_records(reading), epoch_seed).take(steps)
-        found = [places for _, places in batches.as_numpy_iterator()]
+        reading = reading if plan.is_numbered else number_records(reading)
+        reading = dataclasses.replace(
+            reading, open_records=_filtered(reading.open_records, is_left)
+        )
+        batches = plan.read_epoch(reading, epoch_seed).take(steps)
+        numbered = batches.map(lambda one, *seed: one) if plan.is_numbered else batches
+        found = [places for _, places in numbered.as_numpy_iterator()]
         return np.concatenate([*found, np.empty(0, np.int64)])
     places = _flat(read_epoch(blind, epoch_seed))
     return _first(places, steps * now.batch_size)
+
+
+def _blind(plan: Plan, options: Options, order: Order, is_left: Done | None) -> Plan:
+    """A plan that gives places in place of records, and opens no file."""
+    return dataclasses.replace(
+        plan,
+        options=options,
+        order=order,
+        open_records=_filtered(_only_places, is_left),
+        ahead=lambda pieces: pieces,
+    )
+
+
+def _by_shard(plan: Plan, options: Options, pieces: Sequence[Piece]) -> ByShard:
+    """The order of some pieces; no more shards are read at a time than in other epochs."""
+    most = plan.order.most_open if isinstance(plan.order, ByShard) else OPEN_SHARDS
+    return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size, num_open=most)
 
 
 def _only_places(path: Any, offset: Any, skip: Any, take: Any, place: Any, *_: Any) -> Any:
@@ -228,21 +249,26 @@ def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
     options, total = plan.options, facts.NUM_EXAMPLES[plan.options.split]
     workers = range(options.part[1]) if options.equal_steps else [options.part[0]]
     num = min(_num_batches(plan, options, (i, options.part[1]), at) for i in workers)
+    uncached = plan.open_uncached or plan.open_records
     if at.done is None and is_dealt(options):
-        order: Any = plan_order(options, plan.shards, delivered=at.delivered)
-        _log(at.delivered, total, len(order.pieces), 0)
-        uncached = plan.open_uncached or plan.open_records
+        order: Order = plan_order(options, plan.shards, delivered=at.delivered)
+        seed = _seeds(options, at.number)[1][-1]
+        streams = [order.stream(tf.constant(i, tf.int64), seed) for i in range(order.num)]
+        again = sum(int(tf.reduce_sum(delivered)) for _, delivered in streams)
+        _log(at.delivered, total, sum(len(numbers) for numbers, _ in streams), again)
         return dataclasses.replace(plan, order=order, open_records=uncached), num
     done = np.zeros(total, bool) if at.done is None else at.done
     pieces, is_left = _left(plan, options, done)
     if facts.COMPRESSION == "none":
         pieces = locate(pieces, plan.shards, options.root_folder)
-    order = ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
-    over = sum(piece.skip + piece.take for piece in pieces) - int((~done).sum())
-    _log(int(done.sum()), total, len(pieces), max(0, over))
-    uncached = plan.open_uncached or plan.open_records
-    opened = _filtered(uncached, is_left)
-    return dataclasses.replace(plan, order=order, open_records=opened), num
+    order = _by_shard(plan, options, pieces)
+    opened = sum(piece.skip + piece.take for piece in pieces)
+    again = 0 if is_left is None else opened - int(is_left.sum())
+    _log(int(done.sum()), total, len(pieces), again)
+    return (
+        dataclasses.replace(plan, order=order, open_records=_filtered(uncached, is_left)),
+        num,
+    )
 
 
 def _resumed(plan: Plan, number: int, rest: Any, num_batches: int) -> tf.data.Dataset:

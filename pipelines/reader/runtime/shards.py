@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import concurrent.futures
+import io
 import itertools
 import json
 import os
@@ -160,30 +161,50 @@ def locate(pieces: Sequence[Piece], shards: Sequence[Shard], root: str) -> list[
 
 def _offsets(shard: Shard, records: list[int], root: str) -> dict[int, int] | None:
     """The byte at which each of these records of a shard begins; None without an index."""
-    is_local = "://" not in root
-    name = shard.path.removeprefix(f"{root}/")
-    path = f"{root}/index/{name}.idx"
+    if "://" in root:  # there is no request for what is not needed
+        return _indexed(shard, records, root)
     try:
-        if is_local and os.path.getsize(shard.path) != shard.num_bytes:
-            raise _damaged(
-                shard,
-                f"has {os.path.getsize(shard.path):,} bytes, expected {shard.num_bytes:,}",
-            )
-        if {*records} == {0}:
-            found = {0: 0}
-        else:
-            with tf.io.gfile.GFile(path, "rb") as file:
-                found = {record: _offset(file, path, shard, record) for record in {*records}}
-        if is_local:
-            with open(shard.path, "rb") as file:
-                for record, offset in found.items():
-                    file.seek(offset)
-                    _check_frame(shard, record, offset, file.read(12))
-    except FileNotFoundError:
-        raise _damaged(shard, "is missing") from None
-    except tf.errors.NotFoundError:
-        return None
+        num_bytes = os.path.getsize(shard.path)
+    except OSError as error:
+        raise _damaged(shard, f"cannot be read ({error.strerror})") from None
+    if num_bytes != shard.num_bytes:
+        raise _damaged(shard, f"has {num_bytes:,} bytes, expected {shard.num_bytes:,}")
+    found = _indexed(shard, records, root)
+    with open(shard.path, "rb") as file:
+        for record, offset in (found or {}).items():
+            file.seek(offset)
+            _check_frame(shard, record, offset, file.read(12))
     return found
+
+
+def _indexed(shard: Shard, records: list[int], root: str) -> dict[int, int] | None:
+    """The same, as the index has it."""
+    if {*records} == {0}:
+        return {0: 0}
+    path = f"{root}/index/{shard.path.removeprefix(f'{root}/')}.idx"
+    is_small = "://" in root and 16 * shard.num_examples <= _INDEX_BYTES
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            index = io.BytesIO(file.read()) if is_small else file
+            return {record: _offset(index, path, shard, record) for record in {*records}}
+    except tf.errors.UnimplementedError:  # a protocol that TensorFlow does not know
+        content = _fetched(path)
+    except (tf.errors.OpError, OSError):  # there is none, or it cannot be read
+        return None
+    if content is None:
+        return None
+    index = io.BytesIO(content)
+    return {record: _offset(index, path, shard, record) for record in {*records}}
+
+
+def _fetched(url: str) -> bytes | None:
+    """What fsspec reads at a URL, if it can."""
+    from .local_copy import read_bytes
+
+    try:
+        return read_bytes(url)
+    except ValueError:
+        return None
 
 
 def _offset(file: Any, path: str, shard: Shard, record: int) -> int:
@@ -208,10 +229,12 @@ def _check_frame(shard: Shard, record: int, offset: int, head: bytes) -> None:
 
 
 def _damaged(shard: Shard, what: str) -> ValueError:
-    folder = os.path.dirname(shard.path)
-    return ValueError(
-        f"{shard.path} {what}. Verify the snapshot: python -m reader.tools verify --root {folder}"
-    )
+    """The error for a shard, with the command that verifies it."""
+    folder, here = os.path.dirname(shard.path), os.path.dirname(os.path.abspath(__file__))
+    command = f"python {here} verify"
+    if folder != os.path.dirname(here):
+        command += f" --root {folder}"
+    return ValueError(f"{shard.path} {what}. Verify the snapshot: {command}")
 
 
 def as_columns(pieces: Sequence[Piece]) -> tuple[Any, ...]:
