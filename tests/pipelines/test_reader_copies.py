@@ -59,8 +59,13 @@ def make(write_snapshot: WriteSnapshot, folder: Path, **options: Any) -> types.M
 
 
 @pytest.fixture
-def reader(tmp_path: Path, write_snapshot: WriteSnapshot) -> types.ModuleType:
-    return make(write_snapshot, tmp_path / "source")
+def compression() -> str:
+    return "none"
+
+
+@pytest.fixture
+def reader(tmp_path: Path, write_snapshot: WriteSnapshot, compression: str) -> types.ModuleType:
+    return make(write_snapshot, tmp_path / "source", compression=compression)
 
 
 @pytest.fixture
@@ -142,7 +147,7 @@ def slow(copies: Any, monkeypatch: pytest.MonkeyPatch) -> Throttled:
 
 # Copies as another process makes them: of a reader, but without the seconds that TensorFlow takes.
 CHILD = """
-import json, sys, types
+import json, os, sys, types
 sys.modules["tensorflow"] = types.ModuleType("tensorflow")
 folder, limit, source = sys.argv[1:]
 sys.path.insert(0, source)
@@ -165,9 +170,8 @@ class TestWithoutALimit:
     @pytest.mark.parametrize("shuffle", [True, False])
     @pytest.mark.parametrize("compression", ["none", "gzip"])
     def test_every_record_once_and_every_shard_copied_once(
-        self, tmp_path: Path, write_snapshot: WriteSnapshot, shuffle: bool, compression: str
+        self, reader: types.ModuleType, tmp_path: Path, shuffle: bool
     ) -> None:
-        reader = make(write_snapshot, tmp_path / "source", compression=compression)
         source = tmp_path / "source"
         options = {"shuffle": shuffle, "epochs": 2, "local_copy": tmp_path / "fast"}
         assert sorted(ids(reader.dataset("train", 32, **options))) == sorted([*range(TOTAL)] * 2)
@@ -328,6 +332,7 @@ class TestCopying:
                 time.sleep(0.01)
         assert not slow.waited_in_vain
 
+    @pytest.mark.parametrize("compression", ["gzip"])  # of others parts of all shards come first
     def test_in_the_order_in_which_a_seed_reads_them(
         self, reader: types.ModuleType, copies: Any, slow: Throttled, tmp_path: Path
     ) -> None:
@@ -371,9 +376,10 @@ class TestCopying:
         assert "Traceback" not in str(error.value)
         assert ids(dataset) == [*range(TOTAL)]  # and another try is another try
 
+    @pytest.mark.parametrize("where", ["local", "remote"])
     @pytest.mark.parametrize("how", ["changed", "short", "long", "missing"])
     def test_a_shard_that_is_damaged_at_its_source(
-        self, reader: types.ModuleType, copies: Any, tmp_path: Path, how: str
+        self, reader: types.ModuleType, copies: Any, tmp_path: Path, how: str, where: str
     ) -> None:
         shard = tmp_path / "source" / "train-00003-of-00012.tfrecord"
         content = shard.read_bytes()
@@ -384,7 +390,9 @@ class TestCopying:
         if how != "missing":
             found = {"changed": changed, "short": content[:-1], "long": content + b"x"}[how]
             shard.write_bytes(found)
-        dataset = reader.dataset("train", NUM_EACH, local_copy=tmp_path / "fast")
+        options: dict[str, Any] = {"local_copy": tmp_path / "fast"}
+        if where == "remote":
+            options["root"] = f"file://{tmp_path}/source"
         message = rf"{shard} cannot be read, 3 times: NotFoundError.*No such file"
         if how != "missing":
             other = hashlib.sha256(found).hexdigest()
@@ -392,8 +400,11 @@ class TestCopying:
                 rf"{shard} is damaged: expected {len(content)} bytes of sha256 {sha256}, "
                 rf"found {len(found)} of {other}, twice"
             )
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            ids(dataset)
+        error: type[Exception] = tf.errors.InvalidArgumentError
+        if where == "local" and how != "changed":  # found before the first batch
+            error, message = ValueError, rf"{shard} (has [0-9,]+ bytes, expected|cannot be read)"
+        with pytest.raises(error, match=message):
+            ids(reader.dataset("train", NUM_EACH, **options))
         assert not (tmp_path / "fast" / "made-0123456789abcdef" / shard.name).exists()
 
     def test_one_retry_where_the_sha256_differs(
@@ -502,7 +513,7 @@ class TestRoom:
         monkeypatch: pytest.MonkeyPatch,
         tmp_path: Path,
     ) -> None:
-        each, source = shard_bytes(reader), Path(str(reader.__file__)).parent
+        each, source = shard_bytes(reader), tmp_path / "source"
         sizes = [path.stat().st_size for path in source.glob("train-*")]
         free = 5 * each
         usage = types.SimpleNamespace(free=free)

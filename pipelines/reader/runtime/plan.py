@@ -126,7 +126,7 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
         shards: Of the split.
         delivered: Records of all workers together that came before, where they are dealt.
     """
-    if not is_dealt(options):
+    if not is_dealt(options, shards):
         pieces = divided_pieces(options, shards)
         if facts.COMPRESSION == "none" and any(piece.skip for piece in pieces):
             pieces = locate(pieces, shards, options.root_folder)
@@ -150,14 +150,16 @@ def deal_records(options: Options, shards: Sequence[Shard], delivered: int = 0) 
     )
 
 
-def is_dealt(options: Options) -> bool:
+def is_dealt(options: Options, shards: Sequence[Shard]) -> bool:
     """Whether records are dealt from streams; shards are read from front to back otherwise."""
     if not options.shuffles or facts.COMPRESSION != "none":
         return False
     if options.cache == "decoded" or options.service is not None or options.debug:
         return False
-    if isinstance(options.local_copy, tuple | list) and options.local_copy[1] is not None:
-        return False
+    if isinstance(options.local_copy, tuple | list):
+        limit = options.local_copy[1]
+        if limit is not None and limit < sum(shard.num_bytes for shard in shards):
+            return False
     return options.balance is None
 
 
@@ -188,7 +190,7 @@ def window_of(options: Options, dealing: Dealing) -> int:
 def num_batches(options: Options, shards: Sequence[Shard]) -> int:
     """Batches of this worker in an epoch, by arithmetic."""
     worker, workers = options.part
-    if is_dealt(options):
+    if is_dealt(options, shards):
         # The last worker has the fewest records.
         nums = [deal(options).num_records(workers - 1 if options.equal_steps else worker)]
     else:

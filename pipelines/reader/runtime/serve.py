@@ -26,6 +26,11 @@ def serve(arguments: argparse.Namespace, out: Output) -> int:
     if arguments.workers < 1:
         raise RefusedError(f"--workers {arguments.workers} must be 1 or more.")
     target, is_private = arguments.join, _is_loopback(arguments.host)
+    if arguments.work_dir is not None and (target is not None or not arguments.port):
+        raise RefusedError(
+            f"--work-dir {arguments.work_dir} is for a dispatcher that is restarted at the same "
+            "address: give --port, and no --join."
+        )
     joined = "" if target is None else target.rpartition("://")[2].rpartition(":")[0]
     if joined and is_private and not _is_loopback(joined):
         raise RefusedError(
@@ -42,18 +47,30 @@ def serve(arguments: argparse.Namespace, out: Output) -> int:
         servers.append(server)
         listening[:] = _listening_ports(keep_to_loopback=is_private)
 
+    # A worker that is restarted at its old address takes its old place.
+    num = arguments.workers + (target is None)
+    ports = [arguments.port + i if arguments.port else 0 for i in range(num)]
+    for port in ports:
+        _free(port)
     try:
         if target is None:
-            _free(arguments.port)
-            dispatcher = service.DispatchServer(service.DispatcherConfig(port=arguments.port))
+            dispatcher = service.DispatchServer(
+                service.DispatcherConfig(
+                    port=ports[0],
+                    work_dir=arguments.work_dir,
+                    fault_tolerant_mode=arguments.work_dir is not None,
+                )
+            )
             started(dispatcher)
             target = dispatcher.target.replace("localhost", arguments.host)
         address = target.rpartition("://")[2]
         _reach(address)
-        config = service.WorkerConfig(
-            dispatcher_address=address, worker_address=f"{arguments.host}:%port%"
-        )
-        for _ in range(arguments.workers):
+        for port in ports[-arguments.workers :]:
+            config = service.WorkerConfig(
+                dispatcher_address=address,
+                worker_address=f"{arguments.host}:%port%",
+                port=port,
+            )
             started(service.WorkerServer(config))
     except tf.errors.OpError as error:
         raise RefusedError(f"the service cannot be started: {reason(error)}") from None
@@ -61,15 +78,15 @@ def serve(arguments: argparse.Namespace, out: Output) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     interface = "loopback" if is_private else "all interfaces"
-    ports = ", ".join(map(str, listening))
+    listed = ", ".join(map(str, listening))
     out.facts |= {"address": target, "workers": arguments.workers}
     out.facts |= {"interface": interface, "ports": listening}
     out.say(f"{target}, workers: {arguments.workers}; Ctrl-C ends it")
     if is_private:
-        out.say(f"listens on loopback only, ports {ports}")
+        out.say(f"listens on loopback only, ports {listed}")
     else:
         out.say(
-            f"listens on all interfaces (0.0.0.0), ports {ports}, without authentication: whoever "
+            f"listens on all interfaces (0.0.0.0), ports {listed}, without authentication: whoever "
             "reaches one of them can run any TensorFlow graph as this user"
         )
     out.end()

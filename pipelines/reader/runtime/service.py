@@ -1,6 +1,8 @@
 """``service=``: a tf.data service shares the work of reading.
 
-Its workers read, shuffle, parse and augment; the trainer cuts batches of the asked size.
+Its workers read, shuffle, parse and augment; the trainer cuts batches of the asked size. TensorFlow
+waits for a worker that is gone, and for records that are lost with it, for an hour. So the trainer
+looks now and then whether the dispatcher and all workers can be reached.
 """
 
 from __future__ import annotations
@@ -10,20 +12,31 @@ import os
 import random
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from .cache import as_is
+from .local_copy import slowed
 from .order import ByShard
 from .pipeline import Plan, shuffle
 from .shards import Piece, as_columns
 
-_ORDERS = 8  # orders of the shards, of which each epoch takes one
-_RANGES = 8  # what all workers together can share out for each range that one has open
-_WAIT = 30  # seconds for the first worker to join
-_GET_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"  # empty, where there is none
+_ORDERS = 8
+"""Orders of the shards, of which each epoch takes one."""
+_RANGES = 8
+"""Pieces that all workers together can share out for each one that a worker has open."""
+_WAIT_S = 30.0
+"""How long the first worker may take to join."""
+_LOOK_S = 2.0
+"""How often a trainer looks whether the service can be reached …"""
+_LOST_S = 60.0
+"""… and how long it may be unreachable, since it may be restarted."""
+_CONNECT_S = 5.0
+_GET_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
 _EXACT = {"distributed_epoch", "dynamic", tf.data.experimental.service.ShardingPolicy.DYNAMIC}
+_SERVE = f"python {os.path.dirname(os.path.abspath(__file__))} serve"
 
 
 def share_work(plan: Plan) -> Plan:
@@ -36,7 +49,8 @@ def share_work(plan: Plan) -> Plan:
     given = options.service
     asked: dict[str, Any] = {"service": given} if isinstance(given, str) else dict(given or {})
     asked.setdefault("processing_mode", "distributed_epoch")
-    _reach(asked["service"])
+    service = _Service(str(asked.get("service")))
+    service.check()
     pieces = [
         piece if "://" in piece.path else piece._replace(path=os.path.abspath(piece.path))
         for piece in plan.order.pieces
@@ -47,7 +61,8 @@ def share_work(plan: Plan) -> Plan:
         orders = [random.sample(pieces, len(pieces)) for _ in range(_ORDERS)]
     # Registered now, as each costs 0.1 s and holds what it captures: a seed would be the same in
     # every epoch.
-    found = [_work(plan, order).apply(_distribute(**asked)) for order in orders]
+    distribute = tf.data.experimental.service.distribute(**asked)
+    found = [_work(plan, order).apply(distribute) for order in orders]
     spec = found[0].element_spec
     variants = tf.stack([tf.data.experimental.to_variant(one) for one in found])
     num_batches = plan.num_batches
@@ -56,17 +71,18 @@ def share_work(plan: Plan) -> Plan:
 
     def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
         one = tf.data.experimental.from_variant(tf.gather(variants, seed % len(found)), spec)
-        batches = one.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
-        # With the number known, the end need not wait for the service to report it, for seconds.
-        return batches.take(-1 if plan.num_batches is None else plan.num_batches)
+        batches = _watched(one, service)
+        batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
+        if plan.num_batches is None:
+            return batches
+        # With the number known, the end need not wait for the service to report it, for seconds;
+        # fewer are an error: a worker that is restarted has lost what it was given before.
+        num = plan.num_batches
+        return batches.take(num).apply(tf.data.experimental.assert_cardinality(num))
 
     return dataclasses.replace(
         plan, read_epoch=read_epoch, parse_batch=as_is, num_batches=num_batches
     )
-
-
-def _distribute(**asked: Any) -> Any:
-    return tf.data.experimental.service.distribute(**asked)
 
 
 def _work(plan: Plan, pieces: list[Piece]) -> tf.data.Dataset:
@@ -110,35 +126,114 @@ def _drawn() -> Any:
     return tf.random.uniform([], 1, tf.int64.max, tf.int64)
 
 
-def _reach(address: str) -> None:
-    """Raises where no dispatcher answers, or one without a worker; ``distribute`` would wait."""
-    _, _, where = address.rpartition("://")
-    host, _, port = where.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"service={address!r}: no dispatcher answers ({error}). Start one by "
-            "`python reader_tools.py serve`, and give the grpc:// address that it prints."
-        ) from None
-    end = time.monotonic() + _WAIT
-    while not _has_worker(where):
-        if time.monotonic() > end:
+def _watched(batches: tf.data.Dataset, service: _Service) -> tf.data.Dataset:
+    """The same batches, and an error where the service cannot be reached any more.
+
+    Of two streams, what comes first is taken: one has the batches and an end, the other looks at
+    the service and gives nothing but its error.
+    """
+    optional, spec = tf.experimental.Optional, batches.element_spec
+
+    def look(_: Any) -> Any:
+        fault = tf.numpy_function(service.fault, [], tf.string, stateful=False)
+        with tf.control_dependencies([tf.debugging.Assert(tf.equal(fault, b""), [fault])]):
+            return optional.empty(spec)
+
+    nothing = tf.data.Dataset.from_tensors(0)
+    found = batches.map(lambda *batch: optional.from_value(as_is(*batch)))
+    found = found.concatenate(nothing.map(lambda _: optional.empty(spec)))
+    looks = slowed(nothing.repeat(), _LOOK_S).map(look).filter(lambda _: tf.constant(False))
+    variants = tf.stack([tf.data.experimental.to_variant(one) for one in (found, looks)])
+    both = tf.data.Dataset.range(2).interleave(
+        lambda i: tf.data.experimental.from_variant(tf.gather(variants, i), found.element_spec),
+        cycle_length=2,
+        block_length=1,
+        num_parallel_calls=2,
+        deterministic=False,
+    )
+    return both.take_while(lambda one: one.has_value()).map(lambda one: one.get_value())
+
+
+class _Service:
+    """Whether a dispatcher and its workers can be reached."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._dispatcher = url, url.rpartition("://")[2]
+        self._workers: list[str] = []
+        self._lost: dict[str, float] = {}  # addresses, and since when, by time.monotonic()
+
+    def check(self) -> None:
+        """Raises ValueError where no dispatcher answers, or one without a worker.
+
+        ``distribute`` would wait for them.
+        """
+        if error := _error_of(self._dispatcher):
             raise ValueError(
-                f"service={address!r}: no worker joined its dispatcher within {_WAIT} s. Start one "
-                f"by `python reader_tools.py serve --join grpc://{where}`."
+                f"service={self._url!r}: no dispatcher answers ({error}). Start one by "
+                f"`{_SERVE}`, and give the grpc:// address that it prints."
             )
-        time.sleep(0.2)
+        end = time.monotonic() + _WAIT_S
+        while (workers := _workers_of(self._dispatcher)) == []:
+            if time.monotonic() > end:
+                raise ValueError(
+                    f"service={self._url!r}: no worker joined its dispatcher within {_WAIT_S:g} s. "
+                    f"Start one by `{_SERVE} --join grpc://{self._dispatcher}`."
+                )
+            time.sleep(0.2)
+        self._workers = workers or []
+
+    def fault(self) -> bytes:
+        """What could not be reached for so long that it is taken for lost, if anything.
+
+        A dispatcher never forgets a worker, and gives it work that nobody does.
+        """
+        self._workers = _workers_of(self._dispatcher) or self._workers
+        now = time.monotonic()
+        errors = {one: _error_of(one) for one in (self._dispatcher, *self._workers)}
+        self._lost = {one: self._lost.get(one, now) for one, error in errors.items() if error}
+        lost = [one for one, since in self._lost.items() if now - since >= _LOST_S]
+        if not lost:
+            return b""
+        return (
+            f"service={self._url}: {', '.join(lost)} cannot be reached for {_LOST_S:g} s "
+            f"({errors[lost[0]]}), and records that were read there are lost. Start the whole "
+            f"service again by `{_SERVE}`, and resume from the last checkpoint of the model."
+        ).encode()
 
 
-def _has_worker(where: str) -> bool:
-    """Whether a dispatcher knows a worker; true where it does not tell."""
+def _error_of(address: str) -> str:
+    """Why nothing answers at ``host:port``, if nothing does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _workers_of(dispatcher: str) -> list[str] | None:
+    """The addresses of the workers that have ever joined a dispatcher; None where it is unknown."""
     try:
         import grpc  # type: ignore[import-untyped, unused-ignore]  # TensorFlow needs it itself
     except ImportError:
-        return True
+        return None
     try:
-        with grpc.insecure_channel(where, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            return bool(channel.unary_unary(_GET_WORKERS)(b"", timeout=10))
+        with grpc.insecure_channel(dispatcher, [("grpc.enable_http_proxy", 0)]) as channel:
+            found: bytes = channel.unary_unary(_GET_WORKERS)(b"", timeout=10)
     except grpc.RpcError:
-        return True
+        return None
+    return [field.decode() for worker in _fields(found) for field in _fields(worker)]
+
+
+def _fields(message: bytes) -> Iterator[bytes]:
+    """The values of field 1 of a protobuf message: of these messages, the only field."""
+    place = 0
+    while message[place : place + 1] == b"\x0a":
+        size, shift, place = 0, 0, place + 1
+        while True:
+            byte = message[place]
+            size, shift, place = size | (byte & 127) << shift, shift + 7, place + 1
+            if byte < 128:
+                break
+        yield message[place : place + size]
+        place += size

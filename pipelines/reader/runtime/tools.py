@@ -293,7 +293,18 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--image-size", nargs=2, type=int, metavar=("H", "W"), help="on the sheet")
     one = command(serve, reads=False)
     one.add_argument("--workers", type=int, default=1, metavar="N")
-    one.add_argument("--port", type=int, default=0, help="of the dispatcher; 0: any that is free")
+    one.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        help="of the dispatcher, or of the first worker to --join one; workers take the next ones; "
+        "0: any that are free",
+    )
+    one.add_argument(
+        "--work-dir",
+        metavar="DIR",
+        help="where the dispatcher keeps its state, so that it can be restarted at the same --port",
+    )
     one.add_argument(
         "--host",
         default="localhost",
