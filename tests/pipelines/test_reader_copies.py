@@ -342,7 +342,10 @@ class TestCopying:
             options = {"local_copy": tmp_path / str(seed), "options": two_threads()}
             found = ids(reader.dataset("train", 8, shuffle=2, seed=seed, **options))
             first = list(dict.fromkeys(i // NUM_EACH for i in found))
-            assert [int(name[6:11]) for _, name in slow.opened] == first != sorted(first)
+            opened = [int(name[6:11]) for _, name in slow.opened]
+            # Of neighbours, the one that a stream waits for is copied first.
+            assert all(abs(first.index(shard) - i) <= 2 for i, shard in enumerate(opened))
+            assert sorted(opened) == sorted(first) != first
 
     def test_reading_goes_on_where_it_failed(
         self, reader: types.ModuleType, copies: Any, slow: Throttled, tmp_path: Path
@@ -528,7 +531,7 @@ class TestRoom:
         # A window, what a worker reads, and what is still missing may all be less.
         assert len(ids(reader.dataset("train", 32, local_copy=(tmp_path, 3 * each)))) == TOTAL
         for index in range(3):
-            options = {"shard": (index, 3), "local_copy": tmp_path}
+            options = {"shard": (index, 3), "local_copy": tmp_path, "shuffle": False}
             assert len(ids(reader.dataset("train", 32, **options))) == TOTAL // 3
         usage.free = 0
         assert len(ids(reader.dataset("train", 32, local_copy=tmp_path))) == TOTAL
