@@ -29,8 +29,10 @@ _RANGES = 8
 """Pieces that all workers together can share out for each one that a worker has open."""
 _WAIT_S = 30.0
 """How long the first worker may take to join."""
+_TICK_S = 0.2
+"""How often something comes of a service from which nothing comes …"""
 _LOOK_S = 2.0
-"""How often a trainer looks whether the service can be reached …"""
+"""… how often a trainer then looks whether it can be reached …"""
 _LOST_S = 60.0
 """… and how long it may be unreachable, since it may be restarted."""
 _CONNECT_S = 5.0
@@ -75,10 +77,8 @@ def share_work(plan: Plan) -> Plan:
         batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
         if plan.num_batches is None:
             return batches
-        # With the number known, the end need not wait for the service to report it, for seconds;
-        # fewer are an error: a worker that is restarted has lost what it was given before.
-        num = plan.num_batches
-        return batches.take(num).apply(tf.data.experimental.assert_cardinality(num))
+        # A worker that is restarted has lost what it was given before.
+        return batches.apply(tf.data.experimental.assert_cardinality(plan.num_batches))
 
     return dataclasses.replace(
         plan, read_epoch=read_epoch, parse_batch=as_is, num_batches=num_batches
@@ -129,20 +129,22 @@ def _drawn() -> Any:
 def _watched(batches: tf.data.Dataset, service: _Service) -> tf.data.Dataset:
     """The same batches, and an error where the service cannot be reached any more.
 
-    Of two streams, what comes first is taken: one has the batches and an end, the other looks at
-    the service and gives nothing but its error.
+    Of two streams, what comes first is taken: batches and an end, or ticks, which look at the
+    service. Ticks are left out only afterwards: TensorFlow cannot cancel a stream that gives
+    nothing.
     """
     optional, spec = tf.experimental.Optional, batches.element_spec
+    batch, end, tick = 0, 1, 2
 
     def look(_: Any) -> Any:
         fault = tf.numpy_function(service.fault, [], tf.string, stateful=False)
         with tf.control_dependencies([tf.debugging.Assert(tf.equal(fault, b""), [fault])]):
-            return optional.empty(spec)
+            return tf.constant(tick), optional.empty(spec)
 
     nothing = tf.data.Dataset.from_tensors(0)
-    found = batches.map(lambda *batch: optional.from_value(as_is(*batch)))
-    found = found.concatenate(nothing.map(lambda _: optional.empty(spec)))
-    looks = slowed(nothing.repeat(), _LOOK_S).map(look).filter(lambda _: tf.constant(False))
+    found = batches.map(lambda *one: (tf.constant(batch), optional.from_value(as_is(*one))))
+    found = found.concatenate(nothing.map(lambda _: (tf.constant(end), optional.empty(spec))))
+    looks = slowed(nothing.repeat(), _TICK_S).map(look)
     variants = tf.stack([tf.data.experimental.to_variant(one) for one in (found, looks)])
     both = tf.data.Dataset.range(2).interleave(
         lambda i: tf.data.experimental.from_variant(tf.gather(variants, i), found.element_spec),
@@ -151,7 +153,8 @@ def _watched(batches: tf.data.Dataset, service: _Service) -> tf.data.Dataset:
         num_parallel_calls=2,
         deterministic=False,
     )
-    return both.take_while(lambda one: one.has_value()).map(lambda one: one.get_value())
+    both = both.take_while(lambda kind, _: kind != end).filter(lambda kind, _: kind == batch)
+    return both.map(lambda _, one: one.get_value())
 
 
 class _Service:
@@ -161,6 +164,7 @@ class _Service:
         self._url, self._dispatcher = url, url.rpartition("://")[2]
         self._workers: list[str] = []
         self._lost: dict[str, float] = {}  # addresses, and since when, by time.monotonic()
+        self._looked = 0.0  # when, last
 
     def check(self) -> None:
         """Raises ValueError where no dispatcher answers, or one without a worker.
@@ -187,8 +191,11 @@ class _Service:
 
         A dispatcher never forgets a worker, and gives it work that nobody does.
         """
-        self._workers = _workers_of(self._dispatcher) or self._workers
         now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return b""
+        self._looked = now
+        self._workers = _workers_of(self._dispatcher) or self._workers
         errors = {one: _error_of(one) for one in (self._dispatcher, *self._workers)}
         self._lost = {one: self._lost.get(one, now) for one, error in errors.items() if error}
         lost = [one for one, since in self._lost.items() if now - since >= _LOST_S]
