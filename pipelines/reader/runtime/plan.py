@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +31,7 @@ def plan_reading(options: Options) -> Plan:
     Raises:
         ValueError: if the snapshot cannot be read with these options.
     """
+    warn_of_workers(options)
     plan = plain_plan(options)
     if options.local_copy is not None:
         from .local_copy import read_copies
@@ -87,6 +91,32 @@ def plan_reading(options: Options) -> Plan:
             f"epochs=None waits forever: {options.split} gives no batch of {options.batch_size}."
         )
     return plan
+
+
+def warn_of_workers(options: Options) -> None:
+    """Warns where there are several workers, each of which is about to read everything."""
+    if (options.shard, options.input_context, options.service) != (None, None, None):
+        return
+    try:
+        config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        cluster, task = config.get("cluster", {}), config.get("task", {}).get("type")
+        num = sum(len(cluster.get(kind, ())) for kind in ("chief", "master", "worker"))
+    except (ValueError, AttributeError, TypeError):
+        num, task = 0, None  # TensorFlow says what is wrong with it
+    where = "TF_CONFIG"
+    if tf.distribute.has_strategy():
+        resolver = tf.distribute.get_strategy().cluster_resolver
+        jobs = resolver.cluster_spec().as_dict() if resolver is not None else {}
+        in_strategy = sum(len(jobs.get(kind, ())) for kind in ("chief", "master", "worker"))
+        if in_strategy > 1:
+            num, where = in_strategy, "the strategy"
+    if num > 1 and task != "evaluator":  # which evaluates alone
+        text = (
+            f"{where} has {num} workers, and each of them reads all of {options.split!r}: give "
+            "input_context= or shard=(index, count), or shard=(0, 1) if each is to read "
+            "everything."
+        )
+        warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def plain_plan(options: Options) -> Plan:
