@@ -1,6 +1,5 @@
 """Reading through a tf.data service, whose dispatcher and workers are processes of their own."""
 
-import collections
 import contextlib
 import itertools
 import json
@@ -17,7 +16,6 @@ import pytest
 import tensorflow as tf
 
 import snapshard as ss
-from snapshard.runners.job_server import free_port
 
 from ..pipelines.conftest import part, write_snapshot
 
@@ -196,69 +194,6 @@ class TestTwoWorkers:
 
 def words_of(batch: Any) -> list[list[bytes]]:
     return [[str(number).encode()] * (number % 3) for number in batch["id"].numpy().tolist()]
-
-
-class TestLost:
-    """TensorFlow waits for an hour, for what never comes."""
-
-    @pytest.fixture
-    def patience(self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(part(reader, "service"), "_LOOK_S", 0.5)
-        monkeypatch.setattr(part(reader, "service"), "_LOST_S", 5.0)
-
-    @pytest.mark.parametrize("who_dies", ["worker", "dispatcher"])
-    def test_a_process_that_is_killed(
-        self, reader: types.ModuleType, patience: None, who_dies: str
-    ) -> None:
-        dispatcher, address = start(reader)
-        worker, _ = start(reader, "--join", address)
-        try:
-            dataset = reader.dataset("train", BATCH, epochs=None, service=address)
-            iterator = iter(dataset)
-            next(iterator)
-            (worker if who_dies == "worker" else dispatcher).kill()
-            begin, match = time.monotonic(), r"cannot be reached for 5 s .* python .*/reader serve"
-            for batches in (iterator, dataset):  # the epoch that is read, and another one
-                with pytest.raises(tf.errors.InvalidArgumentError, match=match):
-                    collections.deque(batches, maxlen=0)
-            assert time.monotonic() - begin < 60
-        finally:
-            for process in (worker, dispatcher):
-                process.kill()
-                process.communicate()
-
-    def test_a_trainer_that_is_slow_loses_nothing(
-        self, reader: types.ModuleType, patience: None, one_worker: str
-    ) -> None:
-        batches = []
-        for number, batch in enumerate(reader.dataset("train", BATCH, service=one_worker)):
-            batches.append(batch)
-            time.sleep(8 if number == 1 else 0)
-        assert sorted(ids(batches)) == list(range(TOTAL))
-
-    def test_a_dispatcher_that_is_restarted(self, reader: types.ModuleType, tmp_path: Path) -> None:
-        arguments = ("--port", str(free_port()), "--work-dir", str(tmp_path / "state"))
-        first, address = start(reader, *arguments)
-        started = [first]
-        try:
-            dataset = reader.dataset("train", BATCH, service=address, epochs=3)
-            iterator = iter(dataset)
-            found = [next(iterator) for _ in range(STEPS)]
-            first.kill()
-            first.wait()
-            started.append(start(reader, *arguments)[0])
-            assert started[-1].poll() is None
-            with contextlib.suppress(
-                tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError
-            ):
-                found += iterator  # what the worker had read ahead is lost, which is an error
-            assert sorted(ids(found[:STEPS])) == list(range(TOTAL))
-            again = reader.dataset("train", BATCH, service=address)
-            assert sorted(ids(list(again))) == list(range(TOTAL))
-        finally:
-            for process in started:
-                process.kill()
-                process.communicate()
 
 
 class TestRefused:

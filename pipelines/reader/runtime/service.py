@@ -1,8 +1,6 @@
 """``service=``: a tf.data service shares the work of reading.
 
-Its workers read, shuffle, parse and augment; the trainer cuts batches of the asked size. TensorFlow
-waits for a worker that is gone, and for records that are lost with it, for an hour. So the trainer
-looks now and then whether the dispatcher and all workers can be reached.
+Its workers read, shuffle, parse and augment; the trainer cuts batches of the asked size.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from .cache import as_is
-from .local_copy import slowed
 from .order import ByShard
 from .pipeline import Plan, shuffle
 from .shards import Piece, as_columns
@@ -29,12 +26,6 @@ _RANGES = 8
 """Pieces that all workers together can share out for each one that a worker has open."""
 _WAIT_S = 30.0
 """How long the first worker may take to join."""
-_TICK_S = 0.2
-"""How often something comes of a service from which nothing comes …"""
-_LOOK_S = 2.0
-"""… how often a trainer then looks whether it can be reached …"""
-_LOST_S = 60.0
-"""… and how long it may be unreachable, since it may be restarted."""
 _CONNECT_S = 5.0
 _GET_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
 _EXACT = {"distributed_epoch", "dynamic", tf.data.experimental.service.ShardingPolicy.DYNAMIC}
@@ -73,12 +64,13 @@ def share_work(plan: Plan) -> Plan:
 
     def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
         one = tf.data.experimental.from_variant(tf.gather(variants, seed % len(found)), spec)
-        batches = _watched(one, service)
-        batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
+        batches = one.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
         if plan.num_batches is None:
             return batches
-        # A worker that is restarted has lost what it was given before.
-        return batches.apply(tf.data.experimental.assert_cardinality(plan.num_batches))
+        # With the number known, the end need not wait for the service to report it, for seconds;
+        # fewer are an error: a worker that is restarted has lost what it was given before.
+        num = plan.num_batches
+        return batches.take(num).apply(tf.data.experimental.assert_cardinality(num))
 
     return dataclasses.replace(
         plan, read_epoch=read_epoch, parse_batch=as_is, num_batches=num_batches
@@ -126,45 +118,11 @@ def _drawn() -> Any:
     return tf.random.uniform([], 1, tf.int64.max, tf.int64)
 
 
-def _watched(batches: tf.data.Dataset, service: _Service) -> tf.data.Dataset:
-    """The same batches, and an error where the service cannot be reached any more.
-
-    Of two streams, what comes first is taken: batches and an end, or ticks, which look at the
-    service. Ticks are left out only afterwards: TensorFlow cannot cancel a stream that gives
-    nothing.
-    """
-    optional, spec = tf.experimental.Optional, batches.element_spec
-    batch, end, tick = 0, 1, 2
-
-    def look(_: Any) -> Any:
-        fault = tf.numpy_function(service.fault, [], tf.string, stateful=False)
-        with tf.control_dependencies([tf.debugging.Assert(tf.equal(fault, b""), [fault])]):
-            return tf.constant(tick), optional.empty(spec)
-
-    nothing = tf.data.Dataset.from_tensors(0)
-    found = batches.map(lambda *one: (tf.constant(batch), optional.from_value(as_is(*one))))
-    found = found.concatenate(nothing.map(lambda _: (tf.constant(end), optional.empty(spec))))
-    looks = slowed(nothing.repeat(), _TICK_S).map(look)
-    variants = tf.stack([tf.data.experimental.to_variant(one) for one in (found, looks)])
-    both = tf.data.Dataset.range(2).interleave(
-        lambda i: tf.data.experimental.from_variant(tf.gather(variants, i), found.element_spec),
-        cycle_length=2,
-        block_length=1,
-        num_parallel_calls=2,
-        deterministic=False,
-    )
-    both = both.take_while(lambda kind, _: kind != end).filter(lambda kind, _: kind == batch)
-    return both.map(lambda _, one: one.get_value())
-
-
 class _Service:
     """Whether a dispatcher and its workers can be reached."""
 
     def __init__(self, url: str) -> None:
         self._url, self._dispatcher = url, url.rpartition("://")[2]
-        self._workers: list[str] = []
-        self._lost: dict[str, float] = {}  # addresses, and since when, by time.monotonic()
-        self._looked = 0.0  # when, last
 
     def check(self) -> None:
         """Raises ValueError where no dispatcher answers, or one without a worker.
@@ -177,35 +135,13 @@ class _Service:
                 f"`{_SERVE}`, and give the grpc:// address that it prints."
             )
         end = time.monotonic() + _WAIT_S
-        while (workers := _workers_of(self._dispatcher)) == []:
+        while _workers_of(self._dispatcher) == []:
             if time.monotonic() > end:
                 raise ValueError(
                     f"service={self._url!r}: no worker joined its dispatcher within {_WAIT_S:g} s. "
                     f"Start one by `{_SERVE} --join grpc://{self._dispatcher}`."
                 )
             time.sleep(0.2)
-        self._workers = workers or []
-
-    def fault(self) -> bytes:
-        """What could not be reached for so long that it is taken for lost, if anything.
-
-        A dispatcher never forgets a worker, and gives it work that nobody does.
-        """
-        now = time.monotonic()
-        if now - self._looked < _LOOK_S:
-            return b""
-        self._looked = now
-        self._workers = _workers_of(self._dispatcher) or self._workers
-        errors = {one: _error_of(one) for one in (self._dispatcher, *self._workers)}
-        self._lost = {one: self._lost.get(one, now) for one, error in errors.items() if error}
-        lost = [one for one, since in self._lost.items() if now - since >= _LOST_S]
-        if not lost:
-            return b""
-        return (
-            f"service={self._url}: {', '.join(lost)} cannot be reached for {_LOST_S:g} s "
-            f"({errors[lost[0]]}), and records that were read there are lost. Start the whole "
-            f"service again by `{_SERVE}`, and resume from the last checkpoint of the model."
-        ).encode()
 
 
 def _error_of(address: str) -> str:
