@@ -198,7 +198,7 @@ def words_of(batch: Any) -> list[list[bytes]]:
 
 class TestRefused:
     def test_no_dispatcher(self, reader: types.ModuleType) -> None:
-        with pytest.raises(ValueError, match=r"no dispatcher answers .* python .*/reader serve"):
+        with pytest.raises(ValueError, match=r"no dispatcher answers .*`python .*/reader serve"):
             reader.dataset("train", BATCH, service="grpc://localhost:1")
 
     def test_a_dispatcher_without_workers(
