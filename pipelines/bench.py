@@ -3,50 +3,49 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
 
 from ..schemas.errors import RecipeError
-from ..schemas.naming import READER_TOOLS, join
+from ..schemas.naming import READER, READER_FACTS, join
 from ..transforms import storage
-from .snapshot import Snapshot
+from .snapshot import Snapshot, fetch_reader
+
+_OLD_TOOLS = "reader_tools.py"
+"""The commands of readers before they were a package."""
 
 
 def bench(snapshot: Snapshot, arguments: Sequence[str]) -> int:
-    """Runs ``reader_tools.py benchmark``; what it prints goes where this process prints.
+    """Runs ``python SNAPSHOT/reader benchmark``; what it prints goes where this process prints.
 
     Args:
-        snapshot: Whose reader is measured. One that lies in a store is read from there, by
-            TensorFlow; its tools are copied first.
-        arguments: As the tools take them.
+        snapshot: Whose reader is measured. One in a store is read from there, by TensorFlow; its
+            reader is copied first.
+        arguments: Of the command.
 
     Returns:
-        The exit code of the tools.
+        Its exit code.
 
     Raises:
-        RecipeError: if the snapshot has no tools.
-        StorageError: if they cannot be read.
+        RecipeError: if the snapshot has no such command.
+        StorageError: if its reader cannot be read.
     """
-    if READER_TOOLS not in snapshot.manifest.files:
+    program = READER if READER_FACTS in snapshot.manifest.files else _OLD_TOOLS
+    if program == _OLD_TOOLS and _OLD_TOOLS not in snapshot.manifest.files:
         version = snapshot.manifest.versions.get("snapshard", "an older one")
         raise RecipeError(
-            f"{snapshot.path} has no {READER_TOOLS}: it was written by snapshard {version}, which "
-            "emitted none. Build again with this version to measure it."
+            f"{snapshot.path} has no benchmark: it was written by snapshard {version}, which "
+            "shipped none. Build again with this version to measure it."
         )
     command = ["benchmark", *arguments]
     if storage.is_local(snapshot.path):
-        return _run(storage.local_path(join(snapshot.path, READER_TOOLS)), command)
-    copied = [name for name in snapshot.manifest.files if re.fullmatch(r"reader\w*\.py", name)]
+        return _run(storage.local_path(join(snapshot.path, program)), command)
     with storage.temporary_folder() as folder:
-        for name in copied:
-            with open(os.path.join(folder, name), "wb") as file:
-                file.write(storage.read_bytes(join(snapshot.path, name)))
-        tools = os.path.join(folder, READER_TOOLS)
-        return _run(tools, [*command, "--root", snapshot.path])
+        fetch_reader(snapshot, folder)
+        return _run(os.path.join(folder, program), [*command, "--root", snapshot.path])
 
 
-def _run(tools: str, command: list[str]) -> int:
+def _run(program: str, command: list[str]) -> int:
     # Without -B, the snapshot's folder would get a __pycache__.
-    return subprocess.run([sys.executable, "-B", tools, *command], check=False).returncode
+    return subprocess.run([sys.executable, "-B", program, *command], check=False).returncode

@@ -16,6 +16,7 @@ from ..schemas.naming import (
     SERVING,
     WORKSPACE,
     ShardName,
+    is_reader_file,
 )
 from ..transforms import storage
 from .occupancy import MARKERS
@@ -33,7 +34,7 @@ _ID = re.compile(r"[0-9a-f]{16,64}")
 _BY_SNAPSHOT = ("plans", "shards")
 _TRANSFORM = ("transform_fn", "transformed_metadata", "metadata")
 _FOLDERS = frozenset({"index", SERVING, *_TRANSFORM})
-_FILES = re.compile(rf"{BUILD}|{SCHEMA}|{REJECTS}|reader(_[a-z]+)*\.py|statistics\.pb|report\.html")
+_FILES = re.compile(rf"{BUILD}|{SCHEMA}|{REJECTS}|statistics\.pb|report\.html")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,13 +88,18 @@ def choose_garbage(files: Sequence[StoredFile], references: References) -> list[
 def is_snapshot_file(path: str) -> bool:
     """Whether a build may have put this file, relative to a snapshot's folder, before a manifest.
 
-    >>> [is_snapshot_file(path) for path in ("reader.py", "index/a.idx", "notes.txt")]
-    [True, True, False]
+    >>> paths = ("reader/facts.py", "reader.py", "index/a.idx", "reader/notes.txt", "notes.txt")
+    >>> [is_snapshot_file(path) for path in paths]
+    [True, True, True, False, False]
     """
     first, *rest = path.split("/")
     if rest:
-        return first in _FOLDERS
-    return _FILES.fullmatch(first) is not None or ShardName.parse(first) is not None
+        return first in _FOLDERS or is_reader_file(path)
+    return (
+        _FILES.fullmatch(first) is not None
+        or is_reader_file(first)
+        or ShardName.parse(first) is not None
+    )
 
 
 def _is_garbage(parts: list[str], references: References) -> bool:

@@ -6,6 +6,7 @@ import atexit
 import dataclasses
 import functools
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -14,7 +15,8 @@ import sys
 import tempfile
 import types
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ..schemas.manifest import Manifest
@@ -26,12 +28,14 @@ from ..schemas.naming import (
     READER_FACTS,
     WORKSPACE,
     ShardName,
+    is_reader_file,
     join,
 )
 from ..transforms import storage
 from .snapshot_files import look_local
 
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
+_OLD_FILE = "reader.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Snapshot:
     def reader(self) -> types.ModuleType:
         """Imports the snapshot's reader, as a module of its own each time.
 
-        Its ``dataset`` reads this snapshot, wherever it is.
+        Its functions read this snapshot, wherever it is.
 
         Raises:
             StorageError: if it cannot be read.
@@ -76,48 +80,67 @@ class Snapshot:
             return _imported(storage.local_path(self.path), self.manifest)
         folder = tempfile.mkdtemp(prefix="snapshard-reader-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        for name in self.manifest.files:
-            if name.startswith(f"{READER}/") or _OLD_READER.fullmatch(name):
-                path = os.path.join(folder, name)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(path, "wb") as file:
-                    file.write(storage.read_bytes(join(self.path, name)))
+        fetch_reader(self, folder)
         module = _imported(folder, self.manifest)
         for name in ("dataset", "steps", "files", "preprocess"):
             if (function := getattr(module, name, None)) is not None:
-                here = functools.partial(function, root=self.path)
-                setattr(module, name, functools.wraps(function)(here))
+                setattr(module, name, _reading(function, self.path))
         return module
 
 
-_OLD_READER = re.compile(r"reader\w*\.py")
-"""The files of readers before they were a package."""
+def fetch_reader(snapshot: Snapshot, folder: str) -> None:
+    """Copies the files of a snapshot's reader into a local folder, under their names.
+
+    Raises:
+        StorageError: if one cannot be read.
+    """
+    for name in snapshot.manifest.files:
+        if is_reader_file(name):
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(storage.read_bytes(join(snapshot.path, name)))
 
 
-def reader_names(files: Iterable[str]) -> list[str]:
-    """The file, or one of an older snapshot, by which its reader is known."""
-    return ["reader.py"] if "reader.py" in files else [READER_FACTS]
+def reader_file_of(files: Iterable[str]) -> str:
+    """The file by which a snapshot's reader is known: an older snapshot has ``reader.py``."""
+    return _OLD_FILE if _OLD_FILE in files and READER_FACTS not in files else READER_FACTS
+
+
+def _reading(function: Callable[..., Any], root: str) -> Callable[..., Any]:
+    """A function of a reader, which takes another default for ``root``."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def reads(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind_partial(*args, **kwargs)
+        if given.arguments.get("root") is None:
+            given.arguments["root"] = root
+        return function(*given.args, **given.kwargs)
+
+    return reads
 
 
 def _imported(folder: str, manifest: Manifest) -> types.ModuleType:
     """The reader that is in a local folder, under a name that no other has."""
-    (name,) = reader_names(manifest.files)
-    path = os.path.join(folder, name)
-    locations = None
-    if name == READER_FACTS:
+    path, locations = os.path.join(folder, _OLD_FILE), None
+    if reader_file_of(manifest.files) == READER_FACTS:
+        locations = [os.path.join(folder, READER)]
         path = os.path.join(folder, READER, "__init__.py")
-        locations = [os.path.dirname(path)]
     if not os.path.exists(path):
         raise StorageError(f"{path} is missing. Restore it, or build again.")
     alias = f"snapshard_reader_{manifest.fingerprint}_{uuid.uuid4().hex}"
-    spec = importlib.util.spec_from_file_location(
-        alias, path, submodule_search_locations=locations
-    )
+    spec = importlib.util.spec_from_file_location(alias, path, submodule_search_locations=locations)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[alias] = module  # for the package's own imports
-    spec.loader.exec_module(module)
+    if locations is not None:
+        sys.modules[alias] = module  # its modules import each other
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(alias, None)
+        raise
     return module
 
 
@@ -183,7 +206,8 @@ def _find(path: str) -> str:
     if LATEST in names:
         return _latest_in(path)
     # What a build puts into a snapshot before its manifest, which is the commit.
-    if {READER, "reader.py", BUILD}.intersection(names) or any(ShardName.parse(name) for name in names):
+    begun = {READER, _OLD_FILE, BUILD}.intersection(names)
+    if begun or any(ShardName.parse(name) for name in names):
         raise DamagedSnapshotError(
             f"{shown} has no {MANIFEST}: either its build did not finish, or the file was removed. "
             "Run the same build again: it goes on."

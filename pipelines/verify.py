@@ -25,7 +25,7 @@ from ..schemas.naming import (
 from ..schemas.progress import Progress
 from ..transforms import storage
 from ..transforms.index import index_sizes
-from .snapshot import Snapshot, locate, manifest_bytes, reader_names
+from .snapshot import Snapshot, locate, manifest_bytes, reader_file_of
 from .snapshot_files import FoundFile, SnapshotFiles
 from .verify_code import check_build_facts
 from .verify_contents import ContentChecker
@@ -222,9 +222,9 @@ def _check_manifest(manifest: Manifest, folder: str, findings: Findings) -> None
     last = folder.rstrip("/").rsplit("/", 1)[-1]
     if _FINGERPRINT.fullmatch(last) and last != manifest.fingerprint:
         findings.manifest(f"is that of {manifest.fingerprint}, and lies in the folder of {last}")
-    for names in (reader_names(manifest.files), [SCHEMA]):
-        if not {*names} <= {*manifest.files}:
-            findings.manifest(f"does not list {names[0]}, which every snapshot has")
+    for name in (reader_file_of(manifest.files), SCHEMA):
+        if name not in manifest.files:
+            findings.manifest(f"does not list {name}, which every snapshot has")
     for name, split in manifest.splits.items():
         for number, shard in enumerate(split.shards):
             parsed = ShardName.parse(shard.file)

@@ -1,4 +1,4 @@
-"""What of a snapshot is no data: emitted Python files, which people edit, and ``build.json``."""
+"""What of a snapshot is not data: the reader's files, which people edit, and ``build.json``."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 from ..schemas.fingerprint import digest
 from ..schemas.manifest import Manifest, json_checksum
-from ..schemas.naming import BUILD
+from ..schemas.naming import BUILD, is_reader_file
 from .verify_report import Findings
 
 MAX_CODE_BYTES = 4 << 20
-"""An emitted file is a hundredth of that; what is longer is none, however edited."""
+"""A file of a reader is a hundredth of that; what is longer is not one, however edited."""
 
 
 def is_code(name: str) -> bool:
-    """Whether a file is emitted Python, which may be edited and does nothing to the data."""
-    return name.endswith(".py") and "/" not in name
+    """Whether a file is the reader's, which may be edited: that does not affect the data."""
+    return is_reader_file(name)
 
 
 def check_code(name: str, content: bytes, manifest: Manifest, findings: Findings) -> None:
-    """Says of an emitted file that is not as it was written whether it can still be used."""
+    """Says of a reader's file that is not as it was written whether it can still be used."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -29,11 +29,23 @@ UNLISTED = frozenset({MANIFEST, BUILD})
 _SHARD = re.compile(
     r"(?P<split>[A-Za-z][A-Za-z0-9_]*)-(?P<index>\d{5,})-of-(?P<num>\d{5,})\.tfrecord(?P<gz>\.gz)?"
 )
+_READER_FILE = re.compile(rf"{READER}/[A-Za-z0-9_]+\.py|reader(_[a-z]+)*\.py")
 
 
 def reader_file(name: str) -> str:
     """The name in a snapshot of a file of its reader."""
     return f"{READER}/{name}"
+
+
+def is_reader_file(name: str) -> bool:
+    """Whether a file of a snapshot belongs to its reader, by its name.
+
+    Readers were ``reader.py`` and files beside it before they were a package.
+
+    >>> [is_reader_file(n) for n in ("reader/facts.py", "reader_tools.py", "serving/reader.py")]
+    [True, True, False]
+    """
+    return _READER_FILE.fullmatch(name) is not None
 
 
 def join(*parts: str) -> str:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import snapshard as ss
 
-from ..pipelines.conftest import write_snapshot
+from ..pipelines.conftest import part, write_snapshot
 
 # Two processes that load TensorFlow, and a second at the end of each epoch.
 pytestmark = pytest.mark.slow
@@ -46,19 +46,24 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> types.ModuleType:
     return write_snapshot(tmp_path_factory.mktemp("served"), FEATURES, {"train": shards})
 
 
-@contextlib.contextmanager
-def serving(reader: types.ModuleType, *arguments: str) -> Iterator[str]:
-    """``reader_tools.py serve`` in a process of its own; gives the address that it prints."""
-    tools = Path(reader.__file__ or "").with_name("reader_tools.py")
+def start(reader: types.ModuleType, *arguments: str) -> tuple[Any, str]:
+    """A process of ``serve``, and the address that it prints."""
     started = subprocess.Popen(
-        [sys.executable, tools, "serve", "--json", *arguments],
+        [sys.executable, Path(str(reader.__file__)).parent, "serve", "--json", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
+    assert started.stdout is not None
+    return started, json.loads(started.stdout.readline())["address"]
+
+
+@contextlib.contextmanager
+def serving(reader: types.ModuleType, *arguments: str) -> Iterator[str]:
+    """``serve`` in a process of its own; gives the address that it prints."""
+    started, address = start(reader, *arguments)
     try:
-        assert started.stdout is not None
-        yield json.loads(started.stdout.readline())["address"]
+        yield address
         started.terminate()
         assert started.wait(60) == 0
     finally:
@@ -193,7 +198,7 @@ def words_of(batch: Any) -> list[list[bytes]]:
 
 class TestRefused:
     def test_no_dispatcher(self, reader: types.ModuleType) -> None:
-        with pytest.raises(ValueError, match=r"no dispatcher answers .* reader_tools.py serve"):
+        with pytest.raises(ValueError, match=r"no dispatcher answers .*`python .*/reader serve"):
             reader.dataset("train", BATCH, service="grpc://localhost:1")
 
     def test_a_dispatcher_without_workers(
@@ -202,7 +207,7 @@ class TestRefused:
         """It would hang; a worker that joins within the time is waited for."""
         service = tf.data.experimental.service
         dispatcher = service.DispatchServer()
-        monkeypatch.setattr(reader._beside("reader_service"), "_WAIT", 1)
+        monkeypatch.setattr(part(reader, "service"), "_WAIT_S", 1)
         with pytest.raises(ValueError, match=r"no worker joined its dispatcher within 1 s. Start"):
             reader.dataset("train", BATCH, service=dispatcher.target)
         address = dispatcher.target.partition("://")[2]

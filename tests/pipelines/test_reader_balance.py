@@ -22,6 +22,7 @@ import tensorflow as tf
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor, Text
 from snapshard.transforms.index import index_bytes, labels_bytes
 
+from .conftest import part
 from .made_snapshots import num_open
 
 WriteSnapshot = Callable[..., types.ModuleType]
@@ -99,11 +100,22 @@ class TestBalance:
             assert max(each) - min(each) <= 1
             assert sum(each) == 100
 
-    def test_a_mix_by_names_and_codes(self, reader: types.ModuleType) -> None:
-        dataset = reader.dataset(
-            "train", 16, balance={"rare": 0.5, 1: np.float32(1.5), "none": 0}, seed=1
-        )
+    def test_a_mix_by_names(self, reader: types.ModuleType) -> None:
+        balance = {"rare": 0.5, "some": np.float32(1.5), "none": 0}
+        dataset = reader.dataset("train", 16, balance=balance, seed=1)
         assert mix_of(ids(dataset)) == {1: 225, 2: 75}
+
+    @pytest.mark.parametrize("key", [1, np.int64(1), "1"], ids=repr)
+    def test_an_integer_is_the_name_of_a_class(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot, key: Any
+    ) -> None:
+        """Not its index: labels of years or digits need not be stored in their order."""
+        features = TABLE | {"label": ClassLabel(names=("2", "0", "3", "1"), optional=True)}
+        codes = [0, 1, 2, 3] * 5
+        reader = write_snapshot(tmp_path, features, {"train": table(codes)})
+        put_index(tmp_path, "none", codes)
+        (batch,) = reader.dataset("train", 20, balance={key: 1})
+        assert set(batch["label"].numpy().tolist()) == {3}
 
     def test_values_are_those_of_the_record(self, reader: types.ModuleType) -> None:
         for batch in reader.dataset("train", 16, balance="uniform", seed=1):
@@ -135,8 +147,8 @@ class TestBalance:
 
     def test_classes_are_spread_over_an_epoch(self, reader: types.ModuleType) -> None:
         found = CODES[ids(reader.dataset("train", 50, balance="uniform", seed=4))]
-        for part in np.split(found, 3):
-            assert all(18 <= (part == code).sum() <= 50 for code in range(3))
+        for third in np.split(found, 3):
+            assert all(18 <= (third == code).sum() <= 50 for code in range(3))
 
     @pytest.mark.parametrize("drop", [False, True])
     def test_batches_are_counted(self, reader: types.ModuleType, drop: bool) -> None:
@@ -177,9 +189,20 @@ class TestBalance:
         assert len(set(found)) == len(found) == NUM
         assert all(place % NUM == number for number, place in found)
 
+    def test_windows_of_all_records(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
+        """Only a short batch of windows is left out, not a short batch of records."""
+        features = {"label": ClassLabel(names=("a", "b")), "list": Tensor("int64", shape=(None,))}
+        codes = [0] * 9 + [1] * 2
+        records = [{"label": code, "list": [i] * 4} for i, code in enumerate(codes)]
+        reader = write_snapshot(tmp_path, features, {"train": [records]})
+        put_index(tmp_path, "none", codes)
+        options = {"windows": (2, 1), "balance": "uniform", "seed": 1}
+        found = list(reader.dataset("train", 8, drop_remainder=True, **options))
+        assert [len(batch["list"]) for batch in found] == [8] * (11 * 3 // 8)
+
     @pytest.mark.slow  # a process that loads TensorFlow
     def test_another_process_gives_the_same(self, reader: types.ModuleType) -> None:
-        folder = os.path.dirname(str(reader.__file__))
+        folder = Path(str(reader.__file__)).parent.parent
         code = (
             "import reader; d = reader.dataset('train', 16, balance='uniform', seed=3);"
             "print([int(i) for b in d for i in b['id']])"
@@ -265,7 +288,7 @@ class TestBytes:
             return pread(number, size, offset)
 
         monkeypatch.setattr(os, "pread", counted)
-        folder = Path(str(own.__file__)).parent
+        folder = Path(str(own.__file__)).parent.parent
         pairs = [
             np.frombuffer(p.read_bytes(), "<u8") for p in sorted((folder / "index").glob("*.idx"))
         ]
@@ -301,7 +324,7 @@ class TestBytes:
     def test_few_files_are_open_at_a_time(
         self, own: types.ModuleType, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(own._beside("reader_balance"), "_OPEN_SHARDS", 2)
+        monkeypatch.setattr(part(own, "balance"), "_OPEN_SHARDS", 2)
         found = ids(own.dataset("train", 16, balance="uniform", seed=1))
         monkeypatch.undo()
         assert found == ids(own.dataset("train", 16, balance="uniform", seed=1))
@@ -309,7 +332,7 @@ class TestBytes:
     def test_without_google_crc32c(
         self, own: types.ModuleType, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        module = own._beside("reader_balance")
+        module = part(own, "frames")
         monkeypatch.setitem(sys.modules, "google_crc32c", None)
         module._crc32c.cache_clear()
         assert mix_of(ids(own.dataset("train", 16, balance="uniform", seed=1))) == UNIFORM
@@ -317,7 +340,7 @@ class TestBytes:
         module._crc32c.cache_clear()
 
     def test_at_a_url(self, reader: types.ModuleType) -> None:
-        folder = Path(str(reader.__file__)).parent
+        folder = Path(str(reader.__file__)).parent.parent
         for path in [p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in str(p)]:
             target = f"ram://{folder.name}/{path.relative_to(folder)}"
             tf.io.gfile.makedirs(os.path.dirname(target))
@@ -340,9 +363,29 @@ class TestBytes:
             own.dataset("train", 16, local_copy=(str(fast), 15_000), **options)
 
 
+VERIFY = r"Verify the snapshot: python \S+/reader verify"
+
+
+def swap(content: bytes, each: int, first: int, second: int) -> bytes:
+    """Exchanges two entries of a file."""
+    entries = [content[i : i + each] for i in range(0, len(content), each)]
+    entries[first], entries[second] = entries[second], entries[first]
+    return b"".join(entries)
+
+
+def list_files(folder: Path) -> None:
+    """Lets the manifest list the files of the index, as a build does."""
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    for path in (folder / "index").iterdir():
+        content = path.read_bytes()
+        entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        manifest["files"][f"index/{path.name}"] = entry
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
 class TestDamage:
     def test_of_a_record(self, own: types.ModuleType) -> None:
-        folder = Path(str(own.__file__)).parent
+        folder = Path(str(own.__file__)).parent.parent
         path = folder / "train-00002-of-00005.tfrecord"
         content = bytearray(path.read_bytes())
         (size,) = struct.unpack_from("<Q", content)
@@ -350,30 +393,22 @@ class TestDamage:
         path.write_bytes(content)
         with pytest.raises(
             tf.errors.InvalidArgumentError,
-            match=rf"{path}, record 1 at byte {size + 16}, fails its checksum",
+            match=rf"{path}, record 1 at byte {size + 16}, fails its checksum.*{VERIFY}",
         ):
             ids(own.dataset("train", 16, balance={"common": 1}))  # fewer than an epoch has places
 
-    def test_of_a_shard_that_ends_early(self, own: types.ModuleType) -> None:
-        folder = Path(str(own.__file__)).parent
-        path = folder / "train-00001-of-00005.tfrecord"
-        os.truncate(path, path.stat().st_size - 5)
-        match = rf"{path}, record 59 .* ends after \d+ of"
-        with pytest.raises(tf.errors.InvalidArgumentError, match=match):
-            ids(own.dataset("train", 16, balance={"some": 1}))  # fewer than an epoch has places
-
-    def test_of_a_shard_that_is_cut_off_later(self, own: types.ModuleType) -> None:
-        folder = Path(str(own.__file__)).parent
+    def test_of_a_shard_that_is_truncated_later(self, own: types.ModuleType) -> None:
+        folder = Path(str(own.__file__)).parent.parent
         dataset = own.dataset("train", 16, balance="uniform", epochs=30)
         iterator = iter(dataset)
         next(iterator)
         for path in folder.glob("train-*"):
             os.truncate(path, 10)
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"is cut off|ends after"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"truncated|ends after|has 10 b"):
             list(iterator)
 
     def test_of_a_shard_that_is_gone(self, own: types.ModuleType) -> None:
-        folder = Path(str(own.__file__)).parent
+        folder = Path(str(own.__file__)).parent.parent
         (folder / "train-00001-of-00005.tfrecord").unlink()
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"00001-of.* cannot be read"):
             ids(own.dataset("train", 16, balance="uniform"))
@@ -384,19 +419,112 @@ class TestDamage:
         path = tmp_path / "train-00003-of-00005.tfrecord.gz"
         os.truncate(path, path.stat().st_size // 2)
         with pytest.raises(
-            tf.errors.InvalidArgumentError, match=rf"{path}, record \d+ at byte .* ends after"
+            tf.errors.InvalidArgumentError,
+            match=rf"{path}, record .* it has [0-9,]+ bytes, expected [0-9,]+\. .*{VERIFY}",
         ):
             ids(reader.dataset("train", 16, balance="uniform"))
 
     def test_of_the_index(self, own: types.ModuleType) -> None:
-        folder = Path(str(own.__file__)).parent
+        folder = Path(str(own.__file__)).parent.parent
         path = folder / "index" / "train-00001-of-00005.tfrecord.labels"
         path.write_bytes(path.read_bytes()[:-4])
-        with pytest.raises(ValueError, match=r"labels has 236 bytes, expected 240: copy it again"):
+        match = rf"labels has 236 bytes, expected 240: copy it again\. {VERIFY}"
+        with pytest.raises(ValueError, match=match):
             own.dataset("train", 16, balance="uniform")
         shutil.rmtree(folder / "index")
         with pytest.raises(ValueError, match=r"There is no .*\.labels, by which balance="):
             own.dataset("train", 16, balance="uniform")
+
+    @pytest.mark.parametrize(
+        ("kind", "damage", "match"),
+        [
+            (".idx", lambda c: swap(c, 16, 7, 20), r"record 7 at byte .* must be contiguous"),
+            (".idx", lambda c: c[:-16] + c[-32:-16], r"record 59 at byte .* must be contiguous"),
+            (".idx", lambda c: c[:16] + c[:-16], r"record 1 at byte 0 .* must be contiguous"),
+            (".idx", lambda c: bytes(len(c)), r"record 0 at byte 0 with 0 bytes"),
+            (".idx", lambda c: c[:-8] + (99).to_bytes(8, "little"), "expected 4,998"),
+            (
+                ".labels",
+                lambda c: b"\4\0\0\0" + c[4:],
+                "has class 4 for record 0, expected -1 to 3",
+            ),
+            (".labels", lambda c: c[:-4] + b"\xfe\xff\xff\xff", "has class -2 for record 59"),
+        ],
+    )
+    def test_of_the_entries_of_the_index(
+        self, own: types.ModuleType, kind: str, damage: Callable[[bytes], bytes], match: str
+    ) -> None:
+        """None is lost, repeated or taken for another class."""
+        folder = Path(str(own.__file__)).parent.parent
+        shard = folder / "train-00001-of-00005.tfrecord"
+        path = folder / "index" / f"{shard.name}{kind}"
+        path.write_bytes(damage(path.read_bytes()))
+        with pytest.raises(ValueError, match=rf"{path}.*{match}.*, of {shard}\. {VERIFY}"):
+            own.dataset("train", 16, balance="uniform")
+
+    @pytest.mark.parametrize("compression", ["none", "gzip"])
+    def test_of_classes_in_another_order(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot, compression: str
+    ) -> None:
+        reader = write_snapshot(tmp_path, TABLE, {"train": table(CODES)}, compression=compression)
+        put_index(tmp_path, compression, CODES)
+        (path,) = tmp_path.glob("index/train-00002-*.labels")
+        codes = np.frombuffer(path.read_bytes(), "<i4")
+        assert (codes != codes[::-1]).any()
+        path.write_bytes(codes[::-1].tobytes())
+        match = rf"train-00002-.*, record \d+ at .*, is not of class (some|common), as .*{VERIFY}"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=match):
+            ids(reader.dataset("train", 16, balance="uniform"))
+
+    @pytest.mark.parametrize("kind", [".idx", ".labels"])
+    def test_of_an_index_that_the_manifest_lists(self, own: types.ModuleType, kind: str) -> None:
+        """Even where it is consistent, as where a record of a rare class lost its class."""
+        folder = Path(str(own.__file__)).parent.parent
+        list_files(folder)
+        assert mix_of(ids(own.dataset("train", 16, balance="uniform"))) == UNIFORM
+        path = folder / "index" / f"train-00001-of-00005.tfrecord{kind}"
+        each = 4 if kind == ".labels" else 16
+        path.write_bytes(swap(path.read_bytes(), each, 0, 9))
+        with pytest.raises(ValueError, match=rf"{path} is not the file that the manifest lists.*"):
+            own.dataset("train", 16, balance="uniform")
+
+    @pytest.mark.parametrize("how", ["short", "without its first record", "other"])
+    def test_of_a_shard_that_is_another(
+        self, own: types.ModuleType, tmp_path: Path, write_snapshot: WriteSnapshot, how: str
+    ) -> None:
+        folder = Path(str(own.__file__)).parent.parent
+        path = folder / "train-00001-of-00005.tfrecord"
+        content = path.read_bytes()
+        (size,) = struct.unpack_from("<Q", content)
+        if how == "other":  # of the same records in another order, and of the same size
+            records = [list(part)[::-1] for part in table(CODES)]
+            write_snapshot(tmp_path / "other", TABLE, {"train": records})
+            changed = (tmp_path / "other" / path.name).read_bytes()
+            assert len(changed) == len(content)
+        else:
+            changed = content[:-5] if how == "short" else content[size + 16 :]
+        path.write_bytes(changed)
+        match = "by the index" if how == "other" else r"it has [0-9,]+ bytes, expected 4,998\."
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=rf"{path}, record .*{match}.*{VERIFY}"
+        ):
+            ids(own.dataset("train", 16, balance={"some": 1}))
+
+    def test_of_a_shard_of_another_snapshot_of_images(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        """All records of which are of one size, so that its index fits it."""
+        codes = [*np.random.default_rng(0).integers(0, 2, 60).tolist()]
+        features = {"image": Image(height=8, width=8), "label": ClassLabel(names=("a", "b"))}
+        records = [{"image": bytes([i] * 192), "label": code} for i, code in enumerate(codes)]
+        reader = write_snapshot(tmp_path, features, {"train": [records[:30], records[30:]]})
+        put_index(tmp_path, "none", codes)
+        assert len(list(reader.dataset("train", 30, balance="uniform"))) == 2
+        first, second = sorted(tmp_path.glob("train-*"))
+        second.write_bytes(first.read_bytes())
+        match = rf"{second}, record \d+ at byte .*, is not of class [ab], as the index"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=match):
+            list(reader.dataset("train", 30, balance="uniform"))
 
 
 class TestRefused:
@@ -405,18 +533,39 @@ class TestRefused:
         [
             ({"rare": 1, "none": 1}, "'train' has no records of 'none': leave them out"),
             ({"rar": 1}, "there is no class 'rar', only 'common', 'some', 'rare', 'none'"),
-            ({4: 1}, "there is no class 4"),
-            ({-1: 1}, "there is no class -1"),
-            ({"rare": 1, 2: 2}, "names class 2 \\('rare'\\) twice"),
+            ({4: 1}, "there is no class '4', only 'common', .* 'none'\\.$"),
+            ({-1: 1}, "there is no class '-1', only 'common', .* 'none'\\.$"),
+            ({1: 1}, "there is no class '1', only .* \\(class 1 is 'some': give its name\\)"),
+            ({1.0: 1}, "1.0 must be the name of a class"),
+            ({True: 1}, "True must be the name of a class"),
+            ({b"rare": 1}, "b'rare' must be the name of a class"),
+            ({None: 1}, "None must be the name of a class"),
             ({"rare": -1}, "the weight of 'rare' is -1, expected 0 or more"),
+            ({"rare": "1"}, "the weight of 'rare' is '1', expected 0 or more"),
+            ({"rare": None}, "the weight of 'rare' is None, expected 0 or more"),
             ({"rare": float("nan")}, "the weight of 'rare' is nan"),
             ({"rare": 0}, "no class has a weight above 0"),
             ("even", 'must be "uniform" or {class: weight}'),
+            (["rare"], 'must be "uniform" or {class: weight}'),
+            (True, 'must be "uniform" or {class: weight}'),
         ],
     )
     def test_weights(self, reader: types.ModuleType, balance: Any, match: str) -> None:
         with pytest.raises(ValueError, match=match):
             reader.dataset("train", 16, balance=balance)
+
+    def test_a_class_that_is_named_twice(
+        self, tmp_path: Path, write_snapshot: WriteSnapshot
+    ) -> None:
+        features = TABLE | {"label": ClassLabel(names=("0", "1"), optional=True)}
+        reader = write_snapshot(tmp_path, features, {"train": table([0, 1])})
+        put_index(tmp_path, "none", [0, 1])
+        with pytest.raises(ValueError, match="balance names class '1' twice"):
+            reader.dataset("train", 2, balance={"1": 1, 1: 2})
+
+    def test_the_stored_order(self, reader: types.ModuleType) -> None:
+        with pytest.raises(ValueError, match="balance= always shuffles: leave out shuffle=False"):
+            reader.dataset("train", 16, balance="uniform", shuffle=False)
 
     def test_a_split_without_classes(self, tmp_path: Path, write_snapshot: WriteSnapshot) -> None:
         reader = write_snapshot(tmp_path, TABLE, {"train": table([-1] * 5)})
@@ -433,7 +582,7 @@ class TestRefused:
             warnings.simplefilter("error")
             reader.dataset("train", 16, balance="uniform")
         monkeypatch.setattr(os, "sysconf", lambda name: 64)
-        with pytest.warns(ResourceWarning, match=r"stored as GZIP and takes .* there are 4,096"):
+        with pytest.warns(ResourceWarning, match=r"its shards are GZIP: .* and 4,096 are free"):
             reader.dataset("train", 16, balance="uniform")
 
 
@@ -445,7 +594,7 @@ def counted(start: int, num: int, size: int, *, epochs: int | None = 1) -> Any:
 
 @pytest.fixture(scope="module")
 def mix(reader: types.ModuleType) -> Callable[..., Any]:
-    found: Callable[..., Any] = reader._beside("reader_balance").mix
+    found: Callable[..., Any] = reader.mix
     return found
 
 
@@ -491,7 +640,7 @@ class TestMix:
             splits = {"train": [records[:90], records[90:]]}
             readers.append(write_snapshot(folder, features, splits, fingerprint=mark))
         parts = [reader.dataset("train", 8, seed=3, epochs=None) for reader in readers]
-        dataset = readers[0]._beside("reader_balance").mix(parts, [3, 1], 16, seed=1)
+        dataset = readers[0].mix(parts, [3, 1], 16, seed=1)
         found = [int(i) for batch in dataset.take(50) for i in batch["id"]]
         first, second = ([i for i in found if (i < 1_000) == own] for own in (True, False))
         assert abs(len(first) - 600) <= 6
@@ -505,7 +654,7 @@ class TestMix:
         splits = {"train": [records[:40]], "test": [records[40:]]}
         reader = write_snapshot(tmp_path, features, splits, label=None)
         parts = [reader.dataset(split, 9, epochs=None) for split in splits]
-        found = reader._beside("reader_balance").mix(parts, [3, 1], 16, seed=1)
+        found = reader.mix(parts, [3, 1], 16, seed=1)
         numbers = []
         for batch in found.take(20):
             assert (
@@ -515,14 +664,14 @@ class TestMix:
         assert abs(sum(number >= 40 for number in numbers) - 80) <= 4
         padded = [reader.dataset("train", 9, pad=True)]
         with pytest.raises(ValueError, match=r"'list' has the shape .* leave out pad="):
-            reader._beside("reader_balance").mix(padded, [1], 16)
+            reader.mix(padded, [1], 16)
 
     def test_nothing_is_complained_of(
         self, reader: types.ModuleType, capfd: pytest.CaptureFixture[str]
     ) -> None:
         options = {"balance": "uniform", "seed": 1, "epochs": None, "start_step": 3}
         parts = [reader.dataset("train", 64, **options) for _ in range(2)]
-        dataset = reader._beside("reader_balance").mix(parts, [1, 1], 32)
+        dataset = reader.mix(parts, [1, 1], 32)
         assert len(ids(dataset.take(20))) == 640
         said = capfd.readouterr().err
         assert "SubBuffer" not in said

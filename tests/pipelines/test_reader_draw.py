@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshard.pipelines.reader_draw_template import Draw, num_batches, permuted, share, went
+from snapshard.pipelines.reader.runtime.draw import Draw, num_batches, permuted, share, went
 
 SEED = np.int64(-81)
 

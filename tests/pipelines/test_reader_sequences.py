@@ -462,9 +462,19 @@ def test_ragged_without_either(reader: types.ModuleType) -> None:
     assert isinstance(batch["words"], tf.RaggedTensor)
 
 
-def test_snapshots_without_lists_know_neither(
-    tmp_path: Path, write_snapshot: WriteSnapshot
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"bucket": True}, "bucket=True needs lists, and made has none"),
+        ({"bucket": "id"}, "bucket='id' needs lists, and made has none"),
+        ({"windows": (2, 1)}, "windows= needs lists"),
+        ({"pack": 8}, "pack=8 needs lists of numbers, and made has none"),
+    ],
+)
+def test_snapshots_without_lists(
+    tmp_path: Path, write_snapshot: WriteSnapshot, options: dict[str, Any], said: str
 ) -> None:
     reader = write_snapshot(tmp_path, {"id": Scalar("int64")}, {"train": [[{"id": 1}]]}, label=None)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'pad'"):
-        reader.dataset("train", 1, pad=True)
+    with pytest.raises(ValueError, match=said):
+        reader.dataset("train", 1, **options)
+    assert ids(reader.dataset("train", 1, pad=True)) == [[1]], "there is nothing to pad"

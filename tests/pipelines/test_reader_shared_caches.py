@@ -15,14 +15,12 @@ from snapshard.schemas.features import Scalar
 
 NUM_SHARDS, NUM_RECORDS, EPOCHS = 3, 200, 2
 READ = """
-import importlib.util, json, sys, time
+import json, sys, time
 from pathlib import Path
 
 snapshot, cache, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-spec = importlib.util.spec_from_file_location("reader", f"{snapshot}/reader.py")
-reader = importlib.util.module_from_spec(spec)
-sys.modules["reader"] = reader
-spec.loader.exec_module(reader)
+sys.path.insert(0, snapshot)
+import reader
 Path(options.pop("ready")).touch()
 while not Path(cache, "go").exists():
     time.sleep(0.005)

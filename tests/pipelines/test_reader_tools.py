@@ -1,4 +1,4 @@
-"""What stands beside the reader: what it measures, finds damaged, shows, serves and refuses."""
+"""The commands of the reader: what they measure, find damaged, show, serve and refuse."""
 
 import argparse
 import contextlib
@@ -22,12 +22,13 @@ import pytest
 import tensorflow as tf
 
 from snapshard import cli
-from snapshard.pipelines import reader_timing_template as timing
-from snapshard.pipelines import reader_tools_template as tools
 from snapshard.pipelines import startup_noise
-from snapshard.pipelines.emit_tools import emit_tools
+from snapshard.pipelines.reader.runtime import console, doctor, serve, timing, tools
+from snapshard.pipelines.reader.runtime.benchmark import _arriving
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Text
 from snapshard.schemas.manifest import json_checksum
+
+from .conftest import load, part
 
 NUMBERS: Features = {"label": ClassLabel(names=("even", "odd")), "id": Scalar(dtype="int64")}
 IMAGES: Features = {"image": Image(storage="encoded"), "label": ClassLabel(names=("a", "b"))}
@@ -38,7 +39,11 @@ Run = Callable[..., tuple[int, Any, str]]
 def complete(folder: Path) -> None:
     """Adds to the manifest its files, as a build does."""
     manifest = json.loads((folder / "manifest.json").read_text())
-    contents = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    contents = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.parent.name != "__pycache__"
+    }
     manifest["files"] = {
         name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for name, content in contents.items()
@@ -87,7 +92,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
 
     def call(folder: Path, *arguments: str) -> tuple[int, Any, str]:
         capfd.readouterr()
-        code = tools.main(arguments, here=str(folder))
+        code = part(load(folder), "tools").main(arguments)
         printed, errors = capfd.readouterr()
         assert "Traceback" not in errors
         return code, json.loads(printed) if "--json" in arguments and not code else printed, errors
@@ -156,7 +161,7 @@ class TestBenchmark:
                 writer.write(record)
         size = path.stat().st_size
         started = time.perf_counter()
-        batches = list(tools._arriving([str(path), str(path)], gzip, 2e6, 60))
+        batches = list(_arriving([str(path), str(path)], gzip, 2e6, 60))
         spent = time.perf_counter() - started
         assert [len(batch) for batch in batches] == [60] * 5
         assert [record for batch in batches for record in batch] == records + records
@@ -171,7 +176,7 @@ class TestDoctor:
         code, found, _ = run(images, "doctor", *arguments, "--image-size", "300", "300")
         assert code == 0
         stages = [row["stage"] for row in found["stages"]]
-        assert stages == ["read", "decompress", "batch", "parse", "decode", "shuffle"]
+        assert stages == ["read", "decompress", "shuffle", "batch", "parse", "decode"]
         assert found["bound_by_input"]
         assert found["slowest_stage"] in stages
         slowest = max(found["stages"], key=lambda row: row["µs added"])
@@ -219,7 +224,7 @@ class TestDoctor:
 
     def test_operations_of_a_pipeline_without_prefetch(self) -> None:
         plain = tf.data.Dataset.range(9).map(lambda i: i + 1).batch(2)
-        used, last = timing._operations(plain)
+        used, last = doctor._operations(plain)
         assert "MapDataset" in used
         assert last.startswith("BatchDataset")
 
@@ -233,7 +238,7 @@ class TestDoctor:
         arguments = ["doctor", "--seconds", "0.05", "--step-ms", "1", "--augment"]
         code, found, _ = run(numbers, *arguments, f"{path}:same", "--json")
         assert code == 0
-        assert [row["stage"] for row in found["stages"]][-2:] == ["shuffle", "augment"]
+        assert [row["stage"] for row in found["stages"]][-2:] == ["parse", "augment"]
         code, _, errors = run(numbers, *arguments, f"{path}:wrong")
         assert code == 2
         assert ":wrong cannot be applied: KeyError" in errors
@@ -256,10 +261,10 @@ class TestVerify:
     ) -> None:
         folder = tmp_path / "copy"
         shutil.copytree(numbers, folder)
-        with open(folder / "reader.py", "a") as file:
+        with open(folder / "reader" / "pipeline.py", "a") as file:
             file.write("# mine\n")
         code, found, _ = run(folder, "verify", "--json")
-        assert (code, found["whole"], found["edited"]) == (0, True, ["reader.py"])
+        assert (code, found["whole"], found["edited"]) == (0, True, ["reader/pipeline.py"])
 
     @pytest.mark.parametrize("source", ["numbers", "images"])
     def test_damage_is_4_with_file_and_record(
@@ -271,11 +276,11 @@ class TestVerify:
         content = bytearray(shard.read_bytes())
         content[len(content) // 2] ^= 255
         shard.write_bytes(content)
-        (folder / "reader.py").write_text("not what was written")
+        (folder / "reader" / "balance.py").write_text("not what was written")
         code, _, errors = run(folder, "verify")
         assert code == 4
         assert re.search(rf"{re.escape(shard.name)}: its sha256 differs; record \d+ is dam", errors)
-        assert re.search(r"reader\.py: has 20 bytes, expected [\d,]+", errors)
+        assert re.search(r"reader/balance\.py: has 20 bytes, expected [\d,]+", errors)
         assert "{{" not in errors
 
     def test_record_is_the_right_one(self, run: Run, numbers: Path, tmp_path: Path) -> None:
@@ -314,7 +319,7 @@ class TestVerify:
         put_sealed(folder / "manifest.json", manifest)
         code, _, errors = run(folder, "verify")
         assert code == 4
-        assert f"{names[1]}.labels: tells of 64 records, expected 65" in errors
+        assert f"{names[1]}.labels: lists 64 records, expected 65" in errors
         assert f"{names[0]}.labels" not in errors
 
 
@@ -344,7 +349,7 @@ class TestShow:
             assert np.abs(tile.astype(int) - 40 * index).max() <= 2
 
     def test_names_steer_no_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
-        timing.Output(as_json=False).say("a \x1b[31mred\x1b[0m name\nand more")
+        console.Output(as_json=False).say("a \x1b[31mred\x1b[0m name\nand more")
         assert capsys.readouterr().out == "a \\x1b[31mred\\x1b[0m name\nand more\n"
 
 
@@ -365,8 +370,8 @@ class TestRefusals:
             (["benchmark", "--root", "nowhere"], "There is no nowhere/manifest.json"),
             (["benchmark", "--batch-size", "0"], "--batch-size 0 must be 1 or more"),
             (["doctor", "--step-ms", "-1"], "--step-ms -1.0 must be 0 or more"),
-            (["benchmark", "--option", "nix=1"], "with a name that reader.dataset() takes"),
-            (["benchmark", "--option", "epochs=1"], "with a name that reader.dataset() takes"),
+            (["benchmark", "--option", "nix=1"], "with an option of reader.dataset()"),
+            (["benchmark", "--option", "epochs=1"], "with an option of reader.dataset()"),
             (["benchmark", "--option", "seed"], "expected NAME=VALUE"),
             (["benchmark", "--option", "shuffle=-3"], "shuffle=-3"),
             (["show", "--sheet", "x.png"], "made has no images"),
@@ -399,25 +404,20 @@ class TestRefusals:
         assert ended.value.code == 2
 
     @pytest.mark.parametrize("content", ["", "[]", '{"splits": 3}', "null"])
-    def test_no_manifest_is_4(self, run: Run, tmp_path: Path, content: str) -> None:
+    def test_no_manifest_is_4(self, run: Run, numbers: Path, tmp_path: Path, content: str) -> None:
         (tmp_path / "manifest.json").write_text(content)
-        code, _, errors = run(tmp_path, "show")
+        code, _, errors = run(numbers, "show", "--root", str(tmp_path))
         assert code == 4
-        assert "is no manifest" in errors
-
-    def test_reader_has_to_lie_beside(self, run: Run, numbers: Path, tmp_path: Path) -> None:
-        code, _, errors = run(tmp_path, "show", "--root", str(numbers))
-        assert code == 2
-        assert "keep reader_tools.py beside its reader.py" in errors
+        assert "is not a manifest" in errors
 
 
 def child(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    """The emitted tools in a process of their own, which has no snapshard."""
+    """The commands in a process of their own, which has no snapshard."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     hide = "import sys, runpy; sys.modules['snapshard'] = None; sys.argv = sys.argv[1:]\n"
-    hide += f"sys.path.insert(0, {str(folder)!r}); runpy.run_path(sys.argv[0], run_name='__main__')"
+    hide += "runpy.run_path(sys.argv[0], run_name='__main__')"
     return subprocess.Popen(
-        [sys.executable, "-B", "-c", hide, str(folder / "reader_tools.py"), *arguments],
+        [sys.executable, "-c", hide, str(folder / "reader"), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -426,69 +426,65 @@ def child(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[str
     )
 
 
-class TestEmitted:
-    def test_is_the_same_each_time_and_needs_tensorflow_alone(self) -> None:
-        text = "\n".join(emit_tools().values())
-        assert text == "\n".join(emit_tools().values())
-        imported = set(re.findall(r"^\s*(?:import|from) (\w+)", text, re.M))
-        # NumPy and grpc come with TensorFlow; google-crc32c is tried for.
-        ours = {"reader_timing", "tensorflow", "numpy", "grpc", "google_crc32c"}
-        assert imported - ours <= set(sys.stdlib_module_names)
-        assert not re.search(r"from \.", text)
-
-    def test_help_loads_no_tensorflow(self, numbers: Path) -> None:
+class TestAlone:
+    @pytest.mark.parametrize("copied", [False, True])
+    def test_help_loads_no_tensorflow(self, numbers: Path, tmp_path: Path, copied: bool) -> None:
+        package = numbers / "reader"
+        if copied:  # the folder's name need not be one of a module
+            package = Path(shutil.copytree(package, tmp_path / "my-reader 2.0"))
         for arguments in (["--help"], ["doctor", "--help"]):
             done = subprocess.run(
-                [sys.executable, "-B", "-X", "importtime", numbers / "reader_tools.py", *arguments],
+                [sys.executable, "-B", "-X", "importtime", package, *arguments],
                 capture_output=True,
                 text=True,
                 check=True,
             )
             assert not re.search(r"\| +(tensorflow|numpy|snapshard)", done.stderr)
-            assert "usage: reader_tools.py" in done.stdout
+            assert "usage: python -m reader" in done.stdout
 
-    def test_ruff_finds_nothing(self, numbers: Path) -> None:
-        names = [str(numbers / name) for name in emit_tools()]
-        for command in (["check"], ["format", "--check"]):
-            ruff = [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length=100"]
-            done = subprocess.run([*ruff, *names], capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stdout + done.stderr
-
-    @pytest.mark.slow  # mypy starts with an empty cache: about 10 s
-    def test_mypy_finds_nothing_in_strict_mode(self, numbers: Path, tmp_path: Path) -> None:
-        for name in emit_tools():
-            shutil.copy(numbers / name, tmp_path)
-        mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=.cache"]
+    def test_as_a_module_in_the_folder_of_the_snapshot(self, numbers: Path) -> None:
         done = subprocess.run(
-            [*mypy, "."],
-            cwd=tmp_path,
+            [sys.executable, "-B", "-m", "reader", "verify", "--help"],
             capture_output=True,
             text=True,
-            check=False,
-            env=os.environ | {"PYTHONWARNINGS": "ignore"},
+            cwd=numbers,
+            env={name: v for name, v in os.environ.items() if name != "PYTHONSAFEPATH"},
+            check=True,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert "usage: python -m reader verify" in done.stdout
+
+    def test_modules_of_the_package_hide_no_others(self, numbers: Path, tmp_path: Path) -> None:
+        """`python FOLDER` puts the folder on the path, where `cache` or `parse` would be found."""
+        package = Path(shutil.copytree(numbers / "reader", tmp_path / "reader"))
+        (package / "tools.py").write_text(
+            "import importlib.util\n"
+            "def main() -> int:\n"
+            "    return sum(importlib.util.find_spec(n) is not None for n in ('cache', 'order'))\n"
+        )
+        assert subprocess.run([sys.executable, "-B", package], check=False).returncode == 0
 
     @pytest.mark.slow  # two processes load TensorFlow, one after the other
     def test_works_alone_and_makes_no_noise(self, numbers: Path) -> None:
-        shutil.rmtree(numbers / "__pycache__", ignore_errors=True)  # of this process
+        shutil.rmtree(numbers / "reader" / "__pycache__", ignore_errors=True)  # of this process
         started = child(numbers, "verify", "--json")
         printed, errors = started.communicate(timeout=120)
         assert started.returncode == 0, errors
         assert json.loads(printed)["whole"]
         assert errors == ""
-        assert not (numbers / "__pycache__").exists()
+        assert not [*numbers.rglob("__pycache__")]
 
     @pytest.mark.slow  # a process that loads TensorFlow
     def test_bench_runs_it(
         self, numbers: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
+        shutil.rmtree(numbers / "reader" / "__pycache__", ignore_errors=True)  # of this process
         arguments = ["bench", str(numbers), "--seconds", "0.1", "--batch-size", "16", "--json"]
         with pytest.raises(SystemExit) as ended:
             cli.main(arguments)
         assert ended.value.code == 0
         assert json.loads(capfd.readouterr().out)["batch_size"] == 16
+        assert not [*numbers.rglob("__pycache__")]
 
 
 def test_bench_of_an_older_snapshot_says_so(
@@ -499,12 +495,14 @@ def test_bench_of_an_older_snapshot_says_so(
 ) -> None:
     monkeypatch.setattr(startup_noise, "hush_libraries", lambda: None)
     manifest = json.loads((numbers / "manifest.json").read_text())
-    del manifest["files"]["reader_tools.py"]
+    for name in [name for name in manifest["files"] if name.startswith("reader/")]:
+        del manifest["files"][name]
+    manifest["files"]["reader.py"] = {"bytes": 1, "sha256": "0" * 64}
     put_sealed(tmp_path / "manifest.json", manifest)
     with pytest.raises(SystemExit) as ended:
         cli.main(["bench", str(tmp_path)])
     assert ended.value.code == 2
-    assert "has no reader_tools.py: it was written by snapshard" in capsys.readouterr().err
+    assert "has no benchmark: it was written by snapshard" in capsys.readouterr().err
 
 
 def listening_on(pid: int) -> dict[int, str]:
@@ -574,10 +572,10 @@ class TestServe:
 
     def test_without_a_way_to_loopback_it_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with socket.create_server(("", 0)) as found:
-            assert found.getsockname()[1] in tools._listening_ports(keep_to_loopback=False)
+            assert found.getsockname()[1] in serve._listening_ports(keep_to_loopback=False)
             monkeypatch.delattr(socket, "SO_BINDTODEVICE")
-            with pytest.raises(timing.RefusedError, match="--host"):
-                tools._bind_to_loopback(found)
+            with pytest.raises(console.RefusedError, match="--host"):
+                serve._bind_to_loopback(found)
 
     @pytest.mark.slow  # two processes that load TensorFlow
     def test_ends_while_a_client_waits(self, numbers: Path) -> None:
@@ -651,10 +649,10 @@ def test_drops_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         file.write(os.urandom(1 << 20))
         file.flush()
         os.fsync(file.fileno())  # what has yet to be written stays
-    if timing._cached_share([str(path)]) is None or timing.drop_cache([str(path)]) is not None:
+    if timing.cached_share([str(path)]) is None or timing.drop_cache([str(path)]) is not None:
         pytest.skip("this system does not tell, or its files lie in memory")
     path.read_bytes()
-    assert timing._cached_share([str(path)]) == 1
+    assert timing.cached_share([str(path)]) == 1
     assert timing.drop_cache([str(path)]) is None
     path.read_bytes()
     monkeypatch.setattr(os, "posix_fadvise", lambda *_: None)

@@ -33,6 +33,7 @@ from .facts import (
 if TYPE_CHECKING:
     from .api import dataset, files, steps
     from .balance import mix
+    from .input_wait import InputWait
     from .parsing import parse
     from .serving import preprocess
 
@@ -42,6 +43,7 @@ __all__ = [
     "CLASS_WEIGHTS",
     "FEATURES",
     "FINGERPRINT",
+    "InputWait",
     "LABEL",
     "LENGTHS",
     "NAME",
@@ -59,6 +61,7 @@ _LAZY = {
     "files": "api",
     "steps": "api",
     "mix": "balance",
+    "InputWait": "input_wait",
     "parse": "parsing",
     "preprocess": "serving",
 }

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
+import json
 import math
-import operator
+import numbers
+import os
 import random
 import threading
 import warnings
@@ -22,17 +25,20 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 from . import facts
 from .cache import free_memory
 from .draw import GOLDEN, Draw, mixed, num_batches, share, went
-from .frames import Inflated, LocalFile, fault_of
+from .frames import Inflated, LocalFile, fault_of, how_to_verify
+from .local_copy import place_of, read_bytes
 from .options import Options, Stages
 from .pipeline import Plan
-from .shards import Shard
-
+from .shards import Shard, read_text
 
 _Array = npt.NDArray[Any]
-_Read = Callable[[int, int], bytes]  # (where, how many bytes) -> bytes
+_Read = Callable[[int, int], bytes]
+"""(where, how many bytes) -> bytes."""
 
-_AT_ONCE = 4_096  # places that are drawn together, about
-_OPEN_SHARDS = 256  # files that are kept open, at most
+_AT_ONCE = 4_096
+"""Places that are drawn together, about."""
+_OPEN_SHARDS = 256
+"""Files that are kept open, at most."""
 _MASK = (1 << 64) - 1
 
 
@@ -41,45 +47,40 @@ def balance_classes(plan: Plan) -> Plan:
 
     An epoch has as many examples as the split. Each class gets its share of them by the weights,
     exact to one. Its records take turns, in a new order in each turn: within an epoch none comes
-    twice more than another of its class. The whole epoch is shuffled, whatever ``shuffle=`` says;
-    any place in it is arithmetic, so that workers take turns in one order that their number does
-    not change, and going on leaves out exactly what came before. Records without a class, and
-    those of classes that a dict leaves out, never come.
+    twice more than another of its class. The whole epoch is shuffled. Which record stands at a
+    place of it is arithmetic, so workers take turns in one order that does not depend on their
+    number, and resuming leaves out exactly what came before. Records without a class, and those of
+    classes that a dict leaves out, never come.
 
-    Each record is read by its place in its shard: exactly its bytes for each example, checked by
-    CRC32C when it is first read. From local files in the page cache that costs little more than
-    plain reading: 13 to 22 µs of a core for 12 kB, of which drawing takes 2 or 3. Behind a URL
-    each record is a request of half a megabyte (give ``local_copy=``, of the whole split), and a
-    GZIP shard is inflated into memory when it is first touched. 21 bytes of memory for each record
-    of the split hold where it lies; to find that takes about 0.2 s for each million of records.
+    Each record is read by its place in its shard: exactly its bytes for each example. When it is
+    first read, its checksum and its class are checked. From local files in the page cache that
+    costs little more than plain reading: 13 to 22 µs of a core for 12 kB, of which drawing takes 2
+    or 3. Behind a URL each record is a request of half a megabyte (give ``local_copy=``, of the
+    whole split), and a GZIP shard is inflated into memory when it is first read. The index takes
+    22 to 25 bytes of memory for each record of the split, and about 0.2 s to read for each million.
 
     Raises:
-        ValueError: if the snapshot has no classes, or weights are none, or name a class without
-            records; or if the window of a ``local_copy`` is too small for the split.
+        ValueError: if the snapshot has no classes, its index is damaged, weights are invalid or
+            name a class without records, or the window of a ``local_copy`` is too small.
     """
     options, part = plan.options, plan.options.part
     is_numbered = options.augment is not None or options.augment_batch is not None
     make = functools.partial(_Records, plan.shards, options, plan.localize)
     records = make()
+    _check_window(options, records.num_bytes)
     held, num = _Weakly(records, make), records.draw.num
-    window = options.local_copy
-    again = facts.COMPRESSION != "gzip"  # whether a shard is read more than once
-    if again and isinstance(window, tuple) and (window[1] or records.num_bytes) < records.num_bytes:
-        raise ValueError(
-            f"local_copy={window}: balance= reads from all shards at any time, and "
-            f"{options.split!r} has {records.num_bytes:,} bytes: give the folder alone, or a "
-            "window of so many."
-        )
 
-    def epoch(epoch_seed: Any, first: int = 0) -> tf.data.Dataset:
+    def rest(plan: Plan, epoch_seed: Any, first: int = 0) -> tf.data.Dataset:
         """The batches of a worker from a place in the epoch on."""
         assert records, "TensorFlow keeps this function, and with it the records, with the dataset"
+        options = plan.options
         size, (index, count) = options.batch_size, part
-        full, start, rest = share(options, num - first, size, part)
+        full, start, num_rest = share(options, num - first, size, part)
         more = max(1, _AT_ONCE // size)
 
         def batches(step: Any) -> Any:
-            starts = first + (tf.range(step, tf.minimum(step + more, full)) * count + index) * size
+            steps = tf.range(step, tf.minimum(step + more, full))
+            starts = first + (steps * count + index) * size
             places = tf.reshape(starts[:, tf.newaxis] + tf.range(size, dtype=tf.int64), [-1])
             return tf.reshape(drawn(places), [-1, size])
 
@@ -98,29 +99,38 @@ def balance_classes(plan: Plan) -> Plan:
 
         found = tf.data.Dataset.range(0, full, more).map(batches).prefetch(1).unbatch()
         if not options.drop_remainder:
-            last = tf.range(first + start, first + start + rest, dtype=tf.int64)
-            short = tf.data.Dataset.from_tensors(last).take(int(rest > 0)).map(drawn)
+            last = tf.range(first + start, first + start + num_rest, dtype=tf.int64)
+            short = tf.data.Dataset.from_tensors(last).take(int(num_rest > 0)).map(drawn)
             found = found.map(loose).concatenate(short.map(loose))
         # In order also without a seed: the one short batch stays the last.
         return found.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-    def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
-        del plan
-        return epoch(seed)
 
     def rest_of_epoch(stages: Stages) -> Any:
         """How many epochs are over; what is left of the next one; how many batches that has."""
         over, first = went(options, num, stages)
         left = num_batches(options, num - first, options.batch_size, part)
-        return over, functools.partial(epoch, first=first), left
+        return over, functools.partial(rest, plan, first=first), left
 
     return dataclasses.replace(
         plan,
-        read_epoch=read_epoch,
+        read_epoch=rest,
         rest_of_epoch=rest_of_epoch,
         num_batches=num_batches(options, num, options.batch_size, part),
         is_numbered=is_numbered,
     )
+
+
+def _check_window(options: Options, num_bytes: int) -> None:
+    """Raises ValueError where shards would be copied again and again."""
+    if options.local_copy is None or facts.COMPRESSION == "gzip":  # which is read once
+        return
+    _, limit = place_of(options)
+    if limit is not None and limit < num_bytes:
+        raise ValueError(
+            f"local_copy={options.local_copy}: balance= reads from all shards at any time, and "
+            f"{options.split!r} has {num_bytes:,} bytes: give the folder alone, or a window of so "
+            "many."
+        )
 
 
 def mix(
@@ -134,9 +144,8 @@ def mix(
 
     Chunks of an eighth of a batch are taken from each in turn, at multiples of the golden ratio:
     so each stretch of examples, however short, has the ratio to within a few chunks. It ends with
-    the first dataset that ends, and the rest of the others is left out; datasets of
-    ``epochs=None`` never end, and neither does it. Its cardinality is infinite then, otherwise
-    unknown.
+    the first dataset that ends, and the rest of the others is left out. Of datasets that never end
+    (``epochs=None``) its cardinality is infinite, otherwise unknown.
 
     Args:
         datasets: Batched ones of equal types, as ``dataset`` gives them: of several splits or
@@ -147,7 +156,7 @@ def mix(
 
     Raises:
         ValueError: if datasets differ in what they give, or are padded batch by batch, or a weight
-            is none.
+            is not a number above 0.
     """
     if not datasets or len(datasets) != len(weights) or batch_size < 1:
         raise ValueError(
@@ -180,7 +189,7 @@ def mix(
     )
     found = found.rebatch(batch_size, drop_remainder=endless)
     if endless:
-        found = found.repeat()  # never comes to it, and makes the cardinality infinite
+        found = found.repeat()  # never repeats anything, and makes the cardinality infinite
     own = tf.data.Options()
     own.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return found.with_options(own).prefetch(tf.data.AUTOTUNE)
@@ -190,7 +199,7 @@ def _chunked(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
     """The same examples in other batches.
 
     Raises:
-        ValueError: if these cannot be put together.
+        ValueError: if batches cannot be put together.
     """
     for name, spec in _named(dataset.element_spec, "the value"):
         if isinstance(spec, tf.TensorSpec) and not spec.shape[1:].is_fully_defined():
@@ -198,13 +207,13 @@ def _chunked(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
                 f"{name} has the shape {spec.shape}, another in each batch, so that no batches of "
                 "several can be mixed: leave out pad=, and pad what mix gives."
             )
-    # Copied by one more batch: the parts of a batch are no tensors of their own, of which the next
+    # Copied by one more batch: a part of a batch shares its memory, about which the next
     # ``rebatch`` would complain on standard error.
     return dataset.rebatch(size).batch(1).unbatch()
 
 
 def _named(spec: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The parts of what a dataset gives, with their names in dicts."""
+    """The parts of what a dataset gives, with their names."""
     if isinstance(spec, Mapping):
         for key, part in spec.items():
             yield from _named(part, repr(key))
@@ -218,26 +227,37 @@ def _named(spec: Any, name: str) -> Iterator[tuple[str, Any]]:
 # What the snapshot holds
 
 
-def _stored(shards: Sequence[Shard], options: Options) -> tuple[_Array, _Array]:
-    """int32[n]: the class of each record of the split; int64[n, 2]: where its frame lies."""
+def _stored(shards: Sequence[Shard], root: str) -> tuple[_Array, _Array]:
+    """The index of a split: int32[n], the class of each record; int64[n, 2], where its frame is.
+
+    Raises:
+        ValueError: if the snapshot has no classes, or a file of its index is missing or damaged.
+    """
     if facts.LABEL is None or facts.CLASS_NAMES is None:
         raise ValueError(f"balance= needs a label that is a class, and {facts.NAME} has none.")
+    files = json.loads(read_text(f"{root}/manifest.json")).get("files", {})
     codes, index = [np.empty(0, "<i4")], [np.empty((0, 2), "<i8")]
     for shard in shards:
-        place = f"{options.root_folder}/index/{shard.path.rsplit('/', 1)[-1]}"
+        name = f"index/{shard.path.rsplit('/', 1)[-1]}"
         num = shard.num_examples
-        codes.append(np.frombuffer(_content(f"{place}.labels", 4 * num), "<i4"))
-        index.append(np.frombuffer(_content(f"{place}.idx", 16 * num), "<i8").reshape(-1, 2))
+        labels, frames = (
+            _content(f"{root}/{name}{kind}", each * num, files.get(f"{name}{kind}"), root)
+            for kind, each in ((".labels", 4), (".idx", 16))
+        )
+        codes.append(np.frombuffer(labels, "<i4"))
+        index.append(np.frombuffer(frames, "<i8").reshape(-1, 2))
+        fault = _fault_of_labels(codes[-1]) or _fault_of_index(index[-1], shard)
+        if fault:
+            raise ValueError(f"{root}/{name}{fault}, of {shard.path}. {how_to_verify(root)}")
     return np.concatenate(codes), np.concatenate(index)
 
 
-def _content(path: str, size: int) -> bytes:
+def _content(path: str, size: int, entry: Mapping[str, Any] | None, root: str) -> bytes:
+    """The content of a file of the index, which the manifest lists with its sha256."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             content: bytes = file.read()
     except tf.errors.UnimplementedError:  # a protocol that TensorFlow does not know
-        from .local_copy import read_bytes
-
         content = read_bytes(path)
     except tf.errors.NotFoundError:
         raise ValueError(
@@ -245,33 +265,66 @@ def _content(path: str, size: int) -> bytes:
             "snapshot's index again, or build it again where it never had one."
         ) from None
     if len(content) != size:
-        raise ValueError(f"{path} has {len(content):,} bytes, expected {size:,}: copy it again.")
+        raise ValueError(
+            f"{path} has {len(content):,} bytes, expected {size:,}: copy it again. "
+            f"{how_to_verify(root)}"
+        )
+    if entry is not None and hashlib.sha256(content).hexdigest() != entry["sha256"]:
+        raise ValueError(
+            f"{path} is not the file that the manifest lists: its sha256 differs. Copy it again. "
+            f"{how_to_verify(root)}"
+        )
     return content
+
+
+def _fault_of_labels(codes: _Array) -> str:
+    """What is wrong with the classes of a shard, if anything."""
+    num = len(facts.CLASS_NAMES or ())
+    wrong = np.flatnonzero((codes < -1) | (codes >= num))
+    if not len(wrong):
+        return ""
+    return f".labels has class {codes[wrong[0]]} for record {wrong[0]:,}, expected -1 to {num - 1}"
+
+
+def _fault_of_index(frames: _Array, shard: Shard) -> str:
+    """What is wrong with the offsets and lengths of a shard's frames, if anything."""
+    ends = np.cumsum(frames[:, 1])
+    wrong = np.flatnonzero((frames[:, 0] != ends - frames[:, 1]) | (frames[:, 1] < 16))
+    if len(wrong):
+        number, (offset, length) = int(wrong[0]), frames[wrong[0]].tolist()
+        expected = int(ends[number - 1]) if number else 0
+        return (
+            f".idx has record {number:,} at byte {offset:,} with {length:,} bytes, expected it at "
+            f"byte {expected:,} (entries must be contiguous)"
+        )
+    end = int(ends[-1]) if len(ends) else 0
+    if facts.COMPRESSION == "none" and end != shard.num_bytes:
+        return f".idx ends at byte {end:,}, expected {shard.num_bytes:,}"
+    return ""
 
 
 def _weights(
     split: str, balance: str | Mapping[str | int, float], counts: Mapping[int, int]
 ) -> dict[int, float]:
-    """Weights by the code of a class, checked; an integer names the class that is called so."""
-    names = {name: code for code, name in enumerate(facts.CLASS_NAMES or ())}
+    """Weights by the code of a class, checked.
+
+    Raises:
+        ValueError: if a weight is invalid, or is of a class that does not exist or has no records.
+    """
     if not counts:
         raise ValueError(f"balance={balance!r}: no record of {split!r} has a class.")
-    if balance == "uniform":
+    if isinstance(balance, str) and balance == "uniform":
         return dict.fromkeys(counts, 1.0)
     if not hasattr(balance, "items"):
         raise ValueError(f'balance={balance!r} must be "uniform" or {{class: weight}}.')
-    weights: dict[int, float] = {}
+    names, weights = facts.CLASS_NAMES or [], dict[int, float]()
+    codes = {name: code for code, name in enumerate(names)}
     for key, weight in balance.items():
-        code = names.get(key if isinstance(key, str) else str(operator.index(key)), -1)
-        if code < 0:
-            few = ", ".join(map(repr, [*names][:20])) + (", …" if len(names) > 20 else "")
-            raise ValueError(f"balance: there is no class {key!r}, only {few}.")
+        code = _code_of(key, codes)
         if code in weights:
-            raise ValueError(f"balance names class {code} ({[*names][code]!r}) twice.")
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"balance: the weight of {key!r} is {weight}, expected 0 or more.")
-        weights[code] = weight
-    missing = [[*names][code] for code, weight in weights.items() if weight and code not in counts]
+            raise ValueError(f"balance names class {names[code]!r} twice.")
+        weights[code] = _checked_weight(key, weight)
+    missing = [names[code] for code, weight in weights.items() if weight and code not in counts]
     if missing:
         raise ValueError(
             f"balance: {split!r} has no records of {', '.join(map(repr, missing))}: leave "
@@ -282,10 +335,31 @@ def _weights(
     return weights
 
 
-class _Weakly:
-    """Records for functions that TensorFlow calls, and never lets go of (``numpy_function``).
+def _code_of(key: Any, codes: Mapping[str, int]) -> int:
+    """The code of the class that is called so; an integer is a name, too, and not a code."""
+    is_name = isinstance(key, str | numbers.Integral) and not isinstance(key, bool)
+    if not is_name:
+        raise ValueError(f"balance: {key!r} must be the name of a class.")
+    if str(key) in codes:
+        return codes[str(key)]
+    names = [*codes]
+    few = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
+    is_code = not isinstance(key, str) and 0 <= key < len(names)
+    why = f" (class {key} is {names[key]!r}: give its name)" if is_code else ""
+    raise ValueError(f"balance: there is no class {str(key)!r}, only {few}{why}.")
 
-    So it refers to them weakly; what a dataset is made of keeps them, and lets go of their files.
+
+def _checked_weight(key: Any, weight: Any) -> float:
+    is_number = isinstance(weight, numbers.Real) and not isinstance(weight, bool)
+    if not is_number or not (math.isfinite(weight) and weight >= 0):
+        raise ValueError(f"balance: the weight of {key!r} is {weight!r}, expected 0 or more.")
+    return float(weight)
+
+
+class _Weakly:
+    """Records for functions that TensorFlow calls and never lets go of (``numpy_function``).
+
+    It refers to them weakly. What a dataset is made of keeps them, and lets go of their files.
     Where only TensorFlow's part of a dataset is left and is read, they are found once more.
     """
 
@@ -317,25 +391,28 @@ class _Records:
         options: Options,
         localize: Callable[[str], str],
     ) -> None:
-        codes, index = _stored(shards, options)
+        codes, index = _stored(shards, options.root_folder)
         split, balance = options.split, options.balance
         assert balance is not None
         classes, counts = np.unique(codes[codes >= 0], return_counts=True)
-        weights = _weights(split, balance, dict(zip(classes.tolist(), counts.tolist(), strict=True)))
+        weights = _weights(
+            split, balance, dict(zip(classes.tolist(), counts.tolist(), strict=True))
+        )
         self.draw = Draw.of(codes, weights)
-        self._paths = [shard.path for shard in shards]
+        self.num_bytes = int(index[:, 1].sum())
+        self._shards, self._localize, self._root = shards, localize, options.root_folder
         self._starts = np.cumsum([0, *(shard.num_examples for shard in shards)])
         self._index, self._unchecked = index, np.ones(len(index), bool)
-        self._localize = localize
-        self._is_gzip = facts.COMPRESSION == "gzip"
+        self._codes = codes.astype(np.min_scalar_type(-max(1, len(facts.CLASS_NAMES or ()))))
+        self._entries = {code: _class_entry(code) for code in self.draw.codes.tolist()}
         self._read: dict[int, _Read] = {}
-        self._locks = [threading.Lock() for _ in self._paths]
+        self._locks = [threading.Lock() for _ in shards]
         room = free_memory()
-        self.num_bytes = int(index[:, 1].sum())
-        if self._is_gzip and self.num_bytes > room:
+        if facts.COMPRESSION == "gzip" and self.num_bytes > room:
             text = (
-                f"balance: {split!r} is stored as GZIP and takes {self.num_bytes:,} bytes, "
-                f'and there are {room:,}. Build it with compression="none".'
+                f"balance= holds all of {split!r} in memory, since its shards are GZIP: "
+                f"{self.num_bytes:,} bytes, and {room:,} are free. Build the snapshot with "
+                'compression="none".'
             )
             warnings.warn(text, ResourceWarning, stacklevel=5)
 
@@ -356,19 +433,26 @@ class _Records:
             except (OSError, ValueError, tf.errors.OpError) as error:
                 fault = f"cannot be read: {error}"
             if fault:
-                text = f"{self._paths[shard]}, record {place - int(self._starts[shard]):,} at byte "
-                return found, f"{text}{offset:,}, {fault}. Copy or build it again.".encode()
+                where = f"{self._shards[shard].path}, record {place - int(self._starts[shard]):,}"
+                return found, (
+                    f"{where} at byte {offset:,}, {fault}. Copy or build it again. "
+                    f"{how_to_verify(self._root)}"
+                ).encode()
         return found, b""
 
     def _one(self, read: _Read, place: int, offset: int, length: int) -> tuple[bytes, str]:
-        """One record, and what is wrong with it; its frame is checked the first time."""
+        """One record, and what is wrong with it; it is checked the first time."""
         if self._unchecked[place]:
             frame = read(offset, length)
             fault = fault_of(frame, length, check=True)
+            code = int(self._codes[place])
+            if not fault and self._entries[code] not in frame:
+                name = (facts.CLASS_NAMES or [])[code]
+                fault = f"is not of class {name}, as the index of the shard says"
             self._unchecked[place] = bool(fault)
             return frame[12:-4], fault
         content = read(offset + 12, length - 16)
-        return content, "" if len(content) == length - 16 else "is cut off"
+        return content, "" if len(content) == length - 16 else "is truncated"
 
     def _open(self, shard: int) -> _Read:
         with self._locks[shard]:
@@ -376,15 +460,18 @@ class _Records:
                 return self._read[shard]
             read = self._opened(shard)
             self._read[shard] = read
-            if not self._is_gzip:
+            if facts.COMPRESSION != "gzip":
                 for old in [*self._read][:-_OPEN_SHARDS]:
                     self._read.pop(old, None)  # a file is closed when nothing refers to it
             return read
 
     def _opened(self, shard: int) -> _Read:
-        path = self._localize(self._paths[shard])
+        path = self._localize(self._shards[shard].path)
         remote = tf.io.gfile.GFile(path, "rb") if "://" in path else None
-        if self._is_gzip:
+        size = os.path.getsize(path) if remote is None else remote.size()
+        if size != self._shards[shard].num_bytes:
+            raise ValueError(f"it has {size:,} bytes, expected {self._shards[shard].num_bytes:,}")
+        if facts.COMPRESSION == "gzip":
             mine = slice(self._starts[shard], self._starts[shard + 1])
             content = Inflated(path, remote).read(0, int(self._index[mine][-1].sum()))
             return lambda offset, size: content[offset : offset + size]
@@ -398,3 +485,20 @@ class _Records:
                 return bytes(remote.read(size))
 
         return read
+
+
+def _class_entry(code: int) -> bytes:
+    """The bytes by which a serialized example says of which class it is."""
+    key, value = str(facts.LABEL).encode(), _varint(code)
+    for tag in (b"\x0a", b"\x1a", b"\x12"):  # a packed list; int64_list; the feature of a name
+        value = tag + _varint(len(value)) + value
+    return b"\x0a" + _varint(len(key)) + key + value
+
+
+def _varint(value: int) -> bytes:
+    """A number in protobuf's variable-length form."""
+    digits = bytearray()
+    while value >= 128:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*digits, value])

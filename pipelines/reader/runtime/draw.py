@@ -5,26 +5,45 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-
-
-_RANKED = 64  # orders of no more than these are drawn by comparing random numbers
-_ROUNDS = 6  # of the permutation of more
-GOLDEN = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio
+GOLDEN = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio."""
+_RANKED = 64
+"""Orders of so many numbers at most are drawn by comparing random numbers …"""
+_ROUNDS = 6
+"""… and of more by so many rounds of a Feistel network."""
 
 
 # How an epoch is shared out
 
 
-def share(options: Any, left: int, size: int, part: tuple[int, int]) -> tuple[int, int, int]:
+class Sharing(Protocol):
+    """The options that decide which records of an epoch workers leave out."""
+
+    @property
+    def drop_remainder(self) -> bool:
+        """Whether the short batch is left out."""
+
+    @property
+    def equal_steps(self) -> bool:
+        """Whether all workers have as many batches."""
+
+
+def share(options: Sharing, left: int, size: int, part: tuple[int, int]) -> tuple[int, int, int]:
     """How many full batches a worker has of what is left; where its short one starts; its size.
 
     In each step the workers take neighbouring batches. What is too little for another step is
     shared out evenly.
+
+    Args:
+        options: What is left out.
+        left: Records of the epoch that are left.
+        size: Records of a batch.
+        part: (index, count) of the worker.
     """
     index, count = part
     full, rest = divmod(left, size * count)
@@ -36,13 +55,13 @@ def share(options: Any, left: int, size: int, part: tuple[int, int]) -> tuple[in
     return full, full * size * count + first, last - first
 
 
-def num_batches(options: Any, left: int, size: int, part: tuple[int, int]) -> int:
+def num_batches(options: Sharing, left: int, size: int, part: tuple[int, int]) -> int:
     """Batches that a worker has of what is left of an epoch."""
     full, _, rest = share(options, left, size, part)
     return full + (rest > 0)
 
 
-def went(options: Any, num: int, stages: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+def went(options: Sharing, num: int, stages: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
     """How far (steps, batch size, workers) of each stage came: whole epochs, and examples."""
     over = first = 0
     for steps, size, count in stages:
@@ -53,7 +72,7 @@ def went(options: Any, num: int, stages: Sequence[tuple[int, int, int]]) -> tupl
             if not first and not most:
                 left = 0  # no epoch has a batch
                 break
-            # All epochs after the first are alike.
+            # All epochs after this one are alike.
             more = 1 if first else left // most
             over, left, first = over + more, left - more * most, 0
         first += left * size * count

@@ -31,7 +31,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .options import Options
-from .order import OPEN_SHARDS, ByShard
+from .order import OPEN_SHARDS, ByShard, Dealt
 from .pipeline import Plan
 
 _AT_ONCE = 4  # shards that are copied at a time
@@ -101,11 +101,11 @@ def read_copies(plan: Plan) -> Plan:
     for entry in entries:
         copies.add(f"{root}/{entry['file']}", entry["num_bytes"], entry["sha256"])
     copies.check_room([piece.path for piece in order.pieces])
-    read, paths = plan.open_records, tf.constant([piece.path for piece in order.pieces])
+    read = plan.open_records
 
     def read_copy(path: Any, *rest: Any) -> tf.data.Dataset:
         once = tf.data.Dataset.from_tensors((path, *rest))
-        tries = once.concatenate(_slowed(once.repeat(), _WAIT_S)).map(wait_for)
+        tries = once.concatenate(slowed(once.repeat(), _WAIT_S)).map(wait_for)
         return tries.filter(is_there).take(1).flat_map(read_here)
 
     def wait_for(path: Any, *places: Any) -> Any:
@@ -120,13 +120,15 @@ def read_copies(plan: Plan) -> Plan:
         records = read(local, *places)
         return records if limit is None else _with_second(records, copies.is_open, local)
 
-    def announce(number: Any, *rest: Any) -> Any:
-        called = _call(copies.announce, tf.gather(paths, number), tf.string)
-        with tf.control_dependencies([called]):
-            return (tf.identity(number), *rest) if rest else tf.identity(number)
+    def announced(plan: Plan, pieces: tf.data.Dataset) -> tf.data.Dataset:
+        def announce(number: Any, *rest: Any) -> Any:
+            nothing = _call(copies.announce, tf.gather(plan.pieces[0], number), tf.string)
+            # Its length is added, since TensorFlow drops a call whose result is not used.
+            number += tf.cast(tf.strings.length(tf.ensure_shape(nothing, [])), tf.int64)
+            return (number, *rest) if rest else number
 
-    def announced(pieces: tf.data.Dataset) -> tf.data.Dataset:
-        return pieces.map(announce).prefetch(ahead if order.shuffles_streams else 1)
+        # Where records are dealt, each of many streams announces what it reads next.
+        return pieces.map(announce).prefetch(1 if isinstance(plan.order, Dealt) else ahead)
 
     return dataclasses.replace(
         plan, order=order, open_records=read_copy, ahead=announced, localize=copies.localize
@@ -233,7 +235,7 @@ class _Copies:
         """Says that a stream will come for this shard, in the order of the calls."""
         with self.changed:
             self._want(self._file(url))
-        return url
+        return b""
 
     def wait_for(self, url: bytes) -> tuple[bytes, bytes]:
         """(this, or nothing as long as the copy is not there; what failed, if it did)."""
@@ -556,16 +558,16 @@ def _line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def _slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
+def slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
     """Elements that come after so long each, without keeping one of TensorFlow's threads busy."""
-    spec = elements.element_spec
+    spec = tf.nest.flatten(elements.element_spec)
     variant = tf.raw_ops.SleepDataset(
         input_dataset=tf.data.experimental.to_variant(elements),
         sleep_microseconds=tf.constant(int(seconds * 1e6), tf.int64),
         output_types=[part.dtype for part in spec],
         output_shapes=[part.shape for part in spec],
     )
-    return tf.data.experimental.from_variant(variant, spec)
+    return tf.data.experimental.from_variant(variant, elements.element_spec)
 
 
 def _with_second(records: tf.data.Dataset, function: Any, argument: Any) -> tf.data.Dataset:

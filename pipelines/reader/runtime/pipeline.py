@@ -37,7 +37,7 @@ class Plan:
     """All epochs."""
     shards: Sequence[Shard] = ()
     """All shards of the split."""
-    ahead: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda pieces: pieces
+    ahead: Callable[[Plan, tf.data.Dataset], tf.data.Dataset] = lambda plan, pieces: pieces
     """What is done to the numbers of pieces before these are opened."""
     open_uncached: Callable[..., tf.data.Dataset] | None = None
     """The same as ``open_records`` for pieces that no cache holds, where there is a cache."""
@@ -84,7 +84,7 @@ def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
 
 def read_in_order(plan: Plan) -> tf.data.Dataset:
     """The records of one piece after another."""
-    pieces = plan.ahead(tf.data.Dataset.range(plan.order.num))
+    pieces = plan.ahead(plan, tf.data.Dataset.range(plan.order.num))
     return pieces.flat_map(lambda number: open_piece(plan, number))
 
 
@@ -99,7 +99,7 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
     def open_stream(stream: Any) -> tf.data.Dataset:
         pieces = tf.data.Dataset.from_tensor_slices(order.stream(stream, seed))
         if not order.shuffles_streams:
-            pieces = plan.ahead(pieces)
+            pieces = plan.ahead(plan, pieces)
         return pieces.flat_map(open_shuffled).batch(order.chunk)
 
     def open_shuffled(number: Any, delivered: Any) -> tf.data.Dataset:
@@ -111,7 +111,7 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
     if order.first:
         streams = streams.concatenate(tf.data.Dataset.range(order.first))
     if order.shuffles_streams:
-        streams = plan.ahead(shuffle(streams, order.num, seed, -1))
+        streams = plan.ahead(plan, shuffle(streams, order.num, seed, -1))
     # Streams that have no fixed turns may give many chunks in a row, and end long before others.
     has_turns = not order.shuffles_streams and plan.options.deterministic is not False
     chunks = streams.interleave(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +31,7 @@ def plan_reading(options: Options) -> Plan:
     Raises:
         ValueError: if the snapshot cannot be read with these options.
     """
+    warn_of_workers(options)
     plan = plain_plan(options)
     if options.local_copy is not None:
         from .local_copy import read_copies
@@ -89,6 +93,32 @@ def plan_reading(options: Options) -> Plan:
     return plan
 
 
+def warn_of_workers(options: Options) -> None:
+    """Warns where there are several workers, each of which is about to read everything."""
+    if (options.shard, options.input_context, options.service) != (None, None, None):
+        return
+    try:
+        config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        cluster, task = config.get("cluster", {}), config.get("task", {}).get("type")
+        num = sum(len(cluster.get(kind, ())) for kind in ("chief", "master", "worker"))
+    except (ValueError, AttributeError, TypeError):
+        num, task = 0, None  # TensorFlow says what is wrong with it
+    where = "TF_CONFIG"
+    if tf.distribute.has_strategy():
+        resolver = tf.distribute.get_strategy().cluster_resolver
+        jobs = resolver.cluster_spec().as_dict() if resolver is not None else {}
+        in_strategy = sum(len(jobs.get(kind, ())) for kind in ("chief", "master", "worker"))
+        if in_strategy > 1:
+            num, where = in_strategy, "the strategy"
+    if num > 1 and task != "evaluator":  # which evaluates alone
+        text = (
+            f"{where} has {num} workers, and each of them reads all of {options.split!r}: give "
+            "input_context= or shard=(index, count), or shard=(0, 1) if each is to read "
+            "everything."
+        )
+        warnings.warn(text, UserWarning, stacklevel=4)
+
+
 def plain_plan(options: Options) -> Plan:
     """The plan without the options that replace a stage."""
     shards = list_shards(options.split, options.root_folder)
@@ -126,7 +156,7 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
         shards: Of the split.
         delivered: Records of all workers together that came before, where they are dealt.
     """
-    if not is_dealt(options):
+    if not is_dealt(options, shards):
         pieces = divided_pieces(options, shards)
         if facts.COMPRESSION == "none" and any(piece.skip for piece in pieces):
             pieces = locate(pieces, shards, options.root_folder)
@@ -152,14 +182,16 @@ def deal_records(options: Options, shards: Sequence[Shard], delivered: int = 0) 
     )
 
 
-def is_dealt(options: Options) -> bool:
+def is_dealt(options: Options, shards: Sequence[Shard]) -> bool:
     """Whether records are dealt from streams; shards are read from front to back otherwise."""
     if not options.shuffles or facts.COMPRESSION != "none":
         return False
     if options.cache == "decoded" or options.service is not None or options.debug:
         return False
-    if isinstance(options.local_copy, tuple | list) and options.local_copy[1] is not None:
-        return False
+    if isinstance(options.local_copy, tuple | list):
+        limit = options.local_copy[1]
+        if limit is not None and limit < sum(shard.num_bytes for shard in shards):
+            return False
     return options.balance is None
 
 
@@ -190,7 +222,7 @@ def window_of(options: Options, dealing: Dealing) -> int:
 def num_batches(options: Options, shards: Sequence[Shard]) -> int:
     """Batches of this worker in an epoch, by arithmetic."""
     worker, workers = options.part
-    if is_dealt(options):
+    if is_dealt(options, shards):
         # The last worker has the fewest records.
         nums = [deal(options).num_records(workers - 1 if options.equal_steps else worker)]
     else:

@@ -79,7 +79,7 @@ def _progress(plan: Plan) -> _Progress:
         now = dataclasses.replace(
             options, batch_size=size, shard=(0, workers), input_context=None, start_step=0
         )
-        if at.delivered and not _is_same_order(at, now):
+        if at.delivered and not _is_same_order(plan, at, now):
             at.done = _mark(plan, at, total)
             at.delivered = 0
         while steps and steps >= (most := _most_batches(plan, now, at)):
@@ -91,7 +91,7 @@ def _progress(plan: Plan) -> _Progress:
             num = steps // most if is_fresh else 1
             at = _Progress(at.number + num)
             steps -= num * most
-        if steps and at.done is None and is_dealt(now) and not now.bucket:
+        if steps and at.done is None and is_dealt(now, plan.shards) and not now.bucket:
             at.delivered, at.options = at.delivered + steps * size * workers, now
         elif steps:
             seed = tf.constant(_seeds(options, at.number)[1][-1], tf.int64)
@@ -103,9 +103,9 @@ def _progress(plan: Plan) -> _Progress:
     return at
 
 
-def _is_same_order(at: _Progress, now: Options) -> bool:
+def _is_same_order(plan: Plan, at: _Progress, now: Options) -> bool:
     """Whether records are dealt on to the same streams in the same chunks."""
-    if at.options is None or not is_dealt(now):
+    if at.options is None or not is_dealt(now, plan.shards):
         return False
     first, second = deal(at.options), deal(now)
     fields = ("num_streams", "chunk", "length")
@@ -126,7 +126,7 @@ def _num_batches(plan: Plan, now: Options, part: tuple[int, int], at: _Progress)
     if at.done is not None:
         left = int((~at.done).sum())
         num = left * (worker + 1) // workers - left * worker // workers
-    elif is_dealt(now):
+    elif is_dealt(now, plan.shards):
         num = deal(now).num_records(worker) - at.delivered // workers
     else:
         pieces = divided_pieces(dataclasses.replace(now, shard=part), plan.shards)
@@ -151,7 +151,7 @@ def _mark(plan: Plan, at: _Progress, total: int) -> Done:
 def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Places:
     """The places of what a worker read of an epoch in so many steps."""
     order: Order
-    if is_dealt(now) and not done.any():
+    if is_dealt(now, plan.shards) and not done.any():
         order, is_left = deal_records(now, plan.shards), None
     else:
         pieces, is_left = _left(plan, now, done)
@@ -180,7 +180,7 @@ def _blind(plan: Plan, options: Options, order: Order, is_left: Done | None) -> 
         options=options,
         order=order,
         open_records=_filtered(_only_places, is_left),
-        ahead=lambda pieces: pieces,
+        ahead=lambda plan, pieces: pieces,
     )
 
 
@@ -251,7 +251,7 @@ def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
     workers = range(options.part[1]) if options.equal_steps else [options.part[0]]
     num = min(_num_batches(plan, options, (i, options.part[1]), at) for i in workers)
     uncached = plan.open_uncached or plan.open_records
-    if at.done is None and is_dealt(options):
+    if at.done is None and is_dealt(options, plan.shards):
         order: Order = plan_order(options, plan.shards, delivered=at.delivered)
         seed = tf.constant(_seeds(options, at.number)[1][-1], tf.int64)
         streams = [order.stream(tf.constant(i, tf.int64), seed) for i in range(order.num)]

@@ -14,9 +14,12 @@ from .cache import as_is
 from .parsing import make_parser
 from .pipeline import Plan
 
-_POOL = 32  # batches of which those of alike length are formed, or rows are packed …
-_PACKED = 1_024  # … of so many records at least
-_OPEN_ROWS = 512  # rows that are looked through for room
+_POOL = 32
+"""Batches that are sorted by length together, or whose records are packed together …"""
+_PACKED = 1_024
+"""… of so many records at least."""
+_OPEN_ROWS = 512
+"""Rows that are searched for room, at most."""
 
 
 def bucket_batches(plan: Plan) -> Plan:
@@ -57,6 +60,8 @@ def lengths_of(bucket: bool | str) -> Callable[[Any], Any]:
     features = facts.FEATURES
     varying = [name for name in features if features[name].get("shape", [])[:1] == [None]]
     name = varying[0] if bucket is True and len(varying) == 1 else bucket
+    if not varying:
+        raise ValueError(f"bucket={bucket!r} needs lists, and {facts.NAME} has none.")
     if name not in varying:
         raise ValueError(f"bucket={bucket!r} must be one of {', '.join(varying)}.")
     parse = make_parser(columns=[str(name)])
@@ -192,11 +197,9 @@ def pack_lists(plan: Plan) -> Plan:
     assert options.pack is not None
     length, features = int(options.pack), facts.FEATURES
     wanted = [*features] if options.columns is None else [*options.columns]
-    lists = [
-        name
-        for name in wanted
-        if features[name].get("shape") == [None] and features[name]["dtype"] != "string"
-    ]
+    lists = [name for name in wanted if _is_packable(name)]
+    if not any(_is_packable(name) for name in features):
+        raise ValueError(f"pack={length} needs lists of numbers, and {facts.NAME} has none.")
     if not lists or lists != wanted:
         others = ", ".join(name for name in wanted if name not in lists)
         raise ValueError(
@@ -207,13 +210,13 @@ def pack_lists(plan: Plan) -> Plan:
         if ends[name][-1] > length:
             raise ValueError(
                 f"pack={length}: there are lists of {name!r} of {ends[name][-1]} values. Give a "
-                "larger number, or one list alone, which is parted (columns=)."
+                "larger number, or one list alone, which is split (columns=)."
             )
 
     def pack(serialized: Any) -> dict[str, Any]:
         parsed = dict(_named(parse(serialized)))
         values = {name: parsed[name] for name in lists}
-        found = _parted(values, length) if len(lists) == 1 else _whole(values, length)
+        found = _split(values, length) if len(lists) == 1 else _unsplit(values, length)
         lengths = tf.stack([one.row_lengths() for one in found.values()], axis=1)
         rows = tf.numpy_function(_rows, [lengths, length], tf.int64, stateful=False)
         rows = tf.ensure_shape(rows, [None])
@@ -222,7 +225,7 @@ def pack_lists(plan: Plan) -> Plan:
         num = tf.reduce_max(tf.concat([rows, [-1]], axis=0)) + 1
         counts = tf.math.bincount(rows, minlength=num, dtype=tf.int64)  # of segments in each row
         segments = tf.ragged.range(counts).flat_values + 1
-        packed_: dict[str, Any] = {}
+        packed: dict[str, Any] = {}
         for number, (name, one) in enumerate(found.items()):
             each = lengths[:, number]
             totals = tf.math.unsorted_segment_sum(each, rows, num)
@@ -235,8 +238,8 @@ def pack_lists(plan: Plan) -> Plan:
                 dense = tf.RaggedTensor.from_row_lengths(flat, totals).to_tensor(
                     shape=[None, length]
                 )
-                packed_[key] = tf.ensure_shape(dense, [None, length])
-        return packed_
+                packed[key] = tf.ensure_shape(dense, [None, length])
+        return packed
 
     def read(plan: Plan, seed: Any) -> tf.data.Dataset:
         pools = read_epoch(plan, seed).rebatch(max(_POOL * options.batch_size, _PACKED))
@@ -247,7 +250,13 @@ def pack_lists(plan: Plan) -> Plan:
     return _finished(plan, read)
 
 
-def _parted(values: dict[str, Any], length: int) -> dict[str, Any]:
+def _is_packable(name: str) -> bool:
+    """Whether a feature is a list of numbers."""
+    feature = facts.FEATURES[name]
+    return feature.get("shape") == [None] and feature["dtype"] != "string"
+
+
+def _split(values: dict[str, Any], length: int) -> dict[str, Any]:
     """The lists, longer ones as several of this length and a rest; empty ones left out."""
     ((name, value),) = values.items()
     lengths = value.row_lengths()
@@ -257,7 +266,7 @@ def _parted(values: dict[str, Any], length: int) -> dict[str, Any]:
     return {name: tf.RaggedTensor.from_row_lengths(value.flat_values, pieces)}
 
 
-def _whole(values: dict[str, Any], length: int) -> dict[str, Any]:
+def _unsplit(values: dict[str, Any], length: int) -> dict[str, Any]:
     """The lists of records that have a value; a list that fits in no row raises."""
     lengths = tf.stack([value.row_lengths() for value in values.values()], axis=1)
     longest = tf.reduce_max(tf.concat([lengths, tf.zeros([1, len(values)], tf.int64)], 0), 0)

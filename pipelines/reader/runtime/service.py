@@ -10,6 +10,7 @@ import os
 import random
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
@@ -19,11 +20,16 @@ from .order import ByShard
 from .pipeline import Plan, shuffle
 from .shards import Piece, as_columns
 
-_ORDERS = 8  # orders of the shards, of which each epoch takes one
-_RANGES = 8  # what all workers together can share out for each range that one has open
-_WAIT = 30  # seconds for the first worker to join
-_GET_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"  # empty, where there is none
+_ORDERS = 8
+"""Orders of the shards, of which each epoch takes one."""
+_RANGES = 8
+"""Pieces that all workers together can share out for each one that a worker has open."""
+_WAIT_S = 30.0
+"""How long the first worker may take to join."""
+_CONNECT_S = 5.0
+_GET_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
 _EXACT = {"distributed_epoch", "dynamic", tf.data.experimental.service.ShardingPolicy.DYNAMIC}
+_SERVE = f"python {os.path.dirname(os.path.abspath(__file__))} serve"
 
 
 def share_work(plan: Plan) -> Plan:
@@ -36,7 +42,8 @@ def share_work(plan: Plan) -> Plan:
     given = options.service
     asked: dict[str, Any] = {"service": given} if isinstance(given, str) else dict(given or {})
     asked.setdefault("processing_mode", "distributed_epoch")
-    _reach(asked["service"])
+    service = _Service(str(asked.get("service")))
+    service.check()
     pieces = [
         piece if "://" in piece.path else piece._replace(path=os.path.abspath(piece.path))
         for piece in plan.order.pieces
@@ -47,7 +54,8 @@ def share_work(plan: Plan) -> Plan:
         orders = [random.sample(pieces, len(pieces)) for _ in range(_ORDERS)]
     # Registered now, as each costs 0.1 s and holds what it captures: a seed would be the same in
     # every epoch.
-    found = [_work(plan, order).apply(_distribute(**asked)) for order in orders]
+    distribute = tf.data.experimental.service.distribute(**asked)
+    found = [_work(plan, order).apply(distribute) for order in orders]
     spec = found[0].element_spec
     variants = tf.stack([tf.data.experimental.to_variant(one) for one in found])
     num_batches = plan.num_batches
@@ -57,16 +65,16 @@ def share_work(plan: Plan) -> Plan:
     def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
         one = tf.data.experimental.from_variant(tf.gather(variants, seed % len(found)), spec)
         batches = one.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
-        # With the number known, the end need not wait for the service to report it, for seconds.
-        return batches.take(-1 if plan.num_batches is None else plan.num_batches)
+        if plan.num_batches is None:
+            return batches
+        # With the number known, the end need not wait for the service to report it, for seconds;
+        # fewer are an error: a worker that is restarted has lost what it was given before.
+        num = plan.num_batches
+        return batches.take(num).apply(tf.data.experimental.assert_cardinality(num))
 
     return dataclasses.replace(
         plan, read_epoch=read_epoch, parse_batch=as_is, num_batches=num_batches
     )
-
-
-def _distribute(**asked: Any) -> Any:
-    return tf.data.experimental.service.distribute(**asked)
 
 
 def _work(plan: Plan, pieces: list[Piece]) -> tf.data.Dataset:
@@ -110,35 +118,65 @@ def _drawn() -> Any:
     return tf.random.uniform([], 1, tf.int64.max, tf.int64)
 
 
-def _reach(address: str) -> None:
-    """Raises where no dispatcher answers, or one without a worker; ``distribute`` would wait."""
-    _, _, where = address.rpartition("://")
-    host, _, port = where.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"service={address!r}: no dispatcher answers ({error}). Start one by "
-            "`python reader_tools.py serve`, and give the grpc:// address that it prints."
-        ) from None
-    end = time.monotonic() + _WAIT
-    while not _has_worker(where):
-        if time.monotonic() > end:
+class _Service:
+    """Whether a dispatcher and its workers can be reached."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._dispatcher = url, url.rpartition("://")[2]
+
+    def check(self) -> None:
+        """Raises ValueError where no dispatcher answers, or one without a worker.
+
+        ``distribute`` would wait for them.
+        """
+        if error := _error_of(self._dispatcher):
             raise ValueError(
-                f"service={address!r}: no worker joined its dispatcher within {_WAIT} s. Start one "
-                f"by `python reader_tools.py serve --join grpc://{where}`."
+                f"service={self._url!r}: no dispatcher answers ({error}). Start one by "
+                f"`{_SERVE}`, and give the grpc:// address that it prints."
             )
-        time.sleep(0.2)
+        end = time.monotonic() + _WAIT_S
+        while _workers_of(self._dispatcher) == []:
+            if time.monotonic() > end:
+                raise ValueError(
+                    f"service={self._url!r}: no worker joined its dispatcher within {_WAIT_S:g} s. "
+                    f"Start one by `{_SERVE} --join grpc://{self._dispatcher}`."
+                )
+            time.sleep(0.2)
 
 
-def _has_worker(where: str) -> bool:
-    """Whether a dispatcher knows a worker; true where it does not tell."""
+def _error_of(address: str) -> str:
+    """Why nothing answers at ``host:port``, if nothing does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _workers_of(dispatcher: str) -> list[str] | None:
+    """The addresses of the workers that have ever joined a dispatcher; None where it is unknown."""
     try:
         import grpc  # type: ignore[import-untyped, unused-ignore]  # TensorFlow needs it itself
     except ImportError:
-        return True
+        return None
     try:
-        with grpc.insecure_channel(where, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            return bool(channel.unary_unary(_GET_WORKERS)(b"", timeout=10))
+        with grpc.insecure_channel(dispatcher, [("grpc.enable_http_proxy", 0)]) as channel:
+            found: bytes = channel.unary_unary(_GET_WORKERS)(b"", timeout=10)
     except grpc.RpcError:
-        return True
+        return None
+    return [field.decode() for worker in _fields(found) for field in _fields(worker)]
+
+
+def _fields(message: bytes) -> Iterator[bytes]:
+    """The values of field 1 of a protobuf message: of these messages, the only field."""
+    place = 0
+    while message[place : place + 1] == b"\x0a":
+        size, shift, place = 0, 0, place + 1
+        while True:
+            byte = message[place]
+            size, shift, place = size | (byte & 127) << shift, shift + 7, place + 1
+            if byte < 128:
+                break
+        yield message[place : place + size]
+        place += size

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
-from .frames import masked_crc32c
+from .frames import how_to_verify, masked_crc32c
 
 READ_BYTES = 256 << 10
 """One read of a local shard; page faults of larger ones cost more."""
@@ -243,11 +243,7 @@ def _check_frame(shard: Shard, record: int, offset: int, head: bytes) -> None:
 
 def _damaged(shard: Shard, what: str) -> ValueError:
     """The error for a shard, with the command that verifies it."""
-    folder, here = os.path.dirname(shard.path), os.path.dirname(os.path.abspath(__file__))
-    command = f"python {here} verify"
-    if folder != os.path.dirname(here):
-        command += f" --root {folder}"
-    return ValueError(f"{shard.path} {what}. Verify the snapshot: {command}")
+    return ValueError(f"{shard.path} {what}. {how_to_verify(os.path.dirname(shard.path))}")
 
 
 def as_columns(pieces: Sequence[Piece]) -> tuple[Any, ...]:

@@ -1,0 +1,231 @@
+"""``benchmark``: how fast the snapshot reads here, and how fast it would read elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import struct
+import tempfile
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from .console import MB, Output, cell
+from .timing import Input, Timed, drop_cache, load_tensorflow, num_processors, time_batches
+
+_SAMPLE_BYTES = 32 * MB
+"""Of records that are written again to compare compressions."""
+_PIECE_BYTES = 64 << 10
+"""At a time from a throttled file."""
+
+
+def benchmark(arguments: argparse.Namespace, out: Output) -> int:
+    """Times the pipeline as configured, beside the limit of plain record reading."""
+    tf = load_tensorflow()
+    source = Input(arguments)
+    seconds, processors = arguments.seconds, num_processors()
+    kind = "GZIP" if source.snapshot.gzip else ""
+    raw = tf.data.TFRecordDataset(source.paths, kind).batch(source.batch_size)
+    once = source.dataset(epochs=1)
+    whole, limit = time_batches(source.dataset(), seconds), time_batches(raw.repeat(), seconds)
+    out.say(
+        f"{source.split}: {source.num_examples:,} examples of {source.bytes_each:,.0f} bytes in "
+        f"{len(source.paths)} shards ({source.snapshot.manifest['compression']}); batches of "
+        f"{source.batch_size}, {processors} processors"
+        + "".join(f", {name}={value!r}" for name, value in source.options.items())
+    )
+    rows: list[tuple[str, Timed]] = []
+    cold_why = None
+    for name, dataset in (("reader, cold", once), ("unparsed, cold", raw)):
+        cold_why = cold_why or drop_cache(source.paths)
+        if cold_why is None:
+            rows.append((name, time_batches(dataset, seconds, warm_up=0)))
+    if cold_why is not None:
+        rows = []  # one of the two says nothing
+    rows += [("reader, warm", whole), ("unparsed, warm", limit)]
+    out.table(
+        "rates",
+        ("what", "examples/s", "MB/s", "µs of CPU", "× unparsed"),
+        [
+            (
+                name,
+                timed.rate,
+                timed.rate * source.bytes_each / MB,
+                timed.cpu_each,
+                timed.rate / max(1, limit.rate) if name.endswith("warm") else None,
+            )
+            for name, timed in rows
+        ],
+    )
+    out.say("unparsed is TFRecordDataset(shards).batch(): the limit of reading records here.")
+    out.say(
+        "cold: one epoch at most, its start included, after the shards were dropped from the page "
+        "cache (posix_fadvise); a cache below it, of a disk or a hypervisor, stays."
+        if cold_why is None
+        else f"cold was not measured: {cold_why}."
+    )
+    others = max(timed.busy_others for _, timed in rows)
+    if others >= 0.25 * processors:
+        out.say(f"other programs took up to {others:.1f} processors meanwhile: rates are low.")
+    out.facts["other_processors"] = others
+    out.facts |= {"split": source.split, "batch_size": source.batch_size, "cold": cold_why is None}
+    if arguments.sweep:
+        _sweep(source, seconds, out)
+    if arguments.mb_per_s:
+        _throttles(source, arguments.mb_per_s, seconds, out)
+    return 0
+
+
+def _sweep(source: Input, seconds: float, out: Output) -> None:
+    """Other batch sizes of the reader, and other parallelism and prefetch of the same stages."""
+    tf = load_tensorflow()
+    auto, parse, base = tf.data.AUTOTUNE, source.parser(), source.batch_size
+    buffer, num_open = 4 * base, min(16, len(source.paths))
+
+    def stages(parallel: int, prefetch: int) -> Any:
+        names = tf.data.Dataset.from_tensor_slices(source.paths).repeat()
+        kind = "GZIP" if source.snapshot.gzip else ""
+        records = names.interleave(
+            lambda path: tf.data.TFRecordDataset(path, kind),
+            cycle_length=num_open,
+            num_parallel_calls=min(parallel, num_open),  # AUTOTUNE is -1
+        )
+        batches = records.shuffle(buffer).batch(base).map(parse, num_parallel_calls=parallel)
+        return batches.prefetch(prefetch) if prefetch else batches
+
+    out.say("sweep: the reader by batch size, then the same stages written out by hand")
+    rows: list[tuple[str, int, Any, Any, float]] = []
+
+    def try_out(name: str, size: int, parallel: Any, prefetch: Any, dataset: Any) -> None:
+        rows.append((name, size, parallel, prefetch, time_batches(dataset, seconds).rate))
+
+    for size in sorted({max(1, base // 4), base, base * 4}):
+        try_out("reader", size, "auto", "auto", source.dataset(batch_size=size))
+    processors = num_processors()
+    for parallel in sorted({1, 2, processors, 2 * processors}):
+        try_out("by hand", base, parallel, "auto", stages(parallel, auto))
+    for prefetch in (0, 1, 4):
+        try_out("by hand", base, "auto", prefetch, stages(auto, prefetch))
+    try_out("by hand", base, "auto", "auto", stages(auto, auto))
+    out.table("sweep", ("pipeline", "batch size", "parallelism", "prefetch", "examples/s"), rows)
+    best = max(rows, key=lambda row: row[4])
+    out.say(f"fastest: {best[0]}, batches of {best[1]}, parallelism {best[2]}, prefetch {best[3]}")
+
+
+def _throttles(source: Input, rates: Sequence[float], seconds: float, out: Output) -> None:
+    """What GZIP, a local copy and a cache give where a store sends so many MB/s."""
+    tf = load_tensorflow()
+    parse, auto = source.parser(), tf.data.AUTOTUNE
+
+    def parsed(batches: Any) -> Any:
+        return batches.map(parse, num_parallel_calls=auto).prefetch(auto)
+
+    def local(paths: Sequence[str], gzip: bool) -> float:
+        batches = source.records(paths, gzip).batch(source.batch_size)
+        return time_batches(parsed(batches), seconds).rate
+
+    def feed(paths: Sequence[str], gzip: bool, rate: float) -> Any:
+        return tf.data.Dataset.from_generator(
+            lambda: _arriving(itertools.cycle(paths), gzip, rate * MB, source.batch_size),
+            output_signature=tf.TensorSpec([None], tf.string),
+        )
+
+    with tempfile.TemporaryDirectory(prefix="reader-benchmark-") as folder:
+        forms = {gzip: _rewritten(source, folder, gzip) for gzip in (False, True)}
+        cached = source.records(forms[False][0], False).take(forms[False][2]).cache().repeat()
+        from_cache = time_batches(parsed(cached.batch(source.batch_size)), seconds).rate
+        warm = {gzip: local(paths, gzip) for gzip, (paths, _, _) in forms.items()}
+        fed = {
+            gzip: time_batches(feed(paths, gzip, 1e6), seconds / 2).rate
+            for gzip, (paths, _, _) in forms.items()
+        }
+        rows = []
+        for rate in rates:
+            for gzip, (paths, each, _) in forms.items():
+                reckoned = min(rate * MB / each, warm[gzip])
+                name = "GZIP" if gzip else "uncompressed"
+                name += ", as stored" if gzip == source.snapshot.gzip else ", instead"
+                measured = None
+                if fed[gzip] > reckoned:
+                    batches = parsed(feed(paths, gzip, rate))
+                    measured = time_batches(batches, seconds, warm_up=2).rate
+                rows.append((rate, name, each, reckoned, measured))
+            stored = forms[source.snapshot.gzip][1]
+            first = min(rate * MB / stored, warm[source.snapshot.gzip])
+            rows.append((rate, "local copy, first epoch", stored, first, None))
+            later = warm[source.snapshot.gzip]
+            rows.append((rate, "local copy, later epochs", stored, later, later))
+            rows.append((rate, "cache in memory, later", stored, from_cache, from_cache))
+    out.say(f"\nthrottled, unshuffled, batches of {source.batch_size}, on {_SAMPLE_BYTES // MB} MB")
+    columns = ("MB/s", "read as", "bytes each", "reckoned examples/s", "measured")
+    out.table("throttled", columns, rows)
+    out.say(
+        "reckoned: the smaller of MB/s over the bytes of an example, and the rate on this machine; "
+        "measured: fed at that many bytes a second (–: the feed is Python and gives less), "
+        "or read from local files."
+    )
+    plain, packed = forms[False][1], forms[True][1]
+    pays = [rate for rate in rates if _pays(rate, plain, packed, warm)]
+    out.say(
+        f"GZIP leaves {packed / plain:.0%} of the bytes; it pays at "
+        + (f"{', '.join(map(cell, pays))} MB/s." if pays else "none of these rates.")
+        + " From the second epoch on, a local copy or a cache reads at local speed."
+    )
+    out.facts["gzip_ratio"] = packed / plain
+
+
+def _pays(rate: float, plain: float, packed: float, warm: dict[bool, float]) -> bool:
+    """Whether a store of so many MB/s binds, and GZIP then gives 5 % more examples a second."""
+    without = rate * MB / plain
+    return without < warm[False] and min(rate * MB / packed, warm[True]) > 1.05 * without
+
+
+def _rewritten(source: Input, folder: str, gzip: bool) -> tuple[list[str], float, int]:
+    """The first records, written again into four files: their paths, bytes each, and number."""
+    tf = load_tensorflow()
+    kind = "GZIP" if gzip else ""
+    paths = [f"{folder}/{kind or 'plain'}-{index}" for index in range(4)]
+    count, num_bytes = 0, 0
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(tf.io.TFRecordWriter(path, kind)) for path in paths]
+        stored = tf.data.TFRecordDataset(source.paths, "GZIP" if source.snapshot.gzip else "")
+        for record in stored.as_numpy_iterator():
+            writers[count % 4].write(record)
+            count, num_bytes = count + 1, num_bytes + len(record)
+            if num_bytes >= _SAMPLE_BYTES:
+                break
+    paths = paths[: min(4, count)]
+    return paths, sum(os.path.getsize(path) for path in paths) / count, count
+
+
+def _arriving(
+    paths: Iterable[str], gzip: bool, bytes_per_s: float, num: int
+) -> Iterator[list[bytes]]:
+    """Batches of the serialized examples in files that arrive at so many bytes a second."""
+    begun, arrived, batch = time.perf_counter(), 0, []
+    for path in paths:
+        unzip = zlib.decompressobj(31) if gzip else None
+        held = b""
+        with open(path, "rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                arrived += len(piece)
+                early = begun + arrived / bytes_per_s - time.perf_counter()
+                if early > 0:
+                    time.sleep(early)
+                elif early < -0.05:  # time that nobody used is lost, as on a line
+                    begun -= early
+                held += unzip.decompress(piece) if unzip else piece
+                place = 0
+                while len(held) - place >= 12:
+                    end = place + 16 + int(struct.unpack_from("<Q", held, place)[0])
+                    if end > len(held):
+                        break
+                    batch.append(held[place + 12 : end - 4])
+                    place = end
+                    if len(batch) == num:
+                        yield batch
+                        batch = []
+                held = held[place:]
