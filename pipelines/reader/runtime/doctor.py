@@ -635,7 +635,7 @@ def judge_shards(source: Input) -> Judged:
     setting = f'Shards(num_shards={{"{source.split}": {ideal}}})'
     # Opening a file costs as much as 50 to 100 records; in a store it is a request or two.
     short = source.num_examples / num < 1_000 or source.is_remote
-    if num > 2 * ideal and num > 1 and total / num < 8 * MB and short:
+    if num > max(2 * ideal, 16) and total / num < 8 * MB and short:
         return Judged(
             f"{num} shards of {total / num / MB:,.2f} MB and {source.num_examples / num:,.0f} "
             f"examples each",
@@ -696,7 +696,7 @@ def _symptoms(
             "slow first epoch",
             "yes" if cold or (first or 0) > STARVED else "not reached" if first is None else "no",
             (f"{first:.0%} of an epoch's time longer than the others" if first is not None else
-             "one epoch was not read to its end")
+             "no two epochs were read to their ends")
             + f"; bytes came at {measured.first_mb_per_s:,.0f} MB/s at first",
             "storage, until the page cache or a cache holds the shards",
         ),
