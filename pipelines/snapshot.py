@@ -206,8 +206,10 @@ def _find(path: str) -> str:
     if LATEST in names:
         return _latest_in(path)
     # What a build puts into a snapshot before its manifest, which is the commit.
-    begun = {READER, _OLD_FILE, BUILD}.intersection(names)
-    if begun or any(ShardName.parse(name) for name in names):
+    begun = {_OLD_FILE, BUILD}.intersection(names) or any(map(ShardName.parse, names))
+    if not begun and READER in names:  # a recipe may have this name
+        begun = storage.exists(join(path, READER_FACTS))
+    if begun:
         raise DamagedSnapshotError(
             f"{shown} has no {MANIFEST}: either its build did not finish, or the file was removed. "
             "Run the same build again: it goes on."

@@ -42,7 +42,7 @@ def examine(capfd: pytest.CaptureFixture[str]) -> Examine:
 
     def call(folder: Path, *arguments: str) -> dict[str, Any]:
         capfd.readouterr()
-        base = ("doctor", "--json", "--seconds", "0.2", "--batch-size", "8")
+        base = ("doctor", "--json", "--seconds", "0.6", "--batch-size", "8")
         code = part(load(folder), "tools").main((*base, *arguments))
         printed, errors = capfd.readouterr()
         assert code == 0, errors
@@ -79,7 +79,7 @@ class TestInjected:
         assert "advice" not in found
         assert found["train"]["steps"] >= 20
 
-    def test_slow_store(self, examine: Examine, numbers: Path) -> None:
+    def test_slow_store(self, examine: Examine, numbers: Path, tmp_path: Path) -> None:
         found = examine(numbers, "--step-ms", "1", "--mb-per-s", "0.02")
         assert found["bound_by_input"]
         assert (found["slowest_stage"], found["inconclusive"]) == ("read", None)
@@ -89,10 +89,17 @@ class TestInjected:
         assert 'cache="memory"' in advice
         assert "local_copy=" in advice
         found = examine(
-            numbers, "--step-ms", "1", "--mb-per-s", "0.02", "--option", "balance=uniform"
+            numbers,
+            "--step-ms",
+            "1",
+            "--mb-per-s",
+            "0.02",
+            "--option",
+            "local_copy=" + str(tmp_path),
         )
         advice = " ".join(found.get("advice", []))
-        assert "cache=" not in advice, "balance= excludes it"
+        assert "cache=" not in advice, "local_copy= excludes it"
+        assert "local_copy=" not in advice, "it is set already"
 
     def test_never_storage_where_the_page_cache_serves(
         self, examine: Examine, numbers: Path
@@ -331,11 +338,11 @@ class TestInputWait:
         return wait, history.history
 
     def test_slow_data(self) -> None:
-        wait, history = self.fit(data_ms=20, model_ms=0)
+        wait, history = self.fit(data_ms=40, model_ms=0)
         found = wait.summary()
         assert found.steps == 80
-        assert found.share > 0.5
-        assert found.median == pytest.approx(20, abs=12)
+        assert found.share > 0.4
+        assert found.median == pytest.approx(40, abs=20)
         assert history["input_wait"][1] == pytest.approx(found.share, abs=0.3)
 
     def test_slow_model(self) -> None:

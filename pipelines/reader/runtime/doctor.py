@@ -191,11 +191,12 @@ def _measure(
     seconds = arguments.seconds / _ROUNDS
     makers = _stages(source, plan, augmented, arguments)
     stages = [Stage(name, what) for name, what, _ in makers]
-    iterators = [iter(make()) for _, _, make in makers]
+    datasets = [make() for _, _, make in makers]
     read, from_storage, first = _read(source, plan, arguments)
     for _ in range(_ROUNDS):
-        for stage, iterator in zip(stages, iterators, strict=True):
-            stage.rounds.append(time_batches(iterator, seconds, least=-(-_STEPS // _ROUNDS)))
+        for stage, dataset in zip(stages, datasets, strict=True):
+            # An iterator that is kept would go on filling its buffers while the next one is timed.
+            stage.rounds.append(time_batches(dataset, seconds, least=-(-_STEPS // _ROUNDS)))
     stages = [read, *stages]
     by, cost = _basis(stages[-1])
     base = [read] if from_storage else []
