@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -164,6 +165,15 @@ def test_reader_reads(make: Any, tmp_path: Path) -> None:
     assert first.__name__ != second.__name__
     (batch,) = first.dataset("train", 8, shuffle=False)
     np.testing.assert_array_equal(batch["x"], [0, 1, 2, 3, 4])
+
+
+def test_reader_leaves_the_snapshot_as_it_is(make: Any, tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    shutil.rmtree(folder / "reader" / "__pycache__", ignore_errors=True)  # of this test's own
+    before = {*folder.rglob("*")}
+    reader = ss.Snapshot.open(folder).reader()
+    next(iter(reader.dataset("train", 2, seed=1, cache="memory")))
+    assert {*folder.rglob("*")} == before
 
 
 def test_reader_of_a_remote_snapshot(make: Any, tmp_path: Path) -> None:

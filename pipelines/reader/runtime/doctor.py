@@ -50,6 +50,8 @@ _STEPS = 20
 """Steps of simulated training, and batches of each stage in all rounds, at least."""
 _LARGE_BYTES = 4 * MB
 """Records are handed to Python in batches of this size where the batch is not a stage yet."""
+_SLOW_SECONDS = 0.05
+"""A slow store takes so long for such a batch, at most."""
 _SATURATED = 0.75
 """A share of the processors, used by this process, at which they are saturated …"""
 _CROWDED = 0.9
@@ -247,7 +249,9 @@ def _stages(
     from .cache import as_is
 
     options, size = plan.options, source.batch_size
-    large = max(size, int(_LARGE_BYTES / source.bytes_each))
+    # A slow store would take long for a large batch.
+    num_bytes = min(_LARGE_BYTES, (arguments.mb_per_s or math.inf) * MB * _SLOW_SECONDS)
+    large = max(size, int(num_bytes / source.bytes_each))
 
     def up_to(read_epoch: Callable[..., Any], plan: Plan = plan) -> Callable[[], Any]:
         part = dataclasses.replace(plan, read_epoch=read_epoch, num_batches=None)
