@@ -24,6 +24,8 @@ IN_SNAPSHOT = [
     "index/train-00000-of-00001.tfrecord.idx",
     "index/train-00000-of-00001.tfrecord.parquet",
     "index/train-00000-of-00001.tfrecord.labels",
+    "reader/facts.py",
+    "reader/__init__.py",
     "reader.py",
     "reader_numpy.py",
     "reader_tools.py",
@@ -55,7 +57,7 @@ FOREIGN = [
     "01234567/reader.py",
     "checkpoints/train-00000-of-00001.tfrecord",
 ]
-MINE = ["model.keras", "notes/a.txt", "train.tfrecord", "reader.py.orig", "READER.py", "index"]
+MINE = ["model.keras", "notes/a.txt", "train.tfrecord", "reader.py.orig", "reader/notes.txt", "READER.py", "index"]
 
 
 @dataclasses.dataclass(frozen=True)
