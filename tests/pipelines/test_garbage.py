@@ -57,7 +57,8 @@ FOREIGN = [
     "01234567/reader.py",
     "checkpoints/train-00000-of-00001.tfrecord",
 ]
-MINE = ["model.keras", "notes/a.txt", "train.tfrecord", "reader.py.orig", "reader/notes.txt", "READER.py", "index"]
+MINE = ["model.keras", "notes/a.txt", "train.tfrecord", "reader.py.orig", "READER.py", "index"]
+MINE += ["reader/notes.txt", "reader/mine/a.py"]
 
 
 @dataclasses.dataclass(frozen=True)
