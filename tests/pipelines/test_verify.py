@@ -517,6 +517,15 @@ def test_the_manifest_of_another_snapshot(tmp_path: Path) -> None:
     assert "reader/facts.py: it reads the snapshot aaaa" in found
 
 
+def test_a_reader_of_the_older_form_that_a_repair_left(snapshot: Path) -> None:
+    """It still reads the snapshot, whose data are the same."""
+    for name in ("reader.py", "reader_tools.py"):
+        (snapshot / name).write_text("x = 1\n")
+    report = _check(snapshot)
+    assert (report.exit_code, report.damages) == (0, [])
+    assert [finding.file for finding in report.warnings] == ["reader.py", "reader_tools.py"]
+
+
 @pytest.mark.parametrize(
     ("name", "change", "told"),
     [
