@@ -90,7 +90,9 @@ class Expect:
 
 DAMAGES = {
     "missing shard": Expect(lambda s: (s / TRAIN[1]).unlink(), (f"{TRAIN[1]}: is missing",)),
-    "missing reader": Expect(lambda s: (s / "reader/facts.py").unlink(), ("reader/facts.py: is missing",)),
+    "missing reader": Expect(
+        lambda s: (s / "reader/facts.py").unlink(), ("reader/facts.py: is missing",)
+    ),
     "missing folder": Expect(
         lambda s: shutil.rmtree(s / "index"), (f"{IDX}: is missing", f"{TABLE}: is missing")
     ),
@@ -339,10 +341,12 @@ DAMAGES = {
         ),
     ),
     "a reader that is no Python": Expect(
-        lambda s: (s / "reader/facts.py").write_text("def (:"), ("reader/facts.py: it is no longer Python",)
+        lambda s: (s / "reader/facts.py").write_text("def (:"),
+        ("reader/facts.py: it is no longer Python",),
     ),
     "a reader with a NUL": Expect(
-        lambda s: (s / "reader/facts.py").write_bytes(b"\0"), ("reader/facts.py: it is no longer Python",)
+        lambda s: (s / "reader/facts.py").write_bytes(b"\0"),
+        ("reader/facts.py: it is no longer Python",),
     ),
     "the reader of another snapshot": Expect(
         lambda s: (s / "reader/facts.py").write_text(f'FINGERPRINT = "{"f" * 16}"\n'),
@@ -500,7 +504,8 @@ def test_files_of_another_snapshot(tmp_path: Path) -> None:
     found = "\n".join(_check(mine).lines())
     assert "they are not the ones that were written" in found
     assert (
-        "reader/facts.py: it reads the snapshot bbbbbbbbbbbbbbbb, and this is aaaaaaaaaaaaaaaa" in found
+        "reader/facts.py: it reads the snapshot bbbbbbbbbbbbbbbb, and this is aaaaaaaaaaaaaaaa"
+        in found
     )
 
 
