@@ -680,10 +680,13 @@ def _symptoms(
     jumpy = waits.p95 > max(5.0, 10 * waits.median) and waits.stalls is None
     unequal = trained.spread > 1.5
     first = waits.first_epoch
-    needed = source.bytes_each * source.batch_size / max(1e-9, step_ms / 1000) / MB
-    cold = not measured.from_storage and measured.first_mb_per_s < min(
-        needed, measured.stages[0].median(lambda timed: timed.rate) * source.bytes_each / MB / 1.5
+    # What training reads a second, or the pipeline gives: the first epoch comes from storage.
+    rate = min(
+        1000 * source.batch_size / max(1e-6, step_ms),
+        measured.whole.median(lambda timed: timed.rate),
     )
+    needed = rate * source.bytes_each / MB
+    cold = not measured.from_storage and measured.first_mb_per_s < needed
     rows = [
         (
             "starved accelerator",
