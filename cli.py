@@ -541,10 +541,10 @@ def rejects(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(context: typer.Context, snapshot: SnapshotPath) -> None:
-    """Measure how fast a snapshot reads here; what follows it goes to its own reader_tools.py.
+    """Measure how fast a snapshot reads here, by the benchmark that its reader ships.
 
     For example: snapshard bench SNAPSHOT --batch-size 256 --sweep --mb-per-s 10,100. All that it
-    takes: python SNAPSHOT/reader_tools.py benchmark --help.
+    takes: python SNAPSHOT/reader benchmark --help.
     """
     from .pipelines.bench import bench as run_bench
     from .pipelines.snapshot import Snapshot

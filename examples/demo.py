@@ -1,11 +1,11 @@
 """Builds the snapshot of the shipped images and trains a small Keras model from it (`make demo`).
 
 Two halves that share nothing but a folder: the command line builds the snapshot, and the trainer
-below it imports the emitted `reader.py`, which needs TensorFlow and not snapshard.
+below it imports the snapshot's `reader` package, which needs TensorFlow and not snapshard.
 """
 
 import argparse
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -41,13 +41,9 @@ def print_files(snapshot: Path) -> None:
 
 
 def load_reader(snapshot: Path) -> Any:
-    """Imports the `reader.py` that the build wrote into the snapshot."""
-    spec = importlib.util.spec_from_file_location("reader", snapshot / "reader.py")
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{snapshot / 'reader.py'} cannot be imported")
-    reader = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(reader)
-    return reader
+    """Imports the package `reader` that the build wrote into the snapshot."""
+    sys.path.insert(0, str(snapshot))
+    return importlib.import_module("reader")
 
 
 def make_model(num_classes: int) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import inspect
 import json
@@ -15,7 +17,7 @@ import sys
 import tempfile
 import types
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..schemas.errors import DamagedSnapshotError, RecipeError, StorageError
@@ -36,6 +38,8 @@ from .snapshot_files import look_local
 
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 _OLD_FILE = "reader.py"
+_ALIAS = "snapshard_reader_"
+"""How the names of imported readers begin."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +125,31 @@ def _reading(function: Callable[..., Any], root: str) -> Callable[..., Any]:
     return reads
 
 
+class _Uncached(importlib.machinery.SourceFileLoader):
+    """Loads modules of a snapshot, and writes no ``__pycache__`` into it."""
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Keeps no bytecode."""
+
+
+class _ReaderFinder(importlib.abc.MetaPathFinder):
+    """Finds the modules of readers that ``Snapshot.reader`` imported."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of a module of such a package; None for all other modules."""
+        if not fullname.startswith(_ALIAS) or path is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Uncached(fullname, spec.origin)
+        return spec
+
+
 def _imported(folder: str, manifest: Manifest) -> types.ModuleType:
     """The reader that is in a local folder, under a name that no other has."""
     path, locations = os.path.join(folder, _OLD_FILE), None
@@ -129,11 +158,15 @@ def _imported(folder: str, manifest: Manifest) -> types.ModuleType:
         path = os.path.join(folder, READER, "__init__.py")
     if not os.path.exists(path):
         raise StorageError(f"{path} is missing. Restore it, or build again.")
-    alias = f"snapshard_reader_{manifest.fingerprint}_{uuid.uuid4().hex}"
-    spec = importlib.util.spec_from_file_location(alias, path, submodule_search_locations=locations)
+    alias = f"{_ALIAS}{manifest.fingerprint}_{uuid.uuid4().hex}"
+    spec = importlib.util.spec_from_file_location(
+        alias, path, loader=_Uncached(alias, path), submodule_search_locations=locations
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    if not any(isinstance(finder, _ReaderFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _ReaderFinder())
     if locations is not None:
         sys.modules[alias] = module  # its modules import each other
     try:
@@ -206,8 +239,10 @@ def _find(path: str) -> str:
     if LATEST in names:
         return _latest_in(path)
     # What a build puts into a snapshot before its manifest, which is the commit.
-    begun = {READER, _OLD_FILE, BUILD}.intersection(names)
-    if begun or any(ShardName.parse(name) for name in names):
+    begun = {_OLD_FILE, BUILD}.intersection(names) or any(map(ShardName.parse, names))
+    if not begun and READER in names:  # a recipe may have this name
+        begun = storage.exists(join(path, READER_FACTS))
+    if begun:
         raise DamagedSnapshotError(
             f"{shown} has no {MANIFEST}: either its build did not finish, or the file was removed. "
             "Run the same build again: it goes on."

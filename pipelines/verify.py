@@ -17,9 +17,11 @@ from ..schemas.manifest import Manifest, ShardEntry, read_manifest
 from ..schemas.naming import (
     BUILD,
     MANIFEST,
+    READER_FACTS,
     SCHEMA,
     UNLISTED,
     ShardName,
+    is_reader_file,
     join,
 )
 from ..schemas.progress import Progress
@@ -111,7 +113,10 @@ def check_snapshot(
             what = f"what it shows lies at {there.outside}, and may change or go without it"
             findings.warn(name, "link", f"is a link that leaves the snapshot: {what}")
     for name in extra:
-        if name not in UNLISTED:
+        if is_reader_file(name) and "/" not in name and READER_FACTS in manifest.files:
+            what = "is of the reader before it was a package, which a repair replaced: it can go"
+            findings.warn(name, "extra", what)
+        elif name not in UNLISTED:
             findings.damage(name, "extra", "is not in the manifest")
     limit = _check_build(files, found, manifest, findings)
     if sample is not None:

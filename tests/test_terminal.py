@@ -24,7 +24,7 @@ PLAIN = {name: value for name, value in os.environ.items() if not name.startswit
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
     """A snapshot of no records, and two files."""
-    contents = {"reader.py": b"x = 1\n", "schema.pbtxt": b"feature {}\n"}
+    contents = {"reader/facts.py": b"x = 1\n", "schema.pbtxt": b"feature {}\n"}
     entries = {
         name: FileEntry(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
         for name, content in contents.items()
@@ -45,6 +45,7 @@ def snapshot(tmp_path: Path) -> Path:
     folder = tmp_path / "made"
     folder.mkdir()
     for name, content in contents.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     (folder / "manifest.json").write_bytes(manifest.to_bytes())
     return folder

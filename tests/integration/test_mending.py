@@ -85,7 +85,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "a flipped bit, a missing index, an edited reader": lambda s: (
         _flip(s / TRAIN[1]),
         (s / f"index/{TRAIN[0]}.idx").unlink(),
-        (s / "reader.py").write_text("x = 1\n"),
+        (s / "reader/pipeline.py").write_text("x = 1\n"),
     ),
     "swapped shards": lambda s: (
         (s / TRAIN[0]).rename(s / "kept"),
@@ -98,7 +98,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     ),
     "no manifest to speak of": lambda s: (s / "manifest.json").write_text("{"),
     "a reader that is no Python, a stale index": lambda s: (
-        (s / "reader.py").write_text("def"),
+        (s / "reader/facts.py").write_text("def"),
         shutil.copy(s / f"index/{TRAIN[0]}.labels", s / f"index/{TRAIN[1]}.labels"),
     ),
 }
@@ -161,9 +161,9 @@ def test_a_snapshot_in_a_store_is_mended(project: Path) -> None:
         path = ss.build(recipe, out).path
         whole = store.cat_file(f"{path}/{TRAIN[0]}")
         store.pipe_file(f"{path}/{TRAIN[0]}", whole[:-9] + b"x" + whole[-8:])
-        store.rm(f"{path}/reader.py")
+        store.rm(f"{path}/reader/api.py")
         report = check_snapshot(out, progress=Silent())
-        assert sorted({finding.file for finding in report.damages}) == ["reader.py", TRAIN[0]]
+        assert sorted({finding.file for finding in report.damages}) == ["reader/api.py", TRAIN[0]]
         assert f"snapshard build SOURCE --out {out} --repair" in report.mending()[0]
         assert not ss.build(recipe, out, repair=True).cached
         assert store.cat_file(f"{path}/{TRAIN[0]}") == whole
@@ -175,9 +175,9 @@ def test_a_snapshot_in_a_store_is_mended(project: Path) -> None:
 def test_what_is_not_ours_is_left(copy: Path) -> None:
     snapshot = _snapshot(copy)
     (snapshot / "notes.txt").write_text("mine")
-    (snapshot / "reader.py").write_text("x = 'mine'\n")
+    (snapshot / "reader/pipeline.py").write_text("x = 'mine'\n")
     assert _build(copy, repair=True).cached, "nothing of the data is damaged"
-    assert (snapshot / "reader.py").read_text() == "x = 'mine'\n"
+    assert (snapshot / "reader/pipeline.py").read_text() == "x = 'mine'\n"
     _flip(snapshot / TRAIN[0])
     _build(copy, repair=True)
     assert (snapshot / "notes.txt").read_text() == "mine"
@@ -257,9 +257,9 @@ def test_a_recipe_that_cuts_otherwise(copy: Path) -> None:
 
 def test_limits_are_taken_from_the_snapshot(copy: Path, tmp_path: Path) -> None:
     shutil.rmtree(copy / "out")
-    _build(copy, limit=50, readers=("tf", "numpy"))
+    _build(copy, limit=50)
     assert _rebuild(copy, "train-0").exit_code == 0
     report = check_snapshot(copy / "out", progress=Silent())
     os.unlink(Path(report.path) / "schema.pbtxt")
     (told,) = check_snapshot(copy / "out", progress=Silent()).mending()
-    assert " --limit 50 --readers tf,numpy --repair" in told
+    assert " --limit 50 --repair" in told

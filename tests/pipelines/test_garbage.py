@@ -24,6 +24,8 @@ IN_SNAPSHOT = [
     "index/train-00000-of-00001.tfrecord.idx",
     "index/train-00000-of-00001.tfrecord.parquet",
     "index/train-00000-of-00001.tfrecord.labels",
+    "reader/facts.py",
+    "reader/__init__.py",
     "reader.py",
     "reader_numpy.py",
     "reader_tools.py",
@@ -56,6 +58,7 @@ FOREIGN = [
     "checkpoints/train-00000-of-00001.tfrecord",
 ]
 MINE = ["model.keras", "notes/a.txt", "train.tfrecord", "reader.py.orig", "READER.py", "index"]
+MINE += ["reader/notes.txt", "reader/mine/a.py"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -181,7 +181,7 @@ class TestDoctor:
         assert found["slowest_stage"] in stages
         slowest = max(found["stages"], key=lambda row: row["µs added"])
         assert found["slowest_stage"] == slowest["stage"]
-        assert len(found["advice"]) == 2
+        assert found["advice"]
         seen = {row["symptom"]: row["seen"] for row in found["symptoms"]}
         assert seen["starved accelerator"] == "yes"
 
@@ -194,6 +194,9 @@ class TestDoctor:
         assert "decompress" not in [row["stage"] for row in found["stages"]]
         assert {row["symptom"] for row in found["symptoms"]} == {
             "starved accelerator",
+            "slow epoch start",
+            "slow first epoch",
+            "periodic stalls",
             "memory growth",
             "hanging epoch end",
             "uneven batches",
@@ -238,7 +241,7 @@ class TestDoctor:
         arguments = ["doctor", "--seconds", "0.05", "--step-ms", "1", "--augment"]
         code, found, _ = run(numbers, *arguments, f"{path}:same", "--json")
         assert code == 0
-        assert [row["stage"] for row in found["stages"]][-2:] == ["parse", "augment"]
+        assert [row["stage"] for row in found["stages"]][-2:] == ["decode", "augment"]
         code, _, errors = run(numbers, *arguments, f"{path}:wrong")
         assert code == 2
         assert ":wrong cannot be applied: KeyError" in errors

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,21 @@ import pytest
 
 import snapshard as ss
 from snapshard.schemas.errors import DamagedSnapshotError, RecipeError
-from snapshard.schemas.manifest import FileEntry, Manifest
+from snapshard.schemas.manifest import file_entry, json_checksum
 
 FEATURES = {"x": ss.Scalar("int64"), "label": ss.ClassLabel(("no", "yes"))}
 RECORDS = [{"x": i, "label": i % 2} for i in range(5)]
 FIRST, SECOND = "0" * 16, "1" * 16
+
+
+def list_reader(folder: Path) -> None:
+    """Puts the reader's files into the manifest, as a build does."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for file in (folder / "reader").glob("*.py"):
+        entry = file_entry(file.read_bytes())
+        manifest["files"][f"reader/{file.name}"] = entry.model_dump()
+    path.write_text(json.dumps(manifest | {"checksum": json_checksum(manifest)}))
 
 
 @pytest.fixture
@@ -35,11 +46,7 @@ def make(write_snapshot: Callable[..., Any]) -> Callable[..., Path]:
         folder = out / name / fingerprint
         features = options.pop("features", FEATURES)
         write_snapshot(folder, features, {"train": [RECORDS]}, fingerprint=fingerprint, **options)
-        manifest = Manifest.from_bytes((folder / "manifest.json").read_bytes(), where="made")
-        names = [f"reader/{path.name}" for path in (folder / "reader").glob("*.py")]
-        files = dict.fromkeys(names, FileEntry(bytes=0, sha256=""))
-        changed = manifest.model_copy(update={"files": files})
-        (folder / "manifest.json").write_bytes(changed.to_bytes())
+        list_reader(folder)
         if latest:
             pointer = json.dumps({"fingerprint": fingerprint})
             (out / name / "latest.json").write_text(pointer)
@@ -74,6 +81,12 @@ def test_output_root_of_one_name(make: Any, tmp_path: Path) -> None:
     folder = make(tmp_path)
     (tmp_path / "notes.txt").write_text("beside it")
     (tmp_path / "empty").mkdir()
+    assert ss.Snapshot.open(tmp_path).path == str(folder)
+
+
+def test_a_recipe_called_reader(make: Any, tmp_path: Path) -> None:
+    """A snapshot without a manifest holds a folder of that name, too."""
+    folder = make(tmp_path, name="reader")
     assert ss.Snapshot.open(tmp_path).path == str(folder)
 
 
@@ -148,10 +161,19 @@ def test_reader_reads(make: Any, tmp_path: Path) -> None:
     first = ss.Snapshot.open(make(tmp_path, fingerprint=FIRST)).reader()
     second = ss.Snapshot.open(make(tmp_path, fingerprint=SECOND)).reader()
     assert (first.FINGERPRINT, second.FINGERPRINT) == (FIRST, SECOND)
+    assert "reader" not in sys.modules
     assert first.__name__ != second.__name__
-    assert {first, second} <= {*sys.modules.values()}, "for the package's own imports"
     (batch,) = first.dataset("train", 8, shuffle=False)
     np.testing.assert_array_equal(batch["x"], [0, 1, 2, 3, 4])
+
+
+def test_reader_leaves_the_snapshot_as_it_is(make: Any, tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    shutil.rmtree(folder / "reader" / "__pycache__", ignore_errors=True)  # of this test's own
+    before = {*folder.rglob("*")}
+    reader = ss.Snapshot.open(folder).reader()
+    next(iter(reader.dataset("train", 2, seed=1, cache="memory")))
+    assert {*folder.rglob("*")} == before
 
 
 def test_reader_of_a_remote_snapshot(make: Any, tmp_path: Path) -> None:
@@ -171,6 +193,10 @@ def test_reader_of_a_remote_snapshot(make: Any, tmp_path: Path) -> None:
         with pytest.raises(Exception, match=r"is damaged: expected .* of sha256 "):
             # It was fetched, and the manifest made by hand has no hash to hold it against.
             next(iter(reader.dataset("train", 8, local_copy=str(tmp_path / "copy"))))
+        wanted = [f"memory://bucket/made/{path.name}" for path in sorted(folder.glob("train-*"))]
+        assert reader.files("train") == wanted
+        assert reader.files("train", folder) == reader.files("train", root=folder) != wanted
+        assert reader.steps("train", 2) == 3
     finally:
         store.rm("memory://bucket", recursive=True)
 

@@ -90,7 +90,9 @@ class Expect:
 
 DAMAGES = {
     "missing shard": Expect(lambda s: (s / TRAIN[1]).unlink(), (f"{TRAIN[1]}: is missing",)),
-    "missing reader": Expect(lambda s: (s / "reader.py").unlink(), ("reader.py: is missing",)),
+    "missing reader": Expect(
+        lambda s: (s / "reader/facts.py").unlink(), ("reader/facts.py: is missing",)
+    ),
     "missing folder": Expect(
         lambda s: shutil.rmtree(s / "index"), (f"{IDX}: is missing", f"{TABLE}: is missing")
     ),
@@ -339,18 +341,20 @@ DAMAGES = {
         ),
     ),
     "a reader that is no Python": Expect(
-        lambda s: (s / "reader.py").write_text("def (:"), ("reader.py: it is no longer Python",)
+        lambda s: (s / "reader/facts.py").write_text("def (:"),
+        ("reader/facts.py: it is no longer Python",),
     ),
     "a reader with a NUL": Expect(
-        lambda s: (s / "reader.py").write_bytes(b"\0"), ("reader.py: it is no longer Python",)
+        lambda s: (s / "reader/facts.py").write_bytes(b"\0"),
+        ("reader/facts.py: it is no longer Python",),
     ),
     "the reader of another snapshot": Expect(
-        lambda s: (s / "reader.py").write_text(f'FINGERPRINT = "{"f" * 16}"\n'),
-        (f"reader.py: it reads the snapshot {'f' * 16}, and this is {FINGERPRINT}",),
+        lambda s: (s / "reader/facts.py").write_text(f'FINGERPRINT = "{"f" * 16}"\n'),
+        (f"reader/facts.py: it reads the snapshot {'f' * 16}, and this is {FINGERPRINT}",),
     ),
     "the tools in the reader's place": Expect(
-        lambda s: shutil.copy(s / "reader_tools.py", s / "reader.py"),
-        ("reader.py: holds what belongs into reader_tools.py",),
+        lambda s: shutil.copy(s / "reader/tools.py", s / "reader/facts.py"),
+        ("reader/facts.py: holds what belongs into reader/tools.py",),
     ),
 }
 
@@ -449,7 +453,7 @@ def test_damages_are_all_told_and_shown_up_to_a_limit(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("name", [IDX, TABLE, LABELS, "reader.py"])
+@pytest.mark.parametrize("name", [IDX, TABLE, LABELS, "reader/facts.py"])
 def test_what_is_far_too_long_is_not_held_in_memory(
     snapshot: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -488,11 +492,11 @@ def test_files_of_another_snapshot(tmp_path: Path) -> None:
     other = whole_snapshot(tmp_path / "name" / ("b" * 16), others, fingerprint="b" * 16)
     shutil.copy(other / TRAIN[0], mine / TRAIN[0])
     shutil.copy(other / f"index/{TRAIN[1]}.idx", mine / f"index/{TRAIN[1]}.idx")
-    shutil.copy(other / "reader.py", mine / "reader.py")
+    shutil.copy(other / "reader/facts.py", mine / "reader/facts.py")
     report = _check(mine)
     assert [(finding.file, finding.kind) for finding in report.damages] == [
         (f"index/{TRAIN[1]}.idx", "foreign"),
-        ("reader.py", "foreign"),
+        ("reader/facts.py", "foreign"),
         (TRAIN[0], "foreign"),
     ]
     assert report.damages[2].what.endswith(f"not what manifest.json says: {other}/{TRAIN[0]}")
@@ -500,7 +504,8 @@ def test_files_of_another_snapshot(tmp_path: Path) -> None:
     found = "\n".join(_check(mine).lines())
     assert "they are not the ones that were written" in found
     assert (
-        "reader.py: it reads the snapshot bbbbbbbbbbbbbbbb, and this is aaaaaaaaaaaaaaaa" in found
+        "reader/facts.py: it reads the snapshot bbbbbbbbbbbbbbbb, and this is aaaaaaaaaaaaaaaa"
+        in found
     )
 
 
@@ -514,14 +519,23 @@ def test_the_manifest_of_another_snapshot(tmp_path: Path) -> None:
     assert "manifest.json: is that of bbbbbbbbbbbbbbbb, and lies in the folder of aaaaaaaa" in found
     assert f"{TRAIN[0]}: is not in the manifest" in found
     assert "train-00000-of-00001.tfrecord: is missing" in found
-    assert "reader.py: it reads the snapshot aaaa" in found
+    assert "reader/facts.py: it reads the snapshot aaaa" in found
+
+
+def test_a_reader_of_the_older_form_that_a_repair_left(snapshot: Path) -> None:
+    """It still reads the snapshot, whose data are the same."""
+    for name in ("reader.py", "reader_tools.py"):
+        (snapshot / name).write_text("x = 1\n")
+    report = _check(snapshot)
+    assert (report.exit_code, report.damages) == (0, [])
+    assert [finding.file for finding in report.warnings] == ["reader.py", "reader_tools.py"]
 
 
 @pytest.mark.parametrize(
     ("name", "change", "told"),
     [
-        ("reader.py", lambda p: _add(p, b"# mine\n"), "was edited after it was written"),
-        ("reader_tools.py", lambda p: p.write_text(""), "was edited after it was written"),
+        ("reader/facts.py", lambda p: _add(p, b"# mine\n"), "was edited after it was written"),
+        ("reader/tools.py", lambda p: p.write_text(""), "was edited after it was written"),
         ("build.json", lambda p: p.unlink(), "is missing: what the snapshot was built of"),
         ("build.json", lambda p: p.write_text("{"), "is not JSON"),
         ("build.json", lambda p: p.write_bytes(b"\xff"), "is not JSON: 'utf-8' codec"),
@@ -729,11 +743,11 @@ def test_command_on_what_is_whole(snapshot: Path, call: Any) -> None:
 
 
 def test_command_on_what_is_edited(snapshot: Path, call: Any) -> None:
-    _add(snapshot / "reader.py", b"# mine\n")
+    _add(snapshot / "reader/facts.py", b"# mine\n")
     code, printed, told = call("verify", snapshot)
     assert code == 0
     assert printed.startswith("whole: ")
-    assert "warning: reader.py: was edited after it was written" in told
+    assert "warning: reader/facts.py: was edited after it was written" in told
     edit_manifest(snapshot, lambda manifest: manifest.update(seed=7))
     code, printed, told = call("verify", snapshot)
     assert (code, printed) == (4, "")

@@ -88,8 +88,8 @@ def whole_snapshot(
         )
     code = f'"""Made."""\n\nFINGERPRINT = "{fingerprint}"\n'
     contents |= {
-        "reader.py": code.encode(),
-        "reader_tools.py": b"TOOLS = 1\n",
+        "reader/facts.py": code.encode(),
+        "reader/tools.py": b"TOOLS = 1\n",
         "schema.pbtxt": b"s",
         "rejects.parquet": b"r" * 30,
     }

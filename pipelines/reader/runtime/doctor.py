@@ -50,6 +50,8 @@ _STEPS = 20
 """Steps of simulated training, and batches of each stage in all rounds, at least."""
 _LARGE_BYTES = 4 * MB
 """Records are handed to Python in batches of this size where the batch is not a stage yet."""
+_SLOW_SECONDS = 0.05
+"""A slow store takes so long for such a batch, at most."""
 _SATURATED = 0.75
 """A share of the processors, used by this process, at which they are saturated …"""
 _CROWDED = 0.9
@@ -191,11 +193,12 @@ def _measure(
     seconds = arguments.seconds / _ROUNDS
     makers = _stages(source, plan, augmented, arguments)
     stages = [Stage(name, what) for name, what, _ in makers]
-    iterators = [iter(make()) for _, _, make in makers]
+    datasets = [make() for _, _, make in makers]
     read, from_storage, first = _read(source, plan, arguments)
     for _ in range(_ROUNDS):
-        for stage, iterator in zip(stages, iterators, strict=True):
-            stage.rounds.append(time_batches(iterator, seconds, least=-(-_STEPS // _ROUNDS)))
+        for stage, dataset in zip(stages, datasets, strict=True):
+            # An iterator that is kept would go on filling its buffers while the next one is timed.
+            stage.rounds.append(time_batches(dataset, seconds, least=-(-_STEPS // _ROUNDS)))
     stages = [read, *stages]
     by, cost = _basis(stages[-1])
     base = [read] if from_storage else []
@@ -246,7 +249,9 @@ def _stages(
     from .cache import as_is
 
     options, size = plan.options, source.batch_size
-    large = max(size, int(_LARGE_BYTES / source.bytes_each))
+    # A slow store would take long for a large batch.
+    num_bytes = min(_LARGE_BYTES, (arguments.mb_per_s or math.inf) * MB * _SLOW_SECONDS)
+    large = max(size, int(num_bytes / source.bytes_each))
 
     def up_to(read_epoch: Callable[..., Any], plan: Plan = plan) -> Callable[[], Any]:
         part = dataclasses.replace(plan, read_epoch=read_epoch, num_batches=None)
@@ -635,7 +640,7 @@ def judge_shards(source: Input) -> Judged:
     setting = f'Shards(num_shards={{"{source.split}": {ideal}}})'
     # Opening a file costs as much as 50 to 100 records; in a store it is a request or two.
     short = source.num_examples / num < 1_000 or source.is_remote
-    if num > 2 * ideal and num > 1 and total / num < 8 * MB and short:
+    if num > max(2 * ideal, 16) and total / num < 8 * MB and short:
         return Judged(
             f"{num} shards of {total / num / MB:,.2f} MB and {source.num_examples / num:,.0f} "
             f"examples each",
@@ -675,10 +680,13 @@ def _symptoms(
     jumpy = waits.p95 > max(5.0, 10 * waits.median) and waits.stalls is None
     unequal = trained.spread > 1.5
     first = waits.first_epoch
-    needed = source.bytes_each * source.batch_size / max(1e-9, step_ms / 1000) / MB
-    cold = not measured.from_storage and measured.first_mb_per_s < min(
-        needed, measured.stages[0].median(lambda timed: timed.rate) * source.bytes_each / MB / 1.5
+    # What training reads a second, or the pipeline gives: the first epoch comes from storage.
+    rate = min(
+        1000 * source.batch_size / max(1e-6, step_ms),
+        measured.whole.median(lambda timed: timed.rate),
     )
+    needed = rate * source.bytes_each / MB
+    cold = not measured.from_storage and measured.first_mb_per_s < needed
     rows = [
         (
             "starved accelerator",
@@ -696,7 +704,7 @@ def _symptoms(
             "slow first epoch",
             "yes" if cold or (first or 0) > STARVED else "not reached" if first is None else "no",
             (f"{first:.0%} of an epoch's time longer than the others" if first is not None else
-             "one epoch was not read to its end")
+             "no two epochs were read to their ends")
             + f"; bytes came at {measured.first_mb_per_s:,.0f} MB/s at first",
             "storage, until the page cache or a cache holds the shards",
         ),

@@ -31,8 +31,8 @@ class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignor
     def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """The same dataset, which notes the time from when a batch is asked for until it is there.
 
-        Pass to ``fit`` what this gives, with nothing behind it: behind a ``prefetch``, the waits
-        would be those of the prefetching.
+        Pass to ``fit`` what this gives, with nothing behind it: behind a ``prefetch``, which
+        ``fit`` adds for ``class_weight=``, the waits would be those of the prefetching.
         """
 
         def asked(_: Any) -> Any:

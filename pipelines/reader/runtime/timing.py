@@ -213,8 +213,8 @@ def bytes_of(batch: Any) -> int:
     """How many bytes the values of a batch take."""
     tf = load_tensorflow()
     parts = tf.nest.flatten(batch, expand_composites=True)
-    strings = [int(tf.reduce_sum(tf.strings.length(p))) for p in parts if p.dtype == tf.string]
-    return sum(strings) + sum(int(tf.size(p)) * p.dtype.size for p in parts if p.dtype != tf.string)
+    strings = sum(int(tf.reduce_sum(tf.strings.length(p))) for p in parts if p.dtype == tf.string)
+    return strings + sum(int(tf.size(p)) * int(p.dtype.size) for p in parts if p.dtype != tf.string)
 
 
 @dataclasses.dataclass(frozen=True)

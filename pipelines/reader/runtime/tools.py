@@ -184,7 +184,7 @@ def show(arguments: argparse.Namespace, out: Output) -> int:
     )
     size = (96, 96) if images and (arguments.sheet or unsized) else None
     size = tuple(arguments.image_size) if images and arguments.image_size else size
-    resized = {"image_size": size} if images else {}
+    resized: dict[str, Any] = {"image_size": size} if images else {}
     number = max(arguments.records, arguments.sheet_images if arguments.sheet else 1)
     batch = next(iter(dataset(split, number, shuffle=False, root=snapshot.root, **resized)))
     flat = dict(_flat(batch))
@@ -313,20 +313,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     one.add_argument("--join", metavar="grpc://…", help="only workers, for that dispatcher")
     return parser
-
-
-def _rates(text: str) -> list[float]:
-    try:
-        rates = [float(part) for part in text.split(",")]
-    except ValueError:
-        rates = [0.0]
-    if not all(0 < rate < float("inf") for rate in rates):
-        raise argparse.ArgumentTypeError(f"expected numbers above 0 such as 10,100, found {text!r}")
-    return rates
-
-
-def _say_error(message: str) -> None:
-    print("\n".join(map(visible, f"error: {message}".split("\n"))), file=sys.stderr)
 
 
 def _rates(text: str) -> list[float]:

@@ -42,7 +42,7 @@ class Summary:
     median: float
     p95: float
     share: float
-    """Of the time of steps other than an epoch's first."""
+    """Of the time of training, without the very first batch."""
     epoch_start: float
     """The median wait of first steps."""
     first_epoch: float | None
@@ -79,15 +79,17 @@ def summarize(epochs: Sequence[Epoch]) -> Summary:
     if not ran:
         raise ValueError("no step was measured")
     starts = [epoch.waits[0] for epoch in ran]
-    steady = [wait for epoch in ran for wait in epoch.waits[1:]]
-    seconds = sum(epoch.seconds for epoch in ran) - sum(starts) / 1000
-    if not steady:  # epochs of one step
-        steady, seconds = starts, sum(epoch.seconds for epoch in ran)
+    steady = [wait for epoch in ran for wait in epoch.waits[1:]] or starts
+    # The first batch of all takes what is done once, and an epoch that broke off is too short for
+    # its first batch.
+    left_out = [epoch.waits[0] for i, epoch in enumerate(ran) if not i or not epoch.is_complete]
+    waited = sum(sum(epoch.waits) for epoch in ran) - sum(left_out)
+    seconds = sum(epoch.seconds for epoch in ran) - sum(left_out) / 1000
     return Summary(
         steps=sum(len(epoch.waits) for epoch in ran),
         median=statistics.median(steady),
         p95=sorted(steady)[int(0.95 * (len(steady) - 1))],
-        share=min(1.0, sum(steady) / 1000 / max(1e-9, seconds)),
+        share=min(1.0, waited / 1000 / max(1e-9, seconds)),
         epoch_start=statistics.median(starts),
         first_epoch=_slow_first(ran),
         stalls=_most_frequent(ran),
