@@ -122,8 +122,9 @@ def by_torch(dataset: Any, method: str, num_workers: int) -> Any:
 
 
 def by_stateful(dataset: Any, method: str, num_workers: int) -> list[Any]:
-    """A pass of torchdata's loader; then, for each number of batches, a pass resumed after so many
-    by a new loader, and the pass that follows it.
+    """A pass of torchdata's loader, then what new loaders give that are to resume it.
+
+    They resume it after some numbers of batches: (number, what is left, the pass that follows).
     """
     from torchdata.stateful_dataloader import (  # type: ignore[import-not-found]
         StatefulDataLoader,
@@ -137,25 +138,23 @@ def by_stateful(dataset: Any, method: str, num_workers: int) -> list[Any]:
             multiprocessing_context=method if num_workers else None,
         )
 
-    whole, states = loader(), []
-    batches = []
+    whole, batches = loader(), []
+    states = [(0, json.dumps(loader().state_dict()))] if method == "fork" else []
     for batch in whole:
         batches.append(batch["n"].tolist())
-        states.append(json.loads(json.dumps(whole.state_dict())))
-    fresh = loader().state_dict()
-    states.insert(0, json.loads(json.dumps(fresh)))
+        if method == "fork" or len(batches) == 3:  # torch takes seconds to load
+            states.append((len(batches), json.dumps(whole.state_dict())))
     found: list[Any] = [batches]
-    for state in states:
+    for num, state in states:
         again = loader()
-        again.load_state_dict(state)
-        found.append([[batch["n"].tolist() for batch in again] for _ in range(2)])
+        again.load_state_dict(json.loads(state))
+        left, following = ([batch["n"].tolist() for batch in again] for _ in range(2))
+        found.append((num, left, following))
     return found
 
 
-def by_ranks(folder: str, num_workers: int, num_ranks: int = 3) -> list[Any]:
-    """The numbers that each of several processes of a torch process group gets; the same with
-    equal steps.
-    """
+def by_ranks(folder: str, num_workers: int, num_ranks: int = 2) -> list[Any]:
+    """The numbers that each process of a torch process group gets: of all, and of equal steps."""
     with (
         tempfile.TemporaryDirectory() as shared,
         multiprocessing.get_context("spawn").Pool(num_ranks) as pool,
@@ -182,7 +181,7 @@ def rank_numbers(
         )
         # A pool's processes may have no children.
         multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-        loader = by_torch(stream, "spawn", num_workers)
+        loader = by_torch(stream, "spawn", 0 if equal_steps else num_workers)
         found.append([n for batch in loader for n in batch["n"].tolist()])
     torch.distributed.destroy_process_group()
     return found

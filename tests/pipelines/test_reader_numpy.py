@@ -876,20 +876,18 @@ class TestLoaders:
         passes = load_by("stateful", made, "Stream", method, workers)
         wanted, *resumed = passes
         assert_shuffled(list(itertools.chain(*wanted)))
-        for num, (left, following) in enumerate(resumed):
-            # Once the pass has ended, the loader itself begins the next one.
-            assert left == (wanted[num:] if num < len(wanted) else wanted)
+        for num, left, following in resumed:
+            assert left == wanted[num:]
             assert following == wanted
-        assert len(resumed) == len(wanted) + 1 >= 9
+        assert len(resumed) == (len(wanted) + 1 if method == "fork" else 1)
 
     @pytest.mark.peers
     def test_torch_ranks(self, made: types.ModuleType) -> None:
         """Processes of a group that is initialized: records once, and as many steps if asked."""
-        ranks, equal = load_by("ranks", made, "Stream", "spawn", 2)
-        assert_shuffled(list(itertools.chain(*ranks)))
-        assert [len(numbers) for numbers in ranks] == [20, 20, 20]
-        assert [len(numbers) for numbers in equal] == [20, 20, 20]
-        assert sorted(itertools.chain(*equal)) == list(range(60))
+        ranks, equal = load_by("ranks", made, "Stream", "spawn", 1)
+        for numbers in (ranks, equal):
+            assert_shuffled(list(itertools.chain(*numbers)))
+            assert [len(of_rank) for of_rank in numbers] == [30, 30]
 
     @pytest.mark.peers
     @pytest.mark.parametrize("workers", [0, 2])
