@@ -121,18 +121,24 @@ class _Split:
     def _read(self, positions: _Positions, files: dict[str, _Read]) -> Iterator[_Record]:
         """The records at these positions, in this order; neighbours of a shard by one read."""
         most = max(1, _READ_BYTES // facts.RECORD_BYTES)
-        shards = np.searchsorted(self._ends, positions, side="right")
-        breaks = np.flatnonzero((np.diff(positions) != 1) | (np.diff(shards) != 0)) + 1
-        for first, last in itertools.pairwise([0, *breaks.tolist(), len(positions)]):
-            for begin in range(first, last, most):
-                at = int(shards[begin])
-                shard, end = self._shards[at], min(begin + most, last)
-                start = int(positions[begin]) - self._ends[at] + shard.num_examples
-                yield from self._read_shard(shard, start, start + end - begin, files)
+        numbers = np.searchsorted(self._ends, positions, side="right")
+        is_break = (np.diff(positions) != 1) | (np.diff(numbers) != 0)
+        firsts = [0, *(np.flatnonzero(is_break) + 1).tolist()] if len(positions) else []
+        begins = zip(numbers[firsts].tolist(), positions[firsts].tolist(), strict=True)
+        lasts = [*firsts[1:], len(positions)]
+        for (at, begin), first, last in zip(begins, firsts, lasts, strict=False):
+            shard = self._shards[at]
+            start = begin - self._ends[at] + shard.num_examples
+            stop = start + last - first
+            while start < stop:
+                contents = self._read_shard(shard, start, min(stop, start + most), files)
+                for number, content in enumerate(contents, start):
+                    yield _Record(shard, number, content)
+                start += most
 
     def _read_shard(
         self, shard: _Shard, start: int, stop: int, files: dict[str, _Read]
-    ) -> Iterator[_Record]:
+    ) -> list[bytes]:
         """Consecutive records of a shard, by one read; opens its file if it is not open."""
         read = files.get(shard.path)
         if read is None:
@@ -142,10 +148,7 @@ class _Split:
             if len(files) >= most:
                 files.clear()  # a file is closed when nothing refers to it
             read = files[shard.path] = shard.open(any_order=self._reads_any_order)
-        for number, serialized in enumerate(
-            shard.read(read, start, stop, self._options["check"]), start
-        ):
-            yield _Record(shard, number, serialized)
+        return shard.read(read, start, stop, self._options["check"])
 
     def _values(self, record: _Record) -> dict[str, Any]:
         try:
@@ -223,8 +226,8 @@ class Records(_Split):
         at = bisect.bisect_right(self._ends, position)
         shard = self._shards[at]
         number = position - self._ends[at] + shard.num_examples
-        (record,) = self._read_shard(shard, number, number + 1, self._files)
-        return self._values(record)
+        (content,) = self._read_shard(shard, number, number + 1, self._files)
+        return self._values(_Record(shard, number, content))
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
         """The records of these numbers, in this order: what torch's DataLoader calls for a batch.
@@ -235,7 +238,10 @@ class Records(_Split):
             IndexError: if there is no record of one of the numbers.
             DamagedShardError: if bytes are not as they were written.
         """
-        positions = np.array([self._position(index) for index in indices], np.int64)
+        numbers = np.array([*map(operator.index, indices)], np.int64)
+        if (odd := np.flatnonzero((numbers < -len(self)) | (numbers >= len(self)))).size:
+            self._position(indices[odd[0]])  # raises
+        positions = self._first + numbers % max(1, len(self))
         order = np.argsort(positions, kind="stable")
         found: list[dict[str, Any]] = [{}] * len(positions)
         for at, record in zip(
@@ -339,9 +345,10 @@ class Stream(_Split):
         Each worker ends with a short batch of its own, so a DataLoader of several may give a few
         batches more than it says, or with ``equal_steps`` a few records less.
         """
+        index, count = self._options["shard"]
         if self._options["equal_steps"]:
-            return facts.NUM_EXAMPLES[self._split] // self._options["shard"][1]
-        first, end = _cuts(self._split, self._options["shard"])
+            return facts.NUM_EXAMPLES[self._split] // int(count)
+        first, end = _cuts(self._split, (index, count))
         return end - first
 
     def set_epoch(self, epoch: int) -> None:
