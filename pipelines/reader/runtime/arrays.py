@@ -354,12 +354,13 @@ class Stream(_Split):
     def set_epoch(self, epoch: int) -> None:
         """Takes the order of another epoch from the next pass on.
 
-        A pass of that epoch that ``load_state_dict`` has set is still resumed. Workers that persist
-        keep the epoch that they were started with.
+        A pass of that epoch that ``load_state_dict`` has set is still resumed; ``state_dict`` of
+        another one than before stands for its beginning. Workers that persist keep the epoch that
+        they were started with.
         """
+        if epoch != self._options["epoch"]:
+            self._pass = self._resumed = None
         self._options["epoch"] = operator.index(epoch)
-        if self._resumed is not None and self._resumed["epoch"] != epoch:
-            self._resumed = None
 
     def state_dict(self) -> dict[str, Any]:
         """How far the latest pass has come, as plain data: numbers, strings, lists.
@@ -397,7 +398,7 @@ class Stream(_Split):
             DamagedShardError: where bytes are not as they were written; no record is left out.
             ValueError: if it resumes the pass of another part, or number of workers.
         """
-        part, seed, given = self._part(), self._options["seed"], 0
+        part, seed, epoch, given = self._part(), self._options["seed"], self._options["epoch"], 0
         if self._resumed is not None:
             if [*self._resumed["part"]] != [*part]:
                 raise ValueError(
@@ -407,16 +408,15 @@ class Stream(_Split):
                 )
             seed, given = self._resumed["seed"], self._resumed["given"]
         self._resumed = None
-        self._pass = _Pass(part, secrets.randbits(63) if seed is None else seed, given)
+        seed = secrets.randbits(63) if seed is None else seed
+        self._pass = _Pass(part, f"{seed} {epoch} {part[0]} {part[1]}", seed, given)
         return self._iterate(self._pass)
 
     def _iterate(self, current: _Pass) -> Iterator[dict[str, Any]]:
-        index, count = current.part
-        key = f"{current.seed} {self._options['epoch']} {index} {count}"
         end = sys.maxsize
         if self._options["equal_steps"]:
-            end = facts.NUM_EXAMPLES[self._split] // count
-        for record in self._ordered(current.part, key, current.given):
+            end = facts.NUM_EXAMPLES[self._split] // current.part[1]
+        for record in self._ordered(current.part, current.key, current.given):
             if current.given == end:
                 break
             values = self._values(record)
@@ -486,8 +486,8 @@ class Stream(_Split):
 class _Pass:
     """One pass of a stream, and how far it has come."""
 
-    def __init__(self, part: tuple[int, int], seed: int, given: int) -> None:
-        self.part, self.seed, self.given = part, seed, given
+    def __init__(self, part: tuple[int, int], key: str, seed: int, given: int) -> None:
+        self.part, self.key, self.seed, self.given = part, key, seed, given
 
 
 class _Order:
