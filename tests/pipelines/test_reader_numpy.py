@@ -697,7 +697,7 @@ class TestDamage:
             (fault,) = self.faults(folder)
             record = place // size
             assert f"{shard}, record {record} at byte {record * size}, " in fault
-            assert "fails its checksum" in fault or "says that it has" in fault
+            assert "fails its checksum" in fault or "bytes by its head" in fault
 
     def test_without_checks_values_may_be_wrong_but_frames_are_not(self, folder: Path) -> None:
         (shard,) = folder.glob("*.tfrecord")
@@ -707,7 +707,7 @@ class TestDamage:
         assert len(list(reader.Records("train", check=False))) == 3
         shard.write_bytes(b"\1" + whole[1:])
         (fault,) = self.faults(folder, check=False)
-        assert "record 0 at byte 0, says that it has 1 bytes, where the index has" in fault
+        assert "record 0 at byte 0, has 1 bytes by its head, and 37 by the index" in fault
 
     def test_cut_or_missing_files(self, folder: Path) -> None:
         (shard,) = folder.glob("*.tfrecord")
@@ -751,7 +751,7 @@ class TestDamage:
         [
             ([53, 106, 150], "the last record ends at byte 150, expected 159, the size of "),
             ([53, 53, 159], "record 1 has 0 bytes from byte 53 on, expected at least 16 "),
-            ([53, 100, 159], "record 1 at byte 53, says that it has 37 bytes, where"),
+            ([53, 100, 159], "record 1 at byte 53, has 37 bytes by its head, and 31 by "),
         ],
     )
     def test_index_of_other_records(self, folder: Path, ends: list[int], message: str) -> None:

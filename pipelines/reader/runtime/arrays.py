@@ -20,7 +20,6 @@ import json
 import operator
 import os
 import secrets
-import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ import numpy.typing as npt
 
 from . import facts
 from .examples import Parser, decode_image
-from .frames import Inflated, LocalFile, fault_of
+from .frames import Inflated, LocalFile, fault_of, how_to_verify
 
 __all__ = ["DamagedShardError", "Records", "Stream", "decode_image", "process_shard"]
 
@@ -621,8 +620,7 @@ class _Shard:
         return DamagedShardError(f"{self._index_path} {what}. {self._advice()}")
 
     def _advice(self) -> str:
-        command = f"python {shlex.quote(os.path.join(self._folder, 'reader'))} verify"
-        return f"Copy it again; this says what else is damaged: {command}"
+        return f"Copy it again. {how_to_verify(self._folder)}"
 
 
 def _list_shards(split: str, folder: str) -> list[_Shard]:

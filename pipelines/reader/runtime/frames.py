@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gzip
 import os
+import shlex
 import struct
 import weakref
 import zlib
@@ -14,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 
 
 class LocalFile:
@@ -30,7 +30,7 @@ class LocalFile:
 
 
 class Inflated:
-    """A GZIP file that is read forwards; to go back inflates it anew."""
+    """A GZIP file that is read forwards; going back inflates it again from its beginning."""
 
     def __init__(self, path: str, opened: Any = None) -> None:
         self._stream = gzip.GzipFile(path, "rb", fileobj=opened)
@@ -47,16 +47,30 @@ class Inflated:
 
 
 def fault_of(frame: bytes, length: int, check: bool) -> str:
-    """What is wrong with a TFRecord frame, if anything."""
+    """What is wrong with a TFRecord frame, if anything.
+
+    Args:
+        frame: What was read of it.
+        length: Of the frame, by the shard's index.
+        check: Whether to compute its checksums.
+    """
     if len(frame) < length:
         return f"ends after {len(frame):,} of {length:,} bytes"
     size, of_size = struct.unpack_from("<QI", frame)
     if size != length - 16:
-        return f"says that it has {size:,} bytes, where the index has {length - 16:,}"
+        return f"has {size:,} bytes by its head, and {length - 16:,} by the index"
     (of_content,) = struct.unpack_from("<I", frame, length - 4)
     if check and (masked_crc32c(frame[:8]) != of_size or masked_crc32c(frame[12:-4]) != of_content):
         return "fails its checksum"
     return ""
+
+
+def how_to_verify(root: str) -> str:
+    """The command that checks all files of the snapshot in a folder or at a URL, in a sentence."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    command = ["python", package, "verify"]
+    command += [] if os.path.dirname(package) == os.path.abspath(root) else ["--root", root]
+    return f"Verify the snapshot: {shlex.join(command)}"
 
 
 def masked_crc32c(content: bytes) -> int:
@@ -67,7 +81,7 @@ def masked_crc32c(content: bytes) -> int:
 
 @functools.cache
 def _crc32c() -> Callable[[bytes], int]:
-    """The function that gives a CRC32C: google-crc32c's, or by tables."""
+    """The function that gives a CRC32C: google-crc32c's, or one by tables."""
     try:
         import google_crc32c  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
@@ -78,7 +92,7 @@ def _crc32c() -> Callable[[bytes], int]:
 
 @functools.cache
 def _crc32c_tables() -> tuple[npt.NDArray[np.uint32], list[list[int]]]:
-    """What a byte that 0 … 255 others follow does to the checksum: [following, byte], and lists."""
+    """What a byte followed by 0 … 255 others does to the checksum: [following, byte], and lists."""
     row: Any = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         row = row >> 1 ^ (row & 1) * np.uint32(0x82F63B78)
