@@ -17,11 +17,20 @@ demo: $(VENV)/.run ## Builds the snapshot of the shipped images and trains a mod
 
 .PHONY: test
 test: $(VENV)/.dev ## Runs the tests that are quick and need nothing beside Python
-	$(PY) -m pytest -m "not slow and not engine" --numprocesses 2 --dist loadfile
+	$(PY) -m pytest -m "not slow and not engine and not peers" --numprocesses 2 --dist loadfile
 
 .PHONY: test-all
 test-all: test engines ## Runs the quick tests, then the slow ones and those on real engines
-	$(PY) -m pytest -m "slow or engine" --numprocesses 2 --dist loadfile --durations=25 || test $$? -eq 5 # 5: no test bears either mark
+	$(PY) -m pytest -m "slow or engine or peers" --numprocesses 2 --dist loadfile --durations=25 || test $$? -eq 5 # 5: no test bears either mark
+
+PEERS := .venv-peers
+
+.PHONY: peers
+peers: $(VENV)/.dev ## Reads snapshots with PyTorch and Grain, which get an environment of their own (7 GB)
+	$(PY) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet \
+		google-crc32c grain numpy torch torchdata
+	SNAPSHARD_PEERS=$(PEERS)/bin/python $(PY) -m pytest -m peers --numprocesses 2 --durations=10
 
 .PHONY: torture
 torture: $(VENV)/.dev ## Kills builds at random moments, builds large inputs, compares random data with other readers

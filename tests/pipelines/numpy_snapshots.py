@@ -1,7 +1,5 @@
 """Snapshots made by hand with their index, for tests of the reader without TensorFlow."""
 
-import importlib.util
-import sys
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from snapshard.pipelines.readers import emit_numpy_reader
+from snapshard.pipelines.reader.emit import emit_reader
 from snapshard.schemas.features import flatten
 from snapshard.schemas.manifest import ShardEntry
 from snapshard.schemas.naming import ShardName
@@ -17,6 +15,7 @@ from snapshard.transforms.index import index_bytes
 from snapshard.transforms.rows import encode_example
 from snapshard.transforms.tfrecord import write_tfrecord
 
+from .conftest import load, part
 from .made_snapshots import put_manifest, shard_entry
 
 
@@ -27,7 +26,7 @@ def numpy_snapshot(
     *,
     compression: Any = "none",
 ) -> types.ModuleType:
-    """Writes shards, index and manifest as a build does, and gives the reader, imported."""
+    """Writes shards, index and manifest as a build does, and gives ``reader.arrays``, imported."""
     features, structs = flatten(declared)
     (folder / "index").mkdir(parents=True)
     written: dict[str, list[ShardEntry]] = {}
@@ -52,16 +51,13 @@ def numpy_snapshot(
     facts = put_manifest(
         folder, features, written, sizes=sizes, compression=compression, structs=structs
     )
-    (folder / "reader_numpy.py").write_text(emit_numpy_reader(facts), encoding="utf-8")
-    return load(folder / "reader_numpy.py")
+    for name, text in emit_reader(facts).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return arrays_of(folder)
 
 
-def load(path: Path) -> types.ModuleType:
-    """Imports an emitted reader so that what it makes can be pickled."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+def arrays_of(folder: Path) -> types.ModuleType:
+    """The module ``reader.arrays`` of a snapshot, under a name that no other has."""
+    arrays: types.ModuleType = part(load(folder), "arrays")
+    return arrays

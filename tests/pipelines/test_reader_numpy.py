@@ -1,13 +1,15 @@
-"""The emitted reader without TensorFlow: values, by number and in a stream, parts, damage."""
+"""Reading without TensorFlow: values, by number and in a stream, parts, resuming, damage."""
 
 import ast
+import atexit
 import contextlib
 import functools
-import importlib.util
+import importlib
 import itertools
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -24,17 +26,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import snapshard as ss
-from snapshard.pipelines import reader_frames_template as frames_module
-from snapshard.pipelines import reader_numpy_examples as examples_module
-from snapshard.pipelines.reader_facts import describe, sides_of
-from snapshard.pipelines.readers import check_readers, emit_numpy_reader
-from snapshard.schemas.errors import RecipeError
+from snapshard.pipelines.reader.describe import describe, sides_of
+from snapshard.pipelines.reader.runtime import examples as examples_module
+from snapshard.pipelines.reader.runtime import frames as frames_module
 from snapshard.schemas.features import Features, flatten, tensor_form
 from snapshard.transforms.rows import encode_example
 
 from .made_snapshots import num_open
-from .numpy_snapshots import load, numpy_snapshot
-from .test_emit import KINDS, facts_of, run
+from .numpy_snapshots import arrays_of, numpy_snapshot
 from .test_reader_every_type import (
     CLASSES,
     EVERY,
@@ -50,6 +49,25 @@ NUMBERS: Features = {"n": ss.Scalar("int64"), "x": ss.Tensor("float32", (3,))}
 
 def numbered(start: int, stop: int) -> list[dict[str, Any]]:
     return [{"n": n, "x": np.full(3, n, np.float32)} for n in range(start, stop)]
+
+
+@functools.cache
+def sixty(gzip: bool) -> types.ModuleType:
+    """60 numbered records in two shards, for all examples of a test."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    splits = {"train": [numbered(0, 21), numbered(21, 60)]}
+    return numpy_snapshot(folder / "made", NUMBERS, splits, compression="gzip" if gzip else "none")
+
+
+def part_of(made: types.ModuleType, name: str) -> Any:
+    """Another module of its package."""
+    return importlib.import_module(f"..{name}", made.__name__)
+
+
+def folder_of(made: types.ModuleType) -> Path:
+    """The snapshot's."""
+    return Path(str(made.__file__)).parent.parent
 
 
 def numbers_of(records: Any) -> list[int]:
@@ -315,7 +333,7 @@ class TestRecords:
             *(59, 0, 25, 26, 59, 0, 24)
         ]
         for index in (60, -61):
-            with pytest.raises(IndexError, match=f"60 records, none of number {index}"):
+            with pytest.raises(IndexError, match=f"60 records, no number {index}"):
                 records[index]
         with pytest.raises(TypeError):
             records[0:2]
@@ -336,10 +354,50 @@ class TestRecords:
         order = np.random.default_rng(0).integers(0, 60, 100).tolist()
         assert numbers_of(records[i] for i in order) == order
         assert num_open(made, "train") == int(
-            made.COMPRESSION == "none"
+            made.facts.COMPRESSION == "none"
         )  # GZIP is inflated at once
         del records
         assert num_open(made, "train") == 0
+
+    @given(st.lists(st.integers(-60, 59), max_size=40), st.booleans())
+    def test_batches_by_number(self, numbers: list[int], gzip: bool) -> None:
+        records = sixty(gzip).Records("train")
+        found = records.__getitems__(numbers)
+        assert numbers_of(found) == [number % 60 for number in numbers]
+        assert len({id(record["x"]) for record in found}) == len(found)  # each its own
+
+    def test_neighbours_of_a_shard_are_one_read(
+        self, made: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reads = []
+        frames = part_of(made, "frames")
+        for name in ("LocalFile", "Inflated"):
+            kind = getattr(frames, name)
+
+            def counted(file: Any, offset: int, size: int, read: Any = kind.read) -> bytes:
+                reads.append((offset, size))
+                return bytes(read(file, offset, size))
+
+            monkeypatch.setattr(kind, "read", counted)
+        made.Records("train").__getitems__([33, 31, 32, 2, 24, 25, 26, 23])
+        # 2; 23 and 24; 25, the whole second shard; 26; 31, 32 and 33.
+        assert len(reads) == (5 if made.facts.COMPRESSION == "none" else 3)
+
+    @pytest.mark.parametrize("number", [60, -61])
+    def test_batch_with_a_number_that_is_none(self, made: types.ModuleType, number: int) -> None:
+        with pytest.raises(IndexError, match=f"60 records, no number {number}"):
+            made.Records("train").__getitems__([0, number])
+
+    @pytest.mark.parametrize("count", [1, 2, 7, 61])
+    def test_parts_hold_every_record_once(self, made: types.ModuleType, count: int) -> None:
+        parts = [made.Records("train", shard=(index, count)) for index in range(count)]
+        found = [numbers_of(part) for part in parts]
+        assert list(itertools.chain(*found)) == list(range(60))
+        assert [len(part) for part in parts] == list(map(len, found))
+        assert max(map(len, found)) - min(map(len, found)) <= 1
+        last = parts[-1]
+        assert numbers_of(last.__getitems__([-1])) == [59]
+        assert numbers_of(pickle.loads(pickle.dumps(last))) == found[-1]
 
     def test_travels_by_its_arguments(self, made: types.ModuleType) -> None:
         records = made.Records("train", columns=["n"], check=False)
@@ -374,10 +432,13 @@ class TestStream:
         assert sorted(numbers_of(fresh)) == list(range(60))
 
     def test_order_is_the_same_in_every_process(self, made: types.ModuleType) -> None:
-        code = "import reader_numpy as r; print([int(x['n']) for x in r.Stream('train', seed=5)])"
+        code = (
+            "from reader.arrays import Stream\n"
+            "print([int(record['n']) for record in Stream('train', seed=5)])"
+        )
         found = subprocess.run(
             [sys.executable, "-c", code],
-            cwd=Path(str(made.__file__)).parent,
+            cwd=folder_of(made),
             env=os.environ | {"PYTHONHASHSEED": "7"},
             capture_output=True,
             text=True,
@@ -404,6 +465,9 @@ class TestStream:
         [
             ({"shuffle": -1}, "shuffle=-1 must be True, False or a number"),
             ({"shard": (2, 2)}, r"shard=\(2, 2\) must be \(index, count\)"),
+            ({"shard": (0, 1, 2)}, r"shard=\(0, 1, 2\) must be \(index, count\)"),
+            ({"shuffle": 0.5}, "shuffle=0.5 must be True, False or a number"),
+            ({"seed": "1"}, "seed='1' must be an integer or None"),
             ({"columns": ["m"]}, "there is no 'm', only n, x"),
         ],
     )
@@ -414,16 +478,197 @@ class TestStream:
     def test_wrong_split_or_root(self, made: types.ModuleType, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no split 'dev', only train, test, none"):
             made.Records("dev")
-        with pytest.raises(ValueError, match=r"no file .*manifest\.json.* as root="):
+        with pytest.raises(ValueError, match=r"manifest\.json is missing.* as root="):
             made.Records("train", root=tmp_path)
-        with pytest.raises(ValueError, match=r"no file gs://bucket/s/manifest\.json"):
+        with pytest.raises(ValueError, match=r"gs://bucket/s/manifest\.json is missing"):
             made.Stream("train", root="gs://bucket/s")
         (tmp_path / "manifest.json").write_text("{}")
-        with pytest.raises(ValueError, match="is no manifest"):
+        with pytest.raises(ValueError, match="is not a manifest"):
             made.Stream("train", root=tmp_path)
         (tmp_path / "manifest.json").write_text('{"fingerprint": "f", "format_version": 1}')
-        with pytest.raises(ValueError, match="is of fingerprint f"):
+        with pytest.raises(ValueError, match="has fingerprint f"):
             made.Stream("train", root=tmp_path)
+
+
+class TestProcesses:
+    """Ranks, each of which takes its part."""
+
+    def test_alone(self, made: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("RANK", raising=False)
+        monkeypatch.delenv("WORLD_SIZE", raising=False)
+        assert made.process_shard() == (0, 1)
+
+    def test_as_torchrun_says(
+        self, made: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RANK", "2")
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        assert made.process_shard() == (2, 3)
+        stream = made.Stream("train", shuffle=False, shard=made.process_shard())
+        assert numbers_of(stream) == list(range(40, 60))
+
+    def test_as_torch_says(self, made: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RANK", "2")
+        distributed: Any = types.ModuleType("torch.distributed")
+        distributed.is_available = distributed.is_initialized = lambda: True
+        distributed.get_rank, distributed.get_world_size = (lambda: 3), (lambda: 5)
+        monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+        assert made.process_shard() == (3, 5)
+
+    def test_each_that_reads_everything_is_warned(
+        self, made: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.warns(UserWarning, match=r"process 0 of 2, .* shard=process_shard\(\)"):
+            stream = made.Stream("train")
+        assert len(pickle.loads(pickle.dumps(stream))) == 60  # a worker is not
+        made.Stream("train", shard=(0, 1))
+        made.Records("train")  # torch's DistributedSampler divides it
+
+    @pytest.mark.parametrize("count", [1, 7, 13, 61])
+    @pytest.mark.parametrize("shuffle", [False, 5])
+    def test_equal_steps(self, made: types.ModuleType, count: int, shuffle: Any) -> None:
+        parts = [
+            made.Stream("train", shuffle=shuffle, seed=1, shard=(i, count), equal_steps=True)
+            for i in range(count)
+        ]
+        found = [numbers_of(part) for part in parts]
+        assert {*map(len, found)} == {60 // count} == {*map(len, parts)}
+        assert len({*itertools.chain(*found)}) == 60 // count * count
+
+
+class TestResuming:
+    """A pass that is resumed gives exactly what was left of it."""
+
+    @given(
+        st.sampled_from([False, 1, 2, 9, 59, 60, 100]),
+        st.integers(0, 60),
+        st.sampled_from([(0, 1), (1, 2), (5, 7)]),
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from([1, 1000]),
+    )
+    def test_anywhere(
+        self,
+        shuffle: Any,
+        num: int,
+        shard: tuple[int, int],
+        gzip: bool,
+        equal_steps: bool,
+        block: int,
+    ) -> None:
+        reader = sixty(gzip)
+        options = {"shuffle": shuffle, "shard": shard, "epoch": 3, "equal_steps": equal_steps}
+        stream = reader.Stream("train", **options)
+        iterator = iter(stream)
+        first = numbers_of(itertools.islice(iterator, num))
+        state = json.loads(json.dumps(stream.state_dict()))
+        rest = numbers_of(iterator)
+        assert len({*first, *rest}) == len(stream)
+        again = reader.Stream("train", **(options | {"epoch": 0}))
+        again.load_state_dict(state)
+        assert again.state_dict() == state
+        again = pickle.loads(pickle.dumps(again))  # as a worker gets it
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reader, "_SKIPPED_BLOCK", block)
+            patch.setattr(reader, "_BLOCK", 7)
+            assert numbers_of(again) == rest
+        assert len(numbers_of(again)) == len(stream)  # the next pass is complete
+
+    def test_reads_what_is_left_only(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        shards = [numbered(n, n + 500) for n in range(0, 4000, 500)]
+        reader = numpy_snapshot(tmp_path / "s", NUMBERS, {"train": shards})
+        stream = reader.Stream("train", shuffle=100, seed=1)
+        iterator = iter(stream)
+        for _ in range(3500):
+            next(iterator)
+        state, rest = stream.state_dict(), numbers_of(iterator)
+        num_bytes = 0
+        local = part_of(reader, "frames").LocalFile
+        read = local.read
+
+        def counted(file: Any, offset: int, size: int) -> bytes:
+            nonlocal num_bytes
+            num_bytes += size
+            return bytes(read(file, offset, size))
+
+        monkeypatch.setattr(local, "read", counted)
+        stream.load_state_dict(state)
+        assert numbers_of(stream) == rest
+        total = sum(path.stat().st_size for path in (tmp_path / "s").glob("*.tfrecord"))
+        assert num_bytes <= total * 502 // 4000
+
+    def test_of_a_pass_that_ended_nothing_is_left(self, made: types.ModuleType) -> None:
+        stream = made.Stream("train", seed=1)
+        wanted = numbers_of(stream)
+        state = stream.state_dict()
+        stream.load_state_dict(state)
+        assert numbers_of(stream) == []
+        assert numbers_of(stream) == wanted
+        stream.load_state_dict(state)
+        stream.set_epoch(1)
+        assert len(numbers_of(stream)) == 60
+
+    def test_the_epoch_that_is_resumed_may_be_set_again(self, made: types.ModuleType) -> None:
+        stream = made.Stream("train", seed=1, epoch=4)
+        iterator = iter(stream)
+        next(iterator)
+        again = made.Stream("train", seed=1)
+        again.load_state_dict(stream.state_dict())
+        again.set_epoch(4)
+        assert numbers_of(again) == numbers_of(iterator)
+
+    def test_state_between_two_epochs(self, made: types.ModuleType) -> None:
+        stream = made.Stream("train", seed=1)
+        numbers_of(stream)
+        stream.set_epoch(1)
+        state = stream.state_dict()
+        wanted = numbers_of(stream)
+        assert len(wanted) == 60
+        again = made.Stream("train", seed=1)
+        again.load_state_dict(state)
+        assert numbers_of(again) == wanted
+
+    def test_epoch_that_is_set_within_a_pass(self, made: types.ModuleType) -> None:
+        stream = made.Stream("train", seed=1)
+        wanted = numbers_of(stream)
+        iterator = iter(stream)
+        stream.set_epoch(1)
+        assert numbers_of(iterator) == wanted
+        assert numbers_of(stream) != wanted
+
+    def test_state_before_the_first_pass(self, made: types.ModuleType) -> None:
+        stream = made.Stream("train", seed=1)
+        again = made.Stream("train", seed=1)
+        again.load_state_dict(stream.state_dict())
+        assert numbers_of(again) == numbers_of(stream)
+
+    @pytest.mark.parametrize(
+        ("other", "message"),
+        [
+            ({"split": "test"}, "is of split='train', this stream of split='test'"),
+            ({"shuffle": 8}, "is of shuffle=7, this stream of shuffle=8"),
+            ({"equal_steps": True}, "is of equal_steps=False, this stream of equal_steps=True"),
+        ],
+    )
+    def test_state_of_another_stream(
+        self, made: types.ModuleType, other: dict[str, Any], message: str
+    ) -> None:
+        options: dict[str, Any] = {"split": "train", "shuffle": 7}
+        state = made.Stream(**options).state_dict()
+        with pytest.raises(ValueError, match=message):
+            made.Stream(**(options | other)).load_state_dict(state)
+        state["fingerprint"] = "f"
+        with pytest.raises(ValueError, match="is of fingerprint='f', this stream of"):
+            made.Stream(**options).load_state_dict(state)
+
+    def test_state_of_another_part(self, made: types.ModuleType) -> None:
+        state = made.Stream("train", shard=(1, 2)).state_dict()
+        stream = made.Stream("train", shard=(0, 4))
+        stream.load_state_dict(state)
+        with pytest.raises(ValueError, match=r"is of part \(1, 2\), this is part \(0, 4\)"):
+            iter(stream)
 
 
 class TestDamage:
@@ -435,7 +680,7 @@ class TestDamage:
         return tmp_path / "s"
 
     def faults(self, folder: Path, **options: Any) -> set[str]:
-        reader = load(folder / "reader_numpy.py")
+        reader = arrays_of(folder)
         found = set()
         for records in (reader.Records("train", **options), reader.Stream("train", **options)):
             with pytest.raises(reader.DamagedShardError) as caught:
@@ -452,17 +697,17 @@ class TestDamage:
             (fault,) = self.faults(folder)
             record = place // size
             assert f"{shard}, record {record} at byte {record * size}, " in fault
-            assert "fails its checksum" in fault or "says that it has" in fault
+            assert "fails its checksum" in fault or "bytes by its head" in fault
 
     def test_without_checks_values_may_be_wrong_but_frames_are_not(self, folder: Path) -> None:
         (shard,) = folder.glob("*.tfrecord")
         whole = shard.read_bytes()
         shard.write_bytes(whole[:-5] + b"\0" + whole[-4:])  # the last float's last byte
-        reader = load(folder / "reader_numpy.py")
+        reader = arrays_of(folder)
         assert len(list(reader.Records("train", check=False))) == 3
         shard.write_bytes(b"\1" + whole[1:])
         (fault,) = self.faults(folder, check=False)
-        assert "record 0 at byte 0, says that it has 1 bytes, where the index has" in fault
+        assert "record 0 at byte 0, has 1 bytes by its head, and 37 by the index" in fault
 
     def test_cut_or_missing_files(self, folder: Path) -> None:
         (shard,) = folder.glob("*.tfrecord")
@@ -482,16 +727,51 @@ class TestDamage:
         (fault,) = self.faults(folder)
         assert f"{index} has 0 bytes" in fault
 
+    @pytest.mark.parametrize(
+        ("entries", "message"),
+        [
+            ([0, 2, 1], "says that record 1 has 53 bytes from byte 106 on, expected at least 16 "),
+            ([0, 0, 1], "says that record 1 has 53 bytes from byte 0 on, expected"),
+            ([1, 1, 2], "says that record 0 has 53 bytes from byte 53 on, expected"),
+        ],
+    )
+    def test_index_whose_entries_are_swapped_or_duplicated(
+        self, folder: Path, entries: list[int], message: str
+    ) -> None:
+        (index,) = folder.glob("index/*.idx")
+        content = np.frombuffer(index.read_bytes(), "<u8").reshape(-1, 2)
+        assert content.tolist() == [[0, 53], [53, 53], [106, 53]]
+        index.write_bytes(content[entries].tobytes())
+        (fault,) = self.faults(folder, check=False)
+        assert f"{index} {message}" in fault
+        assert f"python {folder}/reader verify" in fault
+
+    @pytest.mark.parametrize(
+        ("ends", "message"),
+        [
+            ([53, 106, 150], "the last record ends at byte 150, expected 159, the size of "),
+            ([53, 53, 159], "record 1 has 0 bytes from byte 53 on, expected at least 16 "),
+            ([53, 100, 159], "record 1 at byte 53, has 37 bytes by its head, and 31 by "),
+        ],
+    )
+    def test_index_of_other_records(self, folder: Path, ends: list[int], message: str) -> None:
+        (index,) = folder.glob("index/*.idx")
+        content = np.array([[0, *ends[:-1]], np.diff([0, *ends])], "<u8").T
+        index.write_bytes(content.tobytes())
+        (fault,) = self.faults(folder, check=False)
+        assert re.search(message, fault)
+        assert f"python {folder}/reader verify" in fault
+
     def test_example_that_is_none(self, tmp_path: Path) -> None:
         numpy_snapshot(tmp_path / "s", NUMBERS, {"train": [[*numbered(0, 1), b"\x0a\x05ab"]]})
         (fault,) = self.faults(tmp_path / "s", columns=["n"])
         assert "record 1 at byte" in fault
-        assert "is no example: a field at byte 2 ends at 7, its message at 4." in fault
+        assert "is not a valid example: a field at byte 2 ends at 7, its message at 4." in fault
 
     def test_values_that_are_missing(self, tmp_path: Path) -> None:
         numpy_snapshot(tmp_path / "s", NUMBERS, {"train": [[b""]]})
         (fault,) = self.faults(tmp_path / "s")
-        assert "is no example: feature 'n': has no value" in fault
+        assert "is not a valid example: feature 'n': has no value" in fault
 
     def test_gzip_with_any_byte_flipped(self, tmp_path: Path) -> None:
         folder = tmp_path / "s"
@@ -500,7 +780,7 @@ class TestDamage:
         whole = shard.read_bytes()
         for place in range(10, len(whole) - 8):
             shard.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
-            reader = load(folder / "reader_numpy.py")
+            reader = arrays_of(folder)
             for records in (reader.Records("train"), reader.Stream("train", shuffle=False)):
                 try:
                     assert numbers_of(records) == [0, 1, 2]
@@ -512,106 +792,137 @@ class TestDamage:
                     assert " at byte " in found
 
 
-class TestLoaders:
-    """Every record once through the loaders that the datasets are made for."""
+# What a trainer does in whose environment TensorFlow cannot be imported; prints what it reads.
+WITHOUT_TENSORFLOW = """
+import sys
 
-    def load(self, made: types.ModuleType, *arguments: str) -> None:
-        script = Path(__file__).with_name("data_loader.py")
-        folder = Path(str(made.__file__)).parent
+for name in ("tensorflow", "snapshard", "google_crc32c", "torch", "grain", "PIL", "pyarrow"):
+    sys.modules[name] = None
+import reader
+from reader import arrays
+
+records = arrays.Records("train")
+assert reader.NUM_EXAMPLES["train"] == len(records)
+numbers = range(len(records))
+print(sum(1 for _ in arrays.Stream("train")), len(records.__getitems__(numbers)))
+"""
+
+
+class TestImport:
+    def test_needs_no_tensorflow(self, made: types.ModuleType) -> None:
         done = subprocess.run(
-            [sys.executable, str(script), str(folder), *arguments],
+            [sys.executable, "-c", WITHOUT_TENSORFLOW],
+            cwd=folder_of(made),
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
         )
         assert done.returncode == 0, done.stderr
-        numbers = json.loads(done.stdout.splitlines()[-1])
-        assert sorted(numbers) == list(range(60))
-        assert numbers != sorted(numbers)
+        assert done.stdout == "60 60\n"
+
+    @pytest.mark.parametrize("name", ["__init__", "arrays", "examples", "facts", "frames"])
+    def test_needs_numpy_and_python_3_10(self, name: str) -> None:
+        path = Path(str(frames_module.__file__)).with_name(f"{name}.py")
+        tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
+        imported = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                imported.add(str(node.module))
+        tops = {name.partition(".")[0] for name in imported}
+        assert tops <= {"google_crc32c", "numpy", "PIL", *sys.stdlib_module_names}
+
+
+PEERS = os.environ.get("SNAPSHARD_PEERS", sys.executable)
+"""A Python that has PyTorch, torchdata and Grain."""
+
+
+@functools.cache
+def peers() -> set[str]:
+    """Which of them that Python has."""
+    code = (
+        "from importlib.util import find_spec\n"
+        "print([name for name in ('torch', 'torchdata', 'grain') if find_spec(name)])"
+    )
+    done = subprocess.run([PEERS, "-c", code], capture_output=True, text=True, check=True)
+    return {*ast.literal_eval(done.stdout)}
+
+
+def load(made: types.ModuleType, *arguments: Any, python: str = sys.executable) -> Any:
+    """What ``data_loader.py`` prints, with these arguments."""
+    script = Path(__file__).with_name("data_loader.py")
+    done = subprocess.run(
+        [python, str(script), str(folder_of(made)), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def load_by(peer: str, made: types.ModuleType, *arguments: Any) -> Any:
+    """The same in the Python that has the loaders; skips where this one is missing there."""
+    needed = "torch" if peer == "ranks" else "torchdata" if peer == "stateful" else peer
+    if needed not in peers():
+        pytest.skip(f"needs {needed}: make peers, or a Python that has it in SNAPSHARD_PEERS")
+    return load(made, peer, *arguments, python=PEERS)
+
+
+WORKERS = pytest.mark.parametrize(("method", "workers"), [("fork", 0), ("fork", 3), ("spawn", 2)])
+
+
+class TestLoaders:
+    """Every record once through the loaders that the datasets are made for."""
 
     @pytest.mark.parametrize("dataset", ["Records", "Stream"])
-    @pytest.mark.parametrize(("method", "workers"), [("fork", 0), ("fork", 3), ("spawn", 2)])
+    @WORKERS
     def test_protocol_of_torch(
         self, made: types.ModuleType, dataset: str, method: str, workers: int
     ) -> None:
-        self.load(made, "protocol", dataset, method, str(workers))
+        assert_shuffled(load(made, "protocol", dataset, method, workers))
 
-    @pytest.mark.engine
-    @pytest.mark.slow  # torch takes seconds to load, in every worker
+    @pytest.mark.peers
     @pytest.mark.parametrize("dataset", ["Records", "Stream"])
-    @pytest.mark.parametrize(("method", "workers"), [("fork", 0), ("fork", 2), ("spawn", 2)])
+    @WORKERS
     def test_torch(self, made: types.ModuleType, dataset: str, method: str, workers: int) -> None:
-        if importlib.util.find_spec("torch") is None:
-            pytest.skip("needs PyTorch: pip install torch")
-        self.load(made, "torch", dataset, method, str(workers))
+        assert_shuffled(load_by("torch", made, dataset, method, workers))
 
-    @pytest.mark.engine
+    @pytest.mark.peers
+    @WORKERS
+    def test_torch_resumes_a_stream(
+        self, made: types.ModuleType, method: str, workers: int
+    ) -> None:
+        """After each number of batches, by ``StatefulDataLoader``: what is left, then all."""
+        passes = load_by("stateful", made, "Stream", method, workers)
+        wanted, *resumed = passes
+        assert_shuffled(list(itertools.chain(*wanted)))
+        for num, left, following in resumed:
+            assert left == wanted[num:]
+            assert following == wanted
+        assert len(resumed) == (len(wanted) + 1 if method == "fork" else 1)
+
+    @pytest.mark.peers
+    def test_torch_ranks(self, made: types.ModuleType) -> None:
+        """Processes of a group that is initialized: records once, and as many steps if asked."""
+        ranks, equal = load_by("ranks", made, "Stream", "spawn", 1)
+        for numbers in (ranks, equal):
+            assert_shuffled(list(itertools.chain(*numbers)))
+            assert [len(of_rank) for of_rank in numbers] == [30, 30]
+
+    @pytest.mark.peers
     @pytest.mark.parametrize("workers", [0, 2])
-    def test_grain(self, made: types.ModuleType, workers: int) -> None:
-        if importlib.util.find_spec("grain") is None:
-            pytest.skip("needs Grain: pip install grain")
-        self.load(made, "grain", "Records", "", str(workers))
+    def test_grain_loader(self, made: types.ModuleType, workers: int) -> None:
+        assert_shuffled(load_by("grain", made, "Records", "loader", workers))
+
+    @pytest.mark.peers
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_grain_dataset_and_checkpoint(self, made: types.ModuleType, workers: int) -> None:
+        assert_shuffled(load_by("grain", made, "Records", "dataset", workers))
 
 
-@pytest.mark.parametrize("features", KINDS.values(), ids=KINDS)
-class TestEmitted:
-    def test_same_each_time_and_without_marks(self, features: Features) -> None:
-        text = emitted(features)
-        assert text == emitted(dict(reversed(features.items())))
-        assert "# [" not in text
-        tree = ast.parse(text)
-        imported = {
-            (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-        }
-        optional = {"google_crc32c", "PIL"}
-        tops = {name.partition(".")[0] for name in imported} - optional
-        assert tops <= {*sys.stdlib_module_names, "numpy"}
-
-
-def emitted(features: Features, compression: str = "none") -> str:
-    return emit_numpy_reader(facts_of(features, compression=compression))
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Path:
-    for index, features in enumerate(KINDS.values()):
-        text = emitted(features, "gzip" if index % 2 else "none")
-        (tmp_path / f"reader_{index}.py").write_text(text, encoding="utf-8")
-    return tmp_path
-
-
-def test_ruff_finds_nothing(written: Path) -> None:
-    pytest.importorskip("ruff", reason="needs ruff: pip install ruff")
-    own = ["--config", str(Path(__file__).parents[2] / "pyproject.toml")]
-    for chosen in (own, ["--isolated"]):
-        run("ruff", "check", *chosen, ".", folder=written)
-    run("ruff", "format", "--check", "--line-length=100", "--isolated", ".", folder=written)
-
-
-@pytest.mark.slow  # mypy starts with an empty cache: about 10 s
-def test_mypy_finds_nothing_in_strict_mode(written: Path) -> None:
-    pytest.importorskip("mypy", reason="needs mypy: pip install mypy")
-    run("mypy", "--strict", "--config-file=", "--cache-dir=.cache", ".", folder=written)
-    shutil.rmtree(written / ".cache")
-
-
-class TestNames:
-    def test_in_one_order_each_once(self) -> None:
-        assert check_readers(("numpy", "tf", "tf")) == ("tf", "numpy")
-        assert check_readers(["tf"]) == check_readers("tf") == ("tf",)
-
-    @pytest.mark.parametrize(
-        ("readers", "message"),
-        [
-            (("tf", "torch"), "no reader 'torch', only 'tf', 'numpy'"),
-            (("numpy",), "'tf' must be among them"),
-            ((), "'tf' must be among them"),
-            ("numpy", "'tf' must be among them"),
-        ],
-    )
-    def test_wrong_names(self, readers: Any, message: str) -> None:
-        with pytest.raises(RecipeError, match=message):
-            check_readers(readers)
+def assert_shuffled(numbers: list[int]) -> None:
+    assert sorted(numbers) == list(range(60))
+    assert numbers != sorted(numbers)

@@ -1,95 +1,110 @@
-# [header]
-"""The reader without TensorFlow, kept as a module: ``readers.py`` makes ``reader_numpy.py`` of it.
+"""Reads the snapshot without TensorFlow: ``Records`` by number, ``Stream`` one after another.
 
-Emission replaces this header and the constants, puts ``reader_frames_template.py`` and
-``reader_numpy_examples.py`` behind it, and leaves out a section from ``# [if FACT]`` to its
-``# [end]`` where the fact does not hold for the snapshot. As it stands, it describes a made-up
-snapshot with a feature of every kind.
+    from reader import arrays
+
+    loader = DataLoader(arrays.Records("train"), batch_size=128, shuffle=True, num_workers=4)
+    loader = DataLoader(arrays.Stream("train", seed=1), batch_size=128, num_workers=4)
+    source = grain.MapDataset.source(arrays.Records("train"))
+
+It needs NumPy and a local copy of the snapshot. Where google-crc32c is installed, checksums cost
+next to nothing.
 """
 
 from __future__ import annotations
 
 import bisect
 import functools
+import hashlib
 import itertools
 import json
 import operator
 import os
-import random
+import secrets
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, SupportsIndex
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
-from .reader_frames_template import Inflated, LocalFile, fault_of
-from .reader_numpy_examples import Parser
+from . import facts
+from .examples import Parser, decode_image
+from .frames import Inflated, LocalFile, fault_of, how_to_verify
 
-# [end]
+__all__ = ["DamagedShardError", "Records", "Stream", "decode_image", "process_shard"]
 
-# [constants]
-FORMAT_VERSION = 1
-NAME = "every_kind"
-FINGERPRINT = "0000000000000000"
-NUM_EXAMPLES: dict[str, int] = {"train": 80, "validation": 10, "test": 10}
-LABEL: str | None = "label"
-CLASS_NAMES: list[str] | None = ["left", "right"]
-FEATURES: dict[str, dict[str, Any]] = {
-    "at.boxes": {"kind": "bounding_boxes", "dtype": "float32", "shape": [None, 4]},
-    "at.time": {"kind": "timestamp", "dtype": "int64", "unit": "s"},
-    "image": {"kind": "image", "height": 8, "width": 8, "channels": 3, "storage": "raw"},
-    "label": {"kind": "class_label", "dtype": "int64", "names": CLASS_NAMES},
-    "photo": {"kind": "image", "height": None, "width": None, "channels": 3, "storage": "encoded"},
-    "scan": {"kind": "image", "height": None, "width": None, "channels": 1, "storage": "raw"},
-    "sound": {"kind": "audio", "dtype": "int16", "shape": [None], "packed": True, "rate": None},
-    "words": {
-        "kind": "tensor",
-        "dtype": "string",
-        "shape": [None],
-        "optional": True,
-        "present": "words_present",
-    },
-}
-SIDES: dict[str, list[str]] = {"scan": ["scan/height", "scan/width"], "sound": ["sound/rate"]}
-STRUCTS: list[str] = ["at"]
-COMPRESSION = "none"
-RECORD_BYTES = 20_000
-# [end]
+_BUFFER_BYTES = 16 << 20
+"""Memory of the default shuffle buffer …"""
+_BUFFER_RECORDS = 16_384
+"""… which never holds more records than this."""
+_PIECE_BYTES = 256 << 10
+"""A piece of a stream, which is read at once …"""
+_PIECE_RECORDS = 256
+"""… and never has more records than this."""
+_READ_BYTES = 4 << 20
+"""One read of neighbouring records, at most."""
+_OPEN_SHARDS = 256
+"""Files that are kept open, at most."""
+_BLOCK = 4_096
+"""Records of a stream whose order is computed at once …"""
+_SKIPPED_BLOCK = 1 << 20
+"""… and of those that were given before."""
 
-Read = Callable[[int, int], bytes]  # (where, how many bytes) -> bytes
-
-_BUFFER_BYTES = 16 << 20  # memory of the default shuffle buffer …
-_BUFFER_RECORDS = 16_384  # … which never holds more records than this
-_READ_BYTES = 256 << 10  # one read of a stream …
-_READ_RECORDS = 256  # … which never takes more records than this
-_OPEN_SHARDS = 256  # files that are kept open, at most
+_Read = Callable[[int, int], bytes]
+"""(offset, how many bytes) -> bytes"""
+_Positions = npt.NDArray[np.int64]
+"""Numbers of records in the stored order of their split."""
 
 
 class DamagedShardError(ValueError):
-    """A shard is not as it was written; the message names the file, the record and the byte."""
+    """A shard or its index is not as it was written; the message names file, record and byte."""
+
+
+def process_shard() -> tuple[int, int]:
+    """(rank, number of processes) of this process, for ``shard=``.
+
+    As ``torch.distributed`` says, once its process group is initialized; before that, as the
+    variables RANK and WORLD_SIZE say, which torchrun sets; else (0, 1). Call it in the training
+    process: the workers of a DataLoader get it with their dataset.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class _Record(NamedTuple):
+    shard: _Shard
+    number: int
+    """Within the shard."""
+    serialized: bytes
 
 
 class _Split:
-    """What both datasets are made of: a split's shards, and the way from bytes to values."""
+    """What both datasets have: the shards of a split, and the way from bytes to values."""
 
-    _in_any_order = False  # whether records are read so
+    _reads_any_order = False
 
-    def __init__(self, split: str, **options: Any) -> None:
-        if split not in NUM_EXAMPLES:
-            raise ValueError(f"{NAME} has no split {split!r}, only {', '.join(NUM_EXAMPLES)}.")
-        root = os.path.dirname(__file__) if options["root"] is None else os.fspath(options["root"])
-        options["root"] = root if "://" in root else os.path.abspath(root)
-        self._split, self._options, self._check = split, options, options["check"]
+    def __init__(self, split: str, shard: tuple[int, int], **options: Any) -> None:
+        if split not in facts.NUM_EXAMPLES:
+            names = ", ".join(facts.NUM_EXAMPLES)
+            raise ValueError(f"{facts.NAME} has no split {split!r}, only {names}.")
+        if len(shard) != 2 or not 0 <= shard[0] < shard[1]:
+            raise ValueError(f"shard={shard} must be (index, count) with 0 <= index < count.")
+        root = options["root"]
+        root = os.path.dirname(os.path.dirname(__file__)) if root is None else os.fspath(root)
+        options |= {"shard": shard, "root": root if "://" in root else os.path.abspath(root)}
+        self._split, self._options = split, options
         self._parse = Parser(
-            FEATURES,
-            sides=SIDES,
-            structs=STRUCTS,
+            facts.FEATURES,
+            sides=facts.SIDES,
+            structs=facts.STRUCTS,
             columns=options["columns"],
             decode=options["decode"],
         )
-        entries = _entries(split, options["root"])
-        self._shards = [_Shard(options["root"], entry) for entry in entries]
+        self._shards = _list_shards(split, options["root"])
+        self._ends = [*itertools.accumulate(shard.num_examples for shard in self._shards)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Only the arguments travel to another process: no open file, no index."""
@@ -97,71 +112,90 @@ class _Split:
 
     def __repr__(self) -> str:
         """The same for equal data: Grain compares it when it restores a checkpoint."""
-        columns = self._options["columns"]
-        return f"{type(self).__name__}({NAME!r}, {FINGERPRINT}, {self._split!r}, {columns=})"
+        columns, shard = self._options["columns"], self._options["shard"]
+        part = "" if shard[1] == 1 else f", {shard=}"
+        name = type(self).__name__
+        return f"{name}({facts.NAME!r}, {facts.FINGERPRINT}, {self._split!r}, {columns=}{part})"
 
-    def _read(
-        self, shard: _Shard, start: int, stop: int, *, files: dict[str, Read]
-    ) -> list[tuple[_Shard, int, bytes]]:
-        """Some records of a shard: (shard, number, serialized); opens a file that is not open."""
+    def _read(self, positions: _Positions, files: dict[str, _Read]) -> Iterator[_Record]:
+        """The records at these positions, in this order; neighbours of a shard by one read."""
+        most = max(1, _READ_BYTES // facts.RECORD_BYTES)
+        numbers = np.searchsorted(self._ends, positions, side="right")
+        is_break = (np.diff(positions) != 1) | (np.diff(numbers) != 0)
+        firsts = [0, *(np.flatnonzero(is_break) + 1).tolist()] if len(positions) else []
+        begins = zip(numbers[firsts].tolist(), positions[firsts].tolist(), strict=True)
+        lasts = [*firsts[1:], len(positions)]
+        for (at, begin), first, last in zip(begins, firsts, lasts, strict=False):
+            shard = self._shards[at]
+            start = begin - self._ends[at] + shard.num_examples
+            stop = start + last - first
+            while start < stop:
+                contents = self._read_shard(shard, start, min(stop, start + most), files)
+                for number, content in enumerate(contents, start):
+                    yield _Record(shard, number, content)
+                start += most
+
+    def _read_shard(
+        self, shard: _Shard, start: int, stop: int, files: dict[str, _Read]
+    ) -> list[bytes]:
+        """Consecutive records of a shard, by one read; opens its file if it is not open."""
         read = files.get(shard.path)
         if read is None:
             most = _OPEN_SHARDS
-            # [if gzip]
-            most = len(self._shards) if self._in_any_order else 1
-            # [end]
+            if facts.COMPRESSION == "gzip":
+                most = len(self._shards) if self._reads_any_order else 1
             if len(files) >= most:
                 files.clear()  # a file is closed when nothing refers to it
-            read = files[shard.path] = shard.open(in_any_order=self._in_any_order)
-        return [
-            (shard, number, serialized)
-            for number, serialized in enumerate(shard.read(read, start, stop, self._check), start)
-        ]
+            read = files[shard.path] = shard.open(any_order=self._reads_any_order)
+        return shard.read(read, start, stop, self._options["check"])
 
-    def _values(self, shard: _Shard, number: int, serialized: bytes) -> dict[str, Any]:
+    def _values(self, record: _Record) -> dict[str, Any]:
         try:
-            return self._parse(serialized)
+            return self._parse(record.serialized)
         except (ValueError, IndexError) as error:
-            raise DamagedShardError(f"{shard.place(number)} is no example: {error}.") from error
+            raise record.shard.damaged(f"is not a valid example: {error}", record.number) from error
 
 
 class Records(_Split):
     """The records of one split by their number, in stored order: a sequence of dicts.
 
     ``torch.utils.data.DataLoader(records, …)`` and ``grain.MapDataset.source(records)`` take it as
-    it is. Threads may read from it at once; it travels to worker processes by its arguments, and
-    each opens the files that it reads. It holds 16 bytes for each record of the shards it has read.
-    # [if gzip]
-    GZIP cannot be read at random: a shard is inflated when it is first read and stays in memory,
-    in each process. Where that is too much, take ``Stream``.
-    # [end]
+    it is. Threads may read from it at the same time. It travels to worker processes as its
+    arguments, and each opens the files that it reads. It holds 16 bytes for each record of the
+    shards that it has read.
+
+    GZIP cannot be read at random: a shard is inflated when it is first read and stays in memory, in
+    each process. Where that is too much, use ``Stream``.
 
     A record is a dict by feature name: images ``uint8[height, width, channels]`` (encoded ones the
     ``bytes`` of their file, or what ``decode`` makes of them), strings ``bytes``, other scalars
     NumPy scalars, all else arrays ``dtype[*shape]`` of the record's own shape (object arrays of
     bytes where the dtype is string). Sounds are float32 in [-1, 1]; where rates differ,
-    ``<name>/rate`` gives each one's, in Hz. bfloat16, which NumPy has not, is float32. Where there
-    is no value: the default in ``FEATURES``, or length zero; beside a feature that has a mask,
-    ``<name>_present`` says whether there is one. The fields of a struct stand in a dict of their
-    own. Arrays are the caller's to change.
+    ``<name>/rate`` gives each one's, in Hz. bfloat16, which NumPy lacks, becomes float32. A missing
+    value is the default in ``FEATURES``, or of length zero; beside a feature that has a mask,
+    ``<name>_present`` says whether there is one. The fields of a struct are in a dict of their own.
+    Arrays are the caller's to change.
     """
 
-    _in_any_order = True
+    _reads_any_order = True
 
     def __init__(
         self,
         split: str,
         *,
+        shard: tuple[int, int] = (0, 1),
         root: str | os.PathLike[str] | None = None,
         check: bool = True,
-        columns: list[str] | None = None,
+        columns: Sequence[str] | None = None,
         decode: Callable[[bytes, int], Any] | None = None,
     ) -> None:
         """Reads the manifest; no shard yet.
 
         Args:
             split: One of ``NUM_EXAMPLES``.
-            root: Local folder of the snapshot; None is the folder of this file.
+            shard: (index, count): one of ``count`` parts that together hold every record once, and
+                differ by one record at most; ``process_shard()`` for a part for each process.
+            root: Local folder of the snapshot; None is the one that holds this package.
             check: Compare each record's checksum (CRC32C): about 1 microsecond for 12 kB where
                 google-crc32c is installed, 40 where it is not.
             columns: Names of the features, or structs, to parse; None is all.
@@ -170,40 +204,68 @@ class Records(_Split):
                 processes are spawned). None gives the content.
 
         Raises:
-            ValueError: if an argument, or the snapshot under ``root``, is none that can be read.
+            ValueError: if an argument is invalid, or the snapshot under ``root`` cannot be read.
         """
-        options: dict[str, Any] = {"root": root, "check": check, "columns": columns}
-        super().__init__(split, decode=decode, **options)
-        self._files: dict[str, Read] = {}
-        self._ends = list(itertools.accumulate(shard.num_examples for shard in self._shards))
+        super().__init__(split, shard, root=root, check=check, columns=columns, decode=decode)
+        self._first, self._end = _cuts(split, shard)
+        self._files: dict[str, _Read] = {}
 
     def __len__(self) -> int:
         """The number of records."""
-        return NUM_EXAMPLES[self._split]
+        return self._end - self._first
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         """The record of this number; negative ones count from the end.
 
         Raises:
-            IndexError: if there is none of this number.
+            IndexError: if there is no record of this number.
             DamagedShardError: if its bytes are not as they were written.
         """
+        position = self._position(index)
+        at = bisect.bisect_right(self._ends, position)
+        shard = self._shards[at]
+        number = position - self._ends[at] + shard.num_examples
+        (content,) = self._read_shard(shard, number, number + 1, self._files)
+        return self._values(_Record(shard, number, content))
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
+        """The records of these numbers, in this order: what torch's DataLoader calls for a batch.
+
+        They are read in stored order, and neighbours of a shard by one read.
+
+        Raises:
+            IndexError: if there is no record of one of the numbers.
+            DamagedShardError: if bytes are not as they were written.
+        """
+        numbers = np.array([*map(operator.index, indices)], np.int64)
+        if (odd := np.flatnonzero((numbers < -len(self)) | (numbers >= len(self)))).size:
+            self._position(indices[odd[0]])  # raises
+        positions = self._first + numbers % max(1, len(self))
+        order = np.argsort(positions, kind="stable")
+        found: list[dict[str, Any]] = [{}] * len(positions)
+        for at, record in zip(
+            order.tolist(), self._read(positions[order], self._files), strict=True
+        ):
+            found[at] = self._values(record)
+        return found
+
+    def _position(self, index: SupportsIndex) -> int:
         number = operator.index(index)
         if not -len(self) <= number < len(self):
-            raise IndexError(f"{self._split} has {len(self)} records, none of number {number}")
-        number %= len(self)
-        at = bisect.bisect_right(self._ends, number)
-        shard = self._shards[at]
-        number -= self._ends[at] - shard.num_examples
-        return self._values(*self._read(shard, number, number + 1, files=self._files)[0])
+            raise IndexError(f"{self!r} has {len(self)} records, no number {number}")
+        return self._first + number % len(self)
 
 
 class Stream(_Split):
     """The records of one split one after another, each once: dicts as ``Records`` gives them.
 
     In a worker of ``torch.utils.data.DataLoader`` it gives that worker's share, so that all
-    workers together give each record once. Import torch before you make one: a DataLoader takes
-    it for an ``IterableDataset`` then.
+    workers together give each record once. Import torch before you make one: a DataLoader then
+    takes it for an ``IterableDataset``.
+
+    ``state_dict()`` says how far the current pass has come, ``load_state_dict()`` lets the next one
+    resume there, without reading again what was given: in this process, or in each worker of
+    torchdata's ``StatefulDataLoader``, which calls both.
     """
 
     def __init__(
@@ -213,10 +275,11 @@ class Stream(_Split):
         shuffle: bool | int | None = None,
         seed: int | None = None,
         epoch: int = 0,
-        shard: tuple[int, int] = (0, 1),
+        shard: tuple[int, int] | None = None,
+        equal_steps: bool = False,
         root: str | os.PathLike[str] | None = None,
         check: bool = True,
-        columns: list[str] | None = None,
+        columns: Sequence[str] | None = None,
         decode: Callable[[bytes, int], Any] | None = None,
     ) -> None:
         """Reads the manifest; no shard yet. ``root`` and what follows are as in ``Records``.
@@ -229,108 +292,265 @@ class Stream(_Split):
                 many. False gives the stored order.
             seed: Fixes the order for each epoch, part and number of workers.
             epoch: Which order of this seed; ``set_epoch`` changes it.
-            shard: (index, count): one of ``count`` parts that together hold every record once,
-                alike but for one record; workers share their part among themselves. With GZIP,
-                a part that begins within a shard inflates what lies before it.
+            shard: (index, count): one of ``count`` parts that together hold every record once, and
+                differ by one record at most; ``process_shard()`` for a part for each process.
+                Workers share their part among themselves. With GZIP, a part that begins within a
+                shard inflates what comes before it.
+            equal_steps: As many records for every worker of every part, at the cost of one record
+                of some workers in each pass: where processes wait for each other in every step.
             root: Local folder of the snapshot.
             check: Compare checksums.
             columns: What to parse.
             decode: What to make of encoded images.
 
         Raises:
-            ValueError: if an argument, or the snapshot under ``root``, is none that can be read.
+            ValueError: if an argument is invalid, or the snapshot under ``root`` cannot be read.
         """
         size = split == "train" if shuffle is None else shuffle
         if size is True:
-            size = max(1, min(_BUFFER_RECORDS, _BUFFER_BYTES // RECORD_BYTES))
-        if size < 0:
-            raise ValueError(f"shuffle={shuffle} must be True, False or a number of records.")
-        if not 0 <= shard[0] < shard[1]:
-            raise ValueError(f"shard={shard} must be (index, count), 0 <= index < count.")
-        options: dict[str, Any] = {"shuffle": int(size), "seed": seed, "epoch": epoch}
-        options |= {"shard": shard, "root": root, "check": check, "columns": columns}
-        super().__init__(split, decode=decode, **options)
+            size = max(1, min(_BUFFER_RECORDS, _BUFFER_BYTES // facts.RECORD_BYTES))
+        if not hasattr(size, "__index__") or size < 0:
+            raise ValueError(f"shuffle={shuffle!r} must be True, False or a number of records.")
+        if seed is not None and not hasattr(seed, "__index__"):
+            raise ValueError(f"seed={seed!r} must be an integer or None.")
+        if shard is None and (processes := process_shard())[1] > 1:
+            warnings.warn(
+                f"This is process {processes[0]} of {processes[1]}, and each will read all of "
+                f"{split!r}. Pass shard=process_shard() to divide it, or shard=(0, 1) if each is "
+                "to read it all.",
+                stacklevel=2,
+            )
+        options: dict[str, Any] = {
+            "shuffle": operator.index(size),
+            "seed": None if seed is None else operator.index(seed),
+            "epoch": operator.index(epoch),
+        }
+        options |= {"equal_steps": equal_steps, "root": root, "check": check, "columns": columns}
+        super().__init__(split, (0, 1) if shard is None else shard, decode=decode, **options)
+        self._pass: _Pass | None = None
+        """The latest one."""
+        self._resumed: dict[str, Any] | None = None
+        """What the next pass is to resume."""
         if (torch_data := sys.modules.get("torch.utils.data")) is not None:
             torch_data.IterableDataset.register(Stream)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The arguments, and what is to be resumed."""
+        return (*super().__reduce__(), {"_resumed": self._resumed})
 
     def __len__(self) -> int:
         """The number of records in this part, over all its workers.
 
         Each worker ends with a short batch of its own, so a DataLoader of several may give a few
-        batches more than it says.
+        batches more than it says, or with ``equal_steps`` a few records less.
         """
-        return sum(stop - start for _, start, stop in self._ranges(*self._options["shard"]))
+        index, count = self._options["shard"]
+        if self._options["equal_steps"]:
+            return facts.NUM_EXAMPLES[self._split] // int(count)
+        first, end = _cuts(self._split, (index, count))
+        return end - first
 
     def set_epoch(self, epoch: int) -> None:
         """Takes the order of another epoch from the next pass on.
 
-        Workers that persist keep the epoch that they were started with.
+        A pass of that epoch that ``load_state_dict`` has set is still resumed; ``state_dict`` of
+        another one than before stands for its beginning. Workers that persist keep the epoch that
+        they were started with.
         """
-        self._options["epoch"] = epoch
+        if epoch != self._options["epoch"]:
+            self._pass = self._resumed = None
+        self._options["epoch"] = operator.index(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the latest pass has come, as plain data: numbers, strings, lists.
+
+        It is exact between two records; with a batching loader around the stream, in the same
+        process, between two batches. Of a pass that has ended, nothing is left to resume: the next
+        pass is then empty, and the one after it complete.
+        """
+        if self._pass is not None:
+            return self._state(self._pass.part, self._pass.seed, self._pass.given)
+        if self._resumed is not None:
+            return dict(self._resumed)
+        return self._state(self._part(), self._options["seed"], 0)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Lets the next pass resume where ``state_dict()`` was taken, and takes its epoch.
+
+        Raises:
+            ValueError: if the state belongs to another snapshot, split or shuffle buffer.
+        """
+        own = self._state(self._part(), self._options["seed"], 0)
+        for name in ("fingerprint", "split", "shuffle", "equal_steps"):
+            if state.get(name) != own[name]:
+                raise ValueError(
+                    f"The state is of {name}={state.get(name)!r}, this stream of "
+                    f"{name}={own[name]!r}. Make the stream as the one that gave the state."
+                )
+        self._options["epoch"] = state["epoch"]
+        self._pass, self._resumed = None, dict(state)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """One pass: over the share of this worker, in a worker of torch's.
 
         Raises:
-            DamagedShardError: where bytes are not as they were written; nothing is passed over.
+            DamagedShardError: where bytes are not as they were written; no record is left out.
+            ValueError: if it resumes the pass of another part, or number of workers.
         """
+        part, seed, epoch, given = self._part(), self._options["seed"], self._options["epoch"], 0
+        if self._resumed is not None:
+            if [*self._resumed["part"]] != [*part]:
+                raise ValueError(
+                    f"The state is of part {tuple(self._resumed['part'])}, this is part {part} of "
+                    "all workers of all processes. Resume with the same shard=, the same number of "
+                    "workers, and each worker with its own state (StatefulDataLoader of torchdata)."
+                )
+            seed, given = self._resumed["seed"], self._resumed["given"]
+        self._resumed = None
+        seed = secrets.randbits(63) if seed is None else seed
+        self._pass = _Pass(part, f"{seed} {epoch} {part[0]} {part[1]}", seed, given)
+        return self._iterate(self._pass)
+
+    def _iterate(self, current: _Pass) -> Iterator[dict[str, Any]]:
+        end = sys.maxsize
+        if self._options["equal_steps"]:
+            end = facts.NUM_EXAMPLES[self._split] // current.part[1]
+        for record in self._ordered(current.part, current.key, current.given):
+            if current.given == end:
+                break
+            values = self._values(record)
+            current.given += 1
+            yield values
+
+    def _ordered(self, part: tuple[int, int], key: str, given: int) -> Iterator[_Record]:
+        """The records of a part from one on, through the shuffle buffer if there is one."""
+        order = _Order(self._pieces(*_cuts(self._split, part)), self._options["shuffle"], key)
+        files: dict[str, _Read] = {}
+        turns = order.total - order.size
+        done = min(given, turns)
+        held: list[Any] = []
+        if order.size:
+            slots = order.held_after(done)  # the inputs that the buffer holds
+            if given > turns:
+                slots = slots[order.last[given - turns :]]
+            by_input = np.argsort(slots)
+            held = [None] * len(slots)
+            found = self._read(order.positions(slots[by_input]), files)
+            for slot, record in zip(by_input.tolist(), found, strict=True):
+                held[slot] = record
+        for first in range(order.size + done, order.total, _BLOCK):
+            inputs = np.arange(first, min(first + _BLOCK, order.total))
+            records = self._read(order.positions(inputs), files)
+            if not order.size:
+                yield from records
+                continue
+            for slot, record in zip(order.slots(len(inputs)).tolist(), records, strict=True):
+                record, held[slot] = held[slot], record
+                yield record
+        if given > turns or not order.size:
+            yield from held
+        else:
+            yield from (held[slot] for slot in order.last.tolist())
+
+    def _pieces(self, first: int, end: int) -> list[_Positions]:
+        """The parts of shards between two positions: int64[n, 2] for each, the ends of pieces."""
+        step = max(1, min(_PIECE_RECORDS, _PIECE_BYTES // facts.RECORD_BYTES))
+        if facts.COMPRESSION == "gzip":
+            step = max(1, facts.NUM_EXAMPLES[self._split])
+        pieces = []
+        for start, stop in itertools.pairwise([0, *self._ends]):
+            starts = np.arange(max(start, first), min(stop, end), step, dtype=np.int64)
+            pieces.append(np.stack([starts, np.minimum(starts + step, min(stop, end))], axis=1))
+        return pieces
+
+    def _part(self) -> tuple[int, int]:
+        """(index, count) of this worker among all workers of all parts."""
         index, count = self._options["shard"]
-        torch_data = sys.modules.get("torch.utils.data")
-        worker = None if torch_data is None else torch_data.get_worker_info()
-        if worker is not None:
-            index, count = index * worker.num_workers + worker.id, count * worker.num_workers
-        seed, epoch = self._options["seed"], self._options["epoch"]
-        order = random.Random(None if seed is None else f"{seed} {epoch} {index} {count}")
-        for found in self._ordered(self._ranges(index, count), order):
-            yield self._values(*found)
+        worker, workers = _torch_worker()
+        return index * workers + worker, count * workers
 
-    def _ranges(self, index: int, count: int) -> list[tuple[_Shard, int, int]]:
-        """The ranges of records between two cuts in the stored order: (shard, first, end)."""
-        total = NUM_EXAMPLES[self._split]
-        first, last = total * index // count, total * (index + 1) // count
-        ranges, start = [], 0
-        for shard in self._shards:
-            skip, end = max(first - start, 0), min(last - start, shard.num_examples)
-            if skip < end:
-                ranges.append((shard, skip, end))
-            start += shard.num_examples
-        return ranges
+    def _state(self, part: tuple[int, int], seed: int | None, given: int) -> dict[str, Any]:
+        return {
+            "fingerprint": facts.FINGERPRINT,
+            "split": self._split,
+            "shuffle": self._options["shuffle"],
+            "equal_steps": self._options["equal_steps"],
+            "epoch": self._options["epoch"],
+            "part": list(part),
+            "seed": seed,
+            "given": given,
+        }
 
-    def _ordered(
-        self, ranges: list[tuple[_Shard, int, int]], order: random.Random
-    ) -> Iterator[tuple[_Shard, int, bytes]]:
-        """The records of the ranges: through the shuffle buffer, if there is one."""
-        step = max(1, min(_READ_RECORDS, _READ_BYTES // RECORD_BYTES))
-        pieces = [
-            [(shard, first, min(first + step, stop)) for first in range(start, stop, step)]
-            for shard, start, stop in ranges
-        ]
-        size, files = self._options["shuffle"], dict[str, Read]()
-        if size and COMPRESSION != "gzip":
-            pieces = [[piece] for of_shard in pieces for piece in of_shard]
-        if size:
-            order.shuffle(pieces)
-        held: list[tuple[_Shard, int, bytes]] = []
-        for piece in itertools.chain.from_iterable(pieces):
-            for found in self._read(*piece, files=files):
-                if len(held) < size:
-                    held.append(found)
-                    continue
-                if size:
-                    at = int(order.random() * size)
-                    found, held[at] = held[at], found
-                yield found
-        order.shuffle(held)
-        yield from held
+
+class _Pass:
+    """One pass of a stream, and how far it has come."""
+
+    def __init__(self, part: tuple[int, int], key: str, seed: int, given: int) -> None:
+        self.part, self.key, self.seed, self.given = part, key, seed, given
+
+
+class _Order:
+    """In which order a pass reads records, its *inputs*, and gives them, its *outputs*.
+
+    Pieces come in random order. The first ``size`` inputs fill the slots of the buffer; each one
+    after them takes a random slot, and what was there is an output; at the end the slots are
+    emptied in random order. All of it is drawn from the key in bulk, so that a pass resumes without
+    reading what was given before. Only raw numbers of NumPy's generator are used: they are the same
+    in all its versions.
+    """
+
+    def __init__(self, pieces: list[_Positions], buffer: int, key: str) -> None:
+        """Draws the order of the pieces.
+
+        Args:
+            pieces: int64[n, 2] for each shard: the positions at which its pieces begin and end.
+            buffer: Its size; 0 gives the stored order.
+            key: What all is drawn from.
+        """
+        drawn = hashlib.blake2b(key.encode(), digest_size=32).digest()
+        self._random = np.random.PCG64(int.from_bytes(drawn, "little"))
+        ends = np.concatenate([np.empty((0, 2), np.int64), *pieces])
+        if buffer:
+            ends = ends[self._shuffled(len(ends))]
+        self._starts, self._input_ends = ends[:, 0], np.cumsum(ends[:, 1] - ends[:, 0])
+        self.total = int(self._input_ends[-1]) if len(ends) else 0
+        self.size = min(buffer, self.total)
+        """Of the buffer."""
+        self.last = self._shuffled(self.size)
+        """The order in which the slots are emptied at the end."""
+
+    def positions(self, inputs: _Positions) -> _Positions:
+        """Where these inputs are in the stored order."""
+        piece = np.searchsorted(self._input_ends, inputs, side="right")
+        begins = np.concatenate([[0], self._input_ends])[piece]
+        found: _Positions = self._starts[piece] + inputs - begins
+        return found
+
+    def slots(self, num: int) -> _Positions:
+        """The slots that the next inputs take."""
+        raw = self._random.random_raw(num) >> np.uint64(32)
+        return (raw * np.uint64(self.size) >> np.uint64(32)).astype(np.int64)
+
+    def held_after(self, num: int) -> _Positions:
+        """Which input each slot holds after so many have taken one; goes on behind these."""
+        held = np.arange(self.size)
+        for first in range(0, num, _SKIPPED_BLOCK):
+            slots = self.slots(min(_SKIPPED_BLOCK, num - first))
+            held[slots] = np.arange(self.size + first, self.size + first + len(slots))
+        return held
+
+    def _shuffled(self, num: int) -> _Positions:
+        return np.argsort(self._random.random_raw(num), kind="stable")
 
 
 class _Shard:
-    """One shard: its file, and where each record lies in it."""
+    """One shard: its file, and where each record is in it."""
 
     def __init__(self, folder: str, entry: dict[str, Any]) -> None:
         self.path = os.path.join(folder, entry["file"])
         self.num_examples: int = entry["num_examples"]
         self._num_bytes: int = entry["num_bytes"]
+        self._folder = folder
         self._index_path = os.path.join(folder, "index", f"{entry['file']}.idx")
 
     @functools.cached_property
@@ -341,17 +561,26 @@ class _Shard:
             with open(self._index_path, "rb") as file:
                 content = file.read()
         if len(content) != 16 * self.num_examples:
-            raise DamagedShardError(
-                f"{self._index_path} has {len(content):,} bytes, expected 16 for each of "
-                f"{self.num_examples:,} records. Copy it again."
+            raise self._damaged_index(
+                f"has {len(content):,} bytes, expected 16 for each of {self.num_examples:,} records"
             )
-        return np.frombuffer(content, "<u8").reshape(-1, 2)
+        index = np.frombuffer(content, "<u8").reshape(-1, 2)
+        expected = np.concatenate([np.zeros(1, np.uint64), index.sum(axis=1)])
+        if (odd := np.flatnonzero((index[:, 0] != expected[:-1]) | (index[:, 1] < 16))).size:
+            number = int(odd[0])
+            raise self._damaged_index(
+                f"says that record {number:,} has {int(index[number, 1]):,} bytes from byte "
+                f"{int(index[number, 0]):,} on, expected at least 16 from byte "
+                f"{int(expected[number]):,} on, where the record before it ends"
+            )
+        if facts.COMPRESSION == "none" and expected[-1] != self._num_bytes:
+            raise self._damaged_index(
+                f"says that the last record ends at byte {int(expected[-1]):,}, expected "
+                f"{self._num_bytes:,}, the size of {self.path}"
+            )
+        return index
 
-    def place(self, number: int) -> str:
-        """Which record, for messages."""
-        return f"{self.path}, record {number:,} at byte {int(self._index[number, 0]):,},"
-
-    def read(self, read: Read, start: int, stop: int, check: bool) -> list[bytes]:
+    def read(self, read: _Read, start: int, stop: int, check: bool) -> list[bytes]:
         """The serialized examples of these records, by one read."""
         frames = self._index[start:stop].tolist()
         begin, end = frames[0][0], sum(frames[-1])
@@ -360,48 +589,75 @@ class _Shard:
         for number, (offset, length) in enumerate(frames, start):
             frame = content[offset - begin : offset - begin + length]
             if fault := fault_of(frame, length, check):
-                raise DamagedShardError(f"{self.place(number)} {fault}. Copy or build it again.")
+                raise self.damaged(fault, number)
             found.append(frame[12:-4])
         return found
 
-    def open(self, *, in_any_order: bool) -> Read:
-        """The way to the file's bytes, uncompressed; what is GZIP has to lie in memory for it."""
+    def open(self, *, any_order: bool) -> _Read:
+        """The way to the file's bytes, uncompressed; GZIP has to be in memory for any order."""
         size = os.path.getsize(self.path) if os.path.exists(self.path) else 0
         if size != self._num_bytes:
             raise DamagedShardError(
                 f"{self.path} has {size:,} bytes, expected {self._num_bytes:,}: from byte "
-                f"{min(size, self._num_bytes):,} on it is not as it was written. Copy it again."
+                f"{min(size, self._num_bytes):,} on it is not as it was written. {self._advice()}"
             )
-        # [if gzip]
-        if COMPRESSION == "gzip":
+        if facts.COMPRESSION == "gzip":
             inflated = Inflated(self.path)
-            if not in_any_order:
+            if not any_order:
                 return inflated.read
             content = inflated.read(0, int(self._index[-1:].sum()))
             return lambda offset, size: content[offset : offset + size]
-        # [end]
         return LocalFile(self.path).read
 
+    def damaged(self, what: str, number: int) -> DamagedShardError:
+        """An error that names a record."""
+        offset = int(self._index[number, 0])
+        return DamagedShardError(
+            f"{self.path}, record {number:,} at byte {offset:,}, {what}. {self._advice()}"
+        )
 
-def _entries(split: str, folder: str) -> list[dict[str, Any]]:
+    def _damaged_index(self, what: str) -> DamagedShardError:
+        return DamagedShardError(f"{self._index_path} {what}. {self._advice()}")
+
+    def _advice(self) -> str:
+        return f"Copy it again. {how_to_verify(self._folder)}"
+
+
+def _list_shards(split: str, folder: str) -> list[_Shard]:
     """The split's shards in stored order, as the manifest lists them."""
     path = os.path.join(folder, "manifest.json")
+    snapshot = f"{facts.NAME} {facts.FINGERPRINT}"
     if not os.path.exists(path):
         raise ValueError(
-            f"There is no file {path}. Give the local folder of {NAME} {FINGERPRINT} as root=; "
-            "copy to a disk what lies in a store."
+            f"{path} is missing. Pass the local folder of {snapshot} as root=; copy to a disk what "
+            "is in a store."
         )
     try:
         with open(path, encoding="utf-8") as file:
             manifest = json.load(file)
         found = (manifest["fingerprint"], manifest["format_version"])
     except (ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"{path} is no manifest ({error!r}): copy or build it again.") from None
-    if found != (FINGERPRINT, FORMAT_VERSION):
         raise ValueError(
-            f"{path} is of fingerprint {found[0]} (format {found[1]}), but this reader reads "
-            f"{FINGERPRINT} (format {FORMAT_VERSION}) only. Use the reader_numpy.py that lies in "
-            f"{folder}, or give the folder of {FINGERPRINT} as root=."
+            f"{path} is not a manifest ({error!r}). Pass the folder of {snapshot} as root=, or "
+            "copy the file again."
+        ) from None
+    if found != (facts.FINGERPRINT, facts.FORMAT_VERSION):
+        raise ValueError(
+            f"{path} has fingerprint {found[0]} (format {found[1]}), this reader "
+            f"{facts.FINGERPRINT} (format {facts.FORMAT_VERSION}). Use the reader of that "
+            "snapshot, or pass another root=."
         )
-    shards: list[dict[str, Any]] = manifest["splits"][split]["shards"]
-    return shards
+    return [_Shard(folder, entry) for entry in manifest["splits"][split]["shards"]]
+
+
+def _cuts(split: str, part: tuple[int, int]) -> tuple[int, int]:
+    """The positions between which the records of a part are."""
+    total, (index, count) = facts.NUM_EXAMPLES[split], part
+    return total * index // count, total * (index + 1) // count
+
+
+def _torch_worker() -> tuple[int, int]:
+    """(index, number) of this worker of a DataLoader; elsewhere (0, 1)."""
+    torch_data = sys.modules.get("torch.utils.data")
+    worker = None if torch_data is None else torch_data.get_worker_info()
+    return (0, 1) if worker is None else (int(worker.id), int(worker.num_workers))

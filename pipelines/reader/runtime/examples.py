@@ -1,33 +1,26 @@
-# [header]
-"""``tf.train.Example`` without TensorFlow: the last part of ``reader_numpy.py``.
-
-``readers.py`` puts this behind ``reader_frames_template.py``; a section between ``# [if FACT]`` and
-its ``# [end]`` is left out where the fact does not hold for the snapshot.
-"""
+"""``tf.train.Example`` without TensorFlow: from the bytes of one example to its values."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-# [end]
-
-
-# A list's tag, where its items begin and end, and whether these may be other bytes there.
 _Spans = tuple[int, list[tuple[int, int]], bool]
+"""A list's tag, where its items begin and end, and whether these may be other bytes there."""
 _NO_SPANS: _Spans = (0, [], True)
-_MAX_LAYOUTS = 1_000  # lengths of examples for which spans are kept
-_MAX_SPANS = 100  # … where there are no more
+_MAX_LAYOUTS = 1_000
+"""Lengths of examples for which spans are kept …"""
+_MAX_SPANS = 100
+"""… where there are no more of them."""
 _ITEMS = {0x0A: (0x0A,), 0x12: (0x0A, 0x0D), 0x1A: (0x0A, 0x08)}
 """For each kind of list (bytes, float32, int64) the tags of its items: packed, and single."""
-
-
 _AS_STORED = {"string": bytes, "float32": np.float32, "int64": np.int64}
+"""The types of scalars that need no conversion."""
 
 
 class Parser:
@@ -39,7 +32,7 @@ class Parser:
         *,
         sides: dict[str, list[str]],
         structs: list[str],
-        columns: list[str] | None,
+        columns: Sequence[str] | None,
         decode: Callable[[bytes, int], Any] | None,
     ) -> None:
         for column in columns or ():
@@ -129,10 +122,8 @@ class Parser:
 
     def _image(self, name: str, feature: dict[str, Any], lists: dict[str, Any]) -> Any:
         content, size = _one(name, lists), (feature["height"], feature["width"])
-        # [if encoded]
         if feature["storage"] == "encoded":
             return content if self._decode is None else self._decode(content, feature["channels"])
-        # [end]
         if None in size:
             size = (int(_one(f"{name}/height", lists)), int(_one(f"{name}/width", lists)))
         shape = (*size, feature["channels"])
@@ -259,7 +250,6 @@ def _varint(data: bytes, start: int) -> tuple[int, int]:
     return value, start
 
 
-# [if encoded]
 def decode_image(content: bytes, channels: int) -> npt.NDArray[np.uint8]:
     """An image file as ``uint8[height, width, channels]``, upright as its EXIF says, by Pillow."""
     from PIL import Image, ImageOps  # type: ignore[import-not-found, unused-ignore]
@@ -270,6 +260,3 @@ def decode_image(content: bytes, channels: int) -> npt.NDArray[np.uint8]:
             image.draft("L", None)  # of a JPEG, the luminance that it stores
         pixels = np.array(ImageOps.exif_transpose(image).convert(mode), np.uint8)
     return pixels.reshape(*pixels.shape[:2], channels)
-
-
-# [end]
