@@ -166,7 +166,7 @@ class Input:
 
     def parser(self) -> Callable[[Any], Any]:
         """The reader's own function from a batch of serialized examples to tensors."""
-        from .parse import make_parser
+        from .parsing import make_parser
 
         names = ("columns", "as_supervised", "image_size", "dtype", "scale")
         return make_parser(**{name: self.options[name] for name in names if name in self.options})
