@@ -27,7 +27,6 @@ from .cli_options import (
     SparkMaster,
     StallTimeout,
     Workspace,
-    check_root,
     engine_of,
     recipe_of,
 )
@@ -128,11 +127,12 @@ def build(
     """
     from . import terminal
     from .pipelines.build import build as run_build
+    from .pipelines.places import check_place
     from .pipelines.readers import check_readers
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
     from .pipelines.ways import check_way
 
-    check_root(out)
+    check_place(out, "--out")
     engine = engine_of(
         runner,
         context.args,
@@ -213,10 +213,11 @@ def step(
     """
     from . import terminal
     from .pipelines.build import run_step
+    from .pipelines.places import check_place
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
     from .pipelines.ways import check_way
 
-    check_root(out)
+    check_place(out, "--out")
     engine = engine_of(
         runner,
         context.args,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .analysis import check_analysis
 from .blocks import Block, RawBatch, Selection, SourceFile
+from .config import check_texts
 from .errors import RecipeError
 from .features import Feature, Features, Struct, flatten, wire_columns
 from .limits import Limits
@@ -402,6 +403,7 @@ class Recipe:
                     f"Recipe: features declares {name!r} as {feature!r}, expected a name and a "
                     "feature such as ss.Image(…), ss.ClassLabel(…) or ss.Scalar(…)."
                 )
+        check_texts("Recipe", {"features": list(features)})
         flat, structs = flatten(features)
         wire_columns(flat)
         object.__setattr__(self, "features", flat)

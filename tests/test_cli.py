@@ -355,7 +355,10 @@ class TestGc:
 BROKEN_RECIPES = {
     "syntax": ("recipe = ss.Recipe(name='x' source=1)", "recipe.py line 2: invalid syntax"),
     "unknown argument": ("recipe = ss.Recipe(nam='x')", "recipe.py line 2: TypeError"),
-    "bad setting": ("ss.Shards(target_bytes='big')", "line 2: Shards: 'big' is not a size"),
+    "bad setting": (
+        "ss.Shards(target_bytes='big')",
+        "Shards: target_bytes: 'big' is not a size",
+    ),
     "bad type": ("ss.ImageFolder('x', max_pixels='y')", "line 2: ImageFolder: max_pixels"),
     "own error": ("def f():\n    return 1 / 0\nf()", "recipe.py line 3: ZeroDivisionError"),
     "missing module": ("import nowhere_at_all", "No module named 'nowhere_at_all'. Install it"),
