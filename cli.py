@@ -345,8 +345,9 @@ def inspect(snapshot: SnapshotPath) -> None:
             terminal.show_counts(f"{name} by {manifest.label}", counts)
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     num_bytes = sum(entry.bytes for entry in manifest.files.values())
+    label = "no label" if manifest.label is None else f"label {manifest.label}"
     terminal.say(
-        f"label {manifest.label}; compression {manifest.compression}; seed {manifest.seed}; "
+        f"{label}; compression {manifest.compression}; seed {manifest.seed}; "
         f"{terminal.human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )

@@ -280,10 +280,11 @@ class Recipe:
         shards: Sizes, numbers, compression.
         features: The prepared records' features. None infers them; declared ones are enforced.
         seed: Enters every record's key: another seed is another order and other splits.
-        max_rejects: How many records may be rejected: a fraction of all (below 1) or a count. None
-            means 0 for tables and 1 % for media. By stage: ``{"read": 0.01, "validate": 0,
-            "total": 100}``. A stage that is not named shares what ``total`` allows; without a
-            ``total``, None's meaning holds for each stage that is not named.
+        max_rejects: How many records may be rejected: a fraction of all (a float; 1.0 allows all
+            of them) or a count (an int; 1 is one record). None means 0 for tables and 1 % for
+            media. By stage: ``{"read": 0.01, "validate": 0, "total": 100}``. A stage that is not
+            named shares what ``total`` allows; without a ``total``, None's meaning holds for each
+            stage that is not named.
         limits: How much a single file, row or value may ask for.
         analyze_on_runner: Has the engine analyse, where one process would take too long. Means
             and quantiles may then differ in their last bits from one such build to another.

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
+import snapshard as ss
 from snapshard import cli
 from snapshard.pipelines import startup_noise
 from snapshard.pipelines import suggest as suggest_module
@@ -172,7 +173,7 @@ class TestBuild:
         code, printed, told = call("build", tmp_path / "recipe.py", "--out", tmp_path / "out")
         assert code == 3
         assert printed == ""
-        assert "1 of 61 records were rejected, and 0 are allowed; nothing was published" in told
+        assert "1 of 61 records was rejected, and 0 are allowed; nothing was published" in told
         assert "'sixty'" in told
         assert not list((tmp_path / "out").rglob("manifest.json"))
 
@@ -293,6 +294,14 @@ class TestInspectAndVerify:
         assert "image, uint8[6, 8, 3]" in printed
         assert re.search(r"train by label: cat: \d+, dog: \d+", printed)
         assert "tensorflow 2" in printed
+
+    def test_inspect_without_a_label(self, tmp_path: Path, call: Any) -> None:
+        (tmp_path / "t.csv").write_text("a\n" + "1\n" * 20)
+        recipe = ss.Recipe(
+            name="t", source=ss.Csv(str(tmp_path / "t.csv")), splits=ss.Splits(train=1.0)
+        )
+        _, printed, _ = call("inspect", ss.build(recipe, tmp_path / "out").path)
+        assert "\nno label; compression none; seed 0; " in printed
 
     def test_verify(self, snapshot: Path, call: Any) -> None:
         code, printed, told = call("verify", snapshot)

@@ -308,7 +308,9 @@ class OpenedSource:
 
     def place(self, path: str) -> str:
         """A file as messages name it, without credentials."""
-        return self.full_path(path) if self.local else f"{path} of {self.shown}"
+        if self.local:
+            return self.full_path(path)
+        return self.shown if path == self.single else f"{path} of {self.shown}"
 
     def _failing_to(self, action: str, path: str) -> storage.failing_as_storage_error:
         if self.local:
