@@ -159,7 +159,7 @@ class TestManifestSchema:
         ({"recipe": "my/r.py"}, "`snapshard build my/r.py --out DIR` builds it"),
         ({"recipe": None}, "recipe=None, expected an ss.Recipe"),
         ({"out": None}, "out=None, expected a folder or URL"),
-        ({"out": ""}, "out='', expected a folder or URL"),
+        ({"out": ""}, "out is empty, expected a folder or URL"),
         ({"workspace": 3}, "workspace=3, expected a folder or URL"),
         ({"runner": None}, "runner=None, expected"),
         ({"limit": "3"}, "limit='3', expected a number of records"),
