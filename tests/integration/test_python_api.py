@@ -33,6 +33,7 @@ recipe = ss.Recipe(
     name="scripted",
     source=ss.ImageFolder("images"),
     prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8)), posterise],
+    splits=ss.Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True),
 )
 
 if __name__ == "__main__":
