@@ -231,10 +231,7 @@ def steps(split: str, batch_size: int, **arguments: Any) -> int:
 
 # [if serving]
 def preprocess(root: str | os.PathLike[str] | None = None) -> Any:
-    """What was done to raw records, as a function of batches by name, or of a list of rows (dicts).
-
-    Missing is NaN, a batch or a key of a row that is left out, and None in a row.
-    """
+    """What was done to raw records: batches by name, or a list of rows; NaN, left out: missing."""
     try:
         signature = tf.saved_model.load(f"{_folder(root)}/serving").signatures["serving_default"]
     except (RuntimeError, OSError, tf.errors.OpError) as error:  # no such operation, or folder
