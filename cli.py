@@ -27,7 +27,6 @@ from .cli_options import (
     SparkMaster,
     StallTimeout,
     Workspace,
-    check_root,
     engine_of,
     recipe_of,
 )
@@ -121,10 +120,11 @@ def build(
     """
     from . import terminal
     from .pipelines.build import build as run_build
+    from .pipelines.places import check_place
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
     from .pipelines.ways import check_way
 
-    check_root(out)
+    check_place(out, "--out")
     engine = engine_of(
         runner,
         context.args,
@@ -202,10 +202,11 @@ def step(
     """
     from . import terminal
     from .pipelines.build import run_step
+    from .pipelines.places import check_place
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
     from .pipelines.ways import check_way
 
-    check_root(out)
+    check_place(out, "--out")
     engine = engine_of(
         runner,
         context.args,
@@ -332,8 +333,9 @@ def inspect(snapshot: SnapshotPath) -> None:
             terminal.show_counts(f"{name} by {manifest.label}", counts)
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     num_bytes = sum(entry.bytes for entry in manifest.files.values())
+    label = "no label" if manifest.label is None else f"label {manifest.label}"
     terminal.say(
-        f"label {manifest.label}; compression {manifest.compression}; seed {manifest.seed}; "
+        f"{label}; compression {manifest.compression}; seed {manifest.seed}; "
         f"{terminal.human_count(len(manifest.files), 'files')}, {terminal.human_bytes(num_bytes)}\n"
         f"written with {versions}"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -101,24 +100,6 @@ def engine_of(name: str, beam_options: list[str], **settings: str | float | None
                 "--name=value."
             )
     return runner_config(name, **settings, beam_options=tuple(beam_options) or None)
-
-
-def check_root(out: str) -> None:
-    """Refuses an output root that cannot be one."""
-    from .schemas.errors import RecipeError
-    from .transforms import storage
-
-    if not out:
-        raise RecipeError("--out is empty, expected a folder or URL.")
-    if not storage.is_local(out) and not out.partition("://")[2].strip("/"):
-        raise RecipeError(
-            f"--out: {out} is a protocol alone, expected a folder or URL, such as "
-            f"{out.rstrip('/')}//bucket/folder."
-        )
-    if storage.is_local(out):
-        path = storage.local_path(out)
-        if os.path.exists(path) and not os.path.isdir(path):
-            raise RecipeError(f"--out: {path} is a file, expected a folder. Choose another place.")
 
 
 def recipe_of(source: str) -> Recipe:

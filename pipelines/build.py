@@ -27,6 +27,7 @@ from .build_steps import BuildNotes, BuildSteps
 from .chain import Chain
 from .damage import redoing_damage
 from .engines import runner_config
+from .places import check_place
 from .retries import latest_amended
 from .snapshot import Snapshot
 from .staging import refuse_optimized_python, refuse_while_loading, stage
@@ -206,8 +207,7 @@ def _check_call(
     for argument, value in (("out", out), ("workspace", workspace)):
         if value is None and argument == "workspace":
             continue
-        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-            raise RecipeError(f"{name}: {argument}={value!r}, expected a folder or URL.")
+        check_place(value, f"{name}: {argument}")
     if not isinstance(runner, str | RunnerConfig):
         raise RecipeError(
             f'{name}: runner={runner!r}, expected "direct" or another engine\'s name, its settings '

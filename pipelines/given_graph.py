@@ -50,7 +50,7 @@ class GivenGraph:
                 has = "none of that name" if found is None else f"it as {written(found)}"
                 raise RecipeError(
                     f"transform_from={self.name!r}: its graph takes the feature {name!r} as "
-                    f"{written(wanted)}, and the prepared records have {has}. Mend features= or "
+                    f"{written(wanted)}, and the prepared records have {has}. Correct features= or "
                     "prepare=, or leave transform_from= out to analyse anew."
                 )
         if code and self.info.code and code != self.info.code:

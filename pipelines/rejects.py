@@ -94,7 +94,7 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
         reasons = _keep_refused(found, prepared, workspace, num_records=num_records)
         raise RejectsError(
             f"{_budget_words(exceeded, counts.total(), num_records)}\n{reasons}\n"
-            "Mend the files, or allow more with max_rejects= in the recipe (a fraction or a count, "
+            "Fix the files, or allow more with max_rejects= in the recipe (a fraction or a count, "
             "in all or by stage); if the cause lay elsewhere, build with --retry-rejects. All "
             f"rejects: {storage.redact(workspace.refused_rejects)}, which "
             "`snapshard rejects` lists and exports."
@@ -112,6 +112,11 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
     if num_kept == 0 and prepared.num_filtered:
         raise DataError(
             f"The filters in prepare= keep none of {num_records:,} records. Nothing was published."
+        )
+    if num_kept == 0 and counts.total():
+        raise DataError(
+            f"All {num_records:,} records were rejected. Nothing was published. max_rejects= "
+            "allows it, but a snapshot needs a record."
         )
     if num_kept == 0:
         raise DataError("The source holds no records. Nothing was published.")
@@ -137,7 +142,9 @@ def _keep_refused(
 
 def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: int) -> str:
     first, *others = exceeded
-    share = f"{num_rejects:,} of {num_records:,} records were rejected"
+    records = "record" if num_records == 1 else "records"
+    were = "was" if num_rejects == 1 else "were"
+    share = f"{num_rejects:,} of {num_records:,} {records} {were} rejected"
     if first.stage == TOTAL and not others:
         return f"{share}, and {first.allowed:,} are allowed; nothing was published."
     lines = [

@@ -171,7 +171,7 @@ def _with_declared(inferred: Features, declared: Features) -> dict[str, Feature]
     if missing:
         raise SchemaError(
             f"The source has no feature {', '.join(map(repr, missing))}; it has "
-            f"{', '.join(map(repr, inferred))}. Mend features= in the recipe."
+            f"{', '.join(map(repr, inferred))}. Correct features= in the recipe."
         )
     raw: dict[str, Feature] = {}
     for name, wanted in declared.items():
@@ -254,12 +254,12 @@ def _hold_against(prepared: Features, declared: Features) -> dict[str, Feature]:
         if found is None:
             raise RecipeError(
                 f"features= declares {name!r}, and the prepare steps give only "
-                f"{', '.join(map(repr, prepared))}. Mend features= or prepare=."
+                f"{', '.join(map(repr, prepared))}. Correct features= or prepare=."
             )
         if not _fits(found, wanted):
             raise RecipeError(
                 f"features= declares {name!r} as {written(wanted)}, and the prepare steps give "
-                f"{written(found)}. Mend one of them{_hint(name, found, wanted)}."
+                f"{written(found)}. Correct one of them{_hint(name, found, wanted)}."
             )
     return dict(declared)
 

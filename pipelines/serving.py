@@ -16,6 +16,7 @@ from ..schemas.naming import SERVING, join
 from ..schemas.recipe import CrossStep, Recipe
 from ..schemas.step_traits import StepTraits
 from ..transforms import storage
+from ..transforms.autograph_files import keep_autograph_files
 from ..transforms.prepare.chain import Step, closing_steps, describe, output_features
 from ..transforms.prepare.step_files import with_files
 from ..transforms.shards import ShardSettings
@@ -147,6 +148,7 @@ def export_serving(
             kept=kept,
             transform=transform,
         )
+        keep_autograph_files()
         tf.saved_model.save(model, folder, signatures={"serving_default": model.signature})
     path = os.path.join(folder, "saved_model.pb")
     _let_leave_out(path, [name for name, optional in inputs.items() if optional])

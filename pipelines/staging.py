@@ -292,7 +292,9 @@ class _ArchivedRecipe:
                 f"{shown}: {', '.join(other)} is not the same in a worker process as where the "
                 "build started. It depends on something that changes (a file that was edited "
                 "meanwhile or is not there, the time, random numbers, the environment): let the "
-                "recipe read fixed values only, and start the build again."
+                "recipe read fixed values only, and start the build again. If an object fills an "
+                "attribute when it is first used, such as a model that it loads, give its class a "
+                "__getstate__ that leaves the attribute out."
             )
         return recipe
 

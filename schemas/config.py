@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, dataclass_transform
 
 import pydantic
@@ -13,6 +13,52 @@ from pydantic.dataclasses import dataclass
 from .errors import RecipeError
 
 _T = TypeVar("_T")
+
+
+_PATHS = {"url", "uri", "table", "pattern", "beside", "shards", "vocabulary", "tokenizer"} | {
+    *("binary", "jar"),
+}
+"""Fields whose text, or a mapping's values, may be the path of a file whose name is not UTF-8."""
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text is valid Unicode: names of files may hold lone surrogates, UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_texts(subject: str, settings: Mapping[str, object]) -> None:
+    """Refuses texts that no file of a snapshot could hold, in containers too.
+
+    Raises:
+        RecipeError: naming the setting.
+    """
+    for name, value in settings.items():
+        for text in _texts_in(value):
+            if not is_unicode(text):
+                raise RecipeError(
+                    f"{subject}: {name} holds {text!a}, which is not valid Unicode: it has a lone "
+                    "surrogate, which no file of a snapshot can hold. Correct the text."
+                )
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts_in([*value.keys(), *value.values()])
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from _texts_in(item)
+
+
+def as_tuple(value: object) -> Any:
+    """Anything that gives items one by one as a tuple of them; what is one value as it is."""
+    one = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
+    return value if one else tuple(value)  # type: ignore[arg-type]
 
 
 def describe_validation_error(error: pydantic.ValidationError, *, subject: str) -> str:
@@ -42,6 +88,15 @@ def _one_text(found: object) -> str:
     return '. Give a path or URL, such as "folder"'
 
 
+def _literals(name: str, value: object) -> object:
+    """The part of a setting that is written into the files of a snapshot."""
+    if name not in _PATHS:
+        return value
+    if isinstance(value, Mapping):
+        return list(value)
+    return None if isinstance(value, str) else value
+
+
 @dataclass_transform(
     frozen_default=True, kw_only_default=False, field_specifiers=(dataclasses.field,)
 )
@@ -61,6 +116,8 @@ def config_class(cls: type[_T]) -> type[_T]:
     validate: Callable[..., None] = made.__init__
 
     names = [field.name for field in dataclasses.fields(made) if not field.kw_only]
+    # What does not tell two of them apart is data, or what a file held.
+    written = [field.name for field in dataclasses.fields(made) if field.compare]
 
     def init(self: _T, *args: object, **kwargs: object) -> None:
         if len(args) <= len(names) and not kwargs.keys() & set(names[: len(args)]):
@@ -71,6 +128,7 @@ def config_class(cls: type[_T]) -> type[_T]:
         except pydantic.ValidationError as error:
             message = describe_validation_error(error, subject=cls.__name__)
             raise RecipeError(message) from None
+        check_texts(cls.__name__, {name: _literals(name, getattr(self, name)) for name in written})
 
     init.__wrapped__ = validate  # type: ignore[attr-defined]
     made.__init__ = init

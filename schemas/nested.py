@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from .config import config_class
+from .config import config_class, is_unicode
 from .errors import SchemaError
 from .media import Audio, Image
 from .values import (
@@ -87,10 +87,10 @@ class Struct:
     def __post_init__(self) -> None:
         """Checks the fields."""
         if not self.fields:
-            raise ValueError("a struct has at least one field")
+            raise ValueError("fields: expected at least one")
         for name, field in self.fields.items():
             if not name or not isinstance(field, Leaf | Struct):
-                raise ValueError(f"field {name!r} is {field!r}, expected a feature")
+                raise ValueError(f"fields: {name!r} is {field!r}, expected a feature")
 
 
 def flatten(features: Mapping[str, Any]) -> tuple[dict[str, Leaf], tuple[str, ...]]:
@@ -115,21 +115,13 @@ def flatten(features: Mapping[str, Any]) -> tuple[dict[str, Leaf], tuple[str, ..
             flat.update(below)
             structs += [name, *names]
         else:
-            if not _is_unicode(name):
+            if not is_unicode(name):
                 raise SchemaError(
                     f"The name {name!a} of a feature is not valid Unicode. Rename the column, "
                     "key or file that it comes from."
                 )
             flat[name] = feature
     return flat, tuple(structs)
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def nest(features: Mapping[str, Leaf], structs: Iterable[str]) -> dict[str, Leaf | Struct]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .analysis import check_analysis
 from .blocks import Block, RawBatch, Selection, SourceFile
+from .config import check_texts
 from .errors import RecipeError
 from .features import Feature, Features, Struct, flatten, wire_columns
 from .limits import Limits
@@ -279,10 +280,11 @@ class Recipe:
         shards: Sizes, numbers, compression.
         features: The prepared records' features. None infers them; declared ones are enforced.
         seed: Enters every record's key: another seed is another order and other splits.
-        max_rejects: How many records may be rejected: a fraction of all (below 1) or a count. None
-            means 0 for tables and 1 % for media. By stage: ``{"read": 0.01, "validate": 0,
-            "total": 100}``. A stage that is not named shares what ``total`` allows; without a
-            ``total``, None's meaning holds for each stage that is not named.
+        max_rejects: How many records may be rejected: a fraction of all (a float; 1.0 allows all
+            of them) or a count (an int; 1 is one record). None means 0 for tables and 1 % for
+            media. By stage: ``{"read": 0.01, "validate": 0, "total": 100}``. A stage that is not
+            named shares what ``total`` allows; without a ``total``, None's meaning holds for each
+            stage that is not named.
         limits: How much a single file, row or value may ask for.
         analyze_on_runner: Has the engine analyse, where one process would take too long. Means
             and quantiles may then differ in their last bits from one such build to another.
@@ -402,6 +404,7 @@ class Recipe:
                     f"Recipe: features declares {name!r} as {feature!r}, expected a name and a "
                     "feature such as ss.Image(…), ss.ClassLabel(…) or ss.Scalar(…)."
                 )
+        check_texts("Recipe", {"features": list(features)})
         flat, structs = flatten(features)
         wire_columns(flat)
         object.__setattr__(self, "features", flat)

@@ -14,7 +14,8 @@ have its features; a step on single records, or one across records, fails at it;
 TOTAL = "total"
 
 Budget = float | int | Mapping[str, float | int] | None
-"""A fraction of all records (below 1) or a count; for all stages together, or by stage."""
+"""A fraction of all records (a float, 1.0 for all of them) or a count (an int); for all stages
+together, or by stage."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +55,11 @@ def check_budget(budget: object) -> Budget:
 
 def _check_number(allowed: object, argument: str) -> float | int:
     number = isinstance(allowed, int | float) and not isinstance(allowed, bool)
-    if not number or not 0 <= allowed < float("inf"):  # type: ignore[operator]
+    most = 1.0 if isinstance(allowed, float) else float("inf")
+    if not number or not 0 <= allowed <= most:  # type: ignore[operator]
         raise RecipeError(
-            f"Recipe: {argument}={allowed!r}, expected a fraction below 1 or a count."
+            f"Recipe: {argument}={allowed!r}, expected a fraction of all records, a float from 0.0 "
+            "to 1.0, or a count, an int such as 5."
         )
     return allowed  # type: ignore[return-value]
 
@@ -80,7 +83,7 @@ def allowed_rejects(budget: Budget, num_records: int, *, default: float) -> dict
     elif TOTAL not in budget:
         budget = dict.fromkeys(STAGES, default) | dict(budget)
     return {
-        stage: int(allowed * num_records) if 0 < allowed < 1 else int(allowed)
+        stage: int(allowed * num_records) if isinstance(allowed, float) else allowed
         for stage, allowed in budget.items()
     }
 

@@ -62,13 +62,17 @@ class Shards:
 
     def __post_init__(self) -> None:
         """Checks that the settings are positive and do not exclude each other."""
-        parse_size(self.target_bytes)
+        try:
+            parse_size(self.target_bytes)
+        except ValueError as error:
+            raise ValueError(f"target_bytes: {error}") from None
         if not 0 < self.read_mb_per_s < math.inf:
             raise ValueError("read_mb_per_s must be positive and finite")
-        numbers = self.num_shards
-        counts = list(numbers.values()) if isinstance(numbers, Mapping) else [numbers]
-        if any(n is not None and n < 1 for n in (*counts, self.min_shards, self.num_examples)):
-            raise ValueError("numbers of shards and examples must be at least 1")
+        for name in ("num_shards", "min_shards", "num_examples"):
+            value = getattr(self, name)
+            counts = list(value.values()) if isinstance(value, Mapping) else [value]
+            if any(count is not None and count < 1 for count in counts):
+                raise ValueError(f"{name}={value!r}, expected at least 1")
         given = [
             name
             for name in ("min_shards", "num_shards", "num_examples")

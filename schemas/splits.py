@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
 
+from .config import check_texts
 from .errors import RecipeError
 
 KEY_SPACE = 1 << 64
@@ -206,6 +207,10 @@ class Splits:
         if not isinstance(allow_empty, bool):
             raise RecipeError(f"Splits: allow_empty={allow_empty!r}, expected True or False.")
         names = names or tuple(name for name, _ in fractions)
+        if rule is not None and rule.by != "folder":  # whose name may not be Unicode
+            texts = {"feature": rule.feature, "values": rule.values}
+            check_texts(f"Splits.by_{rule.by}", texts)
+        check_texts("Splits", {"stratify_by": stratify_by, "group_by": group_by})
         for what, feature in (("stratify_by", stratify_by), ("group_by", group_by)):
             if feature is not None:
                 _check_feature(what, feature)

@@ -31,8 +31,10 @@ _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {"bool": (bool,), "string": (str
 def _dtype_name(value: Any) -> Any:
     """The name of a dtype, of NumPy's or TensorFlow's too; says why complex numbers are none."""
     name = getattr(value, "name", None) or getattr(value, "__name__", None) or value
+    if not isinstance(name, str):
+        raise ValueError('expected a dtype such as "float32"')  # noqa: TRY004 - to pydantic
     name = {"str": "string", "bytes": "string", "object": "string"}.get(name, name)
-    if isinstance(name, str) and name.startswith("complex"):
+    if name.startswith("complex"):
         raise ValueError(
             f"{name} cannot be stored: a tf.train.Example has no complex numbers, and few layers "
             "take them. Make two float features of the real and the imaginary part"
@@ -273,7 +275,7 @@ class Tensor(_Bounded):
         _check_domain(self.dtype, self.domain)
         _check_unit(self.dtype, self.unit)
         if any(dim is not None and dim < 1 for dim in self.shape):
-            raise ValueError("dimensions are positive, or None where they vary")
+            raise ValueError(f"shape={self.shape}: dimensions must be positive, or None")
         if self.optional and (self.shape[:1] != (None,) or None in self.shape[1:]):
             raise ValueError("only a tensor whose first dimension alone varies can be optional")
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
+import snapshard as ss
 from snapshard import cli
 from snapshard.pipelines import startup_noise
 from snapshard.pipelines import suggest as suggest_module
@@ -172,7 +173,7 @@ class TestBuild:
         code, printed, told = call("build", tmp_path / "recipe.py", "--out", tmp_path / "out")
         assert code == 3
         assert printed == ""
-        assert "1 of 61 records were rejected, and 0 are allowed; nothing was published" in told
+        assert "1 of 61 records was rejected, and 0 are allowed; nothing was published" in told
         assert "'sixty'" in told
         assert not list((tmp_path / "out").rglob("manifest.json"))
 
@@ -294,6 +295,14 @@ class TestInspectAndVerify:
         assert re.search(r"train by label: cat: \d+, dog: \d+", printed)
         assert "tensorflow 2" in printed
 
+    def test_inspect_without_a_label(self, tmp_path: Path, call: Any) -> None:
+        (tmp_path / "t.csv").write_text("a\n" + "1\n" * 20)
+        recipe = ss.Recipe(
+            name="t", source=ss.Csv(str(tmp_path / "t.csv")), splits=ss.Splits(train=1.0)
+        )
+        _, printed, _ = call("inspect", ss.build(recipe, tmp_path / "out").path)
+        assert "\nno label; compression none; seed 0; " in printed
+
     def test_verify(self, snapshot: Path, call: Any) -> None:
         code, printed, told = call("verify", snapshot)
         assert code == 0
@@ -355,7 +364,10 @@ class TestGc:
 BROKEN_RECIPES = {
     "syntax": ("recipe = ss.Recipe(name='x' source=1)", "recipe.py line 2: invalid syntax"),
     "unknown argument": ("recipe = ss.Recipe(nam='x')", "recipe.py line 2: TypeError"),
-    "bad setting": ("ss.Shards(target_bytes='big')", "line 2: Shards: 'big' is not a size"),
+    "bad setting": (
+        "ss.Shards(target_bytes='big')",
+        "Shards: target_bytes: 'big' is not a size",
+    ),
     "bad type": ("ss.ImageFolder('x', max_pixels='y')", "line 2: ImageFolder: max_pixels"),
     "own error": ("def f():\n    return 1 / 0\nf()", "recipe.py line 3: ZeroDivisionError"),
     "missing module": ("import nowhere_at_all", "No module named 'nowhere_at_all'. Install it"),

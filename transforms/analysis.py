@@ -34,6 +34,7 @@ from . import (
     dofn_specs,  # noqa: F401 - replaces a look-up of Beam
     vocabulary_counts,  # noqa: F401 - replaces a count of tensorflow-transform
 )
+from .autograph_files import keep_autograph_files
 from .canonical_graph import canonicalize
 from .computed import as_lists
 from .graph import GraphOutputs
@@ -195,6 +196,7 @@ def trace(preprocessing_fn: PreprocessingFn, prepared: Features) -> Traced:
     def noted(inputs: dict[str, Any]) -> dict[str, Any]:
         given = dict(inputs)
         before = {name: _num_consumers(tensor) for name, tensor in given.items()}
+        keep_autograph_files()
         with running(preprocessing_fn):
             outputs = preprocessing_fn(inputs)
         _check_outputs(outputs)

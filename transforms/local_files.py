@@ -21,13 +21,20 @@ LINK_OUT = (
     "symbolic link that leads out of the source's folder; limits=ss.Limits(follow_links=True) in "
     "the recipe allows it"
 )
-_SPECIAL = (
+_KINDS = (
     (stat.S_ISFIFO, "named pipe"),
     (stat.S_ISSOCK, "socket"),
     (stat.S_ISBLK, "block device"),
     (stat.S_ISCHR, "character device"),
+    (stat.S_ISDIR, "folder"),
+    (stat.S_ISREG, "file"),
     (lambda mode: True, "special file"),
 )
+
+
+def kind_of(mode: int) -> str:
+    """What a path of this machine leads to, by its ``st_mode``, in words: ``named pipe``."""
+    return next(name for test, name in _KINDS if test(mode))
 
 
 def unreadable(path: str, problem: str) -> SourceFile:
@@ -56,8 +63,7 @@ def inspect_file(full: str, path: str) -> tuple[SourceFile, tuple[int, int] | No
     if stat.S_ISDIR(found.st_mode):
         return unreadable(path, ""), (found.st_dev, found.st_ino)
     if not stat.S_ISREG(found.st_mode):
-        kind = next(name for test, name in _SPECIAL if test(found.st_mode))
-        return unreadable(path, f"{kind}, expected a file"), None
+        return unreadable(path, f"{kind_of(found.st_mode)}, expected a file"), None
     # Where all may read, only an access list could say otherwise, and reading finds out.
     readable = found.st_mode & _ALL_READ == _ALL_READ
     if not readable and not os.access(full, os.R_OK, effective_ids=_EFFECTIVE_IDS):

@@ -15,7 +15,6 @@ import hashlib
 import io
 import os
 import re
-import stat
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
@@ -29,7 +28,7 @@ from ..schemas.naming import WORKSPACE, Workspace
 from . import storage
 from .activity import reading, working_on
 from .globs import matches, may_hold, split_glob
-from .local_files import LINK_LOOP, LINK_OUT, inspect_file, leads_out, unreadable
+from .local_files import LINK_LOOP, LINK_OUT, inspect_file, kind_of, leads_out, unreadable
 from .ranges import Ranges, Read
 from .stamps import stamp_of
 from .tar_archive import LEADS_OUT, Staged, TarArchive, archive_scheme
@@ -309,7 +308,9 @@ class OpenedSource:
 
     def place(self, path: str) -> str:
         """A file as messages name it, without credentials."""
-        return self.full_path(path) if self.local else f"{path} of {self.shown}"
+        if self.local:
+            return self.full_path(path)
+        return self.shown if path == self.single else f"{path} of {self.shown}"
 
     def _failing_to(self, action: str, path: str) -> storage.failing_as_storage_error:
         if self.local:
@@ -422,7 +423,7 @@ def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> Open
         limits: What its files may ask for.
 
     Raises:
-        RecipeError: if there is no such source.
+        RecipeError: if there is no such source, or it is a named pipe, a socket or a device.
         DataError: if an archive is none, or damaged.
         PlaceError: if access to it is refused.
         StorageError: if it cannot be looked at for another reason.
@@ -467,6 +468,11 @@ def _open(url: str, limits: Limits) -> OpenedSource | None:
     kind = _kind(filesystem, path)
     if kind == "folder":
         return opened
+    if kind not in ("file", "absent"):
+        raise RecipeError(
+            f"The source {storage.redact(url)} is a {kind}, expected a file or folder. Correct "
+            "the path, or write its content to a file first."
+        )
     if kind == "file":
         # A signature in a web address must not become part of the file's name.
         named = re.split(r"[?#]", path, maxsplit=1)[0] if "://" in path else path
@@ -571,10 +577,13 @@ def _absolute(url: str, folder: str) -> str:
 
 
 def _kind(filesystem: Any, path: str) -> str:
-    """``file``, ``folder`` or ``absent``; the filesystem is None for this machine's own."""
+    """``file``, ``folder`` or ``absent``; the filesystem is None for this machine's own.
+
+    There it may be something else, in words: it cannot be read twice, if it ever ends.
+    """
     try:
         if filesystem is None:
-            return "folder" if stat.S_ISDIR(os.stat(path).st_mode) else "file"
+            return kind_of(os.stat(path).st_mode)
         if not path.strip("/"):
             return "folder"
         return "folder" if filesystem.info(path)["type"] == "directory" else "file"

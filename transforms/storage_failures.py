@@ -42,6 +42,7 @@ _LASTING = {
     errno.ENAMETOOLONG,
     errno.ELOOP,
     errno.EINVAL,
+    errno.EOPNOTSUPP,
 }
 """Of errors that another try would meet again."""
 _REFUSED = {400, 401, 403, 407}
@@ -262,6 +263,8 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
         return "permission denied", "Check who may read and write it, or choose another place."
     if number == errno.EROFS:
         return "the filesystem is read-only", "Choose another place."
+    if number == errno.EOPNOTSUPP:
+        return "the filesystem does not allow this", "Choose another place."
     if isinstance(error, NotADirectoryError | FileExistsError):
         return "a part of the path is a file, expected a folder", "Choose another place."
     if isinstance(error, IsADirectoryError):

@@ -159,13 +159,26 @@ def sizes_locally(folder: str) -> Iterator[tuple[str, int]]:
 
 
 def make_folders(folder: str) -> None:
-    """Makes a folder and its parents, durably."""
+    """Makes a folder and its parents, durably.
+
+    Raises:
+        OSError: if it cannot be made; EOPNOTSUPP where the filesystem, as /proc, has no new ones.
+    """
     if not folder or os.path.isdir(folder):
         return
     parent = os.path.dirname(folder)
     make_folders(parent)
     try:
-        os.mkdir(folder)
+        try:
+            os.mkdir(folder)
+        except FileNotFoundError:
+            make_folders(parent)  # somebody may have removed it meanwhile
+            os.mkdir(folder)
+    except FileNotFoundError:
+        if not os.path.isdir(parent or "."):
+            raise
+        number = errno.EOPNOTSUPP
+        raise OSError(number, os.strerror(number), folder) from None
     except FileExistsError:
         if not os.path.isdir(folder):
             raise

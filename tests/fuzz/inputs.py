@@ -553,7 +553,12 @@ KINDS = (
     Kind("WAV", _sounds, loads="tensorflow"),
     Kind("label table, CSV", _label_table(".csv")),
     Kind("label table, JSON", _label_table(".jsonl")),
-    Kind("WebDataset tar", _files(ss.WebDataset, ".tar", made.samples, layers=(made.TAR,)), 2),
+    Kind(
+        "WebDataset tar",
+        _files(ss.WebDataset, ".tar", made.samples, layers=(made.TAR,)),
+        2,
+        loads="tensorflow",
+    ),
     Kind(
         "zip of images",
         _archive("a.zip", _zip, _zip_members, (made.zip_layer(SEED),), _is_whole_zip),

@@ -40,6 +40,7 @@ recipe = ss.Recipe(
     source=ss.ImageFolder("images"),
     prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8)), darken],
     shards=ss.Shards(num_shards=2),
+    splits=ss.Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True),
 )
 '''
 

@@ -143,7 +143,6 @@ ANALYSED = """
         name="t",
         source=ss.Files("raw/*.bin", read=read),
         preprocessing_fn=preprocessing_fn,
-        splits=ss.Splits(train=1.0),
         OPTIONS
     )
 """

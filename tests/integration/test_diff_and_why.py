@@ -182,7 +182,8 @@ def test_without_the_workspace_or_the_facts_of_the_build(
 def test_names_that_steer_a_terminal(call: Call, lab: Any, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.csv").write_text(rows(3))
-    (tmp_path / "recipe.py").write_text(RECIPE)
+    recipe = RECIPE.replace("shards=ss", "splits=ss.Splits(train=1.0), shards=ss")
+    (tmp_path / "recipe.py").write_text(recipe)
     first = lab.build(tmp_path / "recipe.py", tmp_path / "out")
     (tmp_path / "data" / "b\x1b[31m\n.csv").write_text(rows(3))
     second = lab.build(tmp_path / "recipe.py", tmp_path / "out")

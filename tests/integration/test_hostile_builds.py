@@ -277,7 +277,8 @@ def test_few_records_and_many_classes(tmp_path: Path) -> None:
             "n,y\n" + "".join(f"{i},class {i % num_classes}\n" for i in range(num_rows))
         )
         types = {"y": ss.ClassLabel(tuple(f"class {i}" for i in range(num_classes)))}
-        snapshot = build(tmp_path, ss.Csv(str(path), label="y", types=types))
+        splits = ss.Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
+        snapshot = build(tmp_path, ss.Csv(str(path), label="y", types=types), splits=splits)
         manifest = snapshot.manifest
         assert sum(split.num_examples for split in manifest.splits.values()) == num_rows
         assert len(manifest.features["y"].names) == num_classes  # type: ignore[union-attr]

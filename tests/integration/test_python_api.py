@@ -33,6 +33,7 @@ recipe = ss.Recipe(
     name="scripted",
     source=ss.ImageFolder("images"),
     prepare=[ss.images.decode("image"), ss.images.resize("image", (8, 8)), posterise],
+    splits=ss.Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True),
 )
 
 if __name__ == "__main__":
@@ -159,7 +160,7 @@ class TestManifestSchema:
         ({"recipe": "my/r.py"}, "`snapshard build my/r.py --out DIR` builds it"),
         ({"recipe": None}, "recipe=None, expected an ss.Recipe"),
         ({"out": None}, "out=None, expected a folder or URL"),
-        ({"out": ""}, "out='', expected a folder or URL"),
+        ({"out": ""}, "out is empty, expected a folder or URL"),
         ({"workspace": 3}, "workspace=3, expected a folder or URL"),
         ({"runner": None}, "runner=None, expected"),
         ({"limit": "3"}, "limit='3', expected a number of records"),

@@ -346,7 +346,6 @@ class TestNames:
         "\u2028line separator",
         "\x00",
         "Çé漢字🙂",
-        "\ud800",
         "",
         "' \"",
     )

@@ -151,14 +151,14 @@ def test_what_steps_give_may_be_declared_tighter_or_more_telling(
     [
         (ss.Scalar("float32"), ss.Scalar("float64"), r'add ss.tables.cast\("x", "float64"\)'),
         (ss.Scalar("int64"), ss.Scalar("int8", min=0), r"steps give ss.Scalar\(\"int64\"\)"),
-        (ss.Timestamp("s"), ss.Timestamp("ms"), "Mend one of them"),
+        (ss.Timestamp("s"), ss.Timestamp("ms"), "Correct one of them"),
         (ss.ClassLabel(("a", "b")), ss.ClassLabel(("b", "a")), "ClassLabel"),
-        (ss.Tensor("int64", (2,)), ss.Tensor("int64", (3,)), "Mend one"),
-        (ss.Tensor("int16", (None,)), ss.Audio(rate=8000), "Mend one"),
-        (ss.Image(2, 2), ss.Image(3, 3), "Mend one"),
-        (ss.Image(2, 2), ss.Image(2, 2, channels=1), "Mend one"),
-        (ss.Image(2, 2), ss.Tensor("uint8", (2, 2, 3)), "Mend one"),
-        (ss.Audio(rate=8000), ss.Audio(rate=16000), "Mend one"),
+        (ss.Tensor("int64", (2,)), ss.Tensor("int64", (3,)), "Correct one"),
+        (ss.Tensor("int16", (None,)), ss.Audio(rate=8000), "Correct one"),
+        (ss.Image(2, 2), ss.Image(3, 3), "Correct one"),
+        (ss.Image(2, 2), ss.Image(2, 2, channels=1), "Correct one"),
+        (ss.Image(2, 2), ss.Tensor("uint8", (2, 2, 3)), "Correct one"),
+        (ss.Audio(rate=8000), ss.Audio(rate=16000), "Correct one"),
     ],
 )
 def test_what_steps_do_not_give_is_refused(made: Feature, declared: Feature, message: str) -> None:

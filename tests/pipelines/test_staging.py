@@ -500,7 +500,7 @@ def test_what_changes_between_processes_is_refused(
     handle = stage(load_recipe_file(path), workspace)
     (tmp_path / "words.txt").write_text("three")
     with pytest.raises(
-        AssertionError, match=r"recipe\.py: prepare\[0\] is not the same in a worker"
+        AssertionError, match=r"recipe\.py: prepare\[0\] is not the same in a worker.*__getstate__"
     ):
         elsewhere(handle, "0")
 

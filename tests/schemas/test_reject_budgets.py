@@ -17,7 +17,7 @@ from snapshard.schemas.reject_budgets import (
     exceeded_budgets,
 )
 
-NUMBERS = st.one_of(st.integers(0, 100), st.floats(0, 0.99))
+NUMBERS = st.one_of(st.integers(0, 100), st.floats(0, 1))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,12 @@ NUMBERS = st.one_of(st.integers(0, 100), st.floats(0, 0.99))
         ({}, "max_rejects={} says nothing"),
         ({"reading": 1}, "names 'reading', expected stages among inventory, read"),
         ({5: 1}, "names 5"),
-        ({"read": -1}, "max_rejects['read']=-1, expected a fraction below 1 or a count"),
+        (
+            {"read": -1},
+            "max_rejects['read']=-1, expected a fraction of all records",
+        ),
+        (1.5, "max_rejects=1.5, expected a fraction of all records"),
+        (5.0, "or a count, an int such as 5"),
         ({"read": "1%"}, "max_rejects['read']='1%'"),
         ({"read": True}, "max_rejects['read']=True"),
         ({"total": float("nan")}, "max_rejects['total']=nan"),
@@ -56,6 +61,9 @@ def test_a_recipe_keeps_its_own_copy() -> None:
         (None, {"total": 0}),
         (7, {"total": 7}),
         (0.5, {"total": 5}),
+        (1.0, {"total": 10}),
+        (1, {"total": 1}),
+        (0.0, {"total": 0}),
         ({"total": 3}, {"total": 3}),
         ({"read": 0.25, "total": 100}, {"read": 2, "total": 100}),
         ({"read": 4}, {**dict.fromkeys(STAGES, 0), "read": 4}),

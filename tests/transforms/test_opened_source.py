@@ -243,6 +243,20 @@ def test_what_may_not_be_read_is_listed_with_its_problem() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("pipe.csv", "named pipe"), ("socket.csv", "socket"), ("/dev/zero", "character device")],
+)
+def test_a_source_that_is_not_a_file_is_refused_as_what_it_is(
+    tmp_path: pathlib.Path, path: str, kind: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    with socket.socket(socket.AF_UNIX) as bound, contextlib.chdir(tmp_path):
+        bound.bind("socket.csv")
+    with pytest.raises(RecipeError, match=f"is a {kind}, expected a file or folder"):
+        open_source(path, str(tmp_path))
+
+
 def test_names_of_any_bytes(tmp_path: pathlib.Path) -> None:
     folder = os.path.join(os.fsencode(tmp_path), b"\xff")
     os.mkdir(folder)

@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 from typing import cast
 
+import fsspec
 import pytest
 
 from snapshard.schemas.blocks import Block, FileRange, SourceFile
@@ -84,6 +85,16 @@ def test_another_file_of_equal_times_and_length_is_another_file() -> None:
     assert stamp_of_local(cast("os.stat_result", one)) != stamp_of_local(
         cast("os.stat_result", other)
     )
+
+
+def test_a_single_file_is_named_once() -> None:
+    store = fsspec.filesystem("memory")
+    store.pipe({"/named_once/t.csv": b"a\n"})
+    assert (
+        open_source("memory://named_once/t.csv", ".").place("t.csv") == "memory://named_once/t.csv"
+    )
+    folder = open_source("memory://named_once", ".")
+    assert folder.place("t.csv") == "t.csv of memory://named_once"
 
 
 @pytest.mark.parametrize("stamp", ["listed", ""])

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ...schemas.config import config_class
+from ...schemas.config import as_tuple, check_texts, config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import BoundingBoxes, Feature, Features, Struct, flatten, side_names
 from .chain import KEEP
@@ -105,7 +105,7 @@ class Select:
     def __post_init__(self) -> None:
         """Checks that there are names."""
         if not self.names:
-            raise ValueError("expected at least one name")
+            raise ValueError("names: expected at least one")
 
     def __repr__(self) -> str:
         """As it is written in a recipe."""
@@ -237,9 +237,14 @@ def map_python(
     Raises:
         RecipeError: if an argument is unfit.
     """
-    outputs, _ = flatten(features) if isinstance(features, Mapping) else (features, ())
-    chosen = None if inputs is None else tuple(inputs)
-    return MapPython(function=function, outputs=outputs, inputs=chosen)
+    if not isinstance(features, Mapping) or not all(isinstance(name, str) for name in features):
+        raise RecipeError(
+            f"ss.records.map_python: features={features!r}, expected a dict of features by name, "
+            'such as {"length": ss.Scalar("int64")}.'
+        )
+    check_texts("ss.records.map_python", {"features": list(features)})
+    outputs, _ = flatten(features)
+    return MapPython(function=function, outputs=outputs, inputs=as_tuple(inputs))
 
 
 def select(names: Iterable[str]) -> Select:
@@ -270,7 +275,8 @@ def rename(names: Mapping[str, str]) -> Rename:
 
 
 def _names(names: Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+    found: tuple[str, ...] = as_tuple([names] if isinstance(names, str) else names)
+    return found
 
 
 def _check_known(step: object, names: Iterable[str], features: Features) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from ...schemas.config import config_class
+from ...schemas.config import as_tuple, config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import Features, Tensor, tensor_form
 from .lookup import check_vocabulary, read_vocabulary, token_table
@@ -305,8 +305,7 @@ def tokenize(
         return TokenizeWith(name=name, tokenizer=tokenizer, special_tokens=special_tokens)
     if not special_tokens:
         raise RecipeError("ss.text.tokenize: special_tokens= is for a tokenizer=.")
-    given = vocabulary if vocabulary is None or isinstance(vocabulary, str) else tuple(vocabulary)
-    return Tokenize(name=name, vocabulary=given, unknown=unknown, split=split)
+    return Tokenize(name=name, vocabulary=as_tuple(vocabulary), unknown=unknown, split=split)
 
 
 def truncate(name: str, length: int, *, keep: Literal["first", "last"] = "first") -> Truncate:

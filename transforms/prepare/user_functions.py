@@ -12,6 +12,7 @@ from ...schemas.errors import RecipeError, SnapshardError
 from ...schemas.features import Features
 from ...schemas.recipe import PrepareStep, RecordFn
 from ...schemas.step_traits import StepTraits
+from ..autograph_files import keep_autograph_files
 from ..redaction import redact_repeated
 from ..user_reads import note_path, note_unseen, running
 
@@ -98,9 +99,10 @@ def call_user(
         RecipeError: if it fails; ``where`` names it.
     """
     try:
-        converted = _with_autograph(function)
+        # Functions that it calls are converted when they are called.
+        keep_autograph_files()
         with running(function):
-            return converted(dict(given))
+            return _with_autograph(function)(dict(given))
     except SnapshardError:
         raise
     except Exception as error:

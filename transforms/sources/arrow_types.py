@@ -49,6 +49,7 @@ from ...schemas.features import (
 )
 from ...schemas.wire import Dtype
 from .arrow_leaves import Leaf, extract, leaves_of, plain_type
+from .csv_types import other_columns
 
 _FLOATS: Mapping[int, Dtype] = {16: "float16", 32: "float32", 64: "float64"}
 
@@ -188,10 +189,9 @@ def join_leaves(
         SchemaError: naming columns that one file lacks, or whose types have nothing in common.
     """
     if one.keys() != other.keys():
-        lacks, more = sorted(one.keys() - other.keys()), sorted(other.keys() - one.keys())
         raise SchemaError(
-            f"{paths[1]} has other columns than {paths[0]}: it lacks {lacks}, and has {more} "
-            "besides. Name those that all files have with columns=, or read them as two sources."
+            f"{other_columns(other, one, paths=(paths[1], paths[0]))}. Name those that all files "
+            "have with columns=, or read them as two sources."
         )
     joined = {}
     for name, leaf in one.items():

@@ -13,7 +13,7 @@ from ...schemas.recipe import OpenSource
 from .csv_rows import Rows, cut_offsets, find_rows
 from .csv_table import Table
 from .csv_text import Text, open_text
-from .csv_types import ColumnTypes, Header, check_names, class_texts, read_header
+from .csv_types import ColumnTypes, Header, check_names, class_texts, other_columns, read_header
 from .decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from .decompress import DamagedError
 from .remembered import remembered
@@ -126,11 +126,9 @@ class CsvFiles:
             check_names(header.names, path=file.path, max_columns=max_columns)
             if found and set(header.names) != set(found[0].table.header):
                 first = found[0].table
-                lacks = sorted(set(first.header) - set(header.names))
-                more = sorted(set(header.names) - set(first.header))
+                other = other_columns(header.names, first.header, paths=(file.path, first.path))
                 raise SchemaError(
-                    f"{file.path} has other columns than {first.path}: it lacks {lacks}, and has "
-                    f"{more} besides. Give all files the same columns, or read them as two sources."
+                    f"{other}. Give all files the same columns, or read them as two sources."
                 )
             table = self._dialect.table(file.path, header.names)
             found.append(FoundTable(file, table, header.stop))

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ...schemas.config import check_texts
 from ...schemas.errors import RecipeError, Reject, SchemaError
 from ...schemas.features import Feature, Features, Scalar, is_encoded, is_optional, tensor_form
 from ...schemas.manifest import MAX_LABELS
@@ -96,7 +97,14 @@ class Files:
             )
         if label is not None and not isinstance(label, str):
             raise RecipeError(f"Files: label={label!r} is not a valid name.")
+        if types is not None and not isinstance(types, Mapping):
+            raise RecipeError(
+                f'Files: types={types!r}, expected a dict such as {{"age": "float32"}}.'
+            )
+        check_texts("Files", {"label": label, "types": types})
         for name, wanted in (types or {}).items():
+            if not isinstance(name, str):
+                raise RecipeError(f"Files: types names {name!r}, expected the name of a feature.")
             if isinstance(wanted, Feature):
                 _check_stored(name, wanted)
             else:

@@ -137,6 +137,7 @@ def _database(uri: str, *, base: str, near: str) -> Iterator[tuple[str, str]]:
     Raises:
         RecipeError: if there is no such file, or it is no single one.
         DataError: if an archive is damaged.
+        SourceChangedError: if it, or what stands beside it, changed while it was copied.
         StorageError: if it cannot be copied.
     """
     written = re.sub(r"^sqlite:/{2,3}", "", uri)
@@ -151,10 +152,14 @@ def _database(uri: str, *, base: str, near: str) -> Iterator[tuple[str, str]]:
             f"Sql: {opened.shown} is a folder or an archive, expected one SQLite database, such as "
             "zip://data.db::data.zip. Correct uri=."
         )
+    opened = opened.proving([])
+    proof = opened.proof
+    assert proof is not None
     with storage.scratch_folder(near) as scratch:
         path = os.path.join(scratch, "copied.db")
+        absent = [s for s in BESIDE if opened.look(opened.single + s) is None]
         for suffix in ("", *BESIDE):
-            if suffix and not opened.filesystem.exists(opened.full_path(opened.single + suffix)):
+            if suffix in absent:
                 continue
             with (
                 storage.failing_as_storage_error("write", path),
@@ -162,4 +167,9 @@ def _database(uri: str, *, base: str, near: str) -> Iterator[tuple[str, str]]:
             ):
                 for chunk in opened.chunks(opened.single + suffix, chunk_bytes=_CHUNK_BYTES):
                     file.write(chunk)
+        # All files are of one moment only if none changed, and none came.
+        proof.check()
+        for suffix in absent:
+            if opened.look(opened.single + suffix) is not None:
+                proof.fail(opened.single + suffix)
         yield path, opened.shown

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from ...schemas.errors import DataError, RecipeError
 from ..dtypes import PRECISION
+from ..local_files import kind_of
 from ..redaction import redact
 from .extracted import PROBLEM, extract_batches, numbered_rows, plain_schema
 from .sql_rows import (
@@ -67,6 +68,9 @@ def extract_sqlite(
             off.
         StorageError: if the database cannot be read.
     """
+    if os.path.exists(path) and not os.path.isfile(path):
+        kind = kind_of(os.stat(path).st_mode)
+        raise RecipeError(f"Sql: {redact(shown)} is a {kind}, expected a file. Correct uri=.")
     if not os.path.isfile(path):
         raise RecipeError(
             f"Sql: there is no SQLite database {redact(shown)}. Correct uri=; a PostgreSQL "

@@ -185,6 +185,7 @@ def test_transform_from_another_build(
     assert found.keys() == expected.keys()
     assert {name for name in found if found[name] != expected[name]} == {
         "reader.py",
+        "reader_values.py",
         "manifest.json",
     }
     texts = [

@@ -1,17 +1,20 @@
 """SQLite that is not as it should be: errors that say why, or rejects of single rows."""
 
 import contextlib
+import os
 import sqlite3
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import snapshard as ss
-from snapshard.schemas.errors import RecipeError, SnapshardError
+from snapshard.schemas.errors import RecipeError, SnapshardError, SourceChangedError
+from snapshard.transforms.opened_source import OpenedSource
 
 from .conftest import Got, Reading
 
@@ -216,3 +219,42 @@ def test_each_row_is_kept_or_rejected(reading: Reading, cells: list[Any]) -> Non
     rows = {int(name.partition("#")[2]) for name in (*got.rows, *got.rejected)}
     assert rows == set(range(len(cells)))
     assert len(got.rows) + len(got.rejects) == len(cells)
+
+
+def _changing(monkeypatch: pytest.MonkeyPatch, *, at: str, change: Any) -> None:
+    """Has something change when a file is about to be copied, and once more behind its start."""
+    chunks = OpenedSource.chunks
+
+    def changed(self: OpenedSource, path: str, *, chunk_bytes: int) -> Any:
+        for chunk in chunks(self, path, chunk_bytes=4096):
+            yield chunk
+            if path.endswith(at):
+                change()
+
+    monkeypatch.setattr(OpenedSource, "chunks", changed)
+
+
+@pytest.mark.parametrize(
+    ("at", "changed"),
+    [(".db", "a.db"), (".db-wal", "a.db"), (".db-wal", "a.db-wal"), (".db", "a.db-journal")],
+)
+def test_a_database_of_a_store_that_changes_while_it_is_copied_is_refused(
+    database: Path, reading: Reading, monkeypatch: pytest.MonkeyPatch, at: str, changed: str
+) -> None:
+    store = fsspec.filesystem("memory")
+    content = database.read_bytes()
+    store.pipe({"/sql_changing/a.db": content, "/sql_changing/a.db-wal": b""})
+    source = ss.Sql("memory://sql_changing/a.db", "SELECT id, v FROM t", key="id")
+    assert len(read(reading, source).rows) == 20
+    store.pipe("/sql_changing/a.db-wal", b"wal")
+    _changing(
+        monkeypatch, at=at, change=lambda: store.pipe(f"/sql_changing/{changed}", content + b"x")
+    )
+    with pytest.raises(SourceChangedError, match=rf"{changed}( of .*)? changed while the build"):
+        read(reading, source)
+
+
+def test_a_pipe_is_told_for_a_pipe(reading: Reading, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p.db")
+    with pytest.raises(RecipeError, match=r"p\.db is a named pipe, expected a file"):
+        read(reading, ss.Sql(str(tmp_path / "p.db"), "SELECT id FROM t", key="id"))
