@@ -95,9 +95,8 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
         raise RejectsError(
             f"{_budget_words(exceeded, counts.total(), num_records)}\n{reasons}\n"
             "Fix the files, or allow more with max_rejects= in the recipe (a fraction or a count, "
-            "in all or by stage); if the cause lay elsewhere, build with --retry-rejects. All "
-            f"rejects: {storage.redact(workspace.refused_rejects)}, which "
-            "`snapshard rejects` lists and exports."
+            "in all or by stage); if the cause lay elsewhere, build with --retry-rejects. "
+            f"{_where_rejects_are(workspace)}"
         )
     num_before = prepared.entries.total("num_records")  # of the stages before the last
     if num_kept == 0 and num_before:
@@ -114,12 +113,22 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
             f"The filters in prepare= keep none of {num_records:,} records. Nothing was published."
         )
     if num_kept == 0 and counts.total():
-        raise DataError(
-            f"All {num_records:,} records were rejected. Nothing was published. max_rejects= "
-            "allows it, but a snapshot needs a record."
+        reasons = _keep_refused(found, prepared, workspace, num_records=num_records)
+        share = "The only record was" if num_records == 1 else f"All {num_records:,} records were"
+        raise RejectsError(
+            f"{share} rejected; nothing was published. max_rejects= allows it, but a snapshot "
+            f"needs a record.\n{reasons}\nFix the files; if the cause lay elsewhere, build with "
+            f"--retry-rejects. {_where_rejects_are(workspace)}"
         )
     if num_kept == 0:
         raise DataError("The source holds no records. Nothing was published.")
+
+
+def _where_rejects_are(workspace: Workspace) -> str:
+    return (
+        f"All rejects: {storage.redact(workspace.refused_rejects)}, which `snapshard rejects` "
+        "lists and exports."
+    )
 
 
 def _keep_refused(

@@ -39,7 +39,7 @@ class SchemaError(DataError):
 
 
 class RejectsError(DataError):
-    """More records were rejected than the recipe allows."""
+    """More records were rejected than the recipe allows, or all of them."""
 
 
 class DamagedSnapshotError(SnapshardError):

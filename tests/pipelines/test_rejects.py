@@ -162,8 +162,18 @@ def test_what_is_allowed_passes_and_nothing_left_does_not(workspace: Workspace) 
     entries = [run_of([make("a", 1)], workspace, 0)]
     check_prepared(survey_of({"read": 1}), prepared_of(entries, num_kept=1), workspace)
     assert not storage.exists(workspace.refused_rejects)
-    with pytest.raises(DataError, match="All 1 records were rejected"):
-        check_prepared(survey_of(1.0), prepared_of(entries, num_kept=0), workspace)
+    for rejects, words in (
+        ([make("a", 1)], "The only record was rejected; nothing was published"),
+        ([make("a", 1), make("a", 2)], "All 2 records were rejected; nothing was published"),
+    ):
+        prepared = prepared_of([run_of(rejects, workspace, 0)], num_kept=0)
+        with pytest.raises(RejectsError) as raised:
+            check_prepared(survey_of(1.0), prepared, workspace)
+        first, reason, *_, last = str(raised.value).splitlines()
+        assert first.startswith(words)
+        assert reason == f"  {len(rejects)} × read: bad"
+        assert workspace.refused_rejects in last
+        assert list(iterate_rejects(workspace.refused_rejects)) == rejects
     with pytest.raises(DataError, match="keep none of 3 records"):
         check_prepared(survey_of(1), prepared_of(entries, num_kept=0, num_filtered=2), workspace)
 
