@@ -74,8 +74,9 @@ def _texts_in(value: object) -> Iterator[str]:
 
 def as_tuple(value: object) -> Any:
     """Anything that gives items in order as a tuple of them; what is one value as it is."""
-    one = isinstance(value, str | bytes | Mapping | set | frozenset) or not isinstance(value, Iterable)
-    return value if one else tuple(value)  # type: ignore[arg-type]
+    if isinstance(value, str | bytes | Mapping | set | frozenset):
+        return value
+    return tuple(value) if isinstance(value, Iterable) else value
 
 
 def describe_validation_error(error: pydantic.ValidationError, *, subject: str) -> str:
