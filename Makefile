@@ -50,6 +50,10 @@ FUZZ := 100000
 fuzz: $(VENV)/.dev ## Damages FUZZ files, others each time, and says what is made of them
 	$(PY) tests/fuzz/fuzz.py --num $(FUZZ) --first $$(date +%s)
 
+.PHONY: golden
+golden: $(VENV)/.dev ## Records the bytes of the golden snapshots anew, after an intended change
+	RECORD_GOLDEN=1 $(PY) -m pytest -q -m "" tests/golden
+
 .PHONY: lint
 lint: $(VENV)/.dev .mypy_path/snapshard ## Checks style, format and types
 	$(PY) -m ruff check .

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from fsspec.registry import known_implementations
+
 from ..schemas.config import is_unicode
 from ..schemas.errors import PlaceError, RecipeError
 from ..transforms import storage
@@ -35,6 +37,13 @@ def check_place(place: object, argument: str) -> None:
                 f"{url.rstrip('/')}//bucket/folder."
             )
         return
+    protocol, mistyped, rest = url.partition(":/")
+    if mistyped and not rest.startswith("/") and protocol in known_implementations:
+        is_file = protocol in ("file", "local")
+        missing = "slashes: write /" if is_file else f"a slash: write {protocol}://"
+        raise RecipeError(
+            f"{argument}: {url} lacks {missing}{rest}, or ./{url} for a folder of that name."
+        )
     path = storage.local_path(url)
     if os.path.exists(path) and not os.path.isdir(path):
         raise PlaceError(f"{argument}: {path} is a file, expected a folder. Choose another place.")

@@ -45,6 +45,23 @@ def check_texts(subject: str, settings: Mapping[str, object]) -> None:
                 )
 
 
+def _refuse_sets(subject: str, settings: Mapping[str, object]) -> None:
+    """Refuses sets: their order, which would be in the fingerprint, is another in each process."""
+    for name, value in settings.items():
+        if _holds_set(value):
+            raise RecipeError(
+                f"{subject}: {name}={value!r}: a set has no order. Give a list or a tuple."
+            )
+
+
+def _holds_set(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_set, value.values()))
+    return isinstance(value, set | frozenset) or (
+        isinstance(value, list | tuple) and any(map(_holds_set, value))
+    )
+
+
 def _texts_in(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
@@ -56,9 +73,10 @@ def _texts_in(value: object) -> Iterator[str]:
 
 
 def as_tuple(value: object) -> Any:
-    """Anything that gives items one by one as a tuple of them; what is one value as it is."""
-    one = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
-    return value if one else tuple(value)  # type: ignore[arg-type]
+    """Anything that gives items in order as a tuple of them; what is one value as it is."""
+    if isinstance(value, str | bytes | Mapping | set | frozenset):
+        return value
+    return tuple(value) if isinstance(value, Iterable) else value
 
 
 def describe_validation_error(error: pydantic.ValidationError, *, subject: str) -> str:
@@ -123,6 +141,7 @@ def config_class(cls: type[_T]) -> type[_T]:
         if len(args) <= len(names) and not kwargs.keys() & set(names[: len(args)]):
             # By name, so that an error names the argument and not its place.
             args, kwargs = (), dict(zip(names, args, strict=False)) | kwargs
+        _refuse_sets(cls.__name__, {name: kwargs[name] for name in written if name in kwargs})
         try:
             validate(self, *args, **kwargs)
         except pydantic.ValidationError as error:

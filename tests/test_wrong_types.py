@@ -138,3 +138,24 @@ def test_what_is_not_utf8_is_refused_as_a_setting(
         except Exception as error:
             odd.append((value, error))
     assert not odd
+
+
+SETS: dict[str, Callable[[Any], Any]] = {
+    "records.select": ss.records.select,
+    "records.drop": ss.records.drop,
+    "text.tokenize": lambda names: ss.text.tokenize("t", vocabulary=names),
+    "Csv(columns=)": lambda names: ss.Csv("t.csv", columns=names),
+    "ClassLabel": lambda names: ss.ClassLabel(names=names),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_sets_are_refused_for_their_order_would_be_in_the_fingerprint(name: str) -> None:
+    call = SETS[name]
+    call(["a", "c"])
+    call({"a": 0, "c": 1}.keys())
+    for names in ({"a", "c"}, frozenset({"a", "c"}), [{"a", "c"}]):
+        with pytest.raises(RecipeError):
+            call(names)
+    with pytest.raises(RecipeError, match=r"a set has no order\. Give a list or a tuple"):
+        call({"a", "c"})

@@ -25,6 +25,9 @@ def recipe(tmp_path: Path) -> ss.Recipe:
     [
         ("s3://", "is a protocol alone, expected a folder or URL, such as s3://bucket/folder"),
         ("gs:///", "is a protocol alone"),
+        ("s3:/bucket/out", "s3:/bucket/out lacks a slash: write s3://bucket/out, or ./s3:/bucket"),
+        ("gs:/", "lacks a slash"),
+        ("file:/data", "lacks slashes: write /data"),
         ("", "is empty, expected a folder or URL"),
         (b"out", "expected a folder or URL"),
         (5, "expected a folder or URL"),
