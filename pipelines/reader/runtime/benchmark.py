@@ -14,7 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .console import MB, Output, cell
-from .timing import Input, Timed, drop_cache, load_tensorflow, num_processors, time_batches
+from .timing import (
+    Input,
+    Timed,
+    drop_cache,
+    load_tensorflow,
+    num_processors,
+    time_batches,
+)
 
 _SAMPLE_BYTES = 32 * MB
 """Of records that are written again to compare compressions."""

@@ -508,15 +508,17 @@ def _processors(whole: Stage) -> list[str]:
     busy = whole.median(lambda timed: timed.busy)
     others = whole.median(lambda timed: timed.busy_others)
     if others >= 0.25 * number:
-        return [
-            f"other programs take {others:.1f} of {number} processors, this one {busy:.1f}: "
+        text = (
+            f"other programs use {others:.1f} of {number} processors, this one {busy:.1f}: "
             "measure again without them"
-        ]
+        )
+        return [text]
     if busy >= _SATURATED * number:
-        return [
-            f"{busy:.1f} of {number} processors work: do less per example, take more processors, "
-            "or read on other machines (python -m reader serve)"
-        ]
+        text = (
+            f"{busy:.1f} of {number} processors are busy: do less per example, use more "
+            "processors, or read on other machines (python -m reader serve)"
+        )
+        return [text]
     return []
 
 
@@ -585,10 +587,11 @@ def _less_parsing(source: Input, name: str) -> list[str]:
         if feature["kind"] == "image" and feature.get("storage") == "encoded"
     ]  # fmt: skip
     if name == "decode" and encoded:
-        return [
+        text = (
             "store pixels instead of files (ss.images.decode in the recipe), at their final size "
             "(ss.images.resize)"
-        ]
+        )
+        return [text]
     found = "store fewer and smaller features (a Tensor instead of many Scalars)"
     if len(facts.FEATURES) > 1 and not source.options.get("columns"):
         found += ", or read fewer: columns="
@@ -714,8 +717,8 @@ def _symptoms(
             "no regular interval" if waits.stalls is None else
             f"{waits.stalls.milliseconds:,.0f} ms every {waits.stalls.every} steps "
             f"({waits.stalls.every * source.batch_size:,} examples)",
-            "what recurs after as many examples: shards that end together, a large shuffle "
-            "buffer, a costly kind of record, or another program's timer",
+            ("what recurs after as many examples: shards that end together, a large shuffle "
+            "buffer, a costly kind of record, or another program's timer"),
         ),
         (
             "memory growth",
@@ -733,9 +736,9 @@ def _symptoms(
         (
             "uneven batches",
             "yes" if jumpy or unequal or (short and len(trained.sizes) > 1) else "no",
-            f"sizes {', '.join(map(str, trained.sizes))}; the largest has "
+            (f"sizes {', '.join(map(str, trained.sizes))}; the largest has "
             f"{trained.spread:.2f} × the median's bytes; waits {waits.median:.2f} ms, 95 % under "
-            f"{waits.p95:.2f}",
+            f"{waits.p95:.2f}"),
             _uneven(source, short, unequal=unequal, jumpy=jumpy),
         ),
     ]  # fmt: skip

@@ -51,11 +51,12 @@ class Summary:
 
     def lines(self) -> list[str]:
         """The summary in sentences."""
-        found = [
+        text = (
             f"{self.steps:,} steps waited for input {self.share:.0%} of the time (median "
             f"{self.median:.2f} ms a step, 95th percentile {self.p95:.2f} ms; "
             f"{self.epoch_start:,.0f} ms for the first batch of an epoch)."
-        ]
+        )
+        found = [text]
         if self.first_epoch is not None and self.first_epoch > STARVED:
             found.append(
                 f"The first epoch waited longer than the others, by {self.first_epoch:.0%} of an "
