@@ -264,6 +264,21 @@ def test_shards_are_judged_against_the_split(
     assert (advice or "") in (found or "")
 
 
+@pytest.mark.parametrize(
+    ("options", "batch_size", "advice"),
+    [
+        ({"shuffle": 50_000}, 128, "a smaller buffer than shuffle=50000"),
+        ({}, 32, "larger batches, up to 64:"),
+        ({"shuffle": True}, 128, "a smaller buffer: shuffle=1000"),
+    ],
+)
+def test_less_shuffling(options: dict[str, Any], batch_size: int, advice: str) -> None:
+    """Batches above 64 records are not shuffled in larger chunks."""
+    source: Any = SimpleNamespace(options=options, batch_size=batch_size)
+    (found,) = doctor._less_shuffling(source)
+    assert found.startswith(advice)
+
+
 def epoch_of(found: list[float], *, step: float = 10.0, complete: bool = True) -> waits.Epoch:
     return waits.Epoch(found, (sum(found) + step * len(found)) / 1000, is_complete=complete)
 

@@ -526,57 +526,68 @@ def _processors(whole: Stage) -> list[str]:
 
 
 def _advice(source: Input, measured: Measured, trained: Trained) -> list[str]:
-    """What to change where a stage binds."""
-    name, found = measured.slowest.name, []
-    shards = judge_shards(source)
+    """What to change where the slowest stage limits training."""
+    name = measured.slowest.name
+    cache, shards = cache_advice(source, trained, name), judge_shards(source)
+    found: list[str] = []
     if name in ("read", "decompress", "frame"):
-        cache = cache_advice(source, trained, name)
-        if name == "read":
-            found.append(f"storage is slow ({measured.first_mb_per_s:,.0f} MB/s)")
-            if source.allows(local_copy="/a/local/folder") and not source.options.get("local_copy"):
-                found.append("keep a copy on a local disk: local_copy=FOLDER")
-            if _compression(source, measured)[0] == "gzip" and not source.snapshot.gzip:
-                found.append('fewer bytes: build with Shards(compression="gzip")')
-        elif name == "decompress":
-            if _compression(source, measured)[0] == "none":
-                found.append(
-                    'GZIP costs more than it saves here: build with Shards(compression="none")'
-                )
-            if len(source.paths) < num_processors() and shards.advice is None:
-                found.append(
-                    f"each shard is decompressed by one processor, and there are only "
-                    f"{len(source.paths)}: build with Shards(min_shards={num_processors()})"
-                )
-        else:
-            found.append(
-                "reading records is the limit: store fewer bytes an example, or use more processors"
-            )
-        if cache:
-            found.append(cache)
-        if shards.advice:
-            found.append(f"{shards.fact}: {shards.advice}")
+        found += _faster_reading(source, measured)
+        found += [] if cache is None else [cache]
+        found += [] if shards.advice is None else [f"{shards.fact}: {shards.advice}"]
     elif name == "shuffle":
-        buffer = source.options.get("shuffle")
-        found.append(
-            f"a smaller buffer than shuffle={buffer} (the shards are shuffled already)"
-            if type(buffer) is int
-            else "larger batches: records are shuffled in chunks of an eighth of a batch at most"
-        )
+        found += _less_shuffling(source)
     elif name == "batch":
         found.append("the overhead of each batch dominates: use larger batches (--batch-size)")
     elif name in ("parse", "decode"):
+        found += [] if cache is None else [cache]
         found += _less_parsing(source, name)
-        cache = cache_advice(source, trained, name)
-        if cache:
-            found.insert(0, cache)
     elif name == "augment":
         found.append(
             "move what is the same in every epoch into the recipe, and the rest into the model "
             "(Keras preprocessing layers run on the accelerator)"
         )
-        if "augment" in source.options:
-            found.append("augment a batch in one call: augment_batch= instead of augment=")
+        found.append("augment a batch in one call: augment_batch= instead of augment=")
     return [f"{name} binds: {text}" if not i else text for i, text in enumerate(found)]
+
+
+def _faster_reading(source: Input, measured: Measured) -> list[str]:
+    """Advice for reading, decompressing and framing, without caches."""
+    name, found = measured.slowest.name, []
+    pays, *_ = _compression(source, measured)
+    if name == "read":
+        found.append(f"storage is slow ({measured.first_mb_per_s:,.0f} MB/s)")
+        if source.allows(local_copy="/a/local/folder") and not source.options.get("local_copy"):
+            found.append("keep a copy on a local disk: local_copy=FOLDER")
+        if pays == "gzip" and not source.snapshot.gzip:
+            found.append('fewer bytes: build with Shards(compression="gzip")')
+    elif name == "frame":
+        found.append(
+            "reading records is the limit: store fewer bytes an example, or use more processors"
+        )
+    else:
+        if pays == "none":
+            found.append(
+                'GZIP costs more than it saves here: build with Shards(compression="none")'
+            )
+        if len(source.paths) < num_processors() and judge_shards(source).advice is None:
+            found.append(
+                f"each shard is decompressed by one processor, and there are only "
+                f"{len(source.paths)}: build with Shards(min_shards={num_processors()})"
+            )
+    return found
+
+
+def _less_shuffling(source: Input) -> list[str]:
+    """Advice where shuffling is the slowest stage."""
+    from .order import CHUNK
+
+    buffer = source.options.get("shuffle")
+    if type(buffer) is int:
+        return [f"a smaller buffer than shuffle={buffer} (the shards are shuffled already)"]
+    if source.batch_size < 8 * CHUNK:
+        text = f"larger batches, up to {8 * CHUNK}: chunks of an eighth of a batch are shuffled"
+        return [text]
+    return ["a smaller buffer: shuffle=1000, for example (the shards are shuffled already)"]
 
 
 def _less_parsing(source: Input, name: str) -> list[str]:
