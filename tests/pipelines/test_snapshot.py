@@ -66,7 +66,7 @@ def test_opens_a_snapshot(make: Any, tmp_path: Path) -> None:
 def test_names_of_a_reader_load_on_first_use(make: Any, tmp_path: Path) -> None:
     reader = ss.Snapshot.open(make(tmp_path)).reader()
     assert "arrays" not in vars(reader)
-    assert [int(record["x"]) for record in reader.arrays.Records("train")] == [0, 1, 2, 3, 4]
+    assert len(reader.arrays.Records("train")) == 5
     assert set(reader.__all__) <= {*dir(reader)}
     for name in reader.__all__:
         assert getattr(reader, name, reader) is not reader, name
