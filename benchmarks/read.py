@@ -21,6 +21,7 @@ import argparse
 import collections
 import dataclasses
 import functools
+import importlib.util
 import itertools
 import json
 import os
@@ -110,11 +111,21 @@ def build(kinds: list[str], images: Path, scratch: Path, *, num_rows: int) -> di
 
 
 def load_reader(snapshot: Path) -> types.ModuleType:
-    """Imports the snapshot's reader, each time anew."""
-    module = types.ModuleType("reader")
-    module.__file__ = str(snapshot / "reader.py")
-    exec(compile(Path(module.__file__).read_text(), module.__file__, "exec"), module.__dict__)
+    """Imports the snapshot's reader, each time anew, under a name of its own."""
+    name, folder = f"reader_{len(sys.modules)}", snapshot / "reader"
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec
+    assert spec.loader
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
+
+
+def compression_of(snapshot: Path) -> str:
+    """How the shards are compressed: "gzip" or "none"."""
+    return "gzip" if any(snapshot.glob("train-*.tfrecord.gz")) else "none"
 
 
 class Tfds:
@@ -158,9 +169,9 @@ class Tfds:
 
 def described(snapshot: Path, batch_size: int) -> Records:
     """What the patterns have to know of a snapshot."""
-    reader = load_reader(snapshot)
     shards = sorted(map(str, snapshot.glob("train-*.tfrecord*")))
-    return Records(shards, reader.FEATURES, reader.COMPRESSION, batch_size)
+    features = load_reader(snapshot).FEATURES
+    return Records(shards, features, compression_of(snapshot), batch_size)
 
 
 def fastest(forms: dict[str, Any], measure: Callable[[Any], tuple[float, float]]) -> Any:
@@ -221,7 +232,7 @@ def numbered(snapshot: Path, folder: Path, *, feature: str) -> list[int]:
     """
     # Without the index, which tells where the records lie that are replaced here.
     shutil.copytree(snapshot, folder, ignore=shutil.ignore_patterns("*.idx"))
-    kind = {"none": "", "gzip": "GZIP"}[load_reader(snapshot).COMPRESSION]
+    kind = {"none": "", "gzip": "GZIP"}[compression_of(snapshot)]
     places = itertools.count()
     ends = []
     for shard in sorted(folder.glob("train-*.tfrecord*")):

@@ -153,9 +153,6 @@ def _all_changes(old: Told, new: Told) -> list[Change]:
     found += _changed("seed", "", before.get("seed"), after.get("seed"))
     found += _splits(_of(first, "splits"), _of(second, "splits"))
     found += _mapped("shards", _of(first, "shards"), _of(second, "shards"))
-    found += _changed(
-        "readers", "", first.get("readers") or ["tf"], second.get("readers") or ["tf"]
-    )
     found += _mapped("analysis", _of(first, "analysis"), _of(second, "analysis"))
     found += _rest(first, second)
     return found
@@ -350,7 +347,7 @@ def _splits(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 
 _KNOWN = {"name", "format_version", "versions", "inputs", "preprocessing", "splits", "shards"}
-_KNOWN |= {"readers", "analysis", "prepare"}
+_KNOWN |= {"analysis", "prepare"}
 _KNOWN_PREPARE = {"format", "group", "prepared", "raw", "seed", "source", "sides", "steps"}
 _KNOWN_PREPARE |= {"versions", "structs", "depends_on"}
 

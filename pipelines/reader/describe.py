@@ -1,4 +1,4 @@
-"""What a reader has to know of a snapshot's features: plain data that ``emit`` writes out."""
+"""A snapshot's features as plain data, which ``emit`` writes into ``facts.py``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ...schemas.features import (
 )
 from ...schemas.wire import ITEM_BYTES
 
-_TOLD = ("of", "names", "unit", "rate", "channels", "image", "labels")
-"""What of a feature is told in ``FEATURES`` beside its tensor."""
+_EXTRA = ("of", "names", "unit", "rate", "channels", "image", "labels")
+"""Settings of a feature that ``FEATURES`` holds beside its dtype and shape."""
 _MAX_LAYOUT = 8
 """Features of fixed length that are cut out of examples instead of parsed, at most."""
 _INT64 = b"\x1a"
@@ -40,12 +40,12 @@ def _column(name: str, feature: Feature) -> tuple[WireColumn, TensorForm]:
     """
     form = tensor_form(feature)
     if form is None:
-        raise ValueError(f"feature {name!r} is no tensor: {feature!r}")
+        raise ValueError(f"feature {name!r} is not a tensor: {feature!r}")
     return form.wire_columns(name)[0], form
 
 
 def describe(features: Features) -> dict[str, dict[str, object]]:
-    """``FEATURES``: what a reader, and whoever reads it, has to know of each feature."""
+    """``FEATURES``: each feature's kind, dtype, shape and settings, by its name."""
     return {name: _described(name, feature) for name, feature in _sorted(features)}
 
 
@@ -63,12 +63,12 @@ def _described(name: str, feature: Feature) -> dict[str, object]:
     mask = mask_name(name, feature)
     if mask is not None:
         facts["present"] = mask
-    said = _json(name, feature)
+    settings = _json(name, feature)
     if isinstance(feature, Sequence):
-        of = said["of"]
+        of = settings["of"]
         assert isinstance(of, dict)
-        said = {**of, "of": of["kind"]}
-    return facts | {key: said[key] for key in _TOLD if key in said}
+        settings = {**of, "of": of["kind"]}
+    return facts | {key: settings[key] for key in _EXTRA if key in settings}
 
 
 def _json(name: str, feature: Feature) -> dict[str, object]:

@@ -176,7 +176,7 @@ def test_steps_are_told_by_names() -> None:
         "graphs/abc/graph.json": "analyze",
         "SNAPSHOT/index/train-00000-of-00001.tfrecord.idx": "write",
         "SNAPSHOT/train-00000-of-00001.tfrecord.gz": "write",
-        "SNAPSHOT/reader.py": "publish",
+        "SNAPSHOT/reader/facts.py": "publish",
         "latest.json": "pointer",
     }
     assert {name: step_of(name) for name in names} == names

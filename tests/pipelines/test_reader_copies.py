@@ -373,7 +373,7 @@ class TestCopying:
         assert ids(next(iterator) for _ in range(3)) == [*range(3 * NUM_EACH)]
         with pytest.raises(
             tf.errors.InvalidArgumentError,
-            match=rf"{name} cannot be read, 3 times: OSError: no route to host. Go on when",
+            match=rf"{name} cannot be read, 3 times: OSError: no route to host. Run again when",
         ) as error:
             next(iterator)
         assert "Traceback" not in str(error.value)

@@ -289,3 +289,4 @@ class TestSteps:
     def test_are_typed_like_dataset(self, reader: types.ModuleType) -> None:
         one, other = inspect.signature(reader.dataset), inspect.signature(reader.steps)
         assert one.parameters == other.parameters
+        assert other.return_annotation == "int"

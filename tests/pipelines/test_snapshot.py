@@ -63,6 +63,17 @@ def test_opens_a_snapshot(make: Any, tmp_path: Path) -> None:
     assert not found.cached
 
 
+def test_names_of_a_reader_load_on_first_use(make: Any, tmp_path: Path) -> None:
+    reader = ss.Snapshot.open(make(tmp_path)).reader()
+    assert "arrays" not in vars(reader)
+    assert len(reader.arrays.Records("train")) == 5
+    assert set(reader.__all__) <= {*dir(reader)}
+    for name in reader.__all__:
+        assert getattr(reader, name, reader) is not reader, name
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = reader.nothing
+
+
 def test_path_is_absolute(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make(tmp_path)
     monkeypatch.chdir(folder)

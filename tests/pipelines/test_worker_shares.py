@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import snapshard as ss
-from snapshard.pipelines import reader_options_template
 from snapshard.pipelines.forecast import SplitForecast
+from snapshard.pipelines.reader.runtime import shards as of_reader
 from snapshard.pipelines.snapshot import lies_at
 from snapshard.pipelines.worker_shares import (
     divide,
@@ -35,11 +35,11 @@ FEATURES: Features = {"x": ss.Scalar("int64")}
     even=st.booleans(),
 )
 def test_divides_as_the_reader_does(sizes: list[int], count: int, even: bool) -> None:
-    shards = [(str(number), size) for number, size in enumerate(sizes)]
+    shards = [of_reader.Shard(str(number), size, 0) for number, size in enumerate(sizes)]
     for index, ranges in enumerate(divide(sizes, count, even=even)):
-        expected = reader_options_template.divide(shards, (index, count), even=even)
+        expected = of_reader.divide(shards, (index, count), even=even)
         assert [(str(shard), first, end - first) for shard, first, end in ranges] == [
-            (path, skip, take) for path, skip, take, _ in expected
+            (piece.path, piece.skip, piece.take) for piece in expected
         ]
 
 

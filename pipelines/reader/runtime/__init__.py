@@ -31,6 +31,7 @@ from .facts import (
 )
 
 if TYPE_CHECKING:
+    from . import arrays
     from .api import dataset, files, steps
     from .balance import mix
     from .input_wait import InputWait
@@ -43,11 +44,12 @@ __all__ = [
     "CLASS_WEIGHTS",
     "FEATURES",
     "FINGERPRINT",
-    "InputWait",
     "LABEL",
     "LENGTHS",
     "NAME",
     "NUM_EXAMPLES",
+    "InputWait",
+    "arrays",
     "dataset",
     "files",
     "mix",
@@ -65,10 +67,12 @@ _LAZY = {
     "parse": "parsing",
     "preprocess": "serving",
 }
-"""Imported when they are first asked for, so that ``arrays`` does not load TensorFlow."""
+"""Imported on first use, so that ``arrays`` does not load TensorFlow."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "arrays":
+        return importlib.import_module(".arrays", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec
@@ -115,12 +115,11 @@ def dataset(
 
 def _typed_like(function: Callable[_P, Any]) -> Callable[[Callable[..., int]], Callable[_P, int]]:
     """Gives a function the parameters of another one."""
+    signature = inspect.signature(function).replace(return_annotation="int")
 
     def typed(counts: Callable[..., int]) -> Callable[_P, int]:
-        document = counts.__doc__
-        typed_ = functools.wraps(function)(counts)
-        typed_.__name__, typed_.__qualname__, typed_.__doc__ = "steps", "steps", document
-        return typed_
+        vars(counts)["__signature__"] = signature
+        return counts
 
     return typed
 

@@ -82,7 +82,7 @@ class _Record(NamedTuple):
 
 
 class _Split:
-    """What both datasets have: the shards of a split, and the way from bytes to values."""
+    """Common to both datasets: the shards of a split, and how bytes become values."""
 
     _reads_any_order = False
 
@@ -168,8 +168,8 @@ class Records(_Split):
     each process. Where that is too much, use ``Stream``.
 
     A record is a dict by feature name: images ``uint8[height, width, channels]`` (encoded ones the
-    ``bytes`` of their file, or what ``decode`` makes of them), strings ``bytes``, other scalars
-    NumPy scalars, all else arrays ``dtype[*shape]`` of the record's own shape (object arrays of
+    ``bytes`` of their file, or what ``decode`` returns for them), strings ``bytes``, other scalars
+    NumPy scalars, all others arrays ``dtype[*shape]`` of the record's own shape (object arrays of
     bytes where the dtype is string). Sounds are float32 in [-1, 1]; where rates differ,
     ``<name>/rate`` gives each one's, in Hz. bfloat16, which NumPy lacks, becomes float32. A missing
     value is the default in ``FEATURES``, or of length zero; beside a feature that has a mask,
@@ -330,12 +330,12 @@ class Stream(_Split):
         self._pass: _Pass | None = None
         """The latest one."""
         self._resumed: dict[str, Any] | None = None
-        """What the next pass is to resume."""
+        """The state that the next pass resumes."""
         if (torch_data := sys.modules.get("torch.utils.data")) is not None:
             torch_data.IterableDataset.register(Stream)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The arguments, and what is to be resumed."""
+        """The arguments, and the state to resume."""
         return (*super().__reduce__(), {"_resumed": self._resumed})
 
     def __len__(self) -> int:
@@ -362,11 +362,11 @@ class Stream(_Split):
         self._options["epoch"] = operator.index(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the latest pass has come, as plain data: numbers, strings, lists.
+        """The position of the latest pass, as plain data: numbers, strings, lists.
 
         It is exact between two records; with a batching loader around the stream, in the same
-        process, between two batches. Of a pass that has ended, nothing is left to resume: the next
-        pass is then empty, and the one after it complete.
+        process, between two batches. After the state of a pass that has ended, the next pass is
+        empty, and the one after it complete.
         """
         if self._pass is not None:
             return self._state(self._pass.part, self._pass.seed, self._pass.given)
@@ -483,14 +483,14 @@ class Stream(_Split):
 
 
 class _Pass:
-    """One pass of a stream, and how far it has come."""
+    """One pass of a stream, and how many records it has given."""
 
     def __init__(self, part: tuple[int, int], key: str, seed: int, given: int) -> None:
         self.part, self.key, self.seed, self.given = part, key, seed, given
 
 
 class _Order:
-    """In which order a pass reads records, its *inputs*, and gives them, its *outputs*.
+    """The order in which a pass reads records, its *inputs*, and gives them, its *outputs*.
 
     Pieces come in random order. The first ``size`` inputs fill the slots of the buffer; each one
     after them takes a random slot, and what was there is an output; at the end the slots are
@@ -505,7 +505,7 @@ class _Order:
         Args:
             pieces: int64[n, 2] for each shard: the positions at which its pieces begin and end.
             buffer: Its size; 0 gives the stored order.
-            key: What all is drawn from.
+            key: Seeds everything that is drawn.
         """
         drawn = hashlib.blake2b(key.encode(), digest_size=32).digest()
         self._random = np.random.PCG64(int.from_bytes(drawn, "little"))
@@ -532,7 +532,7 @@ class _Order:
         return (raw * np.uint64(self.size) >> np.uint64(32)).astype(np.int64)
 
     def held_after(self, num: int) -> _Positions:
-        """Which input each slot holds after so many have taken one; goes on behind these."""
+        """Which input each slot holds after ``num`` of them; the next ``slots`` follow these."""
         held = np.arange(self.size)
         for first in range(0, num, _SKIPPED_BLOCK):
             slots = self.slots(min(_SKIPPED_BLOCK, num - first))

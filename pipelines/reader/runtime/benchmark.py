@@ -14,7 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .console import MB, Output, cell
-from .timing import Input, Timed, drop_cache, load_tensorflow, num_processors, time_batches
+from .timing import (
+    Input,
+    Timed,
+    drop_cache,
+    load_tensorflow,
+    num_processors,
+    time_batches,
+)
 
 _SAMPLE_BYTES = 32 * MB
 """Of records that are written again to compare compressions."""
@@ -145,14 +152,14 @@ def _throttles(source: Input, rates: Sequence[float], seconds: float, out: Outpu
         rows = []
         for rate in rates:
             for gzip, (paths, each, _) in forms.items():
-                reckoned = min(rate * MB / each, warm[gzip])
+                estimated = min(rate * MB / each, warm[gzip])
                 name = "GZIP" if gzip else "uncompressed"
                 name += ", as stored" if gzip == source.snapshot.gzip else ", instead"
                 measured = None
-                if fed[gzip] > reckoned:
+                if fed[gzip] > estimated:
                     batches = parsed(feed(paths, gzip, rate))
                     measured = time_batches(batches, seconds, warm_up=2).rate
-                rows.append((rate, name, each, reckoned, measured))
+                rows.append((rate, name, each, estimated, measured))
             stored = forms[source.snapshot.gzip][1]
             first = min(rate * MB / stored, warm[source.snapshot.gzip])
             rows.append((rate, "local copy, first epoch", stored, first, None))
@@ -160,10 +167,10 @@ def _throttles(source: Input, rates: Sequence[float], seconds: float, out: Outpu
             rows.append((rate, "local copy, later epochs", stored, later, later))
             rows.append((rate, "cache in memory, later", stored, from_cache, from_cache))
     out.say(f"\nthrottled, unshuffled, batches of {source.batch_size}, on {_SAMPLE_BYTES // MB} MB")
-    columns = ("MB/s", "read as", "bytes each", "reckoned examples/s", "measured")
+    columns = ("MB/s", "read as", "bytes each", "estimated examples/s", "measured")
     out.table("throttled", columns, rows)
     out.say(
-        "reckoned: the smaller of MB/s over the bytes of an example, and the rate on this machine; "
+        "estimated: the smaller of MB/s over the bytes of an example, and this machine's rate; "
         "measured: fed at that many bytes a second (–: the feed is Python and gives less), "
         "or read from local files."
     )

@@ -1,9 +1,9 @@
-"""``doctor``: whether input binds training, which stage of the pipeline it is, and what to change.
+"""``doctor``: whether input limits training, which stage of the pipeline does, and what to change.
 
-The stages of the reader's own pipeline are timed with one more of them each time, three times over.
-What a stage adds is its cost: in processor time where the processors are saturated, since there
-each stage slows down all others, else in wall time. Where the costs contradict each other, or the
-rounds disagree, the verdict is "inconclusive".
+The reader's own pipeline is timed up to each of its stages, in three rounds. What a stage adds is
+its cost: processor time where the processors are saturated, since each stage then slows down all
+others; wall time otherwise. Where the costs contradict each other, or the rounds disagree, the
+verdict is "inconclusive".
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _ROUNDS = 3
 _STEPS = 20
 """Steps of simulated training, and batches of each stage in all rounds, at least."""
 _LARGE_BYTES = 4 * MB
-"""Records are handed to Python in batches of this size where the batch is not a stage yet."""
+"""Size of the batches in which records reach Python before the stage "batch"."""
 _SLOW_SECONDS = 0.05
-"""A slow store takes so long for such a batch, at most."""
+"""Such a batch is smaller where a slow store would take longer for it."""
 _SATURATED = 0.75
-"""A share of the processors, used by this process, at which they are saturated …"""
+"""Processors are saturated where this process uses this share of them …"""
 _CROWDED = 0.9
-"""… or used by all programs together, where this process uses a quarter."""
+"""… or all programs together use this share, and this process a quarter."""
 
 
 @dataclasses.dataclass
@@ -85,7 +85,7 @@ class Measured:
     first_mb_per_s: float
     """Of the first reading."""
     doubt: str | None
-    """Why it is not known which stage costs most; None where it is."""
+    """Why the slowest stage is unknown; None where it is known."""
 
     @property
     def whole(self) -> Stage:
@@ -143,7 +143,7 @@ def _plans(source: Input, arguments: argparse.Namespace) -> tuple[Plan, Plan | N
     try:
         augmented = source.plan(augment=augment)
         read(augmented)  # traces it
-    except Exception as error:  # noqa: BLE001, RUF100 (code of somebody)
+    except Exception as error:  # noqa: BLE001, RUF100 (the user's code)
         reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         raise RefusedError(f"--augment {arguments.augment} cannot be applied: {reason}") from None
     source.options["augment"] = augment
@@ -175,7 +175,7 @@ def _function(place: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001, RUF100 (code of somebody)
+    except Exception as error:  # noqa: BLE001, RUF100 (the user's code)
         raise RefusedError(f"--augment {place}: {path} fails when imported: {error!r}.") from None
     found: Callable[..., Any] | None = getattr(module, name, None)
     if found is None:
@@ -197,7 +197,7 @@ def _measure(
     read, from_storage, first = _read(source, plan, arguments)
     for _ in range(_ROUNDS):
         for stage, dataset in zip(stages, datasets, strict=True):
-            # An iterator that is kept would go on filling its buffers while the next one is timed.
+            # An iterator that is kept would fill its buffers while the next one is timed.
             stage.rounds.append(time_batches(dataset, seconds, least=-(-_STEPS // _ROUNDS)))
     stages = [read, *stages]
     by, cost = _basis(stages[-1])
@@ -217,22 +217,22 @@ def _read(source: Input, plan: Plan, arguments: argparse.Namespace) -> tuple[Sta
     is_cold = drop_cache(source.paths) is None
     first = time_bytes(source, seconds, threads=threads)
     again = time_bytes(source, seconds, threads=threads)
-    told = [timed.rate * source.bytes_each / MB for timed in (first, again)]
+    mb_per_s = [timed.rate * source.bytes_each / MB for timed in (first, again)]
     where = "storage" if is_cold or source.is_remote else "the page cache"
-    what = f"bytes: {told[0]:,.0f} MB/s from {where}, then {told[1]:,.0f}"
+    what = f"bytes: {mb_per_s[0]:,.0f} MB/s from {where}, then {mb_per_s[1]:,.0f}"
     if arguments.mb_per_s is not None:
         slow = [_slowed(source, timed, arguments.mb_per_s) for timed in (first, again)]
         what = f"bytes: as if storage gave {arguments.mb_per_s:g} MB/s"
-        return Stage("read", what, slow), True, min(told[0], arguments.mb_per_s)
+        return Stage("read", what, slow), True, min(mb_per_s[0], arguments.mb_per_s)
     share = None if source.is_remote else cached_share(source.paths)
-    if share is None:  # unknown: it stays, if there is room for it
+    if share is None:  # unknown: cached if there is room
         from .cache import free_memory
 
         from_storage = source.is_remote or 2 * source.num_bytes > free_memory()
     else:
         from_storage = share < 0.9
     rounds = [first, first, again] if from_storage else [again]
-    return Stage("read", what, rounds), from_storage, told[0]
+    return Stage("read", what, rounds), from_storage, mb_per_s[0]
 
 
 def _slowed(source: Input, timed: Timed, mb_per_s: float) -> Timed:
@@ -318,7 +318,7 @@ def _unshuffled(order: Any) -> Any:
 
 
 def _basis(whole: Stage) -> tuple[str, Callable[[Timed], float]]:
-    """By what costs are attributed: processor time where the processors are saturated."""
+    """The measure of costs: processor time where the processors are saturated, else wall time."""
     number = num_processors()
     busy = whole.median(lambda timed: timed.busy)
     others = whole.median(lambda timed: timed.busy_others)
@@ -329,7 +329,7 @@ def _basis(whole: Stage) -> tuple[str, Callable[[Timed], float]]:
 
 
 def attribute(stages: Sequence[Stage], cost: Callable[[Timed], float]) -> None:
-    """Notes what each stage adds to those before it; one that others hide adds nothing."""
+    """Sets what each stage adds to those before it; one that others hide adds nothing."""
     for stage, added in zip(stages, _added([stage.median(cost) for stage in stages]), strict=True):
         stage.added = added
 
@@ -340,7 +340,7 @@ def _added(costs: Sequence[float]) -> list[float]:
 
 
 def doubt_of(stages: Sequence[Stage], cost: Callable[[Timed], float]) -> str | None:
-    """Why it is not known which of the stages costs most; None where it is.
+    """Why the slowest stage is unknown; None where it is known.
 
     Args:
         stages: In order, each with all before it; ``attribute`` was called.
@@ -457,7 +457,7 @@ def _end_of_part(source: Input) -> list[float]:
 def _say_verdict(
     source: Input, measured: Measured, trained: Trained, step_ms: float, out: Output
 ) -> str | None:
-    """Says whether input binds; gives the name of the stage that does, if one does."""
+    """Reports whether input limits training; returns the name of the stage that does, if known."""
     waits = trained.waits
     rate = measured.whole.median(lambda timed: timed.rate)
     needed = 1000 * source.batch_size / step_ms if step_ms else math.inf
@@ -478,9 +478,9 @@ def _say_verdict(
         out.say(
             "=> not bound by input: a faster reader would not make training faster."
             if not starves
-            else "=> not bound by the pipeline, which is fast enough: what is left is handing over "
-            "a batch. Larger batches, or several steps a call (Keras: steps_per_execution), hide "
-            "it."
+            else "=> not bound by the pipeline, which is fast enough: the rest is the cost of "
+            "passing a batch to Python. Larger batches, or several steps a call (Keras: "
+            "steps_per_execution), hide it."
         )
         return None
     if measured.doubt:
@@ -508,15 +508,17 @@ def _processors(whole: Stage) -> list[str]:
     busy = whole.median(lambda timed: timed.busy)
     others = whole.median(lambda timed: timed.busy_others)
     if others >= 0.25 * number:
-        return [
-            f"other programs take {others:.1f} of {number} processors, this one {busy:.1f}: "
+        text = (
+            f"other programs use {others:.1f} of {number} processors, this one {busy:.1f}: "
             "measure again without them"
-        ]
+        )
+        return [text]
     if busy >= _SATURATED * number:
-        return [
-            f"{busy:.1f} of {number} processors work: do less per example, take more processors, "
-            "or read on other machines (python -m reader serve)"
-        ]
+        text = (
+            f"{busy:.1f} of {number} processors are busy: do less per example, use more "
+            "processors, or read on other machines (python -m reader serve)"
+        )
+        return [text]
     return []
 
 
@@ -524,71 +526,82 @@ def _processors(whole: Stage) -> list[str]:
 
 
 def _advice(source: Input, measured: Measured, trained: Trained) -> list[str]:
-    """What to change where a stage binds."""
-    name, found = measured.slowest.name, []
-    shards = judge_shards(source)
+    """What to change where the slowest stage limits training."""
+    name = measured.slowest.name
+    cache, shards = cache_advice(source, trained, name), judge_shards(source)
+    found: list[str] = []
     if name in ("read", "decompress", "frame"):
-        cache = cache_advice(source, trained, name)
-        if name == "read":
-            found.append(f"storage is slow ({measured.first_mb_per_s:,.0f} MB/s)")
-            if source.allows(local_copy="/a/local/folder") and not source.options.get("local_copy"):
-                found.append("keep a copy on a local disk: local_copy=FOLDER")
-            if _compression(source, measured)[0] == "gzip" and not source.snapshot.gzip:
-                found.append('fewer bytes: build with Shards(compression="gzip")')
-        elif name == "decompress":
-            if _compression(source, measured)[0] == "none":
-                found.append(
-                    'GZIP costs more than it saves here: build with Shards(compression="none")'
-                )
-            if len(source.paths) < num_processors() and shards.advice is None:
-                found.append(
-                    f"each shard is decompressed by one processor, and there are only "
-                    f"{len(source.paths)}: build with Shards(min_shards={num_processors()})"
-                )
-        else:
-            found.append(
-                "reading records is all that is done here: fewer bytes an example, or more "
-                "processors"
-            )
-        if cache:
-            found.append(cache)
-        if shards.advice:
-            found.append(f"{shards.fact}: {shards.advice}")
+        found += _faster_reading(source, measured)
+        found += [] if cache is None else [cache]
+        found += [] if shards.advice is None else [f"{shards.fact}: {shards.advice}"]
     elif name == "shuffle":
-        buffer = source.options.get("shuffle")
-        found.append(
-            f"a smaller buffer than shuffle={buffer} (the shards are shuffled already)"
-            if type(buffer) is int
-            else "larger batches: records are shuffled in chunks of an eighth of a batch at most"
-        )
+        found += _less_shuffling(source)
     elif name == "batch":
-        found.append("the overhead of a batch shows: take larger batches (--batch-size)")
+        found.append("the overhead of each batch dominates: use larger batches (--batch-size)")
     elif name in ("parse", "decode"):
+        found += [] if cache is None else [cache]
         found += _less_parsing(source, name)
-        cache = cache_advice(source, trained, name)
-        if cache:
-            found.insert(0, cache)
     elif name == "augment":
         found.append(
-            "put what is the same in every epoch into the recipe, and the rest into the model "
+            "move what is the same in every epoch into the recipe, and the rest into the model "
             "(Keras preprocessing layers run on the accelerator)"
         )
-        if "augment" in source.options:
-            found.append("augment a batch in one call: augment_batch= instead of augment=")
+        found.append("augment a batch in one call: augment_batch= instead of augment=")
     return [f"{name} binds: {text}" if not i else text for i, text in enumerate(found)]
 
 
+def _faster_reading(source: Input, measured: Measured) -> list[str]:
+    """Advice for reading, decompressing and framing, without caches."""
+    name, found = measured.slowest.name, []
+    pays, *_ = _compression(source, measured)
+    if name == "read":
+        found.append(f"storage is slow ({measured.first_mb_per_s:,.0f} MB/s)")
+        if source.allows(local_copy="/a/local/folder") and not source.options.get("local_copy"):
+            found.append("keep a copy on a local disk: local_copy=FOLDER")
+        if pays == "gzip" and not source.snapshot.gzip:
+            found.append('fewer bytes: build with Shards(compression="gzip")')
+    elif name == "frame":
+        found.append(
+            "reading records is the limit: store fewer bytes an example, or use more processors"
+        )
+    else:
+        if pays == "none":
+            found.append(
+                'GZIP costs more than it saves here: build with Shards(compression="none")'
+            )
+        if len(source.paths) < num_processors() and judge_shards(source).advice is None:
+            found.append(
+                f"each shard is decompressed by one processor, and there are only "
+                f"{len(source.paths)}: build with Shards(min_shards={num_processors()})"
+            )
+    return found
+
+
+def _less_shuffling(source: Input) -> list[str]:
+    """Advice where shuffling is the slowest stage."""
+    from .order import CHUNK
+
+    buffer = source.options.get("shuffle")
+    if type(buffer) is int:
+        return [f"a smaller buffer than shuffle={buffer} (the shards are shuffled already)"]
+    if source.batch_size < 8 * CHUNK:
+        text = f"larger batches, up to {8 * CHUNK}: chunks of an eighth of a batch are shuffled"
+        return [text]
+    return ["a smaller buffer: shuffle=1000, for example (the shards are shuffled already)"]
+
+
 def _less_parsing(source: Input, name: str) -> list[str]:
-    """How there is less to parse or to decode."""
+    """Advice for less parsing or decoding."""
     encoded = [
         key for key, feature in facts.FEATURES.items()
         if feature["kind"] == "image" and feature.get("storage") == "encoded"
     ]  # fmt: skip
     if name == "decode" and encoded:
-        return [
+        text = (
             "store pixels instead of files (ss.images.decode in the recipe), at their final size "
             "(ss.images.resize)"
-        ]
+        )
+        return [text]
     found = "store fewer and smaller features (a Tensor instead of many Scalars)"
     if len(facts.FEATURES) > 1 and not source.options.get("columns"):
         found += ", or read fewer: columns="
@@ -596,7 +609,7 @@ def _less_parsing(source: Input, name: str) -> list[str]:
 
 
 def cache_advice(source: Input, trained: Trained, name: str) -> str | None:
-    """Which cache would spare a stage and can be set, and what it needs; None if there is none."""
+    """The cache that would save a stage and can be set, and its memory; None if none can."""
     from .cache import free_memory
 
     free = free_memory()
@@ -644,7 +657,7 @@ def judge_shards(source: Input) -> Judged:
         return Judged(
             f"{num} shards of {total / num / MB:,.2f} MB and {source.num_examples / num:,.0f} "
             f"examples each",
-            f"opening them costs more than it gives: build with {setting}",
+            f"opening them costs more than interleaving gains: build with {setting}",
         )
     if 2 * num <= ideal:
         return Judged(fact, f"too few for this much data: build with {setting}")
@@ -673,7 +686,7 @@ def _compression(source: Input, measured: Measured) -> tuple[str, float, float]:
 def _symptoms(
     source: Input, measured: Measured, trained: Trained, step_ms: float, out: Output
 ) -> None:
-    """The usual complaints: which of them were seen, and where they come from."""
+    """The symptoms of tuning guides: which of them were seen, and their likely causes."""
     waits, end = trained.waits, trained.epoch_end
     short = source.num_examples % source.batch_size
     growing = trained.growth_mb > max(64, 0.1 * trained.memory_mb)
@@ -714,8 +727,8 @@ def _symptoms(
             "no regular interval" if waits.stalls is None else
             f"{waits.stalls.milliseconds:,.0f} ms every {waits.stalls.every} steps "
             f"({waits.stalls.every * source.batch_size:,} examples)",
-            "what recurs after as many examples: shards that end together, a large shuffle "
-            "buffer, a costly kind of record, or another program's timer",
+            ("something that recurs after this many examples: shards that end together, a large "
+            "shuffle buffer, a costly kind of record, or another program's timer"),
         ),
         (
             "memory growth",
@@ -733,9 +746,9 @@ def _symptoms(
         (
             "uneven batches",
             "yes" if jumpy or unequal or (short and len(trained.sizes) > 1) else "no",
-            f"sizes {', '.join(map(str, trained.sizes))}; the largest has "
+            (f"sizes {', '.join(map(str, trained.sizes))}; the largest has "
             f"{trained.spread:.2f} × the median's bytes; waits {waits.median:.2f} ms, 95 % under "
-            f"{waits.p95:.2f}",
+            f"{waits.p95:.2f}"),
             _uneven(source, short, unequal=unequal, jumpy=jumpy),
         ),
     ]  # fmt: skip
@@ -776,7 +789,7 @@ def _checklist(
     trained: Trained,
     out: Output,
 ) -> None:
-    """The advice that production pipelines are given, item by item, against what was measured."""
+    """The advice of tuning guides, item by item, against what was measured."""
     dataset = source.dataset()
     used, last = _operations(dataset)
     pays, ratio, unzipped = _compression(source, measured)

@@ -92,7 +92,7 @@ class Parser:
         }
 
     def _spans(self, serialized: bytes) -> dict[str, _Spans]:
-        """Where the items of each list lie.
+        """Where the items of each list are.
 
         An example of the same length, and of the same bytes between the items, has them at the
         same places: so these are kept.
@@ -154,7 +154,7 @@ def _tensor(feature: dict[str, Any], values: Any, sizes: Any) -> Any:
     if missing:
         values = [b""] if feature.get("packed") else [] if dtype == "string" else np.empty(0)
     if isinstance(values, list) != (bool(feature.get("packed")) or dtype == "string"):
-        raise ValueError(f"is stored as {type(values).__name__}, which is no {dtype}")
+        raise ValueError(f"is stored as {type(values).__name__}, expected {dtype}")
     if feature.get("packed"):
         stored = np.dtype("uint16" if dtype == "bfloat16" else dtype).newbyteorder("<")
         values = np.frombuffer(values[0], stored)
@@ -179,12 +179,12 @@ def _tensor(feature: dict[str, Any], values: Any, sizes: Any) -> Any:
 
 
 def _items(data: bytes, start: int, stop: int) -> _Spans:
-    """Which list a Feature has, and where its items lie: packed ones together, others singly."""
+    """Which list a Feature has, and where its items are: packed ones together, others singly."""
     spans = _NO_SPANS
     for tag, begin, end in _fields(data, start, stop):
         if kinds := _ITEMS.get(tag):
             items = [field for field in _fields(data, begin, end) if field[0] in kinds]
-            # A number that stands singly is as long as its own bytes say.
+            # The length of a number that is not packed follows from its own bytes.
             free = all(kind != 0x08 for kind, _, _ in items)
             spans = (tag, [(a, b) for _, a, b in items], free)
     return spans

@@ -1,4 +1,4 @@
-"""What the reader knows of its snapshot: constants only.
+"""The facts of the snapshot: constants only.
 
 In a snapshot this file is generated. As it stands here, it describes a made-up snapshot that has a
 feature of every kind, so that the package lints, types and runs in the form in which it ships.

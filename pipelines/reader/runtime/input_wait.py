@@ -29,9 +29,9 @@ class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignor
         self._tested = 0.0
 
     def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """The same dataset, which notes the time from when a batch is asked for until it is there.
+        """The same dataset, which records how long each batch takes to arrive.
 
-        Pass to ``fit`` what this gives, with nothing behind it: behind a ``prefetch``, which
+        Pass the result to ``fit`` directly: behind a ``prefetch``, which
         ``fit`` adds for ``class_weight=``, the waits would be those of the prefetching.
         """
 

@@ -38,11 +38,11 @@ _AT_ONCE = 4  # shards that are copied at a time
 _AHEAD = 8  # shards that are copied before a stream asks for them, at most
 _PARALLEL = 3  # streams that tf.data's parallel interleave opens for each that it draws on
 _CHUNK_BYTES = 1 << 20  # read, hashed and written at a time
-_TRIES = 3  # to read on, in vain, before it is an error
+_TRIES = 3  # failed reads in a row before it is an error
 _BACKOFF_S = 0.5  # before the second try, twice that before the third
-_WAIT_S = 0.05  # between two looks at whether something has come
-_AWAITED_S = 1.0  # after so long, a stream that waited for a file that is there does so no more
-_LINK_S = 60.0  # after so long, a stream that was given a file has opened it, or never will
+_WAIT_S = 0.05  # between two checks whether a file has arrived
+_AWAITED_S = 1.0  # a stream that has not opened an awaited file for so long has stopped
+_LINK_S = 60.0  # a stream that was given a file has opened it after so long, or has stopped
 
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "s3fs"),
@@ -55,7 +55,7 @@ _PACKAGES = {
 
 
 class _FailedError(Exception):
-    """A copy failed, and no further try would mend it."""
+    """A copy failed, and another try would not help."""
 
 
 def read_copies(plan: Plan) -> Plan:
@@ -192,10 +192,10 @@ class _File:
 class _Copies:
     """The copies in one folder, and the threads of this process that make them.
 
-    A copy waits for room, and never long for a stream: whoever breaks off leaves nothing locked. A
+    A copy waits for room, and never long for a stream: a stream that stops leaves nothing locked. A
     copy that is only announced takes the room of files that are open, or were; one that a stream
-    waits for also that of files which no stream has come for (and one that comes has them copied
-    again).
+    waits for also takes the room of files that no stream has opened yet (they are copied again
+    when one asks for them).
     """
 
     def __init__(self, folder: str, limit: int | None, log: logging.Logger) -> None:
@@ -207,10 +207,10 @@ class _Copies:
         self.num_threads = 0
         self.num_busy = 0
         self.busy_since = 0.0
-        self.told = {"copied": 0, "there": 0, "bytes": 0, "seconds": 0.0}
+        self.logged = {"copied": 0, "there": 0, "bytes": 0, "seconds": 0.0}
 
     def add(self, url: str, num_bytes: int, sha256: str) -> None:
-        """Makes a shard known, or the place where it now lies."""
+        """Adds a shard, or updates its URL."""
         name = os.path.basename(url)
         file = _File(url, f"{self.folder}/{name}", num_bytes, sha256)
         with self.changed:
@@ -273,7 +273,7 @@ class _Copies:
         os.link(file.local, link)
         self.links[link] = file.since
         for old in [old for old, since in self.links.items() if file.since - since > _LINK_S]:
-            self.is_open(old.encode())  # whoever was to open it broke off
+            self.is_open(old.encode())  # the stream that was to open it has stopped
         return link
 
     def is_open(self, link: bytes) -> bytes:
@@ -349,13 +349,13 @@ class _Copies:
     def _work(self) -> None:
         """What one thread does, as long as there is something to do."""
         while (file := self._next()) is not None:
-            num_bytes, error = 0, f"The copy of {file.url} broke off."
+            num_bytes, error = 0, f"The copy of {file.url} was interrupted."
             try:
                 num_bytes, error = _bring(file), ""
             except _FailedError as failed:
                 error = str(failed)
-            except Exception as failed:  # noqa: BLE001, RUF100 (no memory, say)
-                error = f"The copy of {file.url} broke off: {_line(failed)}."
+            except Exception as failed:  # noqa: BLE001, RUF100 (MemoryError, for example)
+                error = f"The copy of {file.url} failed: {_line(failed)}."
             finally:  # or streams would wait forever
                 self._finish(file, num_bytes, error)
 
@@ -364,24 +364,24 @@ class _Copies:
             file.state, file.error = "absent" if error else "there", error
             file.since = time.monotonic()
             if not error:
-                self.told["copied" if num_bytes else "there"] += 1
-                self.told["bytes"] += num_bytes
+                self.logged["copied" if num_bytes else "there"] += 1
+                self.logged["bytes"] += num_bytes
             self.num_busy -= 1
             if not self.num_busy:
-                self.told["seconds"] += file.since - self.busy_since
+                self.logged["seconds"] += file.since - self.busy_since
             if not self.num_busy and not self.queue:
-                self._tell()
+                self._log()
             self.changed.notify_all()
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         """Logs what was copied since the last time."""
-        seconds = max(self.told["seconds"], 1e-9)
+        seconds = max(self.logged["seconds"], 1e-9)
         self.log.info(
             "local_copy: %d shards copied to %s, %d bytes in %.1f s (%.1f MB/s); %d were there.",
-            *(self.told["copied"], self.folder, self.told["bytes"], seconds),
-            *(self.told["bytes"] / seconds / 1e6, self.told["there"]),
+            *(self.logged["copied"], self.folder, self.logged["bytes"], seconds),
+            *(self.logged["bytes"] / seconds / 1e6, self.logged["there"]),
         )
-        self.told = dict.fromkeys(self.told, 0)
+        self.logged = dict.fromkeys(self.logged, 0)
 
 
 def _copies(folder: str, limit: int | None) -> _Copies:
@@ -424,14 +424,14 @@ def _window(stem: str) -> str:
 
 
 def _sweep(lock: str) -> None:
-    """Removes the window that this lock lies in, if its process is no more."""
+    """Removes the window of this lock, if its process has ended."""
     with contextlib.suppress(OSError), open(lock, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(os.path.dirname(lock), ignore_errors=True)
 
 
 def _bring(file: _File) -> int:
-    """Sees to it that the copy is there and is what the manifest says; the bytes copied.
+    """Makes sure that the copy exists and matches the manifest; returns the bytes copied.
 
     Of several processes with one folder, one copies a shard and the others wait for it.
     """
@@ -454,7 +454,7 @@ def _bring(file: _File) -> int:
 
 
 def _is_locked(target: Any, path: str) -> bool:
-    """Locks a file that is open, if no other has, and if it still lies at this path."""
+    """Locks an open file, unless another process has, or it is no longer at this path."""
     try:
         fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(target.fileno()), os.stat(path))
@@ -472,7 +472,7 @@ def _removed_if_failed(path: str) -> Iterator[None]:
 
 
 def _fetch(file: _File, target: Any) -> None:
-    """Copies a shard into a file; once more if it is not what the manifest says."""
+    """Copies a shard into a file; once more if it does not match the manifest."""
     for _ in range(2):
         target.truncate(0)
         num_bytes, sha256 = _stream(file, target)
@@ -503,8 +503,8 @@ def _stream(file: _File, target: Any) -> tuple[int, str]:
             num_failed += 1
             if num_failed == _TRIES:
                 raise _FailedError(
-                    f"{file.url} cannot be read, {_TRIES} times: {_line(error)}. Go on when the "
-                    "store can be reached; what was copied is kept."
+                    f"{file.url} cannot be read, {_TRIES} times: {_line(error)}. Run "
+                    "again when the store can be reached: finished copies are kept."
                 ) from error
             time.sleep(_BACKOFF_S * 2 ** (num_failed - 1))
 
@@ -528,7 +528,7 @@ def _may_go(file: _File, *, is_awaited: bool) -> bool:
 
 
 def _is_running() -> bool:
-    """Whether the program goes on; Python waits for threads at its end."""
+    """Whether the program runs; Python waits for threads at its end."""
     return threading.main_thread().is_alive()
 
 
@@ -582,7 +582,7 @@ def _with_second(records: tf.data.Dataset, function: Any, argument: Any) -> tf.d
 
 
 def _checked(found: tuple[Any, Any]) -> Any:
-    """The first of two strings, if the second is none that tells an error."""
+    """The first of two strings; raises the second, if it is not empty."""
     with tf.control_dependencies([tf.debugging.Assert(tf.equal(found[1], b""), [found[1]])]):
         return tf.ensure_shape(tf.identity(found[0]), [])
 

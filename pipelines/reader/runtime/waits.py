@@ -1,4 +1,4 @@
-"""What the waits of training for its input say: how much, how evenly, and when."""
+"""Statistics of how long training steps wait for their input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 
 STARVED = 0.05
-"""A share of the time spent waiting that is worth a word."""
+"""The share of waiting above which training is starved of input."""
 STALL_MS = 5.0
 """A shorter wait is not a stall."""
 
@@ -26,7 +26,7 @@ class Epoch:
 
 @dataclasses.dataclass(frozen=True)
 class Stalls:
-    """Waits that come back at regular intervals."""
+    """Long waits at regular intervals."""
 
     every: int
     """Steps from one to the next."""
@@ -51,11 +51,12 @@ class Summary:
 
     def lines(self) -> list[str]:
         """The summary in sentences."""
-        found = [
+        text = (
             f"{self.steps:,} steps waited for input {self.share:.0%} of the time (median "
             f"{self.median:.2f} ms a step, 95th percentile {self.p95:.2f} ms; "
             f"{self.epoch_start:,.0f} ms for the first batch of an epoch)."
-        ]
+        )
+        found = [text]
         if self.first_epoch is not None and self.first_epoch > STARVED:
             found.append(
                 f"The first epoch waited longer than the others, by {self.first_epoch:.0%} of an "
@@ -80,8 +81,8 @@ def summarize(epochs: Sequence[Epoch]) -> Summary:
         raise ValueError("no step was measured")
     starts = [epoch.waits[0] for epoch in ran]
     steady = [wait for epoch in ran for wait in epoch.waits[1:]] or starts
-    # The first batch of all takes what is done once, and an epoch that broke off is too short for
-    # its first batch.
+    # The very first batch includes work that is done once; an incomplete epoch is too short for
+    # its first batch to count.
     left_out = [epoch.waits[0] for i, epoch in enumerate(ran) if not i or not epoch.is_complete]
     waited = sum(sum(epoch.waits) for epoch in ran) - sum(left_out)
     seconds = sum(epoch.seconds for epoch in ran) - sum(left_out) / 1000
@@ -115,7 +116,7 @@ def periodic_stalls(waits: Sequence[float]) -> Stalls | None:
     """Stalls at regular intervals among the waits of steps, in ms; None where there are none.
 
     A stall is a wait of 5 ms or more, and 8 times as long as the median. Three are needed, and
-    three quarters of the intervals between them must be alike.
+    three quarters of the intervals between them must be equal, within a fifth.
     """
     if len(waits) < 9:
         return None

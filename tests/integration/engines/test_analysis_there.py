@@ -184,12 +184,11 @@ def test_transform_from_another_build(
     found, expected = lab.hashes(given), lab.hashes(embedded)
     assert found.keys() == expected.keys()
     assert {name for name in found if found[name] != expected[name]} == {
-        "reader.py",
-        "reader_values.py",
+        "reader/facts.py",
         "manifest.json",
     }
     texts = [
-        (Path(one.path) / "reader.py").read_text().replace(one.manifest.fingerprint, "")
+        (Path(one.path) / "reader" / "facts.py").read_text().replace(one.manifest.fingerprint, "")
         for one in (given, embedded)
     ]
     assert texts[0] == texts[1]

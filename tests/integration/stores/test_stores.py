@@ -217,7 +217,7 @@ def test_throttled(
 
 
 @pytest.mark.parametrize(
-    "file", [".tfrecord", "reader.py", "manifest.json", "latest.json", "/runs/"]
+    "file", [".tfrecord", "reader/facts.py", "manifest.json", "latest.json", "/runs/"]
 )
 def test_put_that_fails(
     lab: Any,
