@@ -13,6 +13,7 @@ Source: tensorflow/core/lib/io/record_writer.h.
 """
 
 import dataclasses
+import gzip
 import hashlib
 import itertools
 import os
@@ -58,6 +59,8 @@ class TFRecordFile:
     """uint64[num_examples]: where each record's frame begins in the uncompressed bytes."""
     lengths: npt.NDArray[np.uint64]
     """uint64[num_examples]: bytes of each frame, its 16 bytes of framing included."""
+    first_checksum: int | None
+    """The masked CRC32C of the first record, as its frame holds it; None if there is no record."""
 
 
 def write_tfrecord(
@@ -87,7 +90,16 @@ def write_tfrecord(
         num_bytes=num_bytes,
         offsets=(np.cumsum(lengths) - lengths).astype(np.uint64),
         lengths=lengths.astype(np.uint64),
+        first_checksum=_checksum_at(path, int(lengths[0]), compression) if len(lengths) else None,
     )
+
+
+def _checksum_at(path: str, end: int, compression: Compression) -> int:
+    """The checksum that ends at a byte of a file that was written, uncompressed."""
+    with telling_os_errors("read", path), open(path, "rb") as file:
+        content = gzip.GzipFile(fileobj=file) if compression == "gzip" else file
+        content.seek(end - FOOT_BYTES)
+        return int.from_bytes(content.read(FOOT_BYTES), "little")
 
 
 def _slices(

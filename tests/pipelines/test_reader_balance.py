@@ -20,10 +20,9 @@ import pytest
 import tensorflow as tf
 
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor, Text
-from snapshard.transforms.index import index_bytes, labels_bytes
 
 from .conftest import part
-from .made_snapshots import num_open
+from .made_snapshots import list_files, num_open, put_index
 
 WriteSnapshot = Callable[..., types.ModuleType]
 
@@ -44,23 +43,6 @@ def table(codes: Sequence[int], *, num_shards: int = 5) -> list[list[Any]]:
         for i, code in enumerate(codes)
     ]
     return [list(part) for part in np.array_split(np.array(records), num_shards)]
-
-
-def put_index(folder: Path, compression: str, codes: Sequence[int]) -> None:
-    """Writes the index files of the train shards as a build does."""
-    (folder / "index").mkdir(exist_ok=True)
-    first = 0
-    suffix = "GZIP" if compression == "gzip" else ""
-    for path in sorted(folder.glob("train-*.tfrecord*")):
-        sizes = [
-            len(one) + 16 for one in tf.data.TFRecordDataset(str(path), suffix).as_numpy_iterator()
-        ]
-        lengths = np.array(sizes, np.uint64)
-        offsets = np.cumsum(lengths) - lengths
-        mine = np.array(codes[first : first + len(sizes)], np.int32)
-        (folder / "index" / f"{path.name}.idx").write_bytes(index_bytes(offsets, lengths))
-        (folder / "index" / f"{path.name}.labels").write_bytes(labels_bytes([mine]))
-        first += len(sizes)
 
 
 @pytest.fixture(scope="module")
@@ -371,16 +353,6 @@ def swap(content: bytes, each: int, first: int, second: int) -> bytes:
     entries = [content[i : i + each] for i in range(0, len(content), each)]
     entries[first], entries[second] = entries[second], entries[first]
     return b"".join(entries)
-
-
-def list_files(folder: Path) -> None:
-    """Lets the manifest list the files of the index, as a build does."""
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    for path in (folder / "index").iterdir():
-        content = path.read_bytes()
-        entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        manifest["files"][f"index/{path.name}"] = entry
-    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 class TestDamage:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import math
 import numbers
 import os
@@ -25,11 +23,11 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 from . import facts
 from .cache import free_memory
 from .draw import GOLDEN, Draw, mixed, num_batches, share, went
-from .frames import Inflated, LocalFile, fault_of, how_to_verify
-from .local_copy import place_of, read_bytes
+from .frames import Inflated, LocalFile, fault_of, fault_of_first, how_to_verify
+from .local_copy import place_of
 from .options import Options, Stages
 from .pipeline import Plan
-from .shards import Shard, read_text
+from .shards import Shard, read_index, read_listed
 
 _Array = npt.NDArray[Any]
 _Read = Callable[[int, int], bytes]
@@ -235,46 +233,22 @@ def _stored(shards: Sequence[Shard], root: str) -> tuple[_Array, _Array]:
     """
     if facts.LABEL is None or facts.CLASS_NAMES is None:
         raise ValueError(f"balance= needs a label that is a class, and {facts.NAME} has none.")
-    files = json.loads(read_text(f"{root}/manifest.json")).get("files", {})
     codes, index = [np.empty(0, "<i4")], [np.empty((0, 2), "<i8")]
     for shard in shards:
-        name = f"index/{shard.path.rsplit('/', 1)[-1]}"
-        num = shard.num_examples
-        labels, frames = (
-            _content(f"{root}/{name}{kind}", each * num, files.get(f"{name}{kind}"), root)
-            for kind, each in ((".labels", 4), (".idx", 16))
-        )
+        path = f"{root}/index/{shard.path.rsplit('/', 1)[-1]}"
+        labels = read_listed(f"{path}.labels", 4 * shard.num_examples, shard.labels_sha256, root)
+        frames = read_index(shard, root)
+        if labels is None or frames is None:
+            missing = f"{path}{'.labels' if labels is None else '.idx'}"
+            raise ValueError(
+                f"There is no {missing}, by which balance= finds the records of a class: copy the "
+                "snapshot's index again, or build it again where it never had one."
+            )
         codes.append(np.frombuffer(labels, "<i4"))
-        index.append(np.frombuffer(frames, "<i8").reshape(-1, 2))
-        fault = _fault_of_labels(codes[-1]) or _fault_of_index(index[-1], shard)
-        if fault:
-            raise ValueError(f"{root}/{name}{fault}, of {shard.path}. {how_to_verify(root)}")
+        index.append(frames)
+        if fault := _fault_of_labels(codes[-1]):
+            raise ValueError(f"{path}.labels {fault}, of {shard.path}. {how_to_verify(root)}")
     return np.concatenate(codes), np.concatenate(index)
-
-
-def _content(path: str, size: int, entry: Mapping[str, Any] | None, root: str) -> bytes:
-    """The content of a file of the index, which the manifest lists with its sha256."""
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            content: bytes = file.read()
-    except tf.errors.UnimplementedError:  # a protocol that TensorFlow does not know
-        content = read_bytes(path)
-    except tf.errors.NotFoundError:
-        raise ValueError(
-            f"There is no {path}, by which balance= finds the records of a class: copy the "
-            "snapshot's index again, or build it again where it never had one."
-        ) from None
-    if len(content) != size:
-        raise ValueError(
-            f"{path} has {len(content):,} bytes, expected {size:,}: copy it again. "
-            f"{how_to_verify(root)}"
-        )
-    if entry is not None and hashlib.sha256(content).hexdigest() != entry["sha256"]:
-        raise ValueError(
-            f"{path} is not the file that the manifest lists: its sha256 differs. Copy it again. "
-            f"{how_to_verify(root)}"
-        )
-    return content
 
 
 def _fault_of_labels(codes: _Array) -> str:
@@ -283,24 +257,7 @@ def _fault_of_labels(codes: _Array) -> str:
     wrong = np.flatnonzero((codes < -1) | (codes >= num))
     if not len(wrong):
         return ""
-    return f".labels has class {codes[wrong[0]]} for record {wrong[0]:,}, expected -1 to {num - 1}"
-
-
-def _fault_of_index(frames: _Array, shard: Shard) -> str:
-    """What is wrong with the offsets and lengths of a shard's frames, if anything."""
-    ends = np.cumsum(frames[:, 1])
-    wrong = np.flatnonzero((frames[:, 0] != ends - frames[:, 1]) | (frames[:, 1] < 16))
-    if len(wrong):
-        number, (offset, length) = int(wrong[0]), frames[wrong[0]].tolist()
-        expected = int(ends[number - 1]) if number else 0
-        return (
-            f".idx has record {number:,} at byte {offset:,} with {length:,} bytes, expected it at "
-            f"byte {expected:,} (entries must be contiguous)"
-        )
-    end = int(ends[-1]) if len(ends) else 0
-    if facts.COMPRESSION == "none" and end != shard.num_bytes:
-        return f".idx ends at byte {end:,}, expected {shard.num_bytes:,}"
-    return ""
+    return f"has class {codes[wrong[0]]} for record {wrong[0]:,}, expected -1 to {num - 1}"
 
 
 def _weights(
@@ -459,6 +416,8 @@ class _Records:
             if shard in self._read:
                 return self._read[shard]
             read = self._opened(shard)
+            if fault := fault_of_first(read, self._shards[shard].first_checksum):
+                raise ValueError(f"the shard {fault}")
             self._read[shard] = read
             if facts.COMPRESSION != "gzip":
                 for old in [*self._read][:-_OPEN_SHARDS]:

@@ -65,6 +65,26 @@ def fault_of(frame: bytes, length: int, check: bool) -> str:
     return ""
 
 
+def fault_of_first(read: Callable[[int, int], bytes], checksum: int | None) -> str:
+    """What is wrong with the first record of a shard, if anything.
+
+    A shard of another snapshot may have the same size, and records of the same sizes.
+
+    Args:
+        read: (offset, size) -> bytes of the shard, uncompressed.
+        checksum: The masked CRC32C of the record, as its frame must hold it; None if not known.
+    """
+    if checksum is None:
+        return ""
+    head = read(0, 12)
+    if len(head) < 12 or struct.unpack_from("<I", head, 8)[0] != masked_crc32c(head[:8]):
+        return "does not begin with a record"
+    (length,) = struct.unpack_from("<Q", head)
+    if read(12 + length, 4) != struct.pack("<I", checksum):
+        return "does not begin with the record that it was written with: it is another shard"
+    return ""
+
+
 def how_to_verify(root: str) -> str:
     """The command that checks all files of the snapshot in a folder or at a URL, in a sentence."""
     package = os.path.dirname(os.path.abspath(__file__))

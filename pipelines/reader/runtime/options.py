@@ -147,7 +147,7 @@ def _check_parts(options: Options) -> None:
     context = options.input_context
     if context is not None and not isinstance(context, tf.distribute.InputContext):
         raise ValueError(
-            f"input_context={context!r} must be what tf.distribute gives a dataset_fn."
+            f"input_context={context!r} must be a tf.distribute.InputContext, as a dataset_fn gets it."
         )
     for name, form in {"shard": "(index, count)", "windows": "(length, step)"}.items():
         value = getattr(options, name)
@@ -183,6 +183,8 @@ def _check_places(options: Options) -> None:
     for name, value, kept in (("cache", cache, cache), ("local_copy", copy, folder)):
         if kept is not None and not (isinstance(kept, str | os.PathLike) and os.fspath(kept)):
             raise ValueError(f"{name}={value!r} must be the name of a folder.")
+        if kept is not None and "://" in os.fspath(kept):
+            raise ValueError(f"{name}={value!r} must be a folder on a local disk.")
     if isinstance(copy, list | tuple) and not (copy[1] is None or hasattr(copy[1], "__index__")):
         raise ValueError(f"local_copy={copy!r} must be (folder, bytes).")
     device = options.prefetch_to_device

@@ -158,14 +158,23 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
     """
     if not is_dealt(options, shards):
         pieces = divided_pieces(options, shards)
-        if facts.COMPRESSION == "none" and any(piece.skip for piece in pieces):
-            pieces = locate(pieces, shards, options.root_folder)
+        # Places decide what is read then. (Balanced reading checks what it opens.)
+        is_positional = options.seed is not None or options.part[1] > 1 or bool(options.stages)
+        if is_positional and options.balance is None:
+            pieces = locate(
+                pieces, shards, options.root_folder, may_be_missing=may_be_missing(options)
+            )
         return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
     order = deal_records(options, shards, delivered)
     order.pieces = locate(
-        order.pieces, shards, options.root_folder, may_be_missing=options.cache is not None
+        order.pieces, shards, options.root_folder, may_be_missing=may_be_missing(options)
     )
     return order
+
+
+def may_be_missing(options: Options) -> bool:
+    """Whether a shard may be gone: a folder may hold it, as a cache or a copy with its sha256."""
+    return options.cache not in (None, "memory", "decoded") or options.local_copy is not None
 
 
 def deal_records(options: Options, shards: Sequence[Shard], delivered: int = 0) -> Dealt:

@@ -42,7 +42,7 @@ def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict
     return _served(signature, f"{folder}/manifest.json")
 
 
-def _served(signature: Any, manifest: str) -> Any:
+def _served(signature: Any, manifest: str) -> Callable[..., dict[str, Any]]:
     specs = signature.structured_input_signature[1]
     none = {k: tf.zeros([0, *(n or 0 for n in x.shape[1:])], x.dtype) for k, x in specs.items()}
 
