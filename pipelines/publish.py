@@ -123,8 +123,8 @@ def publish(
             label=settings.label,
             compression=settings.compression,
             num_examples=num_examples,
-            first_checksums={
-                name: [shard.first_checksum for shard in shards] for name, shards in written.items()
+            shard_checksums={
+                name: [shard.checksum for shard in shards] for name, shards in written.items()
             },
             record_bytes=encoded_bytes // total if total else 0,
             rotated_images=frozenset(name for name, facts in image_facts.items() if facts.rotated),

@@ -261,7 +261,7 @@ class ShardWriter:
                     for file, content in contents.items()
                 },
             },
-            first_checksum=written.first_checksum,
+            checksum=written.checksum,
         )
         for file, content in contents.items():
             storage.put_bytes(join(settings.snapshot, file), content)

@@ -6,6 +6,7 @@ import json
 import os
 import struct
 import types
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ def shard_entry(name: str, *, num_examples: int, num_bytes: int) -> ShardEntry:
     )
 
 
-def first_checksum(path: Path, compression: str) -> int | None:
-    """The checksum of a shard's first record, which its frame ends with; None if it is empty."""
+def checksum(path: Path, compression: str) -> int | None:
+    """The checksum of a shard's first record, or of a GZIP file's content; None if it is empty."""
     content = path.read_bytes()
-    content = gzip.decompress(content) if compression == "gzip" and content else content
+    if compression == "gzip":
+        return zlib.crc32(gzip.decompress(content)) if content else None
     if not content:
         return None
     (length,) = struct.unpack_from("<Q", content)

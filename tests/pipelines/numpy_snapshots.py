@@ -49,7 +49,7 @@ def numpy_snapshot(
             (folder / name.index_files[0]).write_bytes(content)
             entry = shard_entry(str(name), num_examples=made.num_examples, num_bytes=made.num_bytes)
             written[split].append(entry)
-            checksums[split].append(made.first_checksum)
+            checksums[split].append(made.checksum)
     facts = put_manifest(
         folder,
         features,
@@ -57,7 +57,7 @@ def numpy_snapshot(
         sizes=sizes,
         compression=compression,
         structs=structs,
-        first_checksums=checksums,
+        shard_checksums=checksums,
     )
     for name, text in emit_reader(facts).items():
         (folder / name).parent.mkdir(exist_ok=True)

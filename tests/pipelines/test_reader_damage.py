@@ -284,5 +284,5 @@ def test_an_exact_epoch_or_an_error(
             command = f"Verify the snapshot: python {mine}/reader verify --root {folder}"
             assert command in text, (name, text)
         else:
-            assert found == intact, name
+            assert str(found) == str(intact), name  # pytest would show what differs, on 1,000 lines
             assert not name.startswith("shard "), f"{name}: it is not the shard that was written"

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from . import facts
 from .examples import Parser, decode_image
-from .frames import Inflated, LocalFile, fault_of, fault_of_first, how_to_verify
+from .frames import Inflated, LocalFile, fault_of, fault_of_shard, how_to_verify
 
 __all__ = ["DamagedShardError", "Records", "Stream", "decode_image", "process_shard"]
 
@@ -552,7 +552,7 @@ class _Shard:
         self.path = os.path.join(folder, entry["file"])
         self.num_examples: int = entry["num_examples"]
         self._num_bytes: int = entry["num_bytes"]
-        self._first_checksum = checksum
+        self._checksum = checksum
         self._index_sha256 = index_sha256
         self._folder = folder
         self._index_path = os.path.join(folder, "index", f"{entry['file']}.idx")
@@ -607,16 +607,15 @@ class _Shard:
                 f"{self.path} has {size:,} bytes, expected {self._num_bytes:,}: from byte "
                 f"{min(size, self._num_bytes):,} on it is not as it was written. {self._advice()}"
             )
-        read: _Read
-        if facts.COMPRESSION == "none":
-            read = LocalFile(self.path).read
-        elif any_order:
-            content = Inflated(self.path).read(0, int(self._index[-1:].sum()))
-            read = lambda offset, size: content[offset : offset + size]  # noqa: E731
-        else:
-            read = Inflated(self.path).read
-        if fault := fault_of_first(read, self._first_checksum):
+        read = LocalFile(self.path).read
+        if fault := fault_of_shard(read, size, facts.COMPRESSION, self._checksum):
             raise DamagedShardError(f"{self.path} {fault}. {self._advice()}")
+        if facts.COMPRESSION == "gzip":
+            inflated = Inflated(self.path)
+            if not any_order:
+                return inflated.read
+            content = inflated.read(0, int(self._index[-1:].sum()))
+            return lambda offset, size: content[offset : offset + size]
         return read
 
     def damaged(self, what: str, number: int) -> DamagedShardError:
@@ -659,7 +658,7 @@ def _list_shards(split: str, folder: str) -> list[_Shard]:
         )
     entries = manifest["splits"][split]["shards"]
     sha256 = {name: entry["sha256"] for name, entry in manifest.get("files", {}).items()}
-    checksums = facts.FIRST_CHECKSUMS.get(split) or [None] * len(entries)
+    checksums = facts.SHARD_CHECKSUMS.get(split) or [None] * len(entries)
     return [
         _Shard(folder, entry, checksum, sha256.get(f"index/{entry['file']}.idx", ""))
         for entry, checksum in zip(entries, checksums, strict=True)

@@ -23,11 +23,11 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 from . import facts
 from .cache import free_memory
 from .draw import GOLDEN, Draw, mixed, num_batches, share, went
-from .frames import Inflated, LocalFile, fault_of, fault_of_first, how_to_verify
+from .frames import Inflated, LocalFile, fault_of, fault_of_shard, how_to_verify
 from .local_copy import place_of
 from .options import Options, Stages
 from .pipeline import Plan
-from .shards import Shard, read_index, read_listed
+from .shards import Shard, read_index, read_listed, read_of
 
 _Array = npt.NDArray[Any]
 _Read = Callable[[int, int], bytes]
@@ -229,10 +229,8 @@ def _stored(shards: Sequence[Shard], root: str) -> tuple[_Array, _Array]:
     """The index of a split: int32[n], the class of each record; int64[n, 2], where its frame is.
 
     Raises:
-        ValueError: if the snapshot has no classes, or a file of its index is missing or damaged.
+        ValueError: if a file of the index is missing or damaged.
     """
-    if facts.LABEL is None or facts.CLASS_NAMES is None:
-        raise ValueError(f"balance= needs a label that is a class, and {facts.NAME} has none.")
     codes, index = [np.empty(0, "<i4")], [np.empty((0, 2), "<i8")]
     for shard in shards:
         path = f"{root}/index/{shard.path.rsplit('/', 1)[-1]}"
@@ -263,30 +261,46 @@ def _fault_of_labels(codes: _Array) -> str:
 def _weights(
     split: str, balance: str | Mapping[str | int, float], counts: Mapping[int, int]
 ) -> dict[int, float]:
-    """Weights by the code of a class, checked.
+    """Weights by the code of a class, of those that a split has.
 
     Raises:
-        ValueError: if a weight is invalid, or is of a class that does not exist or has no records.
+        ValueError: as ``weights_of``, or if a class has no records.
     """
+    weights = weights_of(balance)
     if not counts:
         raise ValueError(f"balance={balance!r}: no record of {split!r} has a class.")
-    if isinstance(balance, str) and balance == "uniform":
+    if weights is None:
         return dict.fromkeys(counts, 1.0)
-    if not hasattr(balance, "items"):
-        raise ValueError(f'balance={balance!r} must be "uniform" or {{class: weight}}.')
-    names, weights = facts.CLASS_NAMES or [], dict[int, float]()
-    codes = {name: code for code, name in enumerate(names)}
-    for key, weight in balance.items():
-        code = _code_of(key, codes)
-        if code in weights:
-            raise ValueError(f"balance names class {names[code]!r} twice.")
-        weights[code] = _checked_weight(key, weight)
+    names = facts.CLASS_NAMES or []
     missing = [names[code] for code, weight in weights.items() if weight and code not in counts]
     if missing:
         raise ValueError(
             f"balance: {split!r} has no records of {', '.join(map(repr, missing))}: leave "
             "them out, or give them weight 0."
         )
+    return weights
+
+
+def weights_of(balance: str | Mapping[str | int, float]) -> dict[int, float] | None:
+    """The weights by the code of a class; None where all classes have the same.
+
+    Raises:
+        ValueError: if there are no classes, or a weight is invalid or of a class that does not
+            exist.
+    """
+    if facts.LABEL is None or facts.CLASS_NAMES is None:
+        raise ValueError(f"balance= needs a label that is a class, and {facts.NAME} has none.")
+    if isinstance(balance, str) and balance == "uniform":
+        return None
+    if not hasattr(balance, "items"):
+        raise ValueError(f'balance={balance!r} must be "uniform" or {{class: weight}}.')
+    weights = dict[int, float]()
+    codes = {name: code for code, name in enumerate(facts.CLASS_NAMES)}
+    for key, weight in balance.items():
+        code = _code_of(key, codes)
+        if code in weights:
+            raise ValueError(f"balance names class {facts.CLASS_NAMES[code]!r} twice.")
+        weights[code] = _checked_weight(key, weight)
     if not any(weights.values()):
         raise ValueError(f"balance={balance!r}: no class has a weight above 0.")
     return weights
@@ -348,9 +362,10 @@ class _Records:
         options: Options,
         localize: Callable[[str], str],
     ) -> None:
-        codes, index = _stored(shards, options.root_folder)
         split, balance = options.split, options.balance
         assert balance is not None
+        weights_of(balance)
+        codes, index = _stored(shards, options.root_folder)
         classes, counts = np.unique(codes[codes >= 0], return_counts=True)
         weights = _weights(
             split, balance, dict(zip(classes.tolist(), counts.tolist(), strict=True))
@@ -416,34 +431,44 @@ class _Records:
             if shard in self._read:
                 return self._read[shard]
             read = self._opened(shard)
-            if fault := fault_of_first(read, self._shards[shard].first_checksum):
-                raise ValueError(f"the shard {fault}")
             self._read[shard] = read
             if facts.COMPRESSION != "gzip":
                 for old in [*self._read][:-_OPEN_SHARDS]:
                     self._read.pop(old, None)  # a file is closed when nothing refers to it
             return read
 
-    def _opened(self, shard: int) -> _Read:
-        path = self._localize(self._shards[shard].path)
-        remote = tf.io.gfile.GFile(path, "rb") if "://" in path else None
-        size = os.path.getsize(path) if remote is None else remote.size()
-        if size != self._shards[shard].num_bytes:
-            raise ValueError(f"it has {size:,} bytes, expected {self._shards[shard].num_bytes:,}")
-        if facts.COMPRESSION == "gzip":
-            mine = slice(self._starts[shard], self._starts[shard + 1])
-            content = Inflated(path, remote).read(0, int(self._index[mine][-1].sum()))
-            return lambda offset, size: content[offset : offset + size]
-        if remote is None:
-            return LocalFile(path).read
-        lock = threading.Lock()
+    def _opened(self, number: int) -> _Read:
+        shard = self._shards[number]
+        path = self._localize(shard.path)
+        read: _Read
+        if "://" in path:
+            file = tf.io.gfile.GFile(path, "rb")
+            size, read = file.size(), _locked(read_of(file))
+        else:
+            file = None
+            size, read = os.path.getsize(path), LocalFile(path).read
+        if size != shard.num_bytes:
+            raise ValueError(f"it has {size:,} bytes, expected {shard.num_bytes:,}")
+        if fault := fault_of_shard(read, size, facts.COMPRESSION, shard.checksum):
+            raise ValueError(f"it {fault}")
+        if facts.COMPRESSION == "none":
+            return read
+        if file is not None:
+            file.seek(0)
+        mine = slice(self._starts[number], self._starts[number + 1])
+        content = Inflated(path, file).read(0, int(self._index[mine][-1].sum()))
+        return lambda offset, size: content[offset : offset + size]
 
-        def read(offset: int, size: int) -> bytes:
-            with lock:
-                remote.seek(offset)
-                return bytes(remote.read(size))
 
-        return read
+def _locked(read: _Read) -> _Read:
+    """The same for several threads."""
+    lock = threading.Lock()
+
+    def locked(offset: int, size: int) -> bytes:
+        with lock:
+            return read(offset, size)
+
+    return locked
 
 
 def _class_entry(code: int) -> bytes:

@@ -65,23 +65,31 @@ def fault_of(frame: bytes, length: int, check: bool) -> str:
     return ""
 
 
-def fault_of_first(read: Callable[[int, int], bytes], checksum: int | None) -> str:
-    """What is wrong with the first record of a shard, if anything.
+def fault_of_shard(
+    read: Callable[[int, int], bytes], num_bytes: int, compression: str, checksum: int | None
+) -> str:
+    """What is wrong with a shard at the first glance, if anything.
 
-    A shard of another snapshot may have the same size, and records of the same sizes.
+    A shard of another snapshot may have the same size, and records of the same sizes. A GZIP file
+    ends with the CRC32 of its content; else the checksum of the first record is compared.
 
     Args:
-        read: (offset, size) -> bytes of the shard, uncompressed.
-        checksum: The masked CRC32C of the record, as its frame must hold it; None if not known.
+        read: (offset, size) -> bytes of the file as it is stored.
+        num_bytes: Its size.
+        compression: "none" or "gzip".
+        checksum: What there must be; None where it is not known.
     """
     if checksum is None:
         return ""
-    head = read(0, 12)
-    if len(head) < 12 or struct.unpack_from("<I", head, 8)[0] != masked_crc32c(head[:8]):
-        return "does not begin with a record"
-    (length,) = struct.unpack_from("<Q", head)
-    if read(12 + length, 4) != struct.pack("<I", checksum):
-        return "does not begin with the record that it was written with: it is another shard"
+    if compression == "gzip":
+        found = read(num_bytes - 8, 4)
+    else:
+        head = read(0, 12)
+        if len(head) < 12 or struct.unpack_from("<I", head, 8)[0] != masked_crc32c(head[:8]):
+            return "does not begin with a record"
+        found = read(12 + struct.unpack_from("<Q", head)[0], 4)
+    if found != struct.pack("<I", checksum):
+        return "is another shard: it does not have the checksum that it was written with"
     return ""
 
 

@@ -147,7 +147,8 @@ def _check_parts(options: Options) -> None:
     context = options.input_context
     if context is not None and not isinstance(context, tf.distribute.InputContext):
         raise ValueError(
-            f"input_context={context!r} must be a tf.distribute.InputContext, as a dataset_fn gets it."
+            f"input_context={context!r} must be a tf.distribute.InputContext, which tf.distribute "
+            "gives a dataset_fn."
         )
     for name, form in {"shard": "(index, count)", "windows": "(length, step)"}.items():
         value = getattr(options, name)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
-from .frames import Inflated, fault_of_first, how_to_verify, masked_crc32c
+from .frames import fault_of_shard, how_to_verify, masked_crc32c
 
 READ_BYTES = 256 << 10
 """One read of a local shard; page faults of larger ones cost more."""
@@ -33,8 +33,8 @@ class Shard(NamedTuple):
     path: str
     num_examples: int
     num_bytes: int
-    first_checksum: int | None = None
-    """The masked CRC32C of its first record; None where it is not known."""
+    checksum: int | None = None
+    """Of its first record, or with GZIP of its content; None where it is not known."""
     index_sha256: str = ""
     """In hex, of its index; empty where the manifest does not list it."""
     labels_sha256: str = ""
@@ -79,13 +79,13 @@ def list_shards(split: str, root: str) -> list[Shard]:
         )
     entries = manifest["splits"][split]["shards"]
     sha256 = {name: entry["sha256"] for name, entry in manifest.get("files", {}).items()}
-    checksums = facts.FIRST_CHECKSUMS.get(split) or [None] * len(entries)
+    checksums = facts.SHARD_CHECKSUMS.get(split) or [None] * len(entries)
     return [
         Shard(
             path=f"{root}/{entry['file']}",
             num_examples=entry["num_examples"],
             num_bytes=entry["num_bytes"],
-            first_checksum=checksum,
+            checksum=checksum,
             index_sha256=sha256.get(f"index/{entry['file']}.idx", ""),
             labels_sha256=sha256.get(f"index/{entry['file']}.labels", ""),
         )
@@ -155,8 +155,8 @@ def locate(
     Reading on from there costs nothing; passing over records costs half of reading them. Where a
     snapshot has no index, or its shards are GZIP, records are passed over.
 
-    The shards of these pieces are checked: their sizes and first records, their index (see
-    ``read_index``), and in local files that a record begins at each of these bytes.
+    The shards of these pieces are checked: their sizes and checksums (see ``check_shard``), their
+    index (see ``read_index``), and in local files that a record begins at each of these bytes.
 
     Args:
         pieces: What is to be read.
@@ -196,7 +196,7 @@ def _offsets(
         found = _indexed(shard, records, root)
     # There is no request for what need not be there.
     if not may_be_missing or ("://" not in root and os.path.exists(shard.path)):
-        check_shard(shard, found or {})
+        check_shard(shard, found if found and facts.COMPRESSION == "none" else {})
     return found
 
 
@@ -214,9 +214,10 @@ def _indexed(shard: Shard, records: list[int], root: str) -> dict[int, int] | No
 
 
 def check_shard(shard: Shard, offsets: Mapping[int, int]) -> None:
-    """Checks a shard's size, its first record, and that records begin where its index says.
+    """Checks a shard's size and checksum, and that records begin where its index says.
 
-    It reads the frame of the first record, and in a local file the head of each other one.
+    It reads the frame of the first record (of GZIP the end of the file), and in a local file the
+    head of each other one.
 
     Args:
         shard: As the manifest lists it.
@@ -231,8 +232,9 @@ def check_shard(shard: Shard, offsets: Mapping[int, int]) -> None:
             num_bytes = file.size() if is_remote else os.fstat(file.fileno()).st_size
             if num_bytes != shard.num_bytes:
                 raise _damaged(shard, f"has {num_bytes:,} bytes, expected {shard.num_bytes:,}")
-            read = _read_of(file)
-            if fault := fault_of_first(read, shard.first_checksum):
+            read = read_of(file)
+            fault = fault_of_shard(read, num_bytes, facts.COMPRESSION, shard.checksum)
+            if fault:
                 raise _damaged(shard, fault)
             for record, offset in {} if is_remote else offsets.items():
                 _check_head(shard, record, offset, read(offset, 12))
@@ -247,10 +249,8 @@ def _opened(path: str) -> Any:
     return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
 
 
-def _read_of(file: Any) -> Callable[[int, int], bytes]:
-    """(offset, size) -> bytes of an open shard, uncompressed."""
-    if facts.COMPRESSION == "gzip":
-        return Inflated(file.name, file).read
+def read_of(file: Any) -> Callable[[int, int], bytes]:
+    """(offset, size) -> bytes of an open file."""
 
     def read(offset: int, size: int) -> bytes:
         file.seek(offset)
