@@ -118,6 +118,11 @@ class Options:
         return min(int(self.shuffle), 2 * facts.NUM_EXAMPLES[self.split] + 1_024)
 
     @property
+    def has_own_files(self) -> bool:
+        """Whether a folder may hold all records: as a cache, or as copies that were checked."""
+        return self.cache not in (None, "memory", "decoded") or self.local_copy is not None
+
+    @property
     def is_deterministic(self) -> bool:
         """Whether the order of records is fixed."""
         if self.deterministic is not None:

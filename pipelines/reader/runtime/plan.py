@@ -175,19 +175,14 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
         is_in_order = not options.shuffles and options.part[1] == 1 and not options.stages
         if not is_in_order and options.balance is None and options.service is None:
             pieces = locate(
-                pieces, shards, options.root_folder, may_be_missing=may_be_missing(options)
+                pieces, shards, options.root_folder, may_be_missing=options.has_own_files
             )
         return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
     order = deal_records(options, shards, delivered)
     order.pieces = locate(
-        order.pieces, shards, options.root_folder, may_be_missing=may_be_missing(options)
+        order.pieces, shards, options.root_folder, may_be_missing=options.has_own_files
     )
     return order
-
-
-def may_be_missing(options: Options) -> bool:
-    """Whether a shard may be gone: a folder may hold it, as a cache or a copy with its sha256."""
-    return options.cache not in (None, "memory", "decoded") or options.local_copy is not None
 
 
 def deal_records(options: Options, shards: Sequence[Shard], delivered: int = 0) -> Dealt:

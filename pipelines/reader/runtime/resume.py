@@ -22,7 +22,7 @@ from .augment import number_records
 from .options import Options
 from .order import OPEN_SHARDS, ByShard, Order
 from .pipeline import Plan, epoch_seeds, interleave_records, read_epoch
-from .plan import deal, deal_records, divided_pieces, is_dealt, may_be_missing, plan_order
+from .plan import deal, deal_records, divided_pieces, is_dealt, plan_order
 from .shards import Piece, cut, locate
 
 _EPOCHS, _PASSES = 1_000_000, 10_000
@@ -260,9 +260,7 @@ def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
         return dataclasses.replace(plan, order=order, open_records=uncached), num
     done = np.zeros(total, bool) if at.done is None else at.done
     pieces, is_left = _left(plan, options, done)
-    pieces = locate(
-        pieces, plan.shards, options.root_folder, may_be_missing=may_be_missing(options)
-    )
+    pieces = locate(pieces, plan.shards, options.root_folder, may_be_missing=options.has_own_files)
     order = _by_shard(plan, options, pieces)
     opened = sum(piece.skip + piece.take for piece in pieces)
     again = 0 if is_left is None else opened - int(is_left.sum())
