@@ -123,6 +123,9 @@ def publish(
             label=settings.label,
             compression=settings.compression,
             num_examples=num_examples,
+            shard_checksums={
+                name: [shard.checksum for shard in shards] for name, shards in written.items()
+            },
             record_bytes=encoded_bytes // total if total else 0,
             rotated_images=frozenset(name for name, facts in image_facts.items() if facts.rotated),
             image_formats={name: frozenset(facts.formats) for name, facts in image_facts.items()},

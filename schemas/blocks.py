@@ -284,6 +284,8 @@ class ShardInfo:
     stop_key: int
     index_files: Mapping[str, tuple[int, str]]
     """Name relative to the snapshot -> (bytes, sha256) of the shard's index files."""
+    checksum: int | None = None
+    """As ``TFRecordFile`` has it; None for a shard that was written before this was noted, too."""
 
     def to_json(self) -> dict[str, object]:
         """The facts as plain JSON; :meth:`from_json` is its dual."""

@@ -261,6 +261,7 @@ class ShardWriter:
                     for file, content in contents.items()
                 },
             },
+            checksum=written.checksum,
         )
         for file, content in contents.items():
             storage.put_bytes(join(settings.snapshot, file), content)

@@ -43,6 +43,8 @@ _HEADS = np.dtype([("length", "<u8"), ("checksum", "<u4")])
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = np.dtype("<u4")
 _MASK_DELTA = 0xA282EAD8
+_GZIP_FOOT_BYTES = 8
+"""The CRC32 of the content and its length, with which a GZIP file ends."""
 _WRITE_BYTES = 2 << 20
 _READ_BYTES = 4 << 20
 
@@ -58,6 +60,12 @@ class TFRecordFile:
     """uint64[num_examples]: where each record's frame begins in the uncompressed bytes."""
     lengths: npt.NDArray[np.uint64]
     """uint64[num_examples]: bytes of each frame, its 16 bytes of framing included."""
+    checksum: int | None
+    """What cheaply distinguishes the file from others of its size; None if it has no record.
+
+    The masked CRC32C of the first record, as its frame holds it; with GZIP the CRC32 of the whole
+    content, with which the file ends.
+    """
 
 
 def write_tfrecord(
@@ -87,7 +95,21 @@ def write_tfrecord(
         num_bytes=num_bytes,
         offsets=(np.cumsum(lengths) - lengths).astype(np.uint64),
         lengths=lengths.astype(np.uint64),
+        checksum=(
+            None
+            if not len(lengths)
+            else _number_at(path, num_bytes - _GZIP_FOOT_BYTES)
+            if compression == "gzip"
+            else _number_at(path, int(lengths[0]) - FOOT_BYTES)
+        ),
     )
+
+
+def _number_at(path: str, offset: int) -> int:
+    """The little-endian uint32 at a byte of a file."""
+    with telling_os_errors("read", path), open(path, "rb") as file:
+        file.seek(offset)
+        return int.from_bytes(file.read(4), "little")
 
 
 def _slices(

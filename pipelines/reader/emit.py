@@ -67,6 +67,9 @@ class ReaderFacts:
     """Boundaries of lengths, of features whose first dimension varies."""
     missing_labels: int = 0
     """Examples without a value of the label."""
+    shard_checksums: Mapping[str, Sequence[int | None]] = dataclasses.field(default_factory=dict)
+    """By split, of each shard: the masked CRC32C of its first record, or with GZIP the CRC32 of its
+    content; None where it is not known, or there is no record."""
     serving: bool = False
     """Whether the snapshot has a model of its preparation."""
 
@@ -107,6 +110,9 @@ def _assignments(facts: ReaderFacts) -> Iterator[str]:
         "NAME": facts.name,
         "FINGERPRINT": facts.fingerprint,
         "NUM_EXAMPLES: dict[str, int]": dict(facts.num_examples),
+        "SHARD_CHECKSUMS: dict[str, list[int | None]]": {
+            split: list(facts.shard_checksums.get(split, ())) for split in facts.num_examples
+        },
         "LABEL: str | None": facts.label,
         "CLASS_NAMES: list[str] | None": class_names,
         "CLASS_SHARES: list[float]": shares,

@@ -1,4 +1,4 @@
-"""Emitted readers on TensorFlow 2.16: they give what they give on the one that wrote them."""
+"""Readers on TensorFlow 2.16 and 2.18: they give what they give on the one that wrote them."""
 
 import io
 import json
@@ -20,30 +20,36 @@ from snapshard.schemas.features import flatten
 from ..pipelines.conftest import write_snapshot
 from ..pipelines.test_reader_every_type import DTYPES, EVERY, any_record, snapshot_of
 
-VERSION = "2.16"
+VERSIONS = ("2.16", "2.18")
 SCRIPT = Path(__file__).with_name("read_snapshots.py")
 Cases = dict[str, dict[str, Any]]
 
-# Installs a TensorFlow once, a process for each version reads every case: a minute.
+# Installs each TensorFlow once, a process for each version reads every case: a minute.
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    """Of the older TensorFlow."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def old_python() -> Path:
-    """Python with the old TensorFlow, in a folder that later runs use again."""
+def old_python(version: str) -> Path:
+    """Python with the older TensorFlow, in a folder that later runs use again."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "snapshard-tests"
-    tag = f"tensorflow-{VERSION}-python{sys.version_info[0]}.{sys.version_info[1]}"
+    tag = f"tensorflow-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
     folder, done = cache / tag, cache / tag / "complete"
     python = folder / "bin" / "python"
     if shutil.which("uv"):
         commands = [
             ["uv", "venv", "--clear", "--python", sys.executable, str(folder)],
-            ["uv", "pip", "install", "--python", str(python), f"tensorflow=={VERSION}.*"],
+            ["uv", "pip", "install", "--python", str(python), f"tensorflow=={version}.*"],
         ]
     else:
         commands = [
             [sys.executable, "-m", "venv", "--clear", str(folder)],
-            [str(python), "-m", "pip", "install", f"tensorflow=={VERSION}.*"],
+            [str(python), "-m", "pip", "install", f"tensorflow=={version}.*"],
         ]
     if not done.exists():
         for command in commands:
@@ -51,7 +57,7 @@ def old_python() -> Path:
             if tried.returncode:
                 said = " && ".join(" ".join(one) for one in commands)
                 reason = tried.stderr.strip().splitlines()[-1:]
-                pytest.skip(f"needs TensorFlow {VERSION}: {said} ({reason})")
+                pytest.skip(f"needs TensorFlow {version}: {said} ({reason})")
         done.touch()
     return python
 
@@ -198,9 +204,12 @@ Came = dict[str, dict[str, np.ndarray[Any, Any]]]
 
 @pytest.fixture(scope="module")
 def came(
-    folders: dict[str, str], old_python: Path, tmp_path_factory: pytest.TempPathFactory
+    folders: dict[str, str],
+    old_python: Path,
+    version: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Came, Came]:
-    """By case, what came with this TensorFlow and what came with the old one."""
+    """By case, what came with this TensorFlow and what came with the older one."""
     folder = tmp_path_factory.mktemp("came")
     image = folder / "raw.jpg"
     image.write_bytes(encoded("JPEG", number=1000))
@@ -211,8 +220,8 @@ def came(
     }
     (folder / "cases.json").write_text(json.dumps(cases))
 
-    def read(python: str | Path, version: str) -> Came:
-        work = folder / version
+    def read(python: str | Path, begins: str) -> Came:
+        work = folder / begins
         work.mkdir()  # each keeps caches and copies of its own
         done = subprocess.run(
             [python, SCRIPT, folder / "cases.json", work / "came.npz"],
@@ -228,12 +237,12 @@ def came(
         for key, value in np.load(work / "came.npz").items():
             case, _, part = key.partition("|")
             found.setdefault(case, {})[part] = value
-        assert str(found.pop("tensorflow")[""]).startswith(version)
+        assert str(found.pop("tensorflow")[""]).startswith(begins)
         return found
 
     with ThreadPoolExecutor(2) as pool:
         new = pool.submit(read, sys.executable, "2.")
-        old = pool.submit(read, old_python, f"{VERSION}.")
+        old = pool.submit(read, old_python, f"{version}.")
         return new.result(), old.result()
 
 
@@ -264,10 +273,12 @@ def images_of(found: dict[str, np.ndarray[Any, Any]]) -> list[bytes]:
     ]
 
 
-def test_the_model_of_the_preparation_needs_the_newer_one(came: tuple[Came, Came]) -> None:
+def test_the_model_of_the_preparation_needs_the_newer_one(
+    came: tuple[Came, Came], version: str
+) -> None:
     """It holds the operations of the TensorFlow that built it: of images, one for WebP."""
     new, old = (found[SERVING] for found in came)
     assert new["0.image/uint8"].shape == (1, 8, 8, 3)
     told = str(old["error"])
-    assert "TensorFlow 2.16" in told
+    assert f"TensorFlow {version}" in told
     assert "cannot load the model: Op type not registered 'DecodeWebP'" in told

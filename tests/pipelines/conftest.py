@@ -18,7 +18,7 @@ from snapshard.schemas.features import Features, wire_columns
 from snapshard.schemas.manifest import ShardEntry
 from snapshard.schemas.naming import ShardName
 
-from .made_snapshots import FINGERPRINT, put_manifest, shard_entry
+from .made_snapshots import FINGERPRINT, checksum, put_manifest, shard_entry
 
 Record = Mapping[str, Any]
 
@@ -59,8 +59,9 @@ def write_snapshot(
     folder.mkdir(parents=True, exist_ok=True)
     written: dict[str, list[ShardEntry]] = {}
     sizes = [1]
+    checksums: dict[str, list[int | None]] = {}
     for split, shards in splits.items():
-        written[split] = []
+        written[split], checksums[split] = [], []
         for index, records in enumerate(shards):
             name = str(
                 ShardName(split=split, index=index, num_shards=len(shards), compression=compression)
@@ -74,6 +75,7 @@ def write_snapshot(
             num_bytes = (folder / name).stat().st_size
             entry = shard_entry(name, num_examples=len(records), num_bytes=num_bytes)
             written[split].append(entry)
+            checksums[split].append(checksum(folder / name, compression))
     facts = put_manifest(
         folder,
         features,
@@ -84,7 +86,7 @@ def write_snapshot(
         structs=structs,
         fingerprint=fingerprint,
         rotated=rotated,
-        **told,
+        **{"shard_checksums": checksums, **told},
     )
     for name, text in emit_reader(facts).items():
         (folder / name).parent.mkdir(exist_ok=True)

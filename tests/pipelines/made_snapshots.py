@@ -1,14 +1,22 @@
 """What snapshots made by hand have in common: their manifest, and what a reader is told."""
 
+import gzip
+import hashlib
+import json
 import os
+import struct
 import types
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from snapshard.pipelines.reader.emit import ReaderFacts
 from snapshard.schemas.features import Features
 from snapshard.schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry, SplitEntry
+from snapshard.transforms.index import index_bytes, labels_bytes
 
 FINGERPRINT = "0123456789abcdef"
 
@@ -17,6 +25,17 @@ def shard_entry(name: str, *, num_examples: int, num_bytes: int) -> ShardEntry:
     return ShardEntry(
         file=name, num_examples=num_examples, num_bytes=num_bytes, sha256="", label_counts={}
     )
+
+
+def checksum(path: Path, compression: str) -> int | None:
+    """The checksum of a shard's first record, or of a GZIP file's content; None if it is empty."""
+    content = path.read_bytes()
+    if compression == "gzip":
+        return zlib.crc32(gzip.decompress(content)) if content else None
+    if not content:
+        return None
+    (length,) = struct.unpack_from("<Q", content)
+    return int.from_bytes(content[12 + length : 16 + length], "little")
 
 
 def put_manifest(
@@ -69,6 +88,35 @@ def put_manifest(
         structs=structs,
         **told,
     )
+
+
+def put_index(folder: Path, compression: str, codes: Sequence[int]) -> None:
+    """Writes the index files of the train shards as a build does."""
+    import tensorflow as tf
+
+    (folder / "index").mkdir(exist_ok=True)
+    first = 0
+    suffix = "GZIP" if compression == "gzip" else ""
+    for path in sorted(folder.glob("train-*.tfrecord*")):
+        sizes = [
+            len(one) + 16 for one in tf.data.TFRecordDataset(str(path), suffix).as_numpy_iterator()
+        ]
+        lengths = np.array(sizes, np.uint64)
+        offsets = np.cumsum(lengths) - lengths
+        mine = np.array(codes[first : first + len(sizes)], np.int32)
+        (folder / "index" / f"{path.name}.idx").write_bytes(index_bytes(offsets, lengths))
+        (folder / "index" / f"{path.name}.labels").write_bytes(labels_bytes([mine]))
+        first += len(sizes)
+
+
+def list_files(folder: Path) -> None:
+    """Lets the manifest list the files of the index, as a build does."""
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    for path in (folder / "index").iterdir():
+        content = path.read_bytes()
+        entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        manifest["files"][f"index/{path.name}"] = entry
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def num_open(reader: types.ModuleType, split: str) -> int:

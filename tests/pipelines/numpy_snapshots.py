@@ -31,8 +31,9 @@ def numpy_snapshot(
     (folder / "index").mkdir(parents=True)
     written: dict[str, list[ShardEntry]] = {}
     sizes = [1]
+    checksums: dict[str, list[int | None]] = {}
     for split, shards in splits.items():
-        written[split] = []
+        written[split], checksums[split] = [], []
         for number, records in enumerate(shards):
             name = ShardName(
                 split=split, index=number, num_shards=len(shards), compression=compression
@@ -48,8 +49,15 @@ def numpy_snapshot(
             (folder / name.index_files[0]).write_bytes(content)
             entry = shard_entry(str(name), num_examples=made.num_examples, num_bytes=made.num_bytes)
             written[split].append(entry)
+            checksums[split].append(made.checksum)
     facts = put_manifest(
-        folder, features, written, sizes=sizes, compression=compression, structs=structs
+        folder,
+        features,
+        written,
+        sizes=sizes,
+        compression=compression,
+        structs=structs,
+        shard_checksums=checksums,
     )
     for name, text in emit_reader(facts).items():
         (folder / name).parent.mkdir(exist_ok=True)

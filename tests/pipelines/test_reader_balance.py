@@ -20,10 +20,9 @@ import pytest
 import tensorflow as tf
 
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor, Text
-from snapshard.transforms.index import index_bytes, labels_bytes
 
 from .conftest import part
-from .made_snapshots import num_open
+from .made_snapshots import list_files, num_open, put_index
 
 WriteSnapshot = Callable[..., types.ModuleType]
 
@@ -44,23 +43,6 @@ def table(codes: Sequence[int], *, num_shards: int = 5) -> list[list[Any]]:
         for i, code in enumerate(codes)
     ]
     return [list(part) for part in np.array_split(np.array(records), num_shards)]
-
-
-def put_index(folder: Path, compression: str, codes: Sequence[int]) -> None:
-    """Writes the index files of the train shards as a build does."""
-    (folder / "index").mkdir(exist_ok=True)
-    first = 0
-    suffix = "GZIP" if compression == "gzip" else ""
-    for path in sorted(folder.glob("train-*.tfrecord*")):
-        sizes = [
-            len(one) + 16 for one in tf.data.TFRecordDataset(str(path), suffix).as_numpy_iterator()
-        ]
-        lengths = np.array(sizes, np.uint64)
-        offsets = np.cumsum(lengths) - lengths
-        mine = np.array(codes[first : first + len(sizes)], np.int32)
-        (folder / "index" / f"{path.name}.idx").write_bytes(index_bytes(offsets, lengths))
-        (folder / "index" / f"{path.name}.labels").write_bytes(labels_bytes([mine]))
-        first += len(sizes)
 
 
 @pytest.fixture(scope="module")
@@ -297,9 +279,11 @@ class TestBytes:
         # One: threads that come to a record at the same time each read it for the first time.
         options.threading.private_threadpool_size = 1
         found = ids(own.dataset("train", 16, balance="uniform", seed=1, options=options))
-        assert len(read) == NUM
+        # Of each shard, the head of the first frame and the checksum of its record come first.
+        assert len(read) == NUM + 2 * len(pairs)
         # A frame has 16 bytes about the record, which are read with it the first time.
-        assert sum(read) == lengths[found].sum() - 16 * (NUM - len(set(found)))
+        expected = lengths[found].sum() - 16 * (NUM - len(set(found)))
+        assert sum(read) == expected + 16 * len(pairs)
 
     def test_files_are_closed_with_the_dataset(self, own: types.ModuleType) -> None:
         dataset = own.dataset("train", 16, balance="uniform", epochs=None).unbatch().batch(9)
@@ -371,16 +355,6 @@ def swap(content: bytes, each: int, first: int, second: int) -> bytes:
     entries = [content[i : i + each] for i in range(0, len(content), each)]
     entries[first], entries[second] = entries[second], entries[first]
     return b"".join(entries)
-
-
-def list_files(folder: Path) -> None:
-    """Lets the manifest list the files of the index, as a build does."""
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    for path in (folder / "index").iterdir():
-        content = path.read_bytes()
-        entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        manifest["files"][f"index/{path.name}"] = entry
-    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 class TestDamage:
@@ -504,7 +478,9 @@ class TestDamage:
         else:
             changed = content[:-5] if how == "short" else content[size + 16 :]
         path.write_bytes(changed)
-        match = "by the index" if how == "other" else r"it has [0-9,]+ bytes, expected 4,998\."
+        match = (
+            "it is another shard" if how == "other" else r"it has [0-9,]+ bytes, expected 4,998\."
+        )
         with pytest.raises(
             tf.errors.InvalidArgumentError, match=rf"{path}, record .*{match}.*{VERIFY}"
         ):
@@ -513,11 +489,15 @@ class TestDamage:
     def test_of_a_shard_of_another_snapshot_of_images(
         self, tmp_path: Path, write_snapshot: WriteSnapshot
     ) -> None:
-        """All records of which are of one size, so that its index fits it."""
+        """All records of which are of one size, so that its index fits it.
+
+        Its checksum is not known, as that of a shard that an earlier build wrote.
+        """
         codes = [*np.random.default_rng(0).integers(0, 2, 60).tolist()]
         features = {"image": Image(height=8, width=8), "label": ClassLabel(names=("a", "b"))}
         records = [{"image": bytes([i] * 192), "label": code} for i, code in enumerate(codes)]
-        reader = write_snapshot(tmp_path, features, {"train": [records[:30], records[30:]]})
+        shards = [records[:30], records[30:]]
+        reader = write_snapshot(tmp_path, features, {"train": shards}, shard_checksums={})
         put_index(tmp_path, "none", codes)
         assert len(list(reader.dataset("train", 30, balance="uniform"))) == 2
         first, second = sorted(tmp_path.glob("train-*"))

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from . import facts
 from .examples import Parser, decode_image
-from .frames import Inflated, LocalFile, fault_of, how_to_verify
+from .frames import Inflated, LocalFile, fault_of, fault_of_shard, how_to_verify
 
 __all__ = ["DamagedShardError", "Records", "Stream", "decode_image", "process_shard"]
 
@@ -546,10 +546,14 @@ class _Order:
 class _Shard:
     """One shard: its file, and where each record is in it."""
 
-    def __init__(self, folder: str, entry: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: str, entry: dict[str, Any], checksum: int | None, index_sha256: str
+    ) -> None:
         self.path = os.path.join(folder, entry["file"])
         self.num_examples: int = entry["num_examples"]
         self._num_bytes: int = entry["num_bytes"]
+        self._checksum = checksum
+        self._index_sha256 = index_sha256
         self._folder = folder
         self._index_path = os.path.join(folder, "index", f"{entry['file']}.idx")
 
@@ -564,6 +568,8 @@ class _Shard:
             raise self._damaged_index(
                 f"has {len(content):,} bytes, expected 16 for each of {self.num_examples:,} records"
             )
+        if self._index_sha256 and hashlib.sha256(content).hexdigest() != self._index_sha256:
+            raise self._damaged_index("is not the file that the manifest lists: its sha256 differs")
         index = np.frombuffer(content, "<u8").reshape(-1, 2)
         expected = np.concatenate([np.zeros(1, np.uint64), index.sum(axis=1)])
         if (odd := np.flatnonzero((index[:, 0] != expected[:-1]) | (index[:, 1] < 16))).size:
@@ -601,13 +607,16 @@ class _Shard:
                 f"{self.path} has {size:,} bytes, expected {self._num_bytes:,}: from byte "
                 f"{min(size, self._num_bytes):,} on it is not as it was written. {self._advice()}"
             )
+        read = LocalFile(self.path).read
+        if fault := fault_of_shard(read, size, facts.COMPRESSION, self._checksum):
+            raise DamagedShardError(f"{self.path} {fault}. {self._advice()}")
         if facts.COMPRESSION == "gzip":
             inflated = Inflated(self.path)
             if not any_order:
                 return inflated.read
             content = inflated.read(0, int(self._index[-1:].sum()))
             return lambda offset, size: content[offset : offset + size]
-        return LocalFile(self.path).read
+        return read
 
     def damaged(self, what: str, number: int) -> DamagedShardError:
         """An error that names a record."""
@@ -647,7 +656,13 @@ def _list_shards(split: str, folder: str) -> list[_Shard]:
             f"{facts.FINGERPRINT} (format {facts.FORMAT_VERSION}). Use the reader of that "
             "snapshot, or pass another root=."
         )
-    return [_Shard(folder, entry) for entry in manifest["splits"][split]["shards"]]
+    entries = manifest["splits"][split]["shards"]
+    sha256 = {name: entry["sha256"] for name, entry in manifest.get("files", {}).items()}
+    checksums = facts.SHARD_CHECKSUMS.get(split) or [None] * len(entries)
+    return [
+        _Shard(folder, entry, checksum, sha256.get(f"index/{entry['file']}.idx", ""))
+        for entry, checksum in zip(entries, checksums, strict=True)
+    ]
 
 
 def _cuts(split: str, part: tuple[int, int]) -> tuple[int, int]:

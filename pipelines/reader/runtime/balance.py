@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 import math
 import numbers
 import os
@@ -25,11 +23,11 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 from . import facts
 from .cache import free_memory
 from .draw import GOLDEN, Draw, mixed, num_batches, share, went
-from .frames import Inflated, LocalFile, fault_of, how_to_verify
-from .local_copy import place_of, read_bytes
+from .frames import Inflated, LocalFile, fault_of, fault_of_shard, how_to_verify
+from .local_copy import place_of
 from .options import Options, Stages
 from .pipeline import Plan
-from .shards import Shard, read_text
+from .shards import Shard, read_index, read_listed, read_of
 
 _Array = npt.NDArray[Any]
 _Read = Callable[[int, int], bytes]
@@ -231,50 +229,24 @@ def _stored(shards: Sequence[Shard], root: str) -> tuple[_Array, _Array]:
     """The index of a split: int32[n], the class of each record; int64[n, 2], where its frame is.
 
     Raises:
-        ValueError: if the snapshot has no classes, or a file of its index is missing or damaged.
+        ValueError: if a file of the index is missing or damaged.
     """
-    if facts.LABEL is None or facts.CLASS_NAMES is None:
-        raise ValueError(f"balance= needs a label that is a class, and {facts.NAME} has none.")
-    files = json.loads(read_text(f"{root}/manifest.json")).get("files", {})
     codes, index = [np.empty(0, "<i4")], [np.empty((0, 2), "<i8")]
     for shard in shards:
-        name = f"index/{shard.path.rsplit('/', 1)[-1]}"
-        num = shard.num_examples
-        labels, frames = (
-            _content(f"{root}/{name}{kind}", each * num, files.get(f"{name}{kind}"), root)
-            for kind, each in ((".labels", 4), (".idx", 16))
-        )
+        path = f"{root}/index/{shard.path.rsplit('/', 1)[-1]}"
+        labels = read_listed(f"{path}.labels", 4 * shard.num_examples, shard.labels_sha256, root)
+        frames = read_index(shard, root)
+        if labels is None or frames is None:
+            missing = f"{path}{'.labels' if labels is None else '.idx'}"
+            raise ValueError(
+                f"There is no {missing}, by which balance= finds the records of a class: copy the "
+                "snapshot's index again, or build it again where it never had one."
+            )
         codes.append(np.frombuffer(labels, "<i4"))
-        index.append(np.frombuffer(frames, "<i8").reshape(-1, 2))
-        fault = _fault_of_labels(codes[-1]) or _fault_of_index(index[-1], shard)
-        if fault:
-            raise ValueError(f"{root}/{name}{fault}, of {shard.path}. {how_to_verify(root)}")
+        index.append(frames)
+        if fault := _fault_of_labels(codes[-1]):
+            raise ValueError(f"{path}.labels {fault}, of {shard.path}. {how_to_verify(root)}")
     return np.concatenate(codes), np.concatenate(index)
-
-
-def _content(path: str, size: int, entry: Mapping[str, Any] | None, root: str) -> bytes:
-    """The content of a file of the index, which the manifest lists with its sha256."""
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            content: bytes = file.read()
-    except tf.errors.UnimplementedError:  # a protocol that TensorFlow does not know
-        content = read_bytes(path)
-    except tf.errors.NotFoundError:
-        raise ValueError(
-            f"There is no {path}, by which balance= finds the records of a class: copy the "
-            "snapshot's index again, or build it again where it never had one."
-        ) from None
-    if len(content) != size:
-        raise ValueError(
-            f"{path} has {len(content):,} bytes, expected {size:,}: copy it again. "
-            f"{how_to_verify(root)}"
-        )
-    if entry is not None and hashlib.sha256(content).hexdigest() != entry["sha256"]:
-        raise ValueError(
-            f"{path} is not the file that the manifest lists: its sha256 differs. Copy it again. "
-            f"{how_to_verify(root)}"
-        )
-    return content
 
 
 def _fault_of_labels(codes: _Array) -> str:
@@ -283,53 +255,52 @@ def _fault_of_labels(codes: _Array) -> str:
     wrong = np.flatnonzero((codes < -1) | (codes >= num))
     if not len(wrong):
         return ""
-    return f".labels has class {codes[wrong[0]]} for record {wrong[0]:,}, expected -1 to {num - 1}"
-
-
-def _fault_of_index(frames: _Array, shard: Shard) -> str:
-    """What is wrong with the offsets and lengths of a shard's frames, if anything."""
-    ends = np.cumsum(frames[:, 1])
-    wrong = np.flatnonzero((frames[:, 0] != ends - frames[:, 1]) | (frames[:, 1] < 16))
-    if len(wrong):
-        number, (offset, length) = int(wrong[0]), frames[wrong[0]].tolist()
-        expected = int(ends[number - 1]) if number else 0
-        return (
-            f".idx has record {number:,} at byte {offset:,} with {length:,} bytes, expected it at "
-            f"byte {expected:,} (entries must be contiguous)"
-        )
-    end = int(ends[-1]) if len(ends) else 0
-    if facts.COMPRESSION == "none" and end != shard.num_bytes:
-        return f".idx ends at byte {end:,}, expected {shard.num_bytes:,}"
-    return ""
+    return f"has class {codes[wrong[0]]} for record {wrong[0]:,}, expected -1 to {num - 1}"
 
 
 def _weights(
     split: str, balance: str | Mapping[str | int, float], counts: Mapping[int, int]
 ) -> dict[int, float]:
-    """Weights by the code of a class, checked.
+    """Weights by the code of a class, of those that a split has.
 
     Raises:
-        ValueError: if a weight is invalid, or is of a class that does not exist or has no records.
+        ValueError: as ``weights_of``, or if a class has no records.
     """
+    weights = weights_of(balance)
     if not counts:
         raise ValueError(f"balance={balance!r}: no record of {split!r} has a class.")
-    if isinstance(balance, str) and balance == "uniform":
+    if weights is None:
         return dict.fromkeys(counts, 1.0)
-    if not hasattr(balance, "items"):
-        raise ValueError(f'balance={balance!r} must be "uniform" or {{class: weight}}.')
-    names, weights = facts.CLASS_NAMES or [], dict[int, float]()
-    codes = {name: code for code, name in enumerate(names)}
-    for key, weight in balance.items():
-        code = _code_of(key, codes)
-        if code in weights:
-            raise ValueError(f"balance names class {names[code]!r} twice.")
-        weights[code] = _checked_weight(key, weight)
+    names = facts.CLASS_NAMES or []
     missing = [names[code] for code, weight in weights.items() if weight and code not in counts]
     if missing:
         raise ValueError(
             f"balance: {split!r} has no records of {', '.join(map(repr, missing))}: leave "
             "them out, or give them weight 0."
         )
+    return weights
+
+
+def weights_of(balance: str | Mapping[str | int, float]) -> dict[int, float] | None:
+    """The weights by the code of a class; None where all classes have the same.
+
+    Raises:
+        ValueError: if there are no classes, or a weight is invalid or of a class that does not
+            exist.
+    """
+    if facts.LABEL is None or facts.CLASS_NAMES is None:
+        raise ValueError(f"balance= needs a label that is a class, and {facts.NAME} has none.")
+    if isinstance(balance, str) and balance == "uniform":
+        return None
+    if not hasattr(balance, "items"):
+        raise ValueError(f'balance={balance!r} must be "uniform" or {{class: weight}}.')
+    weights = dict[int, float]()
+    codes = {name: code for code, name in enumerate(facts.CLASS_NAMES)}
+    for key, weight in balance.items():
+        code = _code_of(key, codes)
+        if code in weights:
+            raise ValueError(f"balance names class {facts.CLASS_NAMES[code]!r} twice.")
+        weights[code] = _checked_weight(key, weight)
     if not any(weights.values()):
         raise ValueError(f"balance={balance!r}: no class has a weight above 0.")
     return weights
@@ -391,9 +362,10 @@ class _Records:
         options: Options,
         localize: Callable[[str], str],
     ) -> None:
-        codes, index = _stored(shards, options.root_folder)
         split, balance = options.split, options.balance
         assert balance is not None
+        weights_of(balance)
+        codes, index = _stored(shards, options.root_folder)
         classes, counts = np.unique(codes[codes >= 0], return_counts=True)
         weights = _weights(
             split, balance, dict(zip(classes.tolist(), counts.tolist(), strict=True))
@@ -465,26 +437,38 @@ class _Records:
                     self._read.pop(old, None)  # a file is closed when nothing refers to it
             return read
 
-    def _opened(self, shard: int) -> _Read:
-        path = self._localize(self._shards[shard].path)
-        remote = tf.io.gfile.GFile(path, "rb") if "://" in path else None
-        size = os.path.getsize(path) if remote is None else remote.size()
-        if size != self._shards[shard].num_bytes:
-            raise ValueError(f"it has {size:,} bytes, expected {self._shards[shard].num_bytes:,}")
-        if facts.COMPRESSION == "gzip":
-            mine = slice(self._starts[shard], self._starts[shard + 1])
-            content = Inflated(path, remote).read(0, int(self._index[mine][-1].sum()))
-            return lambda offset, size: content[offset : offset + size]
-        if remote is None:
-            return LocalFile(path).read
-        lock = threading.Lock()
+    def _opened(self, number: int) -> _Read:
+        shard = self._shards[number]
+        path = self._localize(shard.path)
+        read: _Read
+        if "://" in path:
+            file = tf.io.gfile.GFile(path, "rb")
+            size, read = file.size(), _locked(read_of(file))
+        else:
+            file = None
+            size, read = os.path.getsize(path), LocalFile(path).read
+        if size != shard.num_bytes:
+            raise ValueError(f"it has {size:,} bytes, expected {shard.num_bytes:,}")
+        if fault := fault_of_shard(read, size, facts.COMPRESSION, shard.checksum):
+            raise ValueError(f"it {fault}")
+        if facts.COMPRESSION == "none":
+            return read
+        if file is not None:
+            file.seek(0)
+        mine = slice(self._starts[number], self._starts[number + 1])
+        content = Inflated(path, file).read(0, int(self._index[mine][-1].sum()))
+        return lambda offset, size: content[offset : offset + size]
 
-        def read(offset: int, size: int) -> bytes:
-            with lock:
-                remote.seek(offset)
-                return bytes(remote.read(size))
 
-        return read
+def _locked(read: _Read) -> _Read:
+    """The same for several threads."""
+    lock = threading.Lock()
+
+    def locked(offset: int, size: int) -> bytes:
+        with lock:
+            return read(offset, size)
+
+    return locked
 
 
 def _class_entry(code: int) -> bytes:

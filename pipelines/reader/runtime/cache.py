@@ -63,8 +63,6 @@ def _complete(folder: str) -> dict[str, str]:
     Raises:
         ValueError: if the folder cannot be written.
     """
-    if "://" in folder:
-        raise ValueError(f"cache={folder!r} must be a folder on a local disk.")
     try:
         os.makedirs(folder, exist_ok=True)
         names = sorted(os.listdir(folder), reverse=True)

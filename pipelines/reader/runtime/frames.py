@@ -65,6 +65,34 @@ def fault_of(frame: bytes, length: int, check: bool) -> str:
     return ""
 
 
+def fault_of_shard(
+    read: Callable[[int, int], bytes], num_bytes: int, compression: str, checksum: int | None
+) -> str:
+    """What is wrong with a shard at the first glance, if anything.
+
+    A shard of another snapshot may have the same size, and records of the same sizes. A GZIP file
+    ends with the CRC32 of its content; else the checksum of the first record is compared.
+
+    Args:
+        read: (offset, size) -> bytes of the file as it is stored.
+        num_bytes: Its size.
+        compression: "none" or "gzip".
+        checksum: What there must be; None where it is not known.
+    """
+    if checksum is None:
+        return ""
+    if compression == "gzip":
+        found = read(num_bytes - 8, 4)
+    else:
+        head = read(0, 12)
+        if len(head) < 12 or struct.unpack_from("<I", head, 8)[0] != masked_crc32c(head[:8]):
+            return "does not begin with a record"
+        found = read(12 + struct.unpack_from("<Q", head)[0], 4)
+    if found != struct.pack("<I", checksum):
+        return "is another shard: it does not have the checksum that it was written with"
+    return ""
+
+
 def how_to_verify(root: str) -> str:
     """The command that checks all files of the snapshot in a folder or at a URL, in a sentence."""
     package = os.path.dirname(os.path.abspath(__file__))

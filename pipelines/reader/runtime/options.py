@@ -118,6 +118,11 @@ class Options:
         return min(int(self.shuffle), 2 * facts.NUM_EXAMPLES[self.split] + 1_024)
 
     @property
+    def has_own_files(self) -> bool:
+        """Whether a folder may hold all records: as a cache, or as copies that were checked."""
+        return self.cache not in (None, "memory", "decoded") or self.local_copy is not None
+
+    @property
     def is_deterministic(self) -> bool:
         """Whether the order of records is fixed."""
         if self.deterministic is not None:
@@ -147,7 +152,8 @@ def _check_parts(options: Options) -> None:
     context = options.input_context
     if context is not None and not isinstance(context, tf.distribute.InputContext):
         raise ValueError(
-            f"input_context={context!r} must be what tf.distribute gives a dataset_fn."
+            f"input_context={context!r} must be a tf.distribute.InputContext, which tf.distribute "
+            "gives a dataset_fn."
         )
     for name, form in {"shard": "(index, count)", "windows": "(length, step)"}.items():
         value = getattr(options, name)
@@ -183,6 +189,8 @@ def _check_places(options: Options) -> None:
     for name, value, kept in (("cache", cache, cache), ("local_copy", copy, folder)):
         if kept is not None and not (isinstance(kept, str | os.PathLike) and os.fspath(kept)):
             raise ValueError(f"{name}={value!r} must be the name of a folder.")
+        if kept is not None and "://" in os.fspath(kept):
+            raise ValueError(f"{name}={value!r} must be a folder on a local disk.")
     if isinstance(copy, list | tuple) and not (copy[1] is None or hasattr(copy[1], "__index__")):
         raise ValueError(f"local_copy={copy!r} must be (folder, bytes).")
     device = options.prefetch_to_device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
@@ -106,10 +106,9 @@ def _wanted(columns: Sequence[str] | None, as_supervised: bool) -> dict[str, dic
             "the dict."
         )
     known = {*facts.FEATURES}
-    if (
-        isinstance(columns, str)
-        or (columns is not None and not {*columns} <= known)
-        or columns == []
+    are_names = isinstance(columns, Collection) and not isinstance(columns, str)
+    if columns is not None and not (
+        are_names and len(columns) and all(one in facts.FEATURES for one in map(str, columns))
     ):
         raise ValueError(
             f"columns={columns!r} must be a list of some of {', '.join(facts.FEATURES)}."

@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
@@ -86,11 +86,15 @@ def plan_reading(options: Options) -> Plan:
         from .resume import resume
 
         plan = resume(plan)
-    if options.epochs is None and plan.num_batches == 0:
+    _check_end(options, plan.num_batches)
+    return plan
+
+
+def _check_end(options: Options, num_batches: int | None) -> None:
+    if options.epochs is None and num_batches == 0:
         raise ValueError(
             f"epochs=None waits forever: {options.split} gives no batch of {options.batch_size}."
         )
-    return plan
 
 
 def warn_of_workers(options: Options) -> None:
@@ -136,15 +140,24 @@ def plain_plan(options: Options) -> Plan:
             is_whole=is_fresh and all((piece.path, piece.take) in whole for piece in order.pieces),
             passes_over=not is_fresh or any(piece.skip for piece in order.pieces),
         ),
-        parse_batch=make_parser(
-            columns=options.columns,
-            as_supervised=options.as_supervised,
-            image_size=options.image_size,
-            dtype=options.dtype,
-            scale=options.scale,
-        ),
+        parse_batch=parser_of(options),
         read_epoch=read_epoch,
         read_epochs=read_epochs,
+    )
+
+
+def parser_of(options: Options) -> Callable[..., Any]:
+    """The function that parses a batch.
+
+    Raises:
+        ValueError: if there are no such features, or an option of images is invalid.
+    """
+    return make_parser(
+        columns=options.columns,
+        as_supervised=options.as_supervised,
+        image_size=options.image_size,
+        dtype=options.dtype,
+        scale=options.scale,
     )
 
 
@@ -158,12 +171,16 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
     """
     if not is_dealt(options, shards):
         pieces = divided_pieces(options, shards)
-        if facts.COMPRESSION == "none" and any(piece.skip for piece in pieces):
-            pieces = locate(pieces, shards, options.root_folder)
+        # Balanced reading checks what it opens, and the workers of a service what they are given.
+        is_in_order = not options.shuffles and options.part[1] == 1 and not options.stages
+        if not is_in_order and options.balance is None and options.service is None:
+            pieces = locate(
+                pieces, shards, options.root_folder, may_be_missing=options.has_own_files
+            )
         return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size)
     order = deal_records(options, shards, delivered)
     order.pieces = locate(
-        order.pieces, shards, options.root_folder, may_be_missing=options.cache is not None
+        order.pieces, shards, options.root_folder, may_be_missing=options.has_own_files
     )
     return order
 
@@ -263,12 +280,39 @@ def _kept(plan: Plan) -> Plan:
 
 
 def steps_of(options: Options) -> int:
-    """Batches of this worker in an epoch."""
-    if options.windows is not None or options.pack is not None:
-        return int(tf.data.UNKNOWN_CARDINALITY)
+    """Batches of this worker in an epoch; reads the manifest, and nothing else.
+
+    Raises:
+        ValueError: as ``plan_reading``, but for what it finds by reading and tracing.
+    """
+    parser_of(options)
+    if options.bucket:
+        from .sequences import lengths_of
+
+        lengths_of(options.bucket)
+    if options.windows is not None:
+        from .sequences import check_windows
+
+        check_windows(options)
+    if options.pack is not None:
+        from .sequences import packed_lists
+
+        packed_lists(options)
+    shards = list_shards(options.split, options.root_folder)
+    num = num_batches(options, shards)
     if options.balance is not None:
+        from .balance import weights_of
         from .draw import num_batches as num_drawn
 
+        weights_of(options.balance)
         total = facts.NUM_EXAMPLES[options.split]
-        return num_drawn(options, total, options.batch_size, options.part)
-    return num_batches(options, list_shards(options.split, options.root_folder))
+        num = num_drawn(options, total, options.batch_size, options.part)
+    if options.windows is not None or options.pack is not None:
+        some = num_batches(dataclasses.replace(options, drop_remainder=False), shards)
+        num = int(tf.data.UNKNOWN_CARDINALITY) if some else 0
+    elif options.service is not None:
+        from .service import is_exact
+
+        num = num if is_exact(options) else int(tf.data.UNKNOWN_CARDINALITY)
+    _check_end(options, num)
+    return num

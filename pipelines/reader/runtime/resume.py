@@ -260,8 +260,7 @@ def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
         return dataclasses.replace(plan, order=order, open_records=uncached), num
     done = np.zeros(total, bool) if at.done is None else at.done
     pieces, is_left = _left(plan, options, done)
-    if facts.COMPRESSION == "none":
-        pieces = locate(pieces, plan.shards, options.root_folder)
+    pieces = locate(pieces, plan.shards, options.root_folder, may_be_missing=options.has_own_files)
     order = _by_shard(plan, options, pieces)
     opened = sum(piece.skip + piece.take for piece in pieces)
     again = 0 if is_left is None else opened - int(is_left.sum())

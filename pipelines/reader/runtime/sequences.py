@@ -11,6 +11,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .cache import as_is
+from .options import Options
 from .parsing import make_parser
 from .pipeline import Plan
 
@@ -125,14 +126,13 @@ def cut_windows(plan: Plan) -> Plan:
     """
     options, parse = plan.options, plan.parse_batch
     read_epoch = _all_records(plan.read_epoch)
+    check_windows(options)
     assert options.windows is not None
     length, step = options.windows
 
     def cut(number: Any, batch: Any, seed: Any) -> Any:
         leaves = tf.nest.flatten(batch)
         lists = [leaf for leaf in leaves if isinstance(leaf, tf.RaggedTensor)]
-        if not lists or any(leaf.ragged_rank > 1 for leaf in lists):
-            raise ValueError("windows= needs lists, each of whose values has one shape.")
         num = lists[0].row_lengths()
         same = [tf.debugging.assert_equal(leaf.row_lengths(), num) for leaf in lists[1:]]
         with tf.control_dependencies([one for one in same if one is not None]):
@@ -166,6 +166,15 @@ def cut_windows(plan: Plan) -> Plan:
     return _finished(plan, read)
 
 
+def check_windows(options: Options) -> None:
+    """Raises ValueError where there are no lists to cut, or their values differ in shape."""
+    wanted = [*facts.FEATURES] if options.columns is None else options.columns
+    shapes = [facts.FEATURES[name].get("shape", []) for name in wanted]
+    varying = [shape for shape in shapes if None in shape]
+    if not varying or any(None in shape[1:] for shape in varying):
+        raise ValueError("windows= needs lists, each of whose values has one shape.")
+
+
 def _all_records(read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Any:
     """The batches of an epoch with the short one: of what is cut or packed nothing is left out."""
 
@@ -194,24 +203,9 @@ def pack_lists(plan: Plan) -> Plan:
     """
     options, parse = plan.options, plan.parse_batch
     read_epoch = _all_records(plan.read_epoch)
+    lists = packed_lists(options)
     assert options.pack is not None
-    length, features = int(options.pack), facts.FEATURES
-    wanted = [*features] if options.columns is None else [*options.columns]
-    lists = [name for name in wanted if _is_packable(name)]
-    if not any(_is_packable(name) for name in features):
-        raise ValueError(f"pack={length} needs lists of numbers, and {facts.NAME} has none.")
-    if not lists or lists != wanted:
-        others = ", ".join(name for name in wanted if name not in lists)
-        raise ValueError(
-            f"pack={length} packs lists of numbers alone, not {others}: give columns={lists}."
-        )
-    ends = {name: facts.LENGTHS.get(name) or [0] for name in lists}
-    for name in lists if len(lists) > 1 else ():
-        if ends[name][-1] > length:
-            raise ValueError(
-                f"pack={length}: there are lists of {name!r} of {ends[name][-1]} values. Give a "
-                "larger number, or one list alone, which is split (columns=)."
-            )
+    length = int(options.pack)
 
     def pack(serialized: Any) -> dict[str, Any]:
         parsed = dict(_named(parse(serialized)))
@@ -248,6 +242,33 @@ def pack_lists(plan: Plan) -> Plan:
         return _some(batches, f"pack={length}") if options.epochs is None else batches
 
     return _finished(plan, read)
+
+
+def packed_lists(options: Options) -> list[str]:
+    """The names of the lists that ``pack=`` packs.
+
+    Raises:
+        ValueError: if something else is read, or several lists of which some fill no row.
+    """
+    assert options.pack is not None
+    length, features = int(options.pack), facts.FEATURES
+    wanted = [*features] if options.columns is None else [*options.columns]
+    lists = [name for name in wanted if _is_packable(name)]
+    if not any(_is_packable(name) for name in features):
+        raise ValueError(f"pack={length} needs lists of numbers, and {facts.NAME} has none.")
+    if not lists or lists != wanted:
+        others = ", ".join(name for name in wanted if name not in lists)
+        raise ValueError(
+            f"pack={length} packs lists of numbers alone, not {others}: give columns={lists}."
+        )
+    ends = {name: facts.LENGTHS.get(name) or [0] for name in lists}
+    for name in lists if len(lists) > 1 else ():
+        if ends[name][-1] > length:
+            raise ValueError(
+                f"pack={length}: there are lists of {name!r} of {ends[name][-1]} values. Give a "
+                "larger number, or one list alone, which is split (columns=)."
+            )
+    return lists
 
 
 def _is_packable(name: str) -> bool:

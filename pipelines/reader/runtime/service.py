@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from .cache import as_is
+from .options import Options
 from .order import ByShard
 from .pipeline import Plan, shuffle
 from .shards import Piece, as_columns
@@ -39,9 +40,7 @@ def share_work(plan: Plan) -> Plan:
         ValueError: if no dispatcher answers, or no worker has joined it.
     """
     options = plan.options
-    given = options.service
-    asked: dict[str, Any] = {"service": given} if isinstance(given, str) else dict(given or {})
-    asked.setdefault("processing_mode", "distributed_epoch")
+    asked = asked_of(options)
     service = _Service(str(asked.get("service")))
     service.check()
     pieces = [
@@ -58,9 +57,7 @@ def share_work(plan: Plan) -> Plan:
     found = [_work(plan, order).apply(distribute) for order in orders]
     spec = found[0].element_spec
     variants = tf.stack([tf.data.experimental.to_variant(one) for one in found])
-    num_batches = plan.num_batches
-    if asked["processing_mode"] not in _EXACT or asked.get("job_name"):
-        num_batches = None  # every worker's all, or what other trainers leave
+    num_batches = plan.num_batches if is_exact(options) else None
 
     def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
         one = tf.data.experimental.from_variant(tf.gather(variants, seed % len(found)), spec)
@@ -75,6 +72,19 @@ def share_work(plan: Plan) -> Plan:
     return dataclasses.replace(
         plan, read_epoch=read_epoch, parse_batch=as_is, num_batches=num_batches
     )
+
+
+def asked_of(options: Options) -> dict[str, Any]:
+    """The arguments of ``tf.data.experimental.service.distribute``."""
+    given = options.service
+    asked: dict[str, Any] = {"service": given} if isinstance(given, str) else dict(given or {})
+    return {"processing_mode": "distributed_epoch", **asked}
+
+
+def is_exact(options: Options) -> bool:
+    """Whether an epoch has each record once: not every worker's all, or what trainers leave."""
+    asked = asked_of(options)
+    return asked["processing_mode"] in _EXACT and not asked.get("job_name")
 
 
 def _work(plan: Plan, pieces: list[Piece]) -> tf.data.Dataset:
