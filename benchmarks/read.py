@@ -21,7 +21,6 @@ import argparse
 import collections
 import dataclasses
 import functools
-import importlib.util
 import itertools
 import json
 import os
@@ -31,7 +30,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +38,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 from build import spread
+from read_against import load_reader
 from read_patterns import (
     ALIKE,
     BASE,
@@ -50,7 +49,7 @@ from read_patterns import (
     decoding_by_function,
     files,
 )
-from read_window import mixing, rate, two_epochs
+from read_window import mixing, rate, some_epochs
 
 HERE = Path(__file__).resolve().parent
 KINDS = {
@@ -108,19 +107,6 @@ def build(kinds: list[str], images: Path, scratch: Path, *, num_rows: int) -> di
     if done.returncode:
         sys.exit(f"the build failed:\n{done.stderr[-4000:]}")
     return {kind: Path(path) for kind, path in json.loads(done.stdout.splitlines()[-1]).items()}
-
-
-def load_reader(snapshot: Path) -> types.ModuleType:
-    """Imports the snapshot's reader, each time anew, under a name of its own."""
-    name, folder = f"reader_{len(sys.modules)}", snapshot / "reader"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec
-    assert spec.loader
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def compression_of(snapshot: Path) -> str:
@@ -267,7 +253,7 @@ def mixings(
             "train", batch_size, epochs=None, columns=[feature], **options
         )
     found = {
-        name: mixing(two_epochs(dataset, feature, num_examples=ends[-1]), ends)
+        name: mixing(some_epochs(dataset, feature, num_examples=ends[-1]), ends)
         for name, dataset in datasets.items()
     }
     if tfds and records.compression == "none":

@@ -3,6 +3,7 @@
 Imported by read.py and by the peer that runs in an environment of its own.
 """
 
+import itertools
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -33,16 +34,16 @@ def rate(
     return num * batch / taken, worked / (num * batch) * 1e6
 
 
-def two_epochs(
-    dataset: Any, feature: str, *, num_examples: int
+def some_epochs(
+    dataset: Any, feature: str, *, num_examples: int, num: int = 2
 ) -> list[list[np.ndarray[Any, Any]]]:
-    """The places of the records in each batch of two epochs of an endless dataset.
+    """The places of the records in each batch of some epochs of an endless dataset.
 
     ``feature`` tells a record's place: an integer, or the first pixel of an image.
     """
     batches = dataset.map(lambda batch: batch[feature]).as_numpy_iterator()
     epochs: list[list[np.ndarray[Any, Any]]] = []
-    for _ in range(2):
+    for _ in range(num):
         places: list[np.ndarray[Any, Any]] = []
         while sum(map(len, places)) < num_examples:
             batch = next(batches).astype(np.int64)
@@ -82,3 +83,15 @@ def mixing(
     pairs = [int((size * (size - 1)).sum()) for size in sizes]
     chance = pairs[0] * pairs[1] / (num * (num - 1))
     return float(np.mean(shards)), together / chance
+
+
+def correlation(epochs: Sequence[Iterable[np.ndarray[Any, Any]]]) -> float:
+    """How alike the orders of some epochs are, each given as for ``mixing``.
+
+    Returns:
+        The root mean square, over all pairs of epochs, of the correlation between where a record
+        comes in the one and in the other: 0 is unrelated, 1 the same order.
+    """
+    positions = [np.argsort(np.concatenate([*epoch])) for epoch in epochs]
+    found = [np.corrcoef(one, other)[0, 1] for one, other in itertools.combinations(positions, 2)]
+    return float(np.sqrt(np.mean(np.square(found))))

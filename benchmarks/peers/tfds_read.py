@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from read_window import mixing, rate, two_epochs
+from read_window import mixing, rate, some_epochs
 
 
 def feature(declared: dict[str, Any]) -> Any:
@@ -74,7 +74,7 @@ def answer(wish: dict[str, Any], builders: dict[str, Any], folder: Path) -> list
     feature = wish["feature"]
     only = tfds.decode.PartialDecoding({feature: True})
     dataset = read(builders[key], batch_size, decoders=only)
-    return list(mixing(two_epochs(dataset, feature, num_examples=num_examples), wish["ends"]))
+    return list(mixing(some_epochs(dataset, feature, num_examples=num_examples), wish["ends"]))
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import glob
 import hashlib
 import importlib
@@ -99,7 +100,7 @@ def read_copies(plan: Plan) -> Plan:
     for entry in entries:
         copies.add(f"{root}/{entry['file']}", entry["num_bytes"], entry["sha256"])
     copies.check_room([piece.path for piece in order.pieces])
-    read = plan.open_records
+    read = functools.partial(plan.open_records, is_remote=False)
 
     def read_copy(path: Any, *rest: Any) -> tf.data.Dataset:
         once = tf.data.Dataset.from_tensors((path, *rest))

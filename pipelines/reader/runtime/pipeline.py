@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from .options import Options, Stages
-from .order import Order
+from .order import CHUNK, Order
 from .shards import Shard, as_columns
 
 
@@ -95,25 +95,26 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
     costs less than one by one. What is left over when all streams have given as many comes last.
     """
     order = plan.order
-
-    def open_stream(stream: Any) -> tf.data.Dataset:
-        pieces = tf.data.Dataset.from_tensor_slices(order.stream(stream, seed))
-        if not order.shuffles_streams:
-            pieces = plan.ahead(plan, pieces)
-        return pieces.flat_map(open_shuffled).batch(order.chunk)
-
-    def open_shuffled(number: Any, delivered: Any) -> tf.data.Dataset:
-        place = tf.gather(plan.pieces[-1], number)
-        records = shuffle(open_piece(plan, number), order.window, seed, 1 + place)
-        return records.skip(delivered) if order.is_resumed else records
-
-    streams = tf.data.Dataset.range(order.first, order.num)
-    if order.first:
-        streams = streams.concatenate(tf.data.Dataset.range(order.first))
-    if order.shuffles_streams:
-        streams = plan.ahead(plan, shuffle(streams, order.num, seed, -1))
     # Streams that have no fixed turns may give many chunks in a row, and end long before others.
     has_turns = not order.shuffles_streams and plan.options.deterministic is not False
+    turn = order.turn if has_turns else min(order.turn, CHUNK)
+
+    def open_stream(stream: Any) -> tf.data.Dataset:
+        numbers, delivered = order.stream(stream, seed)
+        fields = [tf.gather(column, numbers) for column in plan.pieces]  # for all pieces at once
+        pieces = tf.data.Dataset.from_tensor_slices((numbers, delivered, *fields))
+        if not order.shuffles_streams:
+            pieces = plan.ahead(plan, pieces)
+        return pieces.flat_map(open_shuffled).batch(turn)
+
+    def open_shuffled(number: Any, delivered: Any, *fields: Any) -> tf.data.Dataset:
+        records = plan.open_records(*fields, number)
+        records = shuffle(records, order.window, seed, 1 + fields[-1])
+        return records.skip(delivered) if order.is_resumed else records
+
+    streams = tf.data.Dataset.range(order.num)
+    if order.shuffles_streams:
+        streams = plan.ahead(plan, shuffle(streams, order.num, seed, -1))
     chunks = streams.interleave(
         open_stream,
         cycle_length=max(1, order.num_open),
@@ -121,6 +122,10 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True if has_turns else None,
     )
+    if has_turns and order.turn > order.chunk:
+        chunks = chunks.batch(max(1, order.num_open)).map(deal_one_by_one)
+    if order.begun:
+        chunks = chunks.rebatch(order.chunk).skip(order.begun)
     tail = order.tail(seed)
     if tail is None:
         return chunks
@@ -133,6 +138,12 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
     else:
         records = shuffle(records, size, seed, -2).shard(count, index).skip(delivered)
     return chunks.concatenate(records.batch(1))
+
+
+def deal_one_by_one(*turns: Any) -> Any:
+    """The first record of each stream, then the second of each … from [streams, records]."""
+    dealt = [tf.reshape(tf.transpose(column), [-1]) for column in turns]
+    return dealt[0] if len(dealt) == 1 else tuple(dealt)
 
 
 def shuffle_records(plan: Plan, chunks: tf.data.Dataset, seed: Any) -> tf.data.Dataset:

@@ -14,7 +14,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
 from .options import BUFFER_BYTES, BUFFER_RECORDS, Options
-from .order import CHUNK, ByShard, Dealing, Dealt, Order
+from .order import SMALL, ByShard, Dealing, Dealt, Order
 from .parsing import make_parser
 from .pipeline import Plan, read_epoch, read_epochs
 from .shards import Piece, Shard, divide, list_shards, locate, open_records
@@ -139,6 +139,7 @@ def plain_plan(options: Options) -> Plan:
             # What is left of an epoch to resume has other pieces.
             is_whole=is_fresh and all((piece.path, piece.take) in whole for piece in order.pieces),
             passes_over=not is_fresh or any(piece.skip for piece in order.pieces),
+            is_remote="://" in options.root_folder,
         ),
         parse_batch=parser_of(options),
         read_epoch=read_epoch,
@@ -223,8 +224,8 @@ def deal(options: Options) -> Dealing:
         facts.NUM_EXAMPLES[options.split],
         options.batch_size,
         options.part[1],
-        most=CHUNK,
         same_for_all=options.seed is not None,
+        is_one_by_one=facts.RECORD_BYTES <= SMALL,
     )
 
 

@@ -355,6 +355,7 @@ def open_records(
     *_: Any,
     is_whole: bool = False,
     passes_over: bool = True,
+    is_remote: bool = False,
 ) -> tf.data.Dataset:
     """The serialized examples of one piece; fewer raise, as do more of a whole shard.
 
@@ -368,14 +369,16 @@ def open_records(
         take: Records to read.
         is_whole: Whether each piece is a whole shard.
         passes_over: Whether some piece has records to pass over.
+        is_remote: Whether the shards are at a URL.
     """
-    is_remote = tf.strings.regex_full_match(path, "[a-z0-9]+://.*")
-    about = take * (facts.RECORD_BYTES + 16)  # no more than the piece is fetched
-    fetched = tf.clip_by_value(about, READ_BYTES, FETCH_BYTES)
+    at_once: Any = tf.constant(READ_BYTES, tf.int64)
+    if is_remote:
+        about = take * (facts.RECORD_BYTES + 16)  # no more than the piece is fetched
+        at_once = tf.clip_by_value(about, READ_BYTES, FETCH_BYTES)
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=tf.reshape(path, [1]),
         compression_type="GZIP" if facts.COMPRESSION == "gzip" else "",
-        buffer_size=tf.where(is_remote, fetched, READ_BYTES),
+        buffer_size=at_once,
         byte_offsets=tf.reshape(offset, [1]),
     )
     records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))

@@ -1,0 +1,35 @@
+"""Builds the snapshots of numbered records that benchmarks/read_mixing.py reads."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from read_snapshots import table
+
+import snapshard as ss
+
+
+def records(num: int) -> pa.Table:
+    """Records of 12 kB, as images of 64×64 are."""
+    content = np.random.default_rng(0).integers(0, 256, (num, 12_288), np.uint8)
+    return pa.table({"content": [row.tobytes() for row in content]})
+
+
+def main() -> None:
+    """Usage: numbered_snapshot.py OUT ROWS SHARDS IMAGES GZIP; prints its folder as JSON."""
+    out, num, shards, images, gzip = sys.argv[1:]
+    found = records(int(num)) if images == "True" else table(int(num))
+    found = found.append_column("number", pa.array(np.arange(int(num))))
+    recipe = ss.Recipe(
+        name="numbered",
+        source=ss.Table(found, label=None if images == "True" else "label"),
+        splits=ss.Splits(train=1.0),
+        shards=ss.Shards(num_shards=int(shards), compression="gzip" if gzip == "True" else "none"),
+    )
+    print(json.dumps(str(Path(ss.build(recipe, out).path).resolve())))
+
+
+if __name__ == "__main__":
+    main()
