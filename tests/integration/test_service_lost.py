@@ -51,9 +51,8 @@ def who(batch, seeds):
 
 def dataset(**options):
     # A small buffer, or the first worker would read everything at once.
-    return reader.dataset(
-        "train", 8, service={"service": address, **service}, shuffle=64, augment_batch=who, **options
-    )
+    options |= {"shuffle": 64, "augment_batch": who}
+    return reader.dataset("train", 8, service={"service": address, **service}, **options)
 
 is_paused = False
 
@@ -149,9 +148,7 @@ class Server:
 
 
 def serve(stack: contextlib.ExitStack, reader: types.ModuleType, *arguments: Any) -> Server:
-    process = run(
-        stack, Path(str(reader.__file__)).parent, "serve", "--json", *map(str, arguments)
-    )
+    process = run(stack, Path(str(reader.__file__)).parent, "serve", "--json", *map(str, arguments))
     assert process.stdout is not None
     facts = json.loads(process.stdout.readline())
     return Server(process, facts["address"], facts["ports"])

@@ -1,10 +1,14 @@
 """Passes a trainer's calls to its tf.data service, and fails where TensorFlow would wait forever.
 
-TensorFlow's client retries a dispatcher or a worker that does not answer without end. It stops with
-an error only if the dispatcher returns one. So the client is given the address of a relay in its own
-process. The relay passes each call to the dispatcher, and returns an error where the dispatcher, or
-a worker of the epoch, is lost. The client calls about once a second, and reads batches from the
-workers directly: batches cost nothing more.
+TensorFlow's client retries a dispatcher or a worker that does not answer without end. So the client
+is given the address of a relay in its own process, which passes each call to the dispatcher. The
+client calls about once a second (its heartbeat), and reads batches from the workers directly:
+batches cost nothing more.
+
+Where the dispatcher, or a worker of the epoch, is lost, the relay adds one more worker to what the
+dispatcher answered: itself. The client asks it for a batch, and gets the error. An error in answer
+to the heartbeat would end the epoch, too, but TensorFlow then forgets the calls that are under way,
+cannot cancel them, and waits for them when the iterator is deleted.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ _HEARTBEAT = f"{_DISPATCHER}ClientHeartbeat"
 _RELEASE = f"{_DISPATCHER}ReleaseIterationClient"
 _WORKERS = f"{_DISPATCHER}GetWorkers"
 _TASKS = "/tensorflow.data.WorkerService/GetWorkerTasks"
+_ELEMENT = "/tensorflow.data.WorkerService/GetElement"
 _UNREACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -64,9 +69,10 @@ def relay_to(dispatcher: str, *, counts_records: bool) -> str:
         options=[*_OPTIONS, ("grpc.so_reuseport", 0)],
     )
     port = server.add_insecure_port("127.0.0.1:0")
+    relay.address = f"127.0.0.1:{port}"
     server.start()
     atexit.register(server.stop, None)  # or a client that is deleted later waits for an answer
-    return f"grpc://127.0.0.1:{port}"
+    return f"grpc://{relay.address}"
 
 
 def workers_of(dispatcher: str) -> list[str]:
@@ -84,30 +90,73 @@ class _Relay(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, dispatcher: str, refused_s: float) -> None:
         self._dispatcher, self._refused_s = dispatcher, refused_s
+        self.address = ""
         self._channel = grpc.insecure_channel(dispatcher, _OPTIONS)
         self._silent_since: float | None = None  # the dispatcher, by time.monotonic()
         self._workers: dict[str, _Worker] = {}
         self._lock = threading.Lock()
+        self._answers: dict[bytes, bytes] = {}  # to the last heartbeat of each client
+        self._fault = ""
 
     def service(self, call: Any) -> Any:
         """See ``grpc.GenericRpcHandler``."""
-        return grpc.unary_unary_rpc_method_handler(functools.partial(self._pass_on, call.method))
+        handlers = {_ELEMENT: self._fail, _HEARTBEAT: self._beat}
+        handler = handlers.get(call.method, functools.partial(self._pass_on, call.method))
+        return grpc.unary_unary_rpc_method_handler(handler)
 
     def _pass_on(self, method: str, request: bytes, context: Any) -> bytes:
         """The dispatcher's answer; TensorFlow retries UNAVAILABLE, and nothing else."""
-        # A client that is deleted waits for these two.
-        seconds = min(_ANSWER_S, _LOST_S) if method in (_HEARTBEAT, _RELEASE) else _LOST_S
+        # A client that is deleted waits for its release.
+        seconds = min(_ANSWER_S, _LOST_S) if method == _RELEASE else _LOST_S
+        if method == _RELEASE:
+            self._answers.pop(_client(request), None)
+        try:
+            return self._ask(method, request, seconds)
+        except grpc.RpcError as error:
+            context.abort(*self._failure(error))
+            raise AssertionError from None  # abort raises
+
+    def _beat(self, request: bytes, context: Any) -> bytes:
+        """The workers of an epoch; a lost one, or a lost dispatcher, adds this relay."""
+        client = _client(request)
+        try:
+            answer = self._ask(_HEARTBEAT, request, min(_ANSWER_S, _LOST_S))
+        except grpc.RpcError as error:
+            code, text = self._failure(error)
+            if code == grpc.StatusCode.UNAVAILABLE or client not in self._answers:
+                context.abort(code, text)
+            answer, self._fault = self._answers[client], text
+            return answer + self._own_task()
+        self._answers[client] = answer
+        if lost := self._lost_worker(_addresses(answer)):
+            self._fault = lost
+            answer += self._own_task()
+        return answer
+
+    def _fail(self, request: bytes, context: Any) -> None:
+        """What a client gets that asks this relay for a batch."""
+        del request
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, self._fault)
+
+    def _own_task(self) -> bytes:
+        """A ``TaskInfo`` in a heartbeat's answer, whose worker is this relay."""
+        address = self.address.encode()
+        transfer = _field(1, b"grpc") + _field(2, address)
+        task_id = b"\x10" + b"\xff" * 8 + b"\x7f"  # field 2: the largest int64
+        return _field(1, _field(1, address) + task_id + _field(8, transfer))
+
+    def _ask(self, method: str, request: bytes, seconds: float) -> bytes:
         begun = time.monotonic()
         try:
             answer: bytes = self._channel.unary_unary(method)(request, timeout=seconds)
         except grpc.RpcError as error:
-            context.abort(*self._failure(error, begun))
+            if error.code() in _UNREACHED:
+                self._silent_since = self._silent_since or begun
+            raise
         self._silent_since = None
-        if method == _HEARTBEAT and (lost := self._lost_worker(_addresses(answer))):
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, lost)
         return answer
 
-    def _failure(self, error: Any, begun: float) -> tuple[Any, str]:
+    def _failure(self, error: Any) -> tuple[Any, str]:
         """What the client is answered where the dispatcher returned an error, or nothing."""
         code, what = error.code(), f"service=grpc://{self._dispatcher}"
         if code == grpc.StatusCode.NOT_FOUND:
@@ -118,8 +167,8 @@ class _Relay(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
             )
         if code not in _UNREACHED:
             return code, error.details()
-        self._silent_since = since = self._silent_since or begun
-        if time.monotonic() - since < _LOST_S:
+        since = self._silent_since
+        if since is None or time.monotonic() - since < _LOST_S:
             return grpc.StatusCode.UNAVAILABLE, error.details()
         if lost := self._lost_worker(self._all_workers()):  # the dispatcher waits for it
             return grpc.StatusCode.FAILED_PRECONDITION, lost
@@ -193,11 +242,22 @@ def _reason(error: Any) -> str:
     return str(error.details()).rpartition(": ")[2]
 
 
+def _client(request: bytes) -> bytes:
+    """Who sends a heartbeat or release: field 1, a varint, which comes first."""
+    end = 1
+    while request[end : end + 1] >= b"\x80":
+        end += 1
+    return request[: end + 1]
+
+
+def _field(number: int, value: bytes) -> bytes:
+    """A field of a protobuf message, of less than 16 KiB."""
+    return bytes([number << 3 | 2, len(value) & 127 | 128, len(value) >> 7]) + value
+
+
 def _addresses(message: bytes) -> list[str]:
     """The addresses in what a dispatcher answers: the first field of each of its first fields."""
-    return [
-        next(_first_fields(found), b"").decode() for found in _first_fields(message)
-    ]
+    return [next(_first_fields(found), b"").decode() for found in _first_fields(message)]
 
 
 def _first_fields(message: bytes) -> Iterator[bytes]:
