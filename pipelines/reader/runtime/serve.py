@@ -23,9 +23,10 @@ _EXPOSED = (
 
 def serve(arguments: argparse.Namespace, out: Output) -> int:
     """Runs a tf.data service, on loopback unless --host names this machine, until interrupted."""
-    if arguments.workers < 1:
-        raise RefusedError(f"--workers {arguments.workers} must be 1 or more.")
     target, is_private = arguments.join, _is_loopback(arguments.host)
+    least = 0 if target is None else 1
+    if arguments.workers < least:
+        raise RefusedError(f"--workers {arguments.workers} must be {least} or more.")
     if arguments.work_dir is not None and (target is not None or not arguments.port):
         raise RefusedError(
             f"--work-dir {arguments.work_dir} is for a dispatcher that is restarted at the same "
@@ -65,7 +66,7 @@ def serve(arguments: argparse.Namespace, out: Output) -> int:
             target = dispatcher.target.replace("localhost", arguments.host)
         address = target.rpartition("://")[2]
         _reach(address)
-        for port in ports[-arguments.workers :]:
+        for port in ports[num - arguments.workers :]:
             config = service.WorkerConfig(
                 dispatcher_address=address,
                 worker_address=f"{arguments.host}:%port%",
@@ -145,6 +146,8 @@ def _free(port: int) -> None:
     """Refuses a port that is taken: gRPC would share it with whoever has it."""
     try:
         with socket.socket() as found:
+            # Connections of a server that was killed keep its port for a minute.
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(("", port))
     except (OSError, OverflowError) as error:
         raise RefusedError(f"--port {port} cannot be used ({error}): give another, or 0.") from None

@@ -10,15 +10,16 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterator
 from typing import Any
 
+import grpc  # type: ignore[import-untyped, unused-ignore]  # TensorFlow requires grpcio
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from .cache import as_is
 from .options import Options
 from .order import ByShard
 from .pipeline import Plan, shuffle
+from .relay import SERVE, relay_to, workers_of
 from .shards import Piece, as_columns
 
 _ORDERS = 8
@@ -28,9 +29,7 @@ _RANGES = 8
 _WAIT_S = 30.0
 """How long the first worker may take to join."""
 _CONNECT_S = 5.0
-_GET_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
 _EXACT = {"distributed_epoch", "dynamic", tf.data.experimental.service.ShardingPolicy.DYNAMIC}
-_SERVE = f"python {os.path.dirname(os.path.abspath(__file__))} serve"
 
 
 def share_work(plan: Plan) -> Plan:
@@ -41,8 +40,11 @@ def share_work(plan: Plan) -> Plan:
     """
     options = plan.options
     asked = asked_of(options)
-    service = _Service(str(asked.get("service")))
-    service.check()
+    url = str(asked.get("service"))
+    dispatcher = url.removeprefix("grpc://")
+    _check(dispatcher)
+    exact = is_exact(options)
+    asked["service"] = relay_to(dispatcher, counts_records=exact)
     pieces = [
         piece if "://" in piece.path else piece._replace(path=os.path.abspath(piece.path))
         for piece in plan.order.pieces
@@ -57,20 +59,18 @@ def share_work(plan: Plan) -> Plan:
     found = [_work(plan, order).apply(distribute) for order in orders]
     spec = found[0].element_spec
     variants = tf.stack([tf.data.experimental.to_variant(one) for one in found])
-    num_batches = plan.num_batches if is_exact(options) else None
 
     def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
         one = tf.data.experimental.from_variant(tf.gather(variants, seed % len(found)), spec)
-        batches = one.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
-        if plan.num_batches is None:
-            return batches
-        # With the number known, the end need not wait for the service to report it, for seconds;
-        # fewer are an error: a worker that is restarted has lost what it was given before.
-        num = plan.num_batches
-        return batches.take(num).apply(tf.data.experimental.assert_cardinality(num))
+        if not exact:
+            return one.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
+        return _cut_batches(plan, one, url)
 
     return dataclasses.replace(
-        plan, read_epoch=read_epoch, parse_batch=as_is, num_batches=num_batches
+        plan,
+        read_epoch=read_epoch,
+        parse_batch=as_is,
+        num_batches=plan.num_batches if exact else None,
     )
 
 
@@ -85,6 +85,33 @@ def is_exact(options: Options) -> bool:
     """Whether an epoch has each record once: not every worker's all, or what trainers leave."""
     asked = asked_of(options)
     return asked["processing_mode"] in _EXACT and not asked.get("job_name")
+
+
+def _cut_batches(plan: Plan, batches: tf.data.Dataset, url: str) -> tf.data.Dataset:
+    """An epoch's batches of the asked size, and an error where records are missing.
+
+    A worker that is restarted has lost what it had read. As all sizes are known, the last batch
+    need not wait for the service to report the end, which takes a second.
+    """
+    size, num = plan.options.batch_size, plan.num_batches
+    num_full = plan.order.num_records // size
+    sizes: Any = size
+    if num != num_full:  # the last batch is short
+        sizes = tf.concat([tf.fill([num_full], size), [plan.order.num_records % size]], 0)
+    cut = batches.rebatch(tf.cast(sizes, tf.int64), drop_remainder=True)
+
+    def fail(_: Any) -> tf.data.Dataset:
+        text = (
+            f"service={url}: records of this epoch are lost with a worker that was restarted. "
+            "Resume from the model's last checkpoint."
+        )
+        with tf.control_dependencies([tf.debugging.Assert(False, [text])]):
+            variant = tf.identity(tf.data.experimental.to_variant(cut))
+        return tf.data.experimental.from_variant(variant, cut.element_spec)
+
+    lost = tf.data.Dataset.from_tensors(0).flat_map(fail)
+    cut = cut.concatenate(lost).take(num)
+    return cut.apply(tf.data.experimental.assert_cardinality(num))
 
 
 def _work(plan: Plan, pieces: list[Piece]) -> tf.data.Dataset:
@@ -128,30 +155,25 @@ def _drawn() -> Any:
     return tf.random.uniform([], 1, tf.int64.max, tf.int64)
 
 
-class _Service:
-    """Whether a dispatcher and its workers can be reached."""
+def _check(dispatcher: str) -> None:
+    """Waits for the first worker to join a dispatcher.
 
-    def __init__(self, url: str) -> None:
-        self._url, self._dispatcher = url, url.rpartition("://")[2]
-
-    def check(self) -> None:
-        """Raises ValueError where no dispatcher answers, or one without a worker.
-
-        ``distribute`` would wait for them.
-        """
-        if error := _error_of(self._dispatcher):
+    Raises:
+        ValueError: if no dispatcher answers, or no worker joins: ``distribute`` would wait.
+    """
+    if error := _error_of(dispatcher):
+        raise ValueError(
+            f"service='grpc://{dispatcher}': no dispatcher answers ({error}). Start one by "
+            f"`{SERVE}`, and give the grpc:// address that it prints."
+        )
+    end = time.monotonic() + _WAIT_S
+    while not _has_workers(dispatcher):
+        if time.monotonic() > end:
             raise ValueError(
-                f"service={self._url!r}: no dispatcher answers ({error}). Start one by "
-                f"`{_SERVE}`, and give the grpc:// address that it prints."
+                f"service='grpc://{dispatcher}': no worker joined its dispatcher within "
+                f"{_WAIT_S:g} s. Start one by `{SERVE} --join grpc://{dispatcher}`."
             )
-        end = time.monotonic() + _WAIT_S
-        while _workers_of(self._dispatcher) == []:
-            if time.monotonic() > end:
-                raise ValueError(
-                    f"service={self._url!r}: no worker joined its dispatcher within {_WAIT_S:g} s. "
-                    f"Start one by `{_SERVE} --join grpc://{self._dispatcher}`."
-                )
-            time.sleep(0.2)
+        time.sleep(0.2)
 
 
 def _error_of(address: str) -> str:
@@ -164,29 +186,8 @@ def _error_of(address: str) -> str:
     return ""
 
 
-def _workers_of(dispatcher: str) -> list[str] | None:
-    """The addresses of the workers that have ever joined a dispatcher; None where it is unknown."""
+def _has_workers(dispatcher: str) -> bool:
     try:
-        import grpc  # type: ignore[import-untyped, unused-ignore]  # TensorFlow needs it itself
-    except ImportError:
-        return None
-    try:
-        with grpc.insecure_channel(dispatcher, [("grpc.enable_http_proxy", 0)]) as channel:
-            found: bytes = channel.unary_unary(_GET_WORKERS)(b"", timeout=10)
-    except grpc.RpcError:
-        return None
-    return [field.decode() for worker in _fields(found) for field in _fields(worker)]
-
-
-def _fields(message: bytes) -> Iterator[bytes]:
-    """The values of field 1 of a protobuf message: of these messages, the only field."""
-    place = 0
-    while message[place : place + 1] == b"\x0a":
-        size, shift, place = 0, 0, place + 1
-        while True:
-            byte = message[place]
-            size, shift, place = size | (byte & 127) << shift, shift + 7, place + 1
-            if byte < 128:
-                break
-        yield message[place : place + size]
-        place += size
+        return bool(workers_of(dispatcher))
+    except grpc.RpcError:  # it starts
+        return False
