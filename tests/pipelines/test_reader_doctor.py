@@ -40,10 +40,15 @@ def numbers(tmp_path_factory: pytest.TempPathFactory, write_snapshot: Any) -> Pa
 def examine(capfd: pytest.CaptureFixture[str]) -> Examine:
     """Runs the doctor, and gives what it found."""
 
-    def call(folder: Path, *arguments: str) -> dict[str, Any]:
+    def call(folder: Path, *arguments: str, by_processor_time: bool = False) -> dict[str, Any]:
+        """``by_processor_time`` attributes costs so, which other programs do not change."""
         capfd.readouterr()
+        reader = load(folder)
+        if by_processor_time:
+            basis = ("processor time", lambda timed: timed.cpu_each)
+            vars(part(reader, "doctor"))["_basis"] = lambda whole: basis
         base = ("doctor", "--json", "--seconds", "0.6", "--batch-size", "8")
-        code = part(load(folder), "tools").main((*base, *arguments))
+        code = part(reader, "tools").main((*base, *arguments))
         printed, errors = capfd.readouterr()
         assert code == 0, errors
         found: dict[str, Any] = json.loads(printed)
@@ -55,22 +60,9 @@ def examine(capfd: pytest.CaptureFixture[str]) -> Examine:
     return call
 
 
-@pytest.fixture
-def by_processor_time(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> Examine:
-    """The same where costs are processor time, which programs beside the test do not change."""
-
-    def call(folder: Path, *arguments: str) -> dict[str, Any]:
-        doctor_of = part(load(folder), "doctor")
-        basis = ("processor time", lambda timed: timed.cpu_each)
-        monkeypatch.setattr(doctor_of, "_basis", lambda whole: basis)
-        return examine(folder, *arguments)
-
-    return call
-
-
 @pytest.mark.slow  # measures stages one by one
 class TestInjected:
-    def test_slow_augment(self, by_processor_time: Examine, numbers: Path, tmp_path: Path) -> None:
+    def test_slow_augment(self, examine: Examine, numbers: Path, tmp_path: Path) -> None:
         path = tmp_path / "mine.py"
         path.write_text(
             "import tensorflow as tf\n"
@@ -80,7 +72,9 @@ class TestInjected:
             "        found = tf.linalg.matmul(found, found) / 160\n"
             "    return {**example, 'sum': tf.reduce_sum(found)}\n"
         )
-        found = by_processor_time(numbers, "--step-ms", "0.5", "--augment", f"{path}:slow")
+        found = examine(
+            numbers, "--step-ms", "0.5", "--augment", f"{path}:slow", by_processor_time=True
+        )
         assert found["bound_by_input"]
         assert (found["slowest_stage"], found["inconclusive"]) == ("augment", None)
         assert found["advice"][0].startswith("augment binds: ")
@@ -117,9 +111,7 @@ class TestInjected:
         (read, *_) = found["stages"]
         assert read["µs added"] == 0
 
-    def test_decoding(
-        self, by_processor_time: Examine, tmp_path: Path, write_snapshot: Any
-    ) -> None:
+    def test_decoding(self, examine: Examine, tmp_path: Path, write_snapshot: Any) -> None:
         pixels = np.random.default_rng(0).integers(0, 255, (160, 160, 3), np.uint8)
         image = tf.io.encode_jpeg(pixels).numpy()
         features: Features = {
@@ -132,12 +124,14 @@ class TestInjected:
             {"train": [[{"image": image, "label": i % 2} for i in range(80)] for _ in range(2)]},
         )
         complete(tmp_path)
-        found = by_processor_time(tmp_path, "--step-ms", "0.5")
+        found = examine(tmp_path, "--step-ms", "0.5", by_processor_time=True)
         assert (found["slowest_stage"], found["inconclusive"]) == ("decode", None)
         assert 'cache="decoded"' in found["advice"][0]
         assert "ss.images.decode" in found["advice"][1]
         assert 'cache="decoded"' in found["checklist"]["cache"]["measured"]
-        found = by_processor_time(tmp_path, "--step-ms", "0.5", "--option", "cache=decoded")
+        found = examine(
+            tmp_path, "--step-ms", "0.5", "--option", "cache=decoded", by_processor_time=True
+        )
         assert "cache=" not in " ".join(found.get("advice", [])), "it is set already"
 
     def test_tiny_shards(self, examine: Examine, tmp_path: Path, write_snapshot: Any) -> None:
@@ -148,15 +142,13 @@ class TestInjected:
         assert shards[""] == "ADVICE"
         assert 'Shards(num_shards={"train": 1})' in shards["measured"]
 
-    def test_too_few_shards(
-        self, by_processor_time: Examine, tmp_path: Path, write_snapshot: Any
-    ) -> None:
+    def test_too_few_shards(self, examine: Examine, tmp_path: Path, write_snapshot: Any) -> None:
         words = np.random.default_rng(0).integers(97, 123, 60_000).astype(np.uint8).tobytes()
         records = [{"text": words[i:] + words[:i]} for i in range(0, 60_000, 750)]
         features: Features = {"text": Text()}
         write_snapshot(tmp_path, features, {"train": [records]}, label=None, compression="gzip")
         complete(tmp_path)
-        found = by_processor_time(tmp_path, "--step-ms", "0.1")
+        found = examine(tmp_path, "--step-ms", "0.1", by_processor_time=True)
         assert (found["slowest_stage"], found["inconclusive"]) == ("decompress", None)
         advice = " ".join(found["advice"])
         assert "there are only 1: build with Shards(min_shards=" in advice

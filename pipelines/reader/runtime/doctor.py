@@ -398,12 +398,10 @@ def _train(source: Input, plan: Plan, step: float, seconds: float) -> Trained:
     epochs: list[Epoch] = []
     ends: list[float] = []
     sizes: set[int] = set()
-    volumes: list[tuple[int, int]] = []
     memory: list[int] = []
     begun, steps, is_over = time.perf_counter(), 0, False
     while not is_over:
         epoch, iterator, started = Epoch(), iter(dataset), time.perf_counter()
-        looked = 0.0
         while not is_over:
             asked = time.perf_counter()
             batch = next(iterator, None)
@@ -414,20 +412,17 @@ def _train(source: Input, plan: Plan, step: float, seconds: float) -> Trained:
                 break
             epoch.waits.append(waited)
             asked = time.perf_counter()
-            size = size_of(batch)
-            sizes.add(size)
-            if len(volumes) < _STEPS:
-                volumes.append((size, bytes_of(batch)))
+            sizes.add(size_of(batch))
             if steps % 16 == 0:
                 memory.append(held_memory())
-            spent = time.perf_counter() - asked
-            looked += max(0.0, spent - step)
-            time.sleep(max(0.0, step - spent))
+            time.sleep(max(0.0, step - (time.perf_counter() - asked)))
             steps += 1
             is_over = time.perf_counter() - begun >= seconds and steps >= _STEPS
-        epoch.seconds = time.perf_counter() - started - looked
+        epoch.seconds = time.perf_counter() - started
         epochs.append(epoch)
         is_over = is_over or not epoch.waits
+    # Not in a step, which would give the pipeline more time than a training step does.
+    volumes = [(size_of(batch), bytes_of(batch)) for batch in itertools.islice(dataset, _STEPS)]
     if not ends:
         ends.extend(_end_of_part(source))
     later = memory[len(memory) // 2 :]
