@@ -142,6 +142,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.smoke:
         arguments.rows, arguments.large, arguments.runs, arguments.others = 2_000, 200, 1, 1
+    time = {"warm": 0.02, "seconds": 0.02} if arguments.smoke else {"warm": 0.5, "seconds": 1.0}
     rows, images, size = arguments.rows, arguments.large, arguments.batch_size
     kinds: dict[str, dict[str, Any]] = {
         f"{rows:,} rows in 16 shards": {"rows": rows, "shards": 16, "images": False},
@@ -173,7 +174,7 @@ def main() -> None:
                 measured = [
                     measure(make, places, ends, batch_size=size, seed=seed) for seed in runs
                 ]
-                window = {"num_examples": ends[-1], "batch_size": size, "warm": 0.5, "seconds": 1.0}
+                window = {"num_examples": ends[-1], "batch_size": size} | time
                 costs = [rate(make(size, None, 1), **window)[1] for _ in range(3)]
                 print(row(name, measured, costs), flush=True)
 
