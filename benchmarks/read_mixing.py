@@ -132,14 +132,18 @@ def main() -> None:
     """Measures all ways and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=192_000)
-    parser.add_argument("--images", type=int, default=20_000, help="how many records of 12 kB")
+    parser.add_argument("--large", type=int, default=20_000, help="how many records of 12 kB")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--runs", type=int, default=10, help="of plain and seeded reading")
     parser.add_argument("--others", type=int, default=2, help="runs of all other ways")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="only tables with such a name")
     parser.add_argument("--ways", nargs="+", metavar="TEXT", help="only ways with such a name")
+    parser.add_argument("--smoke", action="store_true", help="little of all, to see that it runs")
     arguments = parser.parse_args()
-    rows, images, size = arguments.rows, arguments.images, arguments.batch_size
+    if arguments.smoke:
+        arguments.rows, arguments.large, arguments.runs, arguments.others = 2_000, 200, 1, 1
+    time = {"warm": 0.02, "seconds": 0.02} if arguments.smoke else {"warm": 0.5, "seconds": 1.0}
+    rows, images, size = arguments.rows, arguments.large, arguments.batch_size
     kinds: dict[str, dict[str, Any]] = {
         f"{rows:,} rows in 16 shards": {"rows": rows, "shards": 16, "images": False},
         f"{rows:,} rows in 4 shards": {"rows": rows, "shards": 4, "images": False},
@@ -170,7 +174,7 @@ def main() -> None:
                 measured = [
                     measure(make, places, ends, batch_size=size, seed=seed) for seed in runs
                 ]
-                window = {"num_examples": ends[-1], "batch_size": size, "warm": 0.5, "seconds": 1.0}
+                window = {"num_examples": ends[-1], "batch_size": size} | time
                 costs = [rate(make(size, None, 1), **window)[1] for _ in range(3)]
                 print(row(name, measured, costs), flush=True)
 

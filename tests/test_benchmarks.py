@@ -48,6 +48,26 @@ class TestMixing:
         with pytest.raises(SystemExit, match="each of 20 records once"):
             load("read_window").mixing([whole, broken], [20])
 
+    def test_equal_orders_correlate_and_shuffled_ones_do_not(self) -> None:
+        correlation = load("read_window").correlation
+        stored, rng = np.arange(10_000), np.random.default_rng(0)
+        backwards = stored[::-1]
+        assert correlation([batches(stored, 100), batches(stored, 30)]) == pytest.approx(1)
+        assert correlation([batches(stored, 100), batches(backwards, 30)]) == pytest.approx(1)
+        assert correlation([batches(rng.permutation(10_000), 100) for _ in range(4)]) < 0.03
+
+
+class TestInterval:
+    def test_equal_ratios_leave_no_doubt(self) -> None:
+        assert load("read_against").interval([1.1] * 5) == pytest.approx((1.1, 1.1, 1.1))
+
+    def test_the_interval_is_that_of_students_distribution(self) -> None:
+        # Logarithms of 0 and ln 4: the mean is ln 2, the standard error ln 2, and t is 12.71.
+        middle, low, high = load("read_against").interval([1.0, 4.0])
+        assert middle == pytest.approx(2)
+        assert low == pytest.approx(2 * 2**-12.71)
+        assert high == pytest.approx(2 * 2**12.71)
+
 
 def test_the_costs_of_scale_are_those_of_the_document() -> None:
     table = load("scale").cost_table()
@@ -86,6 +106,7 @@ def test_planning_at_scale_runs(tmp_path: Path) -> None:
     ("script", "rows"),
     [
         ("read.py", ["**`reader.dataset`, shuffled**", "batched, then parsed", "no parsing"]),
+        ("read_mixing.py", ["plain", "`seed=1`", '`cache="decoded"`', "`shuffle=2_000`"]),
         ("train.py", ["**the snapshot, `reader.dataset`**", "`image_dataset_from_directory("]),
     ],
 )
@@ -93,8 +114,9 @@ def test_a_benchmark_prints_its_tables(
     examples: Path, tmp_path: Path, script: str, rows: list[str]
 ) -> None:
     images = examples / "data" / "sign_digits"
+    given = [] if script == "read_mixing.py" else ["--images", str(images)]
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), "--images", str(images), "--smoke"],
+        [sys.executable, str(BENCHMARKS / script), *given, "--smoke"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

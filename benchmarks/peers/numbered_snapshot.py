@@ -17,10 +17,17 @@ def records(num: int) -> pa.Table:
     return pa.table({"content": [row.tobytes() for row in content]})
 
 
+def classified(num: int) -> pa.Table:
+    """The rows of benchmarks/read.py, whose label is one of two classes."""
+    found = table(num)
+    classes = np.where(found["label"].to_numpy() > 0, "yes", "no")
+    return found.set_column(found.schema.get_field_index("label"), "label", pa.array(classes))
+
+
 def main() -> None:
     """Usage: numbered_snapshot.py OUT ROWS SHARDS IMAGES GZIP; prints its folder as JSON."""
     out, num, shards, images, gzip = sys.argv[1:]
-    found = records(int(num)) if images == "True" else table(int(num))
+    found = records(int(num)) if images == "True" else classified(int(num))
     found = found.append_column("number", pa.array(np.arange(int(num))))
     recipe = ss.Recipe(
         name="numbered",

@@ -77,7 +77,8 @@ def test_an_epoch_is_mixed_with_and_without_a_seed(
     reader: types.ModuleType, seed: int | None
 ) -> None:
     orders = epochs_of(reader, 4, seed=seed)
-    assert correlation(orders) <= 0.12
+    # Without a seed it is 0.05 on average, and now and then 0.12: benchmarks/read_mixing.py.
+    assert correlation(orders) <= (0.25 if seed is None else 0.12)
     assert together_again(orders) <= 4
     assert min(map(shards_in_a_batch, orders)) >= 8
 
@@ -86,7 +87,7 @@ def test_an_epoch_is_mixed_with_and_without_a_seed(
 def test_reading_shards_from_front_to_back_would_not_pass(
     reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(part(reader, "plan"), "is_dealt", lambda options: False)
+    monkeypatch.setattr(part(reader, "plan"), "is_dealt", lambda options, shards: False)
     orders = epochs_of(reader, 3)
     assert correlation(orders) > 0.5
     assert together_again(orders) > 4
@@ -99,11 +100,47 @@ def test_a_small_split_is_mixed(tmp_path: Path, write_snapshot: WriteSnapshot) -
     shards = [ids[start : start + num // 16] for start in range(0, num, num // 16)]
     reader = write_snapshot(tmp_path, NUMBERED, {"train": shards}, label=None)
     part(reader, "order")._PIECE = 25
-    for seed in (None, 3):
+    # Without a seed a run may have bad luck: by the chi-square of six pairs, one in 10^16.
+    for seed, most in ((None, 0.25), (3, 0.15)):
         dataset = reader.dataset("train", 32, shuffle=960, epochs=4, seed=seed)
         found = np.concatenate([batch["id"].numpy() for batch in dataset]).reshape(4, num)
         assert all(np.array_equal(np.sort(order), np.arange(num)) for order in found)
-        assert correlation([*found]) < 0.15
+        assert correlation([*found]) < most
+
+
+@pytest.mark.parametrize("small", [2_048, 0])
+def test_records_are_dealt_alike_one_by_one_and_in_chunks(
+    tmp_path: Path, write_snapshot: WriteSnapshot, small: int
+) -> None:
+    """Small records are dealt one by one, large ones in chunks: with one order for all workers."""
+    num = 24 * 40 + 15
+    ids = [*map(serialized, range(num))]
+    reader = write_snapshot(tmp_path, NUMBERED, {"train": [ids[:500], ids[500:]]}, label=None)
+    part(reader, "plan").SMALL = small
+    part(reader, "order")._PIECE = 7
+
+    def rows(size: int, **options: Any) -> list[list[int]]:
+        dataset = reader.dataset("train", size, **options)
+        return [batch["id"].numpy().tolist() for batch in dataset]
+
+    one = rows(48, seed=5, epochs=2)
+    steps = len(one) // 2
+    for epoch in (one[:steps], one[steps:]):
+        assert sorted(itertools.chain(*epoch)) == [*range(num)]
+    for start in (1, 13, steps - 1, steps + 3):
+        assert rows(48, seed=5, epochs=2, start_step=start) == one[start:]
+    for workers in (2, 3):
+        parts = [rows(48 // workers, seed=5, shard=(i, workers)) for i in range(workers)]
+        steps_of_all = itertools.zip_longest(*parts, fillvalue=[])
+        together = [[*itertools.chain(*step)] for step in steps_of_all]
+        assert [*map(sorted, together)] == [*map(sorted, one[:steps])]
+        left = [
+            rows(48 // workers, seed=5, shard=(i, workers), start_step=[(5, 48, 1)])
+            for i in range(workers)
+        ]
+        assert [step[5:] for step in parts] == left
+    for options in ({}, {"seed": 5, "deterministic": False}, {"shuffle": 100}):
+        assert sorted(itertools.chain(*rows(48, **options))) == [*range(num)]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])

@@ -62,8 +62,8 @@ def short_pieces(folder: Path) -> types.ModuleType:
     """A snapshot's reader whose streams of 111 records have three pieces."""
     order = folder / "reader" / "order.py"
     text = order.read_text()
-    assert "\n_PIECE = 768\n" in text
-    order.write_text(text.replace("\n_PIECE = 768\n", "\n_PIECE = 32\n"))
+    assert "\n_PIECE = 640\n" in text
+    order.write_text(text.replace("\n_PIECE = 640\n", "\n_PIECE = 32\n"))
     return load(folder)
 
 

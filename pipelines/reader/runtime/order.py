@@ -32,7 +32,7 @@ _RADICES = (2, 2, 2, 3)
 _RADICES_LARGE = (2, 2, 2, 2, 3)
 """The same of a split that has so many records for each of them:"""
 _LARGE = 65_536
-_PIECE = 768
+_PIECE = 640
 """Records of a piece, about, at least: opening one costs as much as 50 to 100 small records …"""
 _PIECE_BYTES = 2 << 20
 """… or so many bytes, where that is less, and no fewer than a twelfth of those records."""
