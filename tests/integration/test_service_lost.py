@@ -319,7 +319,9 @@ class TestDispatcher:
         serve(started, reader, "--workers", 0, "--port", port)
         ids, error = trainer.go_on(timeout=120)
         assert error is not None
-        assert "the dispatcher was restarted without its state" in error
+        # The relay says so, or a worker that asked for its next shard, whoever was first.
+        assert "restarted without its state" in error or "Failed to get split" in error
+        assert "not found" in error
         assert_none_twice(ids, epochs=2)
 
     @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])

@@ -94,10 +94,15 @@ def read(context):
 found = []
 with strategy.scope():
     total = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.SUM)
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as without:
         warnings.simplefilter("always")
         reader.dataset("train", 8)
-    dataset = strategy.distribute_datasets_from_function(read)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        dataset = strategy.distribute_datasets_from_function(read)
+    whole = strategy.distribute_datasets_from_function(
+        lambda context: reader.dataset("train", 8, input_context=context, seed=1)
+    )
 
     @tf.function
     def step(ids):
@@ -108,7 +113,13 @@ with strategy.scope():
     for ids in dataset:
         found.append(strategy.experimental_local_results(ids)[0].numpy().tolist())
         num += int(step(ids))
-print(json.dumps([found, num, [str(one.message) for one in caught]]), flush=True)
+every = [
+    one
+    for batch in whole
+    for one in strategy.experimental_local_results(batch["id"])[0].numpy().tolist()
+]
+warned = [[str(one.message) for one in caught] for caught in (without, given)]
+print(json.dumps([found, num, every, warned]), flush=True)
 """
 
 
@@ -136,7 +147,7 @@ def test_two_processes_of_a_multi_worker_strategy(reader: types.ModuleType) -> N
         for process in started:
             process.kill()
             process.communicate()
-    (one, num, warned), (other, same, _) = results
+    (one, num, every, (without, given)), (other, same, others, _) = results
     assert len(one) == len(other), "or one would wait for the other without end"
     assert num == same == sum(map(len, one + other)), "each step reduces what both read"
     steps = len(one) // 2
@@ -144,4 +155,7 @@ def test_two_processes_of_a_multi_worker_strategy(reader: types.ModuleType) -> N
         ids = [number for batch in batches for number in batch]
         assert len(ids) == len(set(ids)), "none is read twice in an epoch"
         assert TOTAL - 2 * BATCH < len(ids) <= TOTAL
-    assert any("has 2 workers, and each of them reads all of 'train'" in text for text in warned)
+    assert sorted(every + others) == [*range(TOTAL)], "each record once, by one of them"
+    (text,) = [text for text in without if "reads all of" in text]
+    assert text.startswith("the strategy has 2 workers, and each of them reads all of 'train'")
+    assert [text for text in given if "reads all of" in text] == []

@@ -182,16 +182,36 @@ class TestWithoutALimit:
         for name in names:
             assert (folder / name).read_bytes() == (source / name).read_bytes()
 
-    @pytest.mark.parametrize("shuffle", [True, False])
+    @pytest.mark.parametrize("compression", ["none", "gzip"])
     def test_order_is_as_without(
-        self, reader: types.ModuleType, copies: Any, tmp_path: Path, shuffle: bool
+        self, reader: types.ModuleType, copies: Any, tmp_path: Path, compression: str
     ) -> None:
-        options: dict[str, Any] = {"shuffle": shuffle, "epochs": 2, "seed": 5}
-        plain = ids(reader.dataset("train", 32, **options))
-        assert ids(reader.dataset("train", 32, local_copy=tmp_path, **options)) == plain
-        options |= {"shard": (1, 3), "start_step": 3}
-        plain = ids(reader.dataset("train", 16, **options))
-        assert ids(reader.dataset("train", 16, local_copy=tmp_path, **options)) == plain
+        options: dict[str, Any] = {"epochs": 2, "seed": 5}
+        parts: dict[str, Any] = options | {"shard": (1, 3), "start_step": 3}
+        for more in ({"shuffle": False}, {"shuffle": True}):
+            # Where records are dealt, what comes last is the same in every epoch, as with a cache.
+            is_dealt = more["shuffle"] and compression == "none"
+            other = {"cache": "memory"} if is_dealt else {}
+            for batch_size, given in ((32, options), (16, parts)):
+                plain = ids(reader.dataset("train", batch_size, **given, **more, **other))
+                copied = reader.dataset("train", batch_size, local_copy=tmp_path, **given, **more)
+                assert ids(copied) == plain
+
+    @pytest.mark.parametrize("seed", [None, 1], ids=["no seed", "a seed"])
+    def test_a_worker_copies_its_share_in_however_many_epochs(
+        self, reader: types.ModuleType, copies: Any, tmp_path: Path, seed: int | None
+    ) -> None:
+        for worker in range(4):
+            options: dict[str, Any] = {"seed": seed, "shard": (worker, 4)}
+            dataset = reader.dataset("train", 16, local_copy=tmp_path / str(worker), **options)
+            copied = []
+            for _ in range(4):
+                list(dataset)
+                (folder,) = (tmp_path / str(worker)).iterdir()
+                copied.append(sum(path.stat().st_size for path in folder.iterdir()))
+            assert len({*copied}) == 1, "later epochs read the same shards"
+            # 96 records of its own and the last 96, which all workers share: 40 are in a shard.
+            assert copied[0] <= (4 + 3) * shard_bytes(reader)
 
 
 class TestWindow:

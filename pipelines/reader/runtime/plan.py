@@ -194,10 +194,20 @@ def deal_records(options: Options, shards: Sequence[Shard], delivered: int = 0) 
         shards,
         options.part[0],
         window=window_of(options, dealing),
-        # A cache would keep most records twice; workers without a seed draw one of their own.
-        gaps=options.cache is None and (options.seed is not None or options.part[1] == 1),
+        gaps=has_gaps(options),
         delivered=delivered,
     )
+
+
+def has_gaps(options: Options) -> bool:
+    """Whether the last records of an epoch come from another place of the split in each.
+
+    A cache would keep most records twice then, and each worker would copy shards that others read;
+    workers without a seed draw one of their own, and would disagree about the place.
+    """
+    if options.cache is not None or options.local_copy is not None:
+        return False
+    return options.seed is not None or options.part[1] == 1
 
 
 def is_dealt(options: Options, shards: Sequence[Shard]) -> bool:

@@ -1,6 +1,7 @@
 """``service=``: a tf.data service shares the work of reading.
 
-Its workers read, shuffle, parse and augment; the trainer cuts batches of the asked size.
+Its workers read, shuffle, parse and augment; the trainer cuts batches of the asked size. A worker
+or dispatcher that is lost is an error (see ``relay.py``), and so are records that are lost with it.
 """
 
 from __future__ import annotations

@@ -292,7 +292,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--sheet-images", type=int, default=64, metavar="N", help="on the sheet")
     one.add_argument("--image-size", nargs=2, type=int, metavar=("H", "W"), help="on the sheet")
     one = command(serve, reads=False)
-    one.add_argument("--workers", type=int, default=1, metavar="N")
+    one.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="default: 1; 0: the dispatcher alone"
+    )
     one.add_argument(
         "--port",
         type=int,
