@@ -233,7 +233,7 @@ class TestShard:
             for path, skip, take, _ in one
             for record in range(skip, skip + take)
         ]
-        assert records == [(path, i) for path, length, _ in shards for i in range(length)]
+        assert records == [(path, i) for path, length, *_ in shards for i in range(length)]
         sizes = [sum(take for _, _, take, _ in one) for one in parts]
         total = sum(lengths)
         assert all(abs(size * count - total) <= max(count, 0.05 * total) for size in sizes)
