@@ -2,8 +2,8 @@
 
 A recipe (a Python object in a Python file) declares the source, the prepare steps, the splits and
 the shards; a build reads the raw files with Apache Beam, runs the deterministic preprocessing a
-single time, and publishes a directory of balanced TFRecord shards together with the `reader` package
-that builds the matching `tf.data` input pipeline.
+single time, and publishes a directory of balanced TFRecord shards together with the `reader`
+package that builds the matching `tf.data` input pipeline.
 
 The names below load on first use, so that `import snapshard` is quick and loads neither
 TensorFlow nor Apache Beam.

@@ -461,9 +461,7 @@ def why(
     else:
         recipe = recipe_of(old)
         with terminal.Bars() as bars:
-            found = why_not_found(
-                recipe, new, progress=bars, limit=limit, num_shown=files
-            )
+            found = why_not_found(recipe, new, progress=bars, limit=limit, num_shown=files)
     if as_json:
         terminal.say_json(found.to_json())
     else:
