@@ -57,12 +57,16 @@ def make_parser(
     image_size: tuple[int, int] | None = None,
     dtype: str | None = None,
     scale: float | None = None,
+    needs_size: bool = True,
 ) -> Callable[[Any], Any]:
-    """The function that parses a batch; checks its options, which ``dataset`` describes."""
+    """The function that parses a batch; checks its options, which ``dataset`` describes.
+
+    ``needs_size`` is False where nothing is parsed: ``image_size`` may be missing then.
+    """
     if type(as_supervised) is not bool:
         raise ValueError(f"as_supervised={as_supervised!r} must be True or False.")
     features = _wanted(columns, as_supervised)
-    sizes = _image_sizes(features, image_size)
+    sizes = _image_sizes(features, image_size, needs_size)
     if not sizes and (image_size, dtype, scale) != (None, None, None):
         raise ValueError("image_size=, dtype= and scale= are for images, and there are none here.")
     try:
@@ -124,7 +128,7 @@ def _wanted(columns: Sequence[str] | None, as_supervised: bool) -> dict[str, dic
 
 
 def _image_sizes(
-    features: dict[str, dict[str, Any]], image_size: tuple[int, int] | None
+    features: dict[str, dict[str, Any]], image_size: tuple[int, int] | None, needs_size: bool
 ) -> dict[str, tuple[int, int]]:
     """(height, width) of the images by name.
 
@@ -141,7 +145,7 @@ def _image_sizes(
         if feature["kind"] == "image"
     }
     for name, size in sizes.items():
-        if None in size:
+        if needs_size and None in size:
             raise ValueError(f"The images of {name!r} differ in size: give image_size=(h, w).")
     return sizes
 

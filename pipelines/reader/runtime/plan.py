@@ -147,7 +147,7 @@ def plain_plan(options: Options) -> Plan:
     )
 
 
-def parser_of(options: Options) -> Callable[..., Any]:
+def parser_of(options: Options, *, needs_size: bool = True) -> Callable[..., Any]:
     """The function that parses a batch.
 
     Raises:
@@ -159,6 +159,7 @@ def parser_of(options: Options) -> Callable[..., Any]:
         image_size=options.image_size,
         dtype=options.dtype,
         scale=options.scale,
+        needs_size=needs_size,
     )
 
 
@@ -296,7 +297,7 @@ def steps_of(options: Options) -> int:
     Raises:
         ValueError: as ``plan_reading``, but for what it finds by reading and tracing.
     """
-    parser_of(options)
+    parser_of(options, needs_size=False)
     if options.bucket:
         from .sequences import lengths_of
 

@@ -206,7 +206,7 @@ def _indexed(shard: Shard, records: list[int], root: str) -> dict[int, int] | No
         return None
     try:
         index = read_index(shard, root)
-    except tf.errors.OpError:  # it cannot be read
+    except (tf.errors.OpError, OSError):  # it cannot be read
         index = None
     if index is None:
         return None
