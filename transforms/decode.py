@@ -139,7 +139,7 @@ def _items(message: bytes) -> list[bytes]:
         heads = message[::step], message[1::step]
         if num * step == end and heads == (message[:1] * num, message[1:2] * num):
             # All are as long as the first: each begins where the one before it ends.
-            return [message[start : start + step - 2] for start in range(2, end, step)]
+            return [message[start : start + step - 2] for start in range(2, end + 1, step)]
     try:
         while at < end:
             size, start = message[at + 1], at + 2

@@ -391,6 +391,9 @@ def of_column(values: Any) -> Any:
 @example(
     records=[part(2, part(1, part(1, b"c") + part(2, part(1, part(3, part(1, varint(2**33)))))))]
 )
+@example(
+    records=[part(2, part(1, part(1, b"c") + part(2, part(1, b"") * num))) for num in (1, 2, 5)]
+)
 @quick
 def test_records_as_protobuf_parses_them(records: list[bytes]) -> None:
     parsed = [tf.train.SequenceExample.FromString(record) for record in records]
