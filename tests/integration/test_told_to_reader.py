@@ -128,7 +128,7 @@ class TestLengths:
         assert codes.tolist() == held.values["y"][train].tolist()
 
     def test_none_of_classes_and_pixels(self, sign_digits: ss.Snapshot) -> None:
-        assert not hasattr(sign_digits.reader(), "LENGTHS")
+        assert sign_digits.reader().LENGTHS == {}
 
 
 class TestFormats:

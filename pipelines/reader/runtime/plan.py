@@ -174,7 +174,8 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
     if not is_dealt(options, shards):
         pieces = divided_pieces(options, shards)
         # Balanced reading checks what it opens, and the workers of a service what they are given.
-        is_in_order = not options.shuffles and options.part[1] == 1 and not options.stages
+        # Stored order is resumed without the shards that are done: they may be gone.
+        is_in_order = not options.shuffles and options.part[1] == 1
         if not is_in_order and options.balance is None and options.service is None:
             pieces = locate(
                 pieces, shards, options.root_folder, may_be_missing=options.has_own_files
