@@ -288,7 +288,7 @@ class TestRoot:
             reader.dataset("train", 8, root=tmp_path)
 
     def test_an_empty_folder_is_refused(self, reader: types.ModuleType, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="is not a manifest"):
+        with pytest.raises(ValueError, match=r"manifest\.json is missing\. Pass the folder of"):
             reader.dataset("train", 8, root=tmp_path)
 
     def test_a_slash_at_the_end_is_no_matter(self, reader: types.ModuleType, folder: Path) -> None:

@@ -124,6 +124,12 @@ class TestWorkers:
             expected = int(reader.dataset("train", 8, **options).cardinality())
             assert reader.steps("train", 8, **options) == expected
 
+    @pytest.mark.parametrize("name", ["dataset", "steps"])
+    def test_an_option_that_is_not_there(self, reader: types.ModuleType, name: str) -> None:
+        message = rf"^{name}\(\).* got an unexpected keyword argument 'buffer'"
+        with pytest.raises(TypeError, match=message):
+            getattr(reader, name)("train", 8, buffer=3)
+
     def test_an_input_context(self, reader: types.ModuleType) -> None:
         found = []
         for index in range(2):

@@ -138,7 +138,11 @@ def steps(*args: Any, **kwargs: Any) -> int:
     """
     from .plan import steps_of
 
-    return steps_of(Options(*args, **kwargs))
+    try:
+        asked = inspect.signature(dataset).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"steps() {error}") from None
+    return steps_of(Options(**asked.arguments))
 
 
 def files(split: str, root: str | os.PathLike[str] | None = None) -> list[str]:

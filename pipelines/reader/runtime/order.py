@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from . import facts
-from .shards import Piece, Shard, cut
+from .shards import Piece, Shard, cut, ends_of
 
 _RADICES = (2, 2, 2, 3)
 """Their product is the number of streams."""
@@ -263,17 +263,17 @@ class Dealt:
         self.is_resumed = delivered > 0
         least = max(1, min(_PIECE, max(_PIECE // 12, _PIECE_BYTES // facts.RECORD_BYTES)))
         num_pieces = max(1, min(_PIECES, dealing.length // least))
-        groups = []
+        groups, ends = [], ends_of(shards)
         for shift in (0, dealing.tail) if self._num_gaps > 1 else (0,):
             for position in self._positions:
                 begin = position * dealing.length + shift
-                ends = [begin + end for end in _uneven(dealing.length, num_pieces, position)]
-                cuts = [cut(shards, start, stop) for start, stop in itertools.pairwise(ends)]
-                groups.append([*itertools.chain.from_iterable(cuts)])
+                cuts = [begin + end for end in _uneven(dealing.length, num_pieces, position)]
+                found = [cut(shards, ends, *places) for places in itertools.pairwise(cuts)]
+                groups.append([*itertools.chain.from_iterable(found)])
         self._first_tail = len(groups)
         for gap in range(dealing.num_streams + 1)[-self._num_gaps :]:
             begin = gap * dealing.length
-            groups.append(cut(shards, begin, begin + dealing.tail))
+            groups.append(cut(shards, ends, begin, begin + dealing.tail))
         self.pieces: Sequence[Piece] = [*itertools.chain.from_iterable(groups)]
         self._splits = [0, *itertools.accumulate(map(len, groups))]
 

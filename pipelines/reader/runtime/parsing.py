@@ -67,7 +67,8 @@ def make_parser(
         raise ValueError(f"as_supervised={as_supervised!r} must be True or False.")
     features = _wanted(columns, as_supervised)
     sizes = _image_sizes(features, image_size, needs_size)
-    if not sizes and (image_size, dtype, scale) != (None, None, None):
+    has_images = any(feature["kind"] == "image" for feature in facts.FEATURES.values())
+    if not has_images and (image_size, dtype, scale) != (None, None, None):
         raise ValueError("image_size=, dtype= and scale= are for images, and there are none here.")
     try:
         kind = tf.as_dtype(("uint8" if scale is None else "float32") if dtype is None else dtype)

@@ -1,7 +1,8 @@
 """The pipeline: list shards → interleave → shuffle → batch → parse → prefetch.
 
-Each stage is a function below, in this order. An option that few trainers use is a module of its
-own, which replaces one stage of the ``Plan``: ``plan_reading`` lists them all.
+``list_shards`` is in ``shards.py``, ``parse_batch`` is made in ``parsing.py``; the other stages are
+functions below, in this order. An option that few trainers use is a module of its own, which
+replaces one stage of the ``Plan``: ``plan_reading`` lists them all.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ alone, 1 to 2 µs each, and what is left is divided anew.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from .options import Options
 from .order import OPEN_SHARDS, ByShard, Order
 from .pipeline import Plan, epoch_seeds, interleave_records, read_epoch
 from .plan import deal, deal_records, divided_pieces, is_dealt, plan_order
-from .shards import Piece, cut, locate
+from .shards import Piece, cut, ends_of, locate
 
 _EPOCHS, _PASSES = 1_000_000, 10_000
 """After so many epochs of a pass, and passes, resuming finds its place: in about a second."""
@@ -217,13 +218,11 @@ def _left(plan: Plan, now: Options, done: Done) -> tuple[list[Piece], Done | Non
     todo = np.flatnonzero(~done)
     todo = todo[len(todo) * worker // workers : len(todo) * (worker + 1) // workers]
     pieces: list[Piece] = []
-    start = 0
-    for shard in plan.shards:
-        end = start + shard.num_examples
+    ends = ends_of(plan.shards)
+    for start, end in itertools.pairwise([0, *ends]):
         mine = todo[np.searchsorted(todo, start) : np.searchsorted(todo, end)]
         if len(mine):
-            pieces += cut(plan.shards, int(mine[0]), int(mine[-1]) + 1)
-        start = end
+            pieces += cut(plan.shards, ends, int(mine[0]), int(mine[-1]) + 1)
     is_left = np.zeros(len(done), bool)
     is_left[todo] = True
     return pieces, is_left

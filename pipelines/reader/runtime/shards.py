@@ -63,6 +63,10 @@ def list_shards(split: str, root: str) -> list[Shard]:
     """
     path = f"{root}/manifest.json"
     content = read_text(path)
+    if content is None:
+        raise ValueError(
+            f"{path} is missing. Pass the folder of {facts.NAME} {facts.FINGERPRINT} as root=."
+        )
     try:
         manifest = json.loads(content)
         found = (manifest["fingerprint"], manifest["format_version"])
@@ -93,8 +97,8 @@ def list_shards(split: str, root: str) -> list[Shard]:
     ]
 
 
-def read_text(path: str) -> str:
-    """A file's content; or the reason why it cannot be read."""
+def read_text(path: str) -> str | None:
+    """A file's content, or the reason why it cannot be read; None if it is missing."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             return bytes(file.read()).decode(errors="replace")
@@ -102,23 +106,26 @@ def read_text(path: str) -> str:
         from .local_copy import read_bytes
 
         return read_bytes(path).decode(errors="replace")
+    except tf.errors.NotFoundError:
+        return None
     except tf.errors.OpError as error:
         return str(error.message)
 
 
-def whole_shards(shards: Sequence[Shard]) -> list[Piece]:
-    """Each shard as one piece."""
-    places = itertools.accumulate((shard.num_examples for shard in shards), initial=0)
-    return [
-        Piece(shard.path, 0, 0, shard.num_examples, place)
-        for shard, place in zip(shards, places, strict=False)
-        if shard.num_examples
-    ]
+def ends_of(shards: Sequence[Shard]) -> list[int]:
+    """Where each shard ends in the split's stored order."""
+    return [*itertools.accumulate(shard.num_examples for shard in shards)]
 
 
-def cut(shards: Sequence[Shard], start: int, stop: int) -> list[Piece]:
-    """The records from one place of the split's stored order to another."""
-    ends = [*itertools.accumulate(shard.num_examples for shard in shards)]
+def cut(shards: Sequence[Shard], ends: Sequence[int], start: int, stop: int) -> list[Piece]:
+    """The records from one place of the split's stored order to another.
+
+    Args:
+        shards: Of the split.
+        ends: ``ends_of`` these, which many cuts share.
+        start: The first place.
+        stop: The place behind the last one.
+    """
     pieces, number = [], bisect.bisect_right(ends, start)
     while start < stop:
         begin = ends[number] - shards[number].num_examples
@@ -137,14 +144,14 @@ def divide(shards: Sequence[Shard], part: tuple[int, int], *, even: bool = False
     they are moved, unless ``even``.
     """
     index, count = part
-    starts = [0, *itertools.accumulate(shard.num_examples for shard in shards)]
+    starts = [0, *ends_of(shards)]
     total = starts[-1]
     cuts = [total * i // count for i in range(count + 1)]
     moved = [min((abs(start - at), start) for start in starts)[1] for at in cuts]
     shares = [b - a for a, b in itertools.pairwise(moved)]
     if not even and all(abs(share * count - total) <= 0.05 * total for share in shares):
         cuts = moved
-    return cut(shards, cuts[index], cuts[index + 1])
+    return cut(shards, starts[1:], cuts[index], cuts[index + 1])
 
 
 def locate(

@@ -245,7 +245,8 @@ def _sheet(images: Any, path: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     """The commands and what they take."""
     parser = argparse.ArgumentParser(
-        prog="python -m reader", description=str(__doc__).splitlines()[0]
+        prog=f"python {os.path.relpath(os.path.dirname(os.path.abspath(__file__)))}",
+        description=str(__doc__).splitlines()[0],
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
