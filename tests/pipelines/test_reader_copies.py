@@ -590,6 +590,26 @@ class TestRoom:
 
 
 class TestEnds:
+    def test_a_call_that_fails_does_not_keep_the_iterator_busy(
+        self, reader: types.ModuleType
+    ) -> None:
+        """What is cancelled fails, and is asked again: it must come to an end then."""
+
+        def fails(argument: bytes) -> bytes:
+            raise OSError(argument)
+
+        records = tf.data.Dataset.range(5).map(tf.as_string)
+        num = tf.constant(5, tf.int64)
+        dataset = part(reader, "local_copy")._with_second(records, num, fails, tf.constant(b"x"))
+        found: list[bytes] = []
+        thread = threading.Thread(
+            target=lambda: found.extend(dataset.ignore_errors().as_numpy_iterator()), daemon=True
+        )
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+        assert found == [b"0", b"1", b"2", b"3", b"4"]
+
     def test_an_iterator_that_waits_can_be_dropped(
         self, reader: types.ModuleType, copies: Any, slow: Throttled, tmp_path: Path
     ) -> None:

@@ -114,10 +114,10 @@ def read_copies(plan: Plan) -> Plan:
         del places
         return tf.strings.length(path) > 0
 
-    def read_here(path: Any, *places: Any) -> tf.data.Dataset:
+    def read_here(path: Any, offset: Any, skip: Any, take: Any, *rest: Any) -> tf.data.Dataset:
         local = _checked(_call(copies.hand_out, path, [tf.string, tf.string]))
-        records = read(local, *places)
-        return records if limit is None else _with_second(records, copies.is_open, local)
+        records = read(local, offset, skip, take, *rest)
+        return records if limit is None else _with_second(records, take, copies.is_open, local)
 
     def announced(plan: Plan, pieces: tf.data.Dataset) -> tf.data.Dataset:
         def announce(number: Any, *rest: Any) -> Any:
@@ -569,13 +569,20 @@ def slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(variant, elements.element_spec)
 
 
-def _with_second(records: tf.data.Dataset, function: Any, argument: Any) -> tf.data.Dataset:
-    """Records; between the first, which opens their file, and the second a call that gives ""."""
+def _with_second(
+    records: tf.data.Dataset, num: Any, function: Any, argument: Any
+) -> tf.data.Dataset:
+    """So many records; between the first, which opens their file, and the second a call.
+
+    The call gives "". If it fails, as it does when reading is cancelled, the turns must end: with
+    endless ones the iterator would look for a record forever.
+    """
     calls = tf.data.Dataset.from_tensors(argument).map(
         lambda argument: tf.ensure_shape(_call(function, argument, tf.string), [])
     )
     turns = tf.data.Dataset.from_tensor_slices(tf.constant([0, 1], tf.int64))
-    turns = turns.concatenate(tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat())
+    others = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat(num)  # and the end
+    turns = turns.concatenate(others)
     calls = calls.filter(lambda nothing: tf.strings.length(nothing) > 0)
     return tf.data.Dataset.choose_from_datasets([records, calls], turns, False)
 
