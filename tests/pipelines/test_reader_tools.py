@@ -445,7 +445,7 @@ class TestAlone:
                 check=True,
             )
             assert not re.search(r"\| +(tensorflow|numpy|snapshard)", done.stderr)
-            assert "usage: python -m reader" in done.stdout
+            assert "usage: python " in done.stdout
 
     def test_as_a_module_in_the_folder_of_the_snapshot(self, numbers: Path) -> None:
         done = subprocess.run(
@@ -456,7 +456,7 @@ class TestAlone:
             env={name: v for name, v in os.environ.items() if name != "PYTHONSAFEPATH"},
             check=True,
         )
-        assert "usage: python -m reader verify" in done.stdout
+        assert "usage: python reader verify" in done.stdout
 
     def test_modules_of_the_package_hide_no_others(self, numbers: Path, tmp_path: Path) -> None:
         """`python FOLDER` puts the folder on the path, where `cache` or `parse` would be found."""
