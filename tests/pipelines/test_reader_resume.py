@@ -88,7 +88,7 @@ def test_without_an_index_and_from_a_store_that_tensorflow_does_not_know(
     shards = part(reader, "shards")
     root = str(Path(str(reader.__file__)).parent.parent)
     listed = shards.list_shards("train", root)
-    pieces = shards.cut(listed, 10, 200)
+    pieces = shards.cut(listed, shards.ends_of(listed), 10, 200)
     assert shards.locate(pieces, listed, root) == pieces
 
     def unknown(path: str, mode: str) -> Any:
