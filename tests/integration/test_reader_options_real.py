@@ -250,6 +250,7 @@ class TestCopies:
             written = sorted(path.name for path in (tmp_path / "cache").iterdir())
             assert written
             assert kind.keys(seed=2, epochs=2, cache=cache) == found
+            assert kind.keys(seed=2, epochs=2, cache="memory") == found
             assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == written
 
     def test_examples_kept_decoded(self, kind: Kind) -> None:

@@ -445,7 +445,8 @@ class TestAlone:
                 check=True,
             )
             assert not re.search(r"\| +(tensorflow|numpy|snapshard)", done.stderr)
-            assert "usage: python " in done.stdout
+            command = " ".join([os.path.relpath(package), *arguments[:-1]])
+            assert f"usage: python {command}" in done.stdout
 
     def test_as_a_module_in_the_folder_of_the_snapshot(self, numbers: Path) -> None:
         done = subprocess.run(

@@ -572,17 +572,17 @@ def slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
 def _with_second(
     records: tf.data.Dataset, num: Any, function: Any, argument: Any
 ) -> tf.data.Dataset:
-    """So many records; between the first, which opens their file, and the second a call.
+    """``num`` records, with a call between the first, which opens their file, and the second.
 
-    The call gives "". If it fails, as it does when reading is cancelled, the turns must end: with
-    endless ones the iterator would look for a record forever.
+    The call returns "". It fails when reading is cancelled. The turns must be finite then: with
+    endless turns the iterator would search for another record forever.
     """
     calls = tf.data.Dataset.from_tensors(argument).map(
         lambda argument: tf.ensure_shape(_call(function, argument, tf.string), [])
     )
     turns = tf.data.Dataset.from_tensor_slices(tf.constant([0, 1], tf.int64))
-    others = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat(num)  # and the end
-    turns = turns.concatenate(others)
+    # One turn for each of the other records, and one to find the end.
+    turns = turns.concatenate(tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat(num))
     calls = calls.filter(lambda nothing: tf.strings.length(nothing) > 0)
     return tf.data.Dataset.choose_from_datasets([records, calls], turns, False)
 
