@@ -227,6 +227,49 @@ class TestCache:
         assert free() == 77
 
 
+@pytest.mark.parametrize("cache", ["memory", "folder", "decoded"])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_piece_that_failed_to_open_is_not_kept_as_an_empty_one(
+    tmp_path: Path,
+    write_snapshot: WriteSnapshot,
+    monkeypatch: pytest.MonkeyPatch,
+    cache: str,
+    seed: int | None,
+) -> None:
+    """As happens where an iterator is dropped in mid-epoch: calls that are under way are cancelled.
+
+    What asks a ``flat_map`` again after an error gets its end.
+    """
+    reader = write_snapshot(tmp_path / "s", NUMBERED, {"train": numbered(LENGTHS)})
+    plan, failures = part(reader, "plan"), iter([True] * 3)
+    open_records = plan.open_records
+
+    def fails_at_first(path: Any, *piece: Any, **options: Any) -> tf.data.Dataset:
+        def check(path: bytes) -> bytes:
+            if next(failures, False):
+                raise RuntimeError("cancelled")
+            return path
+
+        path = tf.numpy_function(check, [path], tf.string, stateful=True)
+        return open_records(tf.ensure_shape(path, []), *piece, **options)
+
+    monkeypatch.setattr(plan, "open_records", fails_at_first)
+    where = str(tmp_path / "cache") if cache == "folder" else cache
+    dataset = reader.dataset("train", 16, cache=where, seed=seed, epochs=None)
+    iterator, num_errors = iter(dataset), 0
+    for _ in range(30):
+        try:
+            next(iterator)
+        except tf.errors.OpError:
+            num_errors += 1
+    assert num_errors
+    del iterator
+    steps = reader.steps("train", 16, cache=where, seed=seed)
+    assert sorted(ids(dataset.take(steps))) == list(range(TOTAL))
+    again = reader.dataset("train", 16, cache=where, seed=seed)
+    assert sorted(ids(again)) == list(range(TOTAL))
+
+
 class TestDecoded:
     def test_every_epoch_is_a_permutation(
         self, tmp_path: Path, write_snapshot: WriteSnapshot

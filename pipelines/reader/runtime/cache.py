@@ -43,7 +43,7 @@ def keep_records(plan: Plan) -> Plan:
         constants = [tf.constant(field) for field in (fields[0],)]
         constants += [tf.constant(field, tf.int64) for field in (*fields[1:], number)]
         one = tf.data.Dataset.from_tensors(tuple(constants)).flat_map(plan.open_records)
-        kept.append(one.cache(file))
+        kept.append(_complete_or_error(one, piece.take).cache(file))
     if num_missing or where == "memory":
         _warn(plan, facts.RECORD_BYTES)
     if not kept:
@@ -55,6 +55,16 @@ def keep_records(plan: Plan) -> Plan:
         return tf.data.experimental.from_variant(tf.gather(variants, piece[-1]), spec)
 
     return dataclasses.replace(plan, open_records=open_kept, open_uncached=plan.open_records)
+
+
+def _complete_or_error(elements: tf.data.Dataset, num: int) -> tf.data.Dataset:
+    """The same ``num`` elements; fewer raise an error.
+
+    If opening a piece fails, as it does when reading is cancelled, ``flat_map`` raises the error
+    once and then goes on without the piece, and ``rebatch`` ends. Without this check directly
+    before ``cache``, that would keep what came before as the whole.
+    """
+    return elements.apply(tf.data.experimental.assert_cardinality(num))
 
 
 def _complete(folder: str) -> dict[str, str]:
@@ -81,13 +91,13 @@ def keep_decoded(plan: Plan) -> Plan:
     if not num:
         return plan
     found = tf.data.Dataset.range(plan.order.num).flat_map(lambda number: open_piece(plan, number))
-    found = found.batch(_AT_ONCE)
+    found = _complete_or_error(found, num).batch(_AT_ONCE)
     found = found.map(plan.parse_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     leaves = tf.nest.flatten(found.element_spec)
     is_fixed = all(isinstance(one, tf.TensorSpec) and None not in one.shape[1:] for one in leaves)
     sizes = [math.prod(one.shape[1:]) * one.dtype.size for one in leaves] if is_fixed else []
     _warn(plan, 2 * (sum(sizes) or facts.RECORD_BYTES))  # twice while it is filled
-    examples = found.rebatch(num).cache()
+    examples = _complete_or_error(found.rebatch(num), 1).cache()
     variant, spec = tf.data.experimental.to_variant(examples), examples.element_spec
     first = plan.order.pieces[0].place
     is_numbered = options.augment is not None or options.augment_batch is not None
