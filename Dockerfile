@@ -12,7 +12,7 @@ COPY . .
 RUN python -m venv /opt/snapshard \
     && /opt/snapshard/bin/pip install --no-cache-dir --constraint constraints.txt ".[audio,s3,sql,text]" \
     && /opt/snapshard/bin/pip check \
-    && printf 'from snapshard.pipelines.flex_template import main\n\nmain()\n' > /opt/snapshard/launch.py
+    && printf 'from snapshard.pipelines.operate.flex_template import main\n\nmain()\n' > /opt/snapshard/launch.py
 
 # The same Python at the same place, which the environment's links lead to.
 FROM python:3.11-slim-bookworm AS runtime

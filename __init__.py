@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from .schemas.runner import Dataflow, Direct, Flink, Prism, Spark
     from .schemas.shards import Shards
     from .schemas.splits import Splits
+    from .transforms.examples.rows import encode_example, parse_example
     from .transforms.prepare import audio, images, records, series, tables, text
-    from .transforms.rows import encode_example, parse_example
     from .transforms.sources.arrow_ipc import Arrow
     from .transforms.sources.audio_folder import AudioFolder
     from .transforms.sources.csv import Csv
@@ -140,8 +140,8 @@ _EXPORTS: dict[str, str] = {
     "Timestamp": ".schemas.features",
     "build": ".pipelines.build",
     "run_step": ".pipelines.build",
-    "encode_example": ".transforms.rows",
-    "parse_example": ".transforms.rows",
+    "encode_example": ".transforms.examples.rows",
+    "parse_example": ".transforms.examples.rows",
     "WebDataset": ".transforms.sources.web_dataset",
 }
 _MODULES: dict[str, str] = {

@@ -120,9 +120,9 @@ def build(
     """
     from . import terminal
     from .pipelines.build import build as run_build
-    from .pipelines.places import check_place
+    from .pipelines.preflight import check_place
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
-    from .pipelines.ways import check_way
+    from .pipelines.write.strategy import check_way
 
     check_place(out, "--out")
     engine = engine_of(
@@ -202,9 +202,9 @@ def step(
     """
     from . import terminal
     from .pipelines.build import run_step
-    from .pipelines.places import check_place
+    from .pipelines.preflight import check_place
     from .pipelines.watchdog import expected_to_advance, stall_timeout_of, watched_build
-    from .pipelines.ways import check_way
+    from .pipelines.write.strategy import check_way
 
     check_place(out, "--out")
     engine = engine_of(
@@ -242,7 +242,7 @@ def step(
 def init(source: Source) -> None:
     """Print the recipe that raw data suggests, as a file worth keeping."""
     from . import terminal
-    from .pipelines.suggest import describe_suggestion
+    from .pipelines.recipe.suggest import describe_suggestion
 
     terminal.say(describe_suggestion(source).rstrip("\n"))
 
@@ -268,9 +268,9 @@ def plan(
 ) -> None:
     """Show what a build would read and make, or how a snapshot divides. Writes nothing."""
     from . import terminal
-    from .pipelines.forecast import forecast
+    from .pipelines.inspect.forecast import forecast
+    from .pipelines.inspect.worker_shares import shares_of_snapshot, shares_to_come
     from .pipelines.snapshot import Snapshot, lies_at
-    from .pipelines.worker_shares import shares_of_snapshot, shares_to_come
 
     if batch_size is not None and workers is None:
         raise typer.BadParameter("--batch-size goes with --workers.")
@@ -385,8 +385,8 @@ def verify(
 ) -> None:
     """Check every file of a snapshot against its manifest, and name the records that differ."""
     from . import terminal
-    from .pipelines.verify import check_snapshot
-    from .pipelines.verify_sample import SampleSize
+    from .pipelines.inspect.verify import check_snapshot
+    from .pipelines.inspect.verify_sample import SampleSize
 
     if shard is not None or source is not None:
         raise typer.Exit(_rebuild(snapshot, shard, source, as_json=as_json))
@@ -414,8 +414,8 @@ def diff(
 ) -> None:
     """Show what changed from one snapshot to another: records, features, settings."""
     from . import terminal
-    from .pipelines.change_texts import diff_text
-    from .pipelines.diff import diff as run_diff
+    from .pipelines.inspect.change_texts import diff_text
+    from .pipelines.inspect.diff import diff as run_diff
     from .pipelines.snapshot import Snapshot
 
     first, second = Snapshot.open(old), Snapshot.open(new)
@@ -451,10 +451,10 @@ def why(
     would put it: then, why that build would not find the latest snapshot there. Builds nothing.
     """
     from . import terminal
-    from .pipelines.change_texts import explanation_text
+    from .pipelines.inspect.change_texts import explanation_text
+    from .pipelines.inspect.why import why as explain
+    from .pipelines.inspect.why import why_not_found
     from .pipelines.snapshot import Snapshot, lies_at
-    from .pipelines.why import why as explain
-    from .pipelines.why import why_not_found
 
     if lies_at(old):
         found = explain(Snapshot.open(old), Snapshot.open(new), num_shown=files)
@@ -522,8 +522,8 @@ def rejects(
     Without options: counts per stage and reason, and the first three of each.
     """
     from . import terminal
-    from .pipelines.reject_queries import RejectFilter, RejectsFile
-    from .pipelines.reject_report import export_lines, group_lines, list_lines
+    from .pipelines.inspect.reject_queries import RejectFilter, RejectsFile
+    from .pipelines.inspect.reject_report import export_lines, group_lines, list_lines
 
     if export is not None and (listed or by is not None):
         raise typer.BadParameter("--export goes without --list and --by.")
@@ -546,7 +546,7 @@ def bench(context: typer.Context, snapshot: SnapshotPath) -> None:
     For example: snapshard bench SNAPSHOT --batch-size 256 --sweep --mb-per-s 10,100. All that it
     takes: python SNAPSHOT/reader benchmark --help.
     """
-    from .pipelines.bench import bench as run_bench
+    from .pipelines.inspect.bench import bench as run_bench
     from .pipelines.snapshot import Snapshot
 
     raise typer.Exit(run_bench(Snapshot.open(snapshot), context.args))
@@ -574,7 +574,7 @@ def check_runner(
 ) -> None:
     """Look whether an engine can run builds: what it needs, then a small job."""
     from . import terminal
-    from .pipelines.check_runner import check_runner as run_check
+    from .pipelines.operate.check_runner import check_runner as run_check
 
     config = engine_of(
         engine,
@@ -599,7 +599,7 @@ def flex_template(
 ) -> None:
     """Print the Flex Template by which schedulers build on Dataflow: put it on gs:// and run it."""
     from . import terminal
-    from .pipelines.flex_template import container_spec
+    from .pipelines.operate.flex_template import container_spec
 
     terminal.say(json.dumps(container_spec(launcher=launcher, worker=worker), indent=2))
 
@@ -616,7 +616,7 @@ def gc(
 ) -> None:
     """Clear work that no snapshot refers to, and unpublished directories."""
     from . import terminal
-    from .pipelines.gc import collect_garbage
+    from .pipelines.operate.gc import collect_garbage
 
     report = collect_garbage(folder, dry_run=dry_run)
     for path in report.links:
@@ -644,7 +644,7 @@ def gc(
 def _rebuild(snapshot: str, shard: str | None, source: str | None, *, as_json: bool) -> int:
     """Builds a shard again and says how it compares; gives the exit code."""
     from . import terminal
-    from .pipelines.rebuild import rebuild_shard
+    from .pipelines.inspect.rebuild import rebuild_shard
 
     if shard is None or source is None:
         raise typer.BadParameter(
@@ -712,7 +712,7 @@ def _show_leaks(snapshot: Snapshot) -> None:
 
 def _show_empty_splits(snapshot: Snapshot, recipe: Recipe) -> None:
     from . import terminal
-    from .pipelines.plan import empty_splits
+    from .pipelines.plan.ranges import empty_splits
 
     splits = snapshot.manifest.splits
     counts = {name: split.num_examples for name, split in splits.items()}
@@ -794,7 +794,7 @@ def _run(arguments: list[str] | None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:  # a full disk or a missing temporary folder: not a defect
-        from .transforms.storage_failures import failing_as_storage_error
+        from .transforms.storage.failures import failing_as_storage_error
 
         try:
             with failing_as_storage_error("use", str(error.filename or "a file or the output")):

@@ -105,11 +105,11 @@ def engine_of(name: str, beam_options: list[str], **settings: str | float | None
 def recipe_of(source: str) -> Recipe:
     """The recipe in a file, or the one that raw data suggests, shown."""
     if source.endswith(".py"):
-        from .pipelines.staging import load_recipe_file
+        from .pipelines.recipe.shipping import load_recipe_file
 
         return load_recipe_file(source)
     from . import terminal
-    from .pipelines.suggest import recipe_text, suggest_recipe
+    from .pipelines.recipe.suggest import recipe_text, suggest_recipe
 
     recipe = suggest_recipe(source)
     terminal.show_note(recipe_text(recipe))

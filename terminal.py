@@ -44,9 +44,9 @@ from .schemas.manifest import Manifest
 from .schemas.visible import visible
 
 if TYPE_CHECKING:
-    from .pipelines.forecast import SplitForecast
-    from .pipelines.verify_report import Report
-    from .pipelines.worker_shares import SplitShares
+    from .pipelines.inspect.forecast import SplitForecast
+    from .pipelines.inspect.verify_report import Report
+    from .pipelines.inspect.worker_shares import SplitShares
 
 # Neither markup nor emoji: what is printed holds names from the data.
 out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -84,14 +84,14 @@ def printable(text: str) -> str:
     >>> printable("gpj.\u202eexe")
     'gpj.\\u202eexe'
     """
-    from .transforms.redaction import hide_known
+    from .transforms.storage.redaction import hide_known
 
     return visible(hide_known(text), keep="\n\t")
 
 
 def say_json(value: object) -> None:
     """Prints one JSON object as a line on standard output."""
-    from .transforms.redaction import hide_known
+    from .transforms.storage.redaction import hide_known
 
     print(hide_known(json.dumps(value)))
 
@@ -113,7 +113,7 @@ def show_warning(message: str) -> None:
 
 def show_traceback(text: str) -> None:
     """Prints the traceback of a defect on standard error, without credentials in its lines."""
-    from .transforms.redaction import redact
+    from .transforms.storage.redaction import redact
 
     err.print(redact(printable(text)))
 

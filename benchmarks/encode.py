@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
-from snapshard.transforms.encode import encode_examples
+from snapshard.transforms.examples.encode import encode_examples
 
 Encode = Callable[[], object]
 

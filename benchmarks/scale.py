@@ -30,24 +30,24 @@ import pyarrow as pa
 from scale_costs import RECORD_BYTES, cost_table
 
 import snapshard as ss
-from snapshard.pipelines.key_bins import bins_for
-from snapshard.pipelines.layout import find_layout, lay_out
-from snapshard.pipelines.run_files import RunFiles
+from snapshard.pipelines.plan.step import find_layout, lay_out
+from snapshard.pipelines.prepare.key_bins import bins_for
+from snapshard.pipelines.prepare.run_files import RunFiles
 from snapshard.schemas.blocks import BatchInfo, RunInfo
 from snapshard.schemas.naming import Workspace
-from snapshard.transforms.key_histogram import KeyBins, KeyHistogram
+from snapshard.transforms.examples.sizing import SAMPLE_RUNS
+from snapshard.transforms.examples.tfrecord import FRAME_BYTES
 from snapshard.transforms.rejects import Dropped
-from snapshard.transforms.run_table import RunEntry
-from snapshard.transforms.runs import BATCH_BYTES
-from snapshard.transforms.sizing import SAMPLE_RUNS
-from snapshard.transforms.summary import (
+from snapshard.transforms.runs.files import BATCH_BYTES
+from snapshard.transforms.runs.key_histogram import KeyBins, KeyHistogram
+from snapshard.transforms.runs.run_table import RunEntry
+from snapshard.transforms.runs.summary import (
     Summary,
     find_summary,
     name_summary,
     num_parts,
     write_summary,
 )
-from snapshard.transforms.tfrecord import FRAME_BYTES
 
 RECIPE = ss.Recipe(
     name="scale",

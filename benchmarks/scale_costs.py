@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable
 
 import snapshard as ss
-from snapshard.pipelines.key_bins import bins_for
-from snapshard.pipelines.ways import mean_slice_bytes, shuffles
+from snapshard.pipelines.prepare.key_bins import bins_for
+from snapshard.pipelines.write.strategy import mean_slice_bytes, shuffles
 from snapshard.schemas.shards import Shards
-from snapshard.transforms.blocks import BLOCK_BYTES
-from snapshard.transforms.key_histogram import KeyBins
-from snapshard.transforms.runs import BATCH_BYTES, MERGE_BYTES
-from snapshard.transforms.shuffled import SORT_BYTES
+from snapshard.transforms.runs.files import BATCH_BYTES, MERGE_BYTES
+from snapshard.transforms.runs.key_histogram import KeyBins
+from snapshard.transforms.runs.shuffled import SORT_BYTES
+from snapshard.transforms.sources.blocks import BLOCK_BYTES
 
 RECORD_BYTES = 1_500
 BIN_BYTES = 34

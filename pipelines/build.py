@@ -21,24 +21,24 @@ from ..schemas.progress import Progress, Silent
 from ..schemas.recipe import Recipe
 from ..schemas.runner import Direct, RunnerConfig
 from ..transforms import storage
-from ..transforms.redaction import hiding_known_in_errors
-from ..transforms.storage_failures import telling_os_errors
+from ..transforms.storage.failures import telling_os_errors
+from ..transforms.storage.redaction import hiding_known_in_errors
 from .build_steps import BuildNotes, BuildSteps
 from .chain import Chain
-from .damage import redoing_damage
 from .engines import runner_config
-from .places import check_place
-from .retries import latest_amended
+from .inventory.survey import Survey
+from .preflight import check_place
+from .prepare.retries import latest_amended
+from .recipe.shipping import refuse_optimized_python, refuse_while_loading, stage
+from .recovery import redoing_damage
 from .snapshot import Snapshot
-from .staging import refuse_optimized_python, refuse_while_loading, stage
 from .step_report import StepReport
 from .steps import IN_PARTS, RUN_JOBS, Part, check_step
-from .survey import Survey
 from .watchdog import stall_timeout_of, watched_build
-from .ways import WriteBy, check_way
+from .write.strategy import WriteBy, check_way
 
 if TYPE_CHECKING:
-    from .analyze import AnalysisProcess
+    from .analyze.job import AnalysisProcess
 
 
 def build(
@@ -257,7 +257,7 @@ class Build(BuildSteps):
         recipe = self._recipe
         if recipe.preprocessing_fn is None or recipe.analyze_on_runner or recipe.transform_from:
             return None
-        from .analyze import start_process
+        from .analyze.job import start_process
 
         scratch = stack.enter_context(storage.scratch_folder(self._workspace.root))
         return stack.enter_context(start_process(scratch))
@@ -274,7 +274,7 @@ class Build(BuildSteps):
     ) -> Snapshot:
         staged = stage(found.recipe, self._workspace)
         if process is not None:
-            from .analyze import AnalysisTask
+            from .analyze.job import AnalysisTask
 
             process.begin(
                 AnalysisTask(

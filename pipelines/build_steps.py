@@ -20,37 +20,37 @@ from ..schemas.progress import Progress
 from ..schemas.recipe import Recipe
 from ..schemas.runner import JobRunner
 from ..transforms import storage
-from ..transforms.graph import read_graph_info
-from ..transforms.shards import ShardSettings, missing_shards, shard_name
-from ..transforms.summary import Summary
-from .analyzing import ensure_graph
+from ..transforms.analysis.graph import read_graph_info
+from ..transforms.examples.shards import ShardSettings, missing_shards, shard_name
+from ..transforms.runs.summary import Summary
+from .analyze.step import ensure_graph
 from .endings import END_ELSEWHERE_S, END_S, ending_within
-from .fingerprint_details import fingerprint_details, list_inputs
-from .layout import Layout, lay_out
-from .leaks import find_leaks
-from .plan import empty_splits, refuse_empty_splits
-from .preparing import Prepared, prepare_records
-from .publish import point_latest, publish
-from .refusals import refuse_memory_of_one_process, refuse_output_among_data, runs_here
-from .rejects import check_prepared, forget_refused, told_source
-from .repair import withdraw_damaged
-from .resolve import with_image_facts
-from .retries import amended_survey, read_amended, record_amended, record_build
-from .run_files import keys_suffix
-from .serving import put_serving
+from .inventory.fingerprint_details import fingerprint_details, list_inputs
+from .inventory.resolve import with_image_facts
+from .inventory.survey import Survey, survey
+from .operate.repair import withdraw_damaged
+from .plan.ranges import empty_splits, refuse_empty_splits
+from .plan.split_leakage import find_leaks
+from .plan.step import Layout, lay_out
+from .preflight import refuse_memory_of_one_process, refuse_output_among_data, runs_here
+from .prepare.rejects import check_prepared, forget_refused, told_source
+from .prepare.retries import amended_survey, read_amended, record_amended, record_build
+from .prepare.run_files import keys_suffix
+from .prepare.stages import label_of
+from .prepare.step import Prepared, prepare_records
+from .progress import watched
+from .publish.serving import put_serving
+from .publish.step import point_latest, publish
+from .recipe.shipping import StagedRecipe
 from .snapshot import Snapshot
-from .stages import label_of
-from .staging import StagedRecipe
 from .step_report import ToldProgress
 from .steps import Part
-from .survey import Survey, survey
-from .watch import watched
 from .watchdog import expected_to_advance
-from .ways import WriteBy, write_job
-from .workspaces import choose_workspace, occupied
+from .workspace import choose_workspace, occupied
+from .write.strategy import WriteBy, write_job
 
 if TYPE_CHECKING:
-    from .analyze import AnalysisProcess
+    from .analyze.job import AnalysisProcess
 
 Serving = tuple[ServingEntry | None, Mapping[str, FileEntry]]
 """What the manifest says of the model for serving, and the model's files."""

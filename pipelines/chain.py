@@ -18,19 +18,19 @@ from ..schemas.fingerprint import differences
 from ..schemas.naming import MANIFEST, join
 from ..schemas.progress import Silent
 from ..transforms import storage
-from ..transforms.graph import checked_graph
-from ..transforms.shards import ShardSettings, missing_shards, read_shard_info
+from ..transforms.analysis.graph import checked_graph
+from ..transforms.examples.shards import ShardSettings, missing_shards, read_shard_info
 from .build_steps import BuildNotes, BuildSteps, shard_names
 from .chain_notes import DAMAGE, FIRST, ChainNotes, chain_id
-from .damage import redoing_damage
-from .layout import Layout, find_layout
-from .pinned import changed_files, put_pinned, read_pinned
-from .preparing import Prepared, find_prepared, prepare_part
-from .retries import amended_survey, latest_amended, read_amended
-from .staging import stage
+from .inventory.pinned import changed_files, put_pinned, read_pinned
+from .inventory.survey import Survey, survey
+from .plan.step import Layout, find_layout
+from .prepare.retries import amended_survey, latest_amended, read_amended
+from .prepare.step import Prepared, find_prepared, prepare_part
+from .recipe.shipping import stage
+from .recovery import redoing_damage
 from .step_report import StepReport
 from .steps import STEPS, Part, steps_before, steps_from
-from .survey import Survey, survey
 
 
 class Chain(BuildSteps):

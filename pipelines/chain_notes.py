@@ -17,8 +17,8 @@ from typing import Any
 from ..schemas.fingerprint import digest
 from ..schemas.naming import Workspace, join
 from ..transforms import storage
-from ..transforms.sealed import put_sealed, read_sealed
-from .occupancy import SAFE_AGE_S
+from ..transforms.storage.sealed import put_sealed, read_sealed
+from .locks import SAFE_AGE_S
 from .steps import STEPS, Part
 
 FIRST = STEPS[0]

@@ -41,9 +41,9 @@ from ..transforms.guard import (
     processes_of,
     read_activities,
 )
-from ..transforms.storage_failures import telling_os_errors
+from ..transforms.storage.failures import telling_os_errors
 from .endings import END_S, end_now, fail, seconds_to_end, signals_fd
-from .refusals import runs_here
+from .preflight import runs_here
 
 WARN_S = 60.0
 """So long after an element advanced last, it is named; sooner where little time is left by then."""

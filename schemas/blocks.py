@@ -54,7 +54,8 @@ class FileRange:
     stop: int
     problem: str = ""
     stamp: str = dataclasses.field(default="", compare=False)
-    """The file's, where it proves that the content is still the same; see ``transforms.unchanged``.
+    """The file's, where it proves that the content is still the same; see
+    ``transforms.storage.unchanged``.
     Equal content makes equal blocks, whatever the stamp."""
     whole_sha256: str = dataclasses.field(default="", compare=False)
     """Of the whole file, hex, where ``sha256`` is the range's."""

@@ -415,7 +415,7 @@ class Recipe:
         """The source, whose records lie in files: their own, or what they were extracted to.
 
         Raises:
-            TypeError: if they have not been extracted; ``pipelines.extraction`` does it.
+            TypeError: if they have not been extracted; ``pipelines.inventory.extraction`` does it.
         """
         if not isinstance(self.source, Source):
             raise TypeError(f"{type(self.source).__name__} has not been extracted")

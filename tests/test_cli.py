@@ -21,7 +21,7 @@ from PIL import Image as PillowImage
 import snapshard as ss
 from snapshard import cli
 from snapshard.pipelines import startup_noise
-from snapshard.pipelines import suggest as suggest_module
+from snapshard.pipelines.recipe import suggest as suggest_module
 from snapshard.schemas.errors import StorageError
 
 from .integration.test_disks import PAUSED, PHASES

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from ..schemas.errors import PayloadPlace, Reject
 from ..schemas.visible import visible
 from .payloads import with_row
-from .redaction import hide_known, known_secrets
+from .storage.redaction import hide_known, known_secrets
 
 SCHEMA = pa.schema(
     [

@@ -15,8 +15,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner  # noqa: E
 
 import snapshard as ss  # noqa: E402
 import snapshard.pipelines.build  # noqa: E402
-import snapshard.pipelines.prepare  # noqa: E402
-import snapshard.pipelines.write  # noqa: E402
+import snapshard.pipelines.prepare.job  # noqa: E402
+import snapshard.pipelines.write.job  # noqa: E402
 
 
 def main() -> None:

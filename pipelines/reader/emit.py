@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...schemas.features import ClassLabel, Features
 from ...schemas.manifest import FORMAT_VERSION
 from ...schemas.naming import READER_FACTS, reader_file
-from ...transforms.lengths import varying_lists
-from ..literals import Name, assign
+from ...transforms.examples.lengths import varying_lists
 from .describe import describe, formats_of, layout_of, sides_of
+from .literals import Name, assign
 
 RUNTIME = pathlib.Path(__file__).with_name("runtime")
 

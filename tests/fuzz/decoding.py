@@ -16,7 +16,7 @@ from inputs import infer, take
 from mutations import damage
 
 import snapshard as ss
-from snapshard.transforms.prepare.compile import StepRunner, output_features
+from snapshard.transforms.prepare.engine.compile import StepRunner, output_features
 
 
 class DecodedTarget:

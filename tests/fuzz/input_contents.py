@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image as Pillow
 
-from snapshard.transforms.encode import encode_examples
+from snapshard.transforms.examples.encode import encode_examples
 
 ROWS = 12
 

@@ -32,14 +32,14 @@ from harness import DETECTED, HARMLESS, WRONG, Kind
 from mutations import damage, edit_json
 
 import snapshard as ss
-from snapshard.pipelines.findings import infer_features
-from snapshard.pipelines.inventory import Inventory, take_inventory
+from snapshard.pipelines.inventory.inference_cache import infer_features
+from snapshard.pipelines.inventory.step import Inventory, take_inventory
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import SnapshardError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.opened_source import open_source
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.runs.files import wire_schema
+from snapshard.transforms.storage.opened_source import open_source
 
 Count = Callable[[bytes], int | None]
 """How many records a plain reader finds; None where it cannot tell."""

@@ -23,10 +23,10 @@ from mutations import damage, edit_json
 
 import snapshard as ss
 from snapshard import cli
-from snapshard.pipelines.fingerprint_details import fingerprint_details, list_inputs
+from snapshard.pipelines.inspect.verify_code import with_checksum
+from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details, list_inputs
+from snapshard.pipelines.inventory.survey import survey
 from snapshard.pipelines.snapshot import read_latest
-from snapshard.pipelines.survey import survey
-from snapshard.pipelines.verify_code import with_checksum
 from snapshard.schemas.errors import Reject, SnapshardError
 from snapshard.schemas.manifest import (
     FORMAT_VERSION,
@@ -40,10 +40,10 @@ from snapshard.schemas.manifest import (
 from snapshard.schemas.naming import ShardName, Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.schemas.visible import visible
-from snapshard.transforms.encode import encode_examples
-from snapshard.transforms.index import index_bytes, labels_bytes, write_index_table
-from snapshard.transforms.keys import record_keys
+from snapshard.transforms.examples.encode import encode_examples
+from snapshard.transforms.examples.index import index_bytes, labels_bytes, write_index_table
 from snapshard.transforms.rejects import rejects_to_bytes
+from snapshard.transforms.runs.keys import record_keys
 
 # Loaded here, so that no child has to.
 for _module in ("diff", "gc", "reject_queries", "verify", "why", "worker_shares"):

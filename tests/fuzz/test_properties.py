@@ -22,10 +22,10 @@ from snapshard.schemas.blocks import BatchInfo, Block, FileRange, ImageFacts, Ru
 from snapshard.schemas.errors import Reject
 from snapshard.schemas.manifest import FileEntry, Manifest, ShardEntry, SplitEntry, read_manifest
 from snapshard.schemas.naming import stays_inside
-from snapshard.transforms.index import index_bytes, index_from_bytes, write_index_table
+from snapshard.transforms.examples.index import index_bytes, index_from_bytes, write_index_table
 from snapshard.transforms.rejects import printable, rejects_from_bytes, rejects_to_bytes
-from snapshard.transforms.run_table import RunEntry, RunPart, RunTable, table_to_bytes
-from snapshard.transforms.sealed import put_sealed, read_sealed
+from snapshard.transforms.runs.run_table import RunEntry, RunPart, RunTable, table_to_bytes
+from snapshard.transforms.storage.sealed import put_sealed, read_sealed
 
 NAMES = st.text(
     st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\{}\n\r\0\x1b<>&%/ é"),

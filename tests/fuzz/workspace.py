@@ -19,21 +19,31 @@ from input_contents import csv_of
 from mutations import damage
 
 import snapshard as ss
-from snapshard.pipelines.damage import redoing_damage
-from snapshard.pipelines.findings import Findings, infer_features
-from snapshard.pipelines.inventory import read_descriptors, take_inventory, write_descriptors
-from snapshard.pipelines.keying import RecordKeys
-from snapshard.pipelines.layout import lay_out
-from snapshard.pipelines.run_files import RunFiles, keys_suffix, run_in_place, run_rejects
+from snapshard.pipelines.inventory.inference_cache import Findings, infer_features
+from snapshard.pipelines.inventory.step import read_descriptors, take_inventory, write_descriptors
+from snapshard.pipelines.plan.step import lay_out
+from snapshard.pipelines.prepare.run_files import RunFiles, keys_suffix, run_in_place, run_rejects
+from snapshard.pipelines.prepare.sort_keys import RecordKeys
+from snapshard.pipelines.recovery import redoing_damage
 from snapshard.schemas.blocks import Block, unit_from_line
 from snapshard.schemas.errors import DamagedWorkError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.graph import GraphOutputs, checked_graph, put_graph, read_graph_file
-from snapshard.transforms.opened_source import open_source
+from snapshard.transforms.analysis.graph import (
+    GraphOutputs,
+    checked_graph,
+    put_graph,
+    read_graph_file,
+)
+from snapshard.transforms.examples.shards import (
+    ShardSettings,
+    ShardWriter,
+    missing_shards,
+    shard_name,
+)
 from snapshard.transforms.rejects import Dropped, iterate_rejects
-from snapshard.transforms.shards import ShardSettings, ShardWriter, missing_shards, shard_name
-from snapshard.transforms.summary import Summary, find_summary, read_summary, write_summary
+from snapshard.transforms.runs.summary import Summary, find_summary, read_summary, write_summary
+from snapshard.transforms.storage.opened_source import open_source
 
 
 def put_tables(folder: Path, *, seed: int) -> None:

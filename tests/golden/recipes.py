@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import tensorflow as tf
 
 import snapshard as ss
-from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DATA = EXAMPLES / "data"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import inventory
-from snapshard.transforms.blocks import group_blocks
+from snapshard.pipelines.inventory import step as inventory
+from snapshard.transforms.sources.blocks import group_blocks
 
 from .recipes import FLOATS, OPTIONS, RECIPES
 

@@ -19,7 +19,7 @@ from PIL import Image as PillowImage
 
 import snapshard as ss
 from snapshard.pipelines.build import build as build_recipe
-from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 
 from .kill_projects import Projects
 

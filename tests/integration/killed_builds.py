@@ -272,9 +272,9 @@ def _build(job: dict[str, Any]) -> None:
     for descriptor, path in zip((1, 2), job["outputs"], strict=True):
         os.dup2(os.open(path, os.O_WRONLY), descriptor)
     from snapshard import cli
-    from snapshard.pipelines import inventory
+    from snapshard.pipelines.inventory import step as inventory
     from snapshard.runners import direct, worker_pool
-    from snapshard.transforms.blocks import group_blocks
+    from snapshard.transforms.sources.blocks import group_blocks
 
     if job["one_by_one"]:
         direct.DirectRunner.threads_per_worker = property(lambda runner: 1)
@@ -360,8 +360,8 @@ def main() -> None:
     os.dup2(2, 1)
     for library in (
         "snapshard.pipelines.build",
-        "snapshard.pipelines.prepare",
-        "snapshard.pipelines.write",
+        "snapshard.pipelines.prepare.job",
+        "snapshard.pipelines.write.job",
         "snapshard.runners.direct",
         "apache_beam.runners.portability.fn_api_runner",
         *sys.argv[1:],

@@ -4,8 +4,8 @@ import hashlib
 import json
 from pathlib import Path
 
+from snapshard.pipelines.inspect.verify import verify
 from snapshard.pipelines.snapshot import Snapshot
-from snapshard.pipelines.verify import verify
 from snapshard.schemas.progress import Silent
 
 

@@ -30,13 +30,13 @@ import pytest
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard.pipelines.block_runs import SourceReader
-from snapshard.pipelines.verify import verify
+from snapshard.pipelines.inspect.verify import verify
+from snapshard.pipelines.prepare.block_worker import SourceReader
 from snapshard.schemas.errors import SourceChangedError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
-from snapshard.transforms.opened_source import OpenedSource
-from snapshard.transforms.unchanged import SourceProof
+from snapshard.transforms.storage.opened_source import OpenedSource
+from snapshard.transforms.storage.unchanged import SourceProof
 
 NUM_ROWS = 40
 

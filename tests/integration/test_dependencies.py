@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from snapshard.pipelines.build import build as build_recipe
-from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import RecipeError, StorageError
 from snapshard.schemas.progress import Silent
 

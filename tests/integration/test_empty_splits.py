@@ -8,8 +8,8 @@ import pytest
 
 import snapshard as ss
 from snapshard.cli import main
-from snapshard.pipelines import split_rounds
-from snapshard.pipelines.forecast import forecast
+from snapshard.pipelines.inspect.forecast import forecast
+from snapshard.pipelines.plan import split_rounds
 from snapshard.schemas.progress import Silent
 
 SHARES = {"train": 0.7, "validation": 0.15, "test": 0.15}

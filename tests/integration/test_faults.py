@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshard.pipelines.gc import collect_garbage
+from snapshard.pipelines.operate.gc import collect_garbage
 from snapshard.schemas.errors import StorageError
 from snapshard.transforms import storage
 

@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import inventory, memo
-from snapshard.pipelines.diff import diff
+from snapshard.pipelines.inspect.diff import diff
+from snapshard.pipelines.inventory import hash_cache as memo
+from snapshard.pipelines.inventory import step as inventory
 from snapshard.schemas.blocks import Block
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.blocks import group_blocks
+from snapshard.transforms.examples.tfrecord import write_tfrecord
 from snapshard.transforms.sources import csv_files, json_lines, text_files, tfrecord_files
-from snapshard.transforms.tfrecord import write_tfrecord
+from snapshard.transforms.sources.blocks import group_blocks
 
 BLOCK_BYTES = 16_000
 CUT_BYTES = 8_000

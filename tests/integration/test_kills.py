@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from snapshard.pipelines.gc import collect_garbage
+from snapshard.pipelines.operate.gc import collect_garbage
 
 from .kill_projects import Project, Projects
 from .killed_builds import Stop, step_of

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import key_bins
-from snapshard.transforms import blocks, summary
+from snapshard.pipelines.prepare import key_bins
+from snapshard.transforms.runs import summary
+from snapshard.transforms.sources import blocks
 
 
 def write_tables(folder: Path, *, num_files: int, num_rows: int) -> None:

@@ -12,10 +12,10 @@ import fsspec
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.rebuild import Rebuilt, find_shard, rebuild_shard
+from snapshard.pipelines.inspect.rebuild import Rebuilt, find_shard, rebuild_shard
+from snapshard.pipelines.inspect.verify import check_snapshot
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.pipelines.snapshot import Snapshot
-from snapshard.pipelines.staging import load_recipe_file
-from snapshard.pipelines.verify import check_snapshot
 from snapshard.schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import snapshard as ss
-from snapshard.transforms.opened_source import open_source
+from snapshard.transforms.storage.opened_source import open_source
 
 from .test_changing_sources import NUM_ROWS, _tfrecord
 

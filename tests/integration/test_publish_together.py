@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from snapshard.pipelines import gc
-from snapshard.pipelines.gc import collect_garbage
+from snapshard.pipelines.operate import gc
+from snapshard.pipelines.operate.gc import collect_garbage
 
 from .faults import Ended, look, run_here, write_table
 from .test_disks import PAUSED, PHASES

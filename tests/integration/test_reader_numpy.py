@@ -12,8 +12,8 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.build import build
-from snapshard.pipelines.staging import load_recipe_file
-from snapshard.pipelines.verify import verify
+from snapshard.pipelines.inspect.verify import verify
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.progress import Silent
 
 # What a trainer without TensorFlow does; prints what it found.

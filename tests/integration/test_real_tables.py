@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.verify import verify
+from snapshard.pipelines.inspect.verify import verify
 from snapshard.schemas.progress import Silent
 
 pytestmark = [

@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from snapshard import cli
-from snapshard.pipelines import build_steps, inventory, preparing, startup_noise
-from snapshard.pipelines.inventory import group_blocks
+from snapshard.pipelines import build_steps, startup_noise
+from snapshard.pipelines.inventory import step as inventory
+from snapshard.pipelines.inventory.step import group_blocks
+from snapshard.pipelines.prepare import step as preparing
 from snapshard.schemas.errors import StorageError
 
 ROWS = """\

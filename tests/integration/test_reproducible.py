@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from snapshard.pipelines import inventory
-from snapshard.transforms.blocks import group_blocks
+from snapshard.pipelines.inventory import step as inventory
+from snapshard.transforms.sources.blocks import group_blocks
 
 TABLE_RECIPE = """
 import snapshard as ss

@@ -16,7 +16,7 @@ import pytest
 
 import snapshard as ss
 from snapshard import cli
-from snapshard.pipelines.gc import collect_garbage
+from snapshard.pipelines.operate.gc import collect_garbage
 
 RECIPE = """
 import snapshard as ss
@@ -36,7 +36,7 @@ import sys
 
 from snapshard import cli
 from snapshard.pipelines import inventory
-from snapshard.transforms.blocks import group_blocks
+from snapshard.transforms.sources.blocks import group_blocks
 
 inventory.group_blocks = functools.partial(group_blocks, block_bytes=40_000)
 cli.main(sys.argv[1:])

@@ -12,7 +12,7 @@ import tensorflow as tf
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard.transforms.prepare.serving import argument_names
+from snapshard.transforms.prepare.engine.serving import argument_names
 
 
 def _model(snapshot: ss.Snapshot) -> Any:

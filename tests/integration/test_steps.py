@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import chain, inventory
-from snapshard.pipelines.block_runs import SourceReader
+from snapshard.pipelines import chain
 from snapshard.pipelines.build import build, run_step
-from snapshard.pipelines.gc import collect_garbage
-from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.inventory import step as inventory
+from snapshard.pipelines.operate.gc import collect_garbage
+from snapshard.pipelines.prepare.block_worker import SourceReader
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.pipelines.step_report import StepReport
 from snapshard.pipelines.steps import STEPS, steps_from
 from snapshard.schemas.errors import (
@@ -29,7 +30,7 @@ from snapshard.schemas.errors import (
     SourceChangedError,
     StepOrderError,
 )
-from snapshard.transforms import blocks
+from snapshard.transforms.sources import blocks
 
 RECIPE = """
 import snapshard as ss

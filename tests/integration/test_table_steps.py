@@ -8,8 +8,8 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.build import build as build_recipe
-from snapshard.pipelines.staging import load_recipe_file
-from snapshard.pipelines.verify import verify
+from snapshard.pipelines.inspect.verify import verify
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.progress import Silent
 
 RECIPE = """

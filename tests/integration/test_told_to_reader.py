@@ -10,9 +10,9 @@ import pytest
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard.pipelines import publish
+from snapshard.pipelines.publish import step as publish
 from snapshard.pipelines.reader.emit import ReaderFacts
-from snapshard.transforms.lengths import length_boundaries
+from snapshard.transforms.examples.lengths import length_boundaries
 
 PREPROCESSED = """
 import snapshard as ss
@@ -85,7 +85,7 @@ class TestLengths:
     def test_of_the_first_records_of_each_shard(
         self, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("snapshard.transforms.shards.SAMPLE_RECORDS", 40)
+        monkeypatch.setattr("snapshard.transforms.examples.shards.SAMPLE_RECORDS", 40)
         rng = np.random.default_rng(3)
         rows = [
             {"a": rng.integers(0, 9, rng.integers(0, 30)).tolist(), "b": ["w"] * int(i % 7), "c": i}

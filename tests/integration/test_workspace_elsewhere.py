@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.gc import collect_garbage
-from snapshard.pipelines.workspaces import find_workspace
+from snapshard.pipelines.operate.gc import collect_garbage
+from snapshard.pipelines.workspace import find_workspace
 from snapshard.transforms import storage
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import inventory, ways
+from snapshard.pipelines.inventory import step as inventory
+from snapshard.pipelines.write import strategy as ways
 from snapshard.schemas.errors import RecipeError
-from snapshard.transforms import shuffled
-from snapshard.transforms.blocks import group_blocks
-from snapshard.transforms.shards import ShardWriter
+from snapshard.transforms.examples.shards import ShardWriter
+from snapshard.transforms.runs import shuffled
+from snapshard.transforms.sources.blocks import group_blocks
 
 SPLITS = {
     "hash": ss.Splits(train=0.7, validation=0.2, test=0.1),
@@ -101,7 +102,7 @@ def test_a_bundle_that_runs_twice_leaves_no_trace(
     lab: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine may run an element again after all of it was done."""
-    from snapshard.pipelines import shuffle
+    from snapshard.pipelines.write import shuffle
 
     process = shuffle._WriteShardFn.process
 

@@ -16,7 +16,7 @@ import numpy as np
 from snapshard.pipelines.reader.emit import ReaderFacts
 from snapshard.schemas.features import Features
 from snapshard.schemas.manifest import FORMAT_VERSION, Manifest, ShardEntry, SplitEntry
-from snapshard.transforms.index import index_bytes, labels_bytes
+from snapshard.transforms.examples.index import index_bytes, labels_bytes
 
 FINGERPRINT = "0123456789abcdef"
 

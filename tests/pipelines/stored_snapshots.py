@@ -13,9 +13,9 @@ import snapshard as ss
 from snapshard.pipelines.snapshot import Snapshot
 from snapshard.schemas.manifest import FORMAT_VERSION, FileEntry, Manifest, ShardEntry, SplitEntry
 from snapshard.schemas.naming import ShardName
-from snapshard.transforms.index import index_bytes, write_index_table
-from snapshard.transforms.keys import record_keys
-from snapshard.transforms.tfrecord import write_tfrecord
+from snapshard.transforms.examples.index import index_bytes, write_index_table
+from snapshard.transforms.examples.tfrecord import write_tfrecord
+from snapshard.transforms.runs.keys import record_keys
 
 Records = Mapping[str, tuple[str, bytes]]
 """Id -> split, content."""

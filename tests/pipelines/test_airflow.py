@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from snapshard.pipelines import airflow
+from snapshard.pipelines.operate import airflow
 
 
 class BaseOperator:

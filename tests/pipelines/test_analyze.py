@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from snapshard.pipelines.analyze import AnalysisSpec, analyze
-from snapshard.pipelines.staging import StagedRecipe, load_recipe_file, stage
+from snapshard.pipelines.analyze.job import AnalysisSpec, analyze
+from snapshard.pipelines.recipe.shipping import StagedRecipe, load_recipe_file, stage
 from snapshard.schemas.errors import RecipeError, RunnerError
 from snapshard.schemas.features import ClassLabel, Features, Scalar
 from snapshard.schemas.naming import Workspace

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from snapshard.pipelines.damage import ATTEMPTS, redoing_damage
+from snapshard.pipelines.recovery import ATTEMPTS, redoing_damage
 from snapshard.schemas.errors import DamagedWorkError, StorageError
 
 

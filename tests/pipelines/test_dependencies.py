@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.fingerprint_details import fingerprint_details
-from snapshard.pipelines.part_changes import Told, part_changes
-from snapshard.pipelines.staging import load_recipe_file
-from snapshard.pipelines.survey import Survey, survey
+from snapshard.pipelines.inspect.part_changes import Told, part_changes
+from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details
+from snapshard.pipelines.inventory.survey import Survey, survey
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.source_settings import functions_of
+from snapshard.transforms.code.source_settings import functions_of
 
 _RECIPE = """
     import snapshard as ss

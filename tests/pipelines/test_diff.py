@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 
 import snapshard as ss
-from snapshard.pipelines import diff_records
-from snapshard.pipelines.diff import SnapshotDiff, diff
+from snapshard.pipelines.inspect import diff_records
+from snapshard.pipelines.inspect.diff import SnapshotDiff, diff
 from snapshard.pipelines.snapshot import Snapshot
 from snapshard.schemas.errors import DamagedSnapshotError
 from snapshard.schemas.progress import Silent
-from snapshard.transforms import stored_records
+from snapshard.transforms.examples import stored_records
 
 from .stored_snapshots import Records, put_records
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.findings import Findings
-from snapshard.pipelines.survey import survey
+from snapshard.pipelines.inventory.inference_cache import Findings
+from snapshard.pipelines.inventory.survey import survey
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources.csv_types import ColumnTypes
+from snapshard.transforms.storage.opened_source import open_source
 
 
 @pytest.fixture

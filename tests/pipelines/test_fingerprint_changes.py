@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-from snapshard.pipelines.fingerprint_details import fingerprint_details, surveyed_inputs
-from snapshard.pipelines.input_changes import input_changes
-from snapshard.pipelines.part_changes import Told, part_changes
-from snapshard.pipelines.staging import load_recipe_file
-from snapshard.pipelines.survey import Survey, survey
+from snapshard.pipelines.inspect.input_changes import input_changes
+from snapshard.pipelines.inspect.part_changes import Told, part_changes
+from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details, surveyed_inputs
+from snapshard.pipelines.inventory.survey import Survey, survey
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.fingerprint import canonical_json
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.opened_source import OpenedSource
+from snapshard.transforms.storage.opened_source import OpenedSource
 
 FILES = {
     "recipe.py": '''

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image as PillowImage
 
 import snapshard as ss
-from snapshard.pipelines.forecast import Forecast, forecast
+from snapshard.pipelines.inspect.forecast import Forecast, forecast
 from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.schemas.progress import Silent
 

@@ -9,8 +9,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshard.pipelines import garbage
-from snapshard.pipelines.garbage import References, StoredFile, choose_garbage
+from snapshard.pipelines.operate import garbage
+from snapshard.pipelines.operate.garbage import References, StoredFile, choose_garbage
 
 PUBLISHED = ["1" * 16, "a" * 16]
 UNPUBLISHED = ["2" * 16, "b" * 16]

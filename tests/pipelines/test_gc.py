@@ -13,10 +13,10 @@ import time
 
 import pytest
 
-from snapshard.pipelines.garbage import References, StoredFile, choose_garbage
-from snapshard.pipelines.gc import collect_garbage
-from snapshard.pipelines.occupancy import alone, building
-from snapshard.pipelines.workspaces import choose_workspace, occupied
+from snapshard.pipelines.locks import alone, building
+from snapshard.pipelines.operate.garbage import References, StoredFile, choose_garbage
+from snapshard.pipelines.operate.gc import collect_garbage
+from snapshard.pipelines.workspace import choose_workspace, occupied
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.naming import OutputPaths, Workspace
 from snapshard.transforms import storage
@@ -213,7 +213,7 @@ def test_a_name_at_work_is_left_alone(name: pathlib.Path, dry_run: bool) -> None
 def test_a_killed_build_is_not_at_work(name: pathlib.Path) -> None:
     code = (
         "import os, signal\n"
-        "from snapshard.pipelines.occupancy import building\n"
+        "from snapshard.pipelines.locks import building\n"
         "from snapshard.schemas.naming import Workspace\n"
         f"with building(Workspace({str(name / '.work')!r})):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -303,7 +303,7 @@ def test_without_locks_a_build_leaves_a_marker(name: pathlib.Path, unlockable: N
 def test_a_marker_is_renewed(
     name: pathlib.Path, unlockable: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("snapshard.pipelines.occupancy._RENEWAL_S", 0.01)
+    monkeypatch.setattr("snapshard.pipelines.locks._RENEWAL_S", 0.01)
     with building(Workspace(f"{name}/.work")):
         (marker,) = (name / ".work" / "building").iterdir()
         os.utime(marker, (0, 0))
@@ -350,7 +350,7 @@ def test_on_stores_what_is_young_stays(
     with building(Workspace(f"{root}/.work")):
         assert collect_garbage(root).busy == (root,)
     assert collect_garbage(root).busy == ()
-    monkeypatch.setattr("snapshard.pipelines.gc.SAFE_AGE_S", -60)
+    monkeypatch.setattr("snapshard.pipelines.operate.gc.SAFE_AGE_S", -60)
     report = collect_garbage(f"memory://test_gc/{tmp_path.name}")
     assert report.num_files == len(GOES)
     assert set(storage.walk(root)) == set(STAYS)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import given_graph
-from snapshard.pipelines.given_graph import GivenGraph, find_graph
+from snapshard.pipelines.analyze import external_graph as given_graph
+from snapshard.pipelines.analyze.external_graph import GivenGraph, find_graph
 from snapshard.schemas.errors import DamagedSnapshotError, RecipeError
 from snapshard.schemas.features import ClassLabel, Features, Scalar
 from snapshard.schemas.naming import Workspace
-from snapshard.transforms.graph import (
+from snapshard.transforms.analysis.graph import (
     PUBLISHED,
     GraphInfo,
     GraphOutputs,

@@ -17,23 +17,23 @@ from collections.abc import Sequence
 
 import pytest
 
-from snapshard.pipelines import inventory as inventory_module
-from snapshard.pipelines.inventory import (
+from snapshard.pipelines.inventory import step as inventory_module
+from snapshard.pipelines.inventory.hash_cache import Known, read_memo
+from snapshard.pipelines.inventory.step import (
     Inventory,
     read_descriptors,
     take_inventory,
     write_descriptors,
 )
-from snapshard.pipelines.memo import Known, read_memo
 from snapshard.schemas.blocks import Block, FileRange, Selection, SourceFile
 from snapshard.schemas.errors import DataError, StorageError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.schemas.recipe import OpenSource
 from snapshard.transforms import storage
-from snapshard.transforms.blocks import BLOCK_BYTES
-from snapshard.transforms.opened_source import OpenedSource, open_source
-from snapshard.transforms.unchanged import COARSE_NS
+from snapshard.transforms.sources.blocks import BLOCK_BYTES
+from snapshard.transforms.storage.opened_source import OpenedSource, open_source
+from snapshard.transforms.storage.unchanged import COARSE_NS
 
 OLD_NS = 1_600_000_000_000_000_000
 

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from snapshard.pipelines import leaks
+from snapshard.pipelines.plan import split_leakage as leaks
 from snapshard.schemas.blocks import ShardPlan, SplitPlan
 from snapshard.schemas.naming import Workspace
-from snapshard.transforms.runs import STRATUM, keys_schema
+from snapshard.transforms.runs.files import STRATUM, keys_schema
 
 
 @pytest.mark.parametrize("number", [0, 1, 50, 5_000])

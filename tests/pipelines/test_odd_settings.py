@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.forecast import forecast
+from snapshard.pipelines.inspect.forecast import forecast
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.progress import Silent
 

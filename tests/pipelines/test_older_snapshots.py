@@ -16,10 +16,10 @@ import fsspec
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import bench
-from snapshard.pipelines.garbage import is_snapshot_file
+from snapshard.pipelines.inspect import bench
+from snapshard.pipelines.inspect.verify import check_snapshot
+from snapshard.pipelines.operate.garbage import is_snapshot_file
 from snapshard.pipelines.snapshot import Snapshot
-from snapshard.pipelines.verify import check_snapshot
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.progress import Silent
 

@@ -16,17 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshard import Shards, Splits
-from snapshard.pipelines import key_rows
-from snapshard.pipelines import plan as planning
-from snapshard.pipelines.key_bins import BINS_PER_SHARD, bins_for
-from snapshard.pipelines.plan import plan_from_json, plan_splits, plan_to_json
-from snapshard.pipelines.split_ends import shares
+from snapshard.pipelines.plan import key_rows
+from snapshard.pipelines.plan import ranges as planning
+from snapshard.pipelines.plan.ranges import plan_from_json, plan_splits, plan_to_json
+from snapshard.pipelines.plan.split_ends import shares
+from snapshard.pipelines.prepare.key_bins import BINS_PER_SHARD, bins_for
 from snapshard.schemas.blocks import ShardPlan, SplitPlan
 from snapshard.schemas.errors import RecipeError, StorageError
-from snapshard.transforms.key_histogram import KeyBins, KeyColumns, KeyHistogram, key_bins
-from snapshard.transforms.keys import record_keys
-from snapshard.transforms.membership import select_rows
-from snapshard.transforms.tfrecord import FRAME_BYTES
+from snapshard.transforms.examples.tfrecord import FRAME_BYTES
+from snapshard.transforms.runs.key_histogram import KeyBins, KeyColumns, KeyHistogram, key_bins
+from snapshard.transforms.runs.keys import record_keys
+from snapshard.transforms.runs.membership import select_rows
 
 Plan = tuple[SplitPlan, ...]
 Membership = tuple[SplitPlan, ShardPlan, npt.NDArray[np.bool_]]

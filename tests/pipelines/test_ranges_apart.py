@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given, settings
 
 import snapshard as ss
-from snapshard.pipelines import inventory
+from snapshard.pipelines.inventory import step as inventory
 from snapshard.schemas.blocks import Block
 from snapshard.schemas.features import flatten
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.schemas.recipe import CutsApart, OpenSource
-from snapshard.transforms.blocks import group_blocks
-from snapshard.transforms.opened_source import open_source
+from snapshard.transforms.examples.tfrecord import write_tfrecord
 from snapshard.transforms.sources import csv_files, json_lines, text_files, tfrecord_files
-from snapshard.transforms.tfrecord import write_tfrecord
+from snapshard.transforms.sources.blocks import group_blocks
+from snapshard.transforms.storage.opened_source import open_source
 
 CUT_BYTES = 32
 NUMBER = {"n": ss.Scalar("int64")}

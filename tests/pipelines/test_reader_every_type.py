@@ -23,8 +23,8 @@ from snapshard.schemas.features import (
     mask_name,
     tensor_form,
 )
-from snapshard.transforms.rows import encode_example
-from snapshard.transforms.tfrecord import write_tfrecord
+from snapshard.transforms.examples.rows import encode_example
+from snapshard.transforms.examples.tfrecord import write_tfrecord
 
 from .conftest import part
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from snapshard.schemas.features import ClassLabel, Features, Scalar
-from snapshard.transforms.index import index_bytes
+from snapshard.transforms.examples.index import index_bytes
 
 from .conftest import load, part
 

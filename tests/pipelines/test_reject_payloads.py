@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.reject_payloads import RejectPayloads
+from snapshard.pipelines.prepare.reject_payloads import RejectPayloads
 from snapshard.schemas.blocks import Block, FileRange, KeySpan, RawBatch
 from snapshard.schemas.errors import PayloadPlace, Reject
-from snapshard.transforms.opened_source import open_source
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.runs.files import wire_schema
+from snapshard.transforms.storage.opened_source import open_source
 
 LONG = b"x" * 100_000
 X = {"x": ss.Scalar("int64")}

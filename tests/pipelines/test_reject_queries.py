@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from snapshard import cli
-from snapshard.pipelines.reject_export import INDEX, export_payloads
-from snapshard.pipelines.reject_queries import RejectFilter, RejectsFile
+from snapshard.pipelines.inspect.reject_export import INDEX, export_payloads
+from snapshard.pipelines.inspect.reject_queries import RejectFilter, RejectsFile
 from snapshard.schemas.errors import (
     DamagedSnapshotError,
     PayloadPlace,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.rejects import check_prepared, forget_refused, gather_rejects
+from snapshard.pipelines.prepare.rejects import check_prepared, forget_refused, gather_rejects
 from snapshard.schemas.blocks import RunInfo
 from snapshard.schemas.errors import DamagedWorkError, DataError, Reject, RejectsError
 from snapshard.schemas.naming import Workspace
 from snapshard.transforms import storage
 from snapshard.transforms.rejects import iterate_rejects, rejects_to_bytes
-from snapshard.transforms.summary import RunEntry
+from snapshard.transforms.runs.summary import RunEntry
 
 
 def make(source: str, position: int | None, *, stage: str = "read", reason: str = "bad") -> Reject:
@@ -180,14 +180,14 @@ def test_what_is_allowed_passes_and_nothing_left_does_not(workspace: Workspace) 
 
 MANY = """
 import hashlib, os, sys
-from snapshard.pipelines.rejects import gather_rejects
-from snapshard.pipelines.reject_queries import RejectFilter, RejectsFile
+from snapshard.pipelines.prepare.rejects import gather_rejects
+from snapshard.pipelines.inspect.reject_queries import RejectFilter, RejectsFile
 from snapshard.schemas.blocks import RunInfo
 from snapshard.schemas.errors import Reject
 from snapshard.schemas.naming import Workspace
 from snapshard.transforms import storage
 from snapshard.transforms.rejects import Dropped, tally_file
-from snapshard.transforms.summary import RunEntry
+from snapshard.transforms.runs.summary import RunEntry
 
 folder, num_runs, per_run, size = sys.argv[1], *map(int, sys.argv[2:])
 workspace = Workspace(folder + "/work")

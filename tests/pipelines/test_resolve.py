@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.resolve import ResolvedFeatures, resolve_features
+from snapshard.pipelines.inventory.resolve import ResolvedFeatures, resolve_features
 from snapshard.schemas.blocks import Block, RawBatch, Selection, SourceFile
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import Feature, Features
 from snapshard.schemas.recipe import OpenSource
-from snapshard.transforms.prepare.compile import StepRunner
-from snapshard.transforms.runs import wire_schema
-from snapshard.transforms.validate import Validator
+from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.validate import Validator
+from snapshard.transforms.runs.files import wire_schema
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshard.pipelines.split_rounds import assign_groups
+from snapshard.pipelines.plan.split_rounds import assign_groups
 from snapshard.schemas.splits import Splits
-from snapshard.transforms.keys import NO_PARTITION
-from snapshard.transforms.partitions import GroupSplits
+from snapshard.transforms.runs.keys import NO_PARTITION
+from snapshard.transforms.runs.partitions import GroupSplits
 
 THREE = Splits(train=0.7, validation=0.15, test=0.15, group_by="g", assign="balanced")
 TWO = Splits(train=0.8, test=0.2, group_by="g", assign="balanced")

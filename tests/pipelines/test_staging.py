@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import staging
-from snapshard.pipelines.staging import carry, load_recipe_file, pack, stage, unpack
+from snapshard.pipelines.recipe import shipping as staging
+from snapshard.pipelines.recipe.shipping import carry, load_recipe_file, pack, stage, unpack
 from snapshard.schemas.errors import RecipeError, StorageError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.recipe import Recipe
@@ -356,7 +356,7 @@ def test_a_damaged_archive_is_told(tmp_path: Path, workspace: Workspace) -> None
             r"recipe.py line 2: Splits: the fractions add up to 0.5",
         ),
         (
-            "from snapshard.pipelines.staging import refuse_while_loading\n"
+            "from snapshard.pipelines.recipe.shipping import refuse_while_loading\n"
             "refuse_while_loading('ss.build')\n",
             r'recipe.py line 2: ss.build is called .*__name__ == "__main__"',
         ),
@@ -456,7 +456,7 @@ def test_a_script_builds_with_what_it_defines(
     script = """
         import os, pickle, sys
         import snapshard as ss
-        from snapshard.pipelines.staging import stage
+        from snapshard.pipelines.recipe.shipping import stage
         from snapshard.schemas.naming import Workspace
         {imports}
         SCALE = 3

@@ -8,9 +8,9 @@ import pytest
 import soundfile
 
 import snapshard as ss
-from snapshard.pipelines.staging import load_recipe_file
-from snapshard.pipelines.suggest import describe_suggestion, suggest_recipe
-from snapshard.pipelines.suggest_sounds import name_pattern
+from snapshard.pipelines.recipe.shipping import load_recipe_file
+from snapshard.pipelines.recipe.suggest import describe_suggestion, suggest_recipe
+from snapshard.pipelines.recipe.suggest_sounds import name_pattern
 from snapshard.schemas.errors import DataError
 
 

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 import snapshard
-from snapshard.pipelines.analyze import start_process
+from snapshard.pipelines.analyze.job import start_process
 
 ROOT = Path(snapshard.__file__).parent
 ROOMS = ("schemas", "transforms", "pipelines", "runners")
 
 # Between processes of one build, through pipes, the engine, or a folder that no one else may enter.
 PICKLING = {
-    "pipelines/analyze.py",
-    "pipelines/staging.py",
-    "pipelines/train_records.py",
+    "pipelines/analyze/job.py",
+    "pipelines/recipe/shipping.py",
+    "pipelines/analyze/train_records.py",
 }
 # The recipe's own code, and the reader that a snapshot ships: code that the user trusts.
-RUNNING = {"pipelines/recipe_modules.py", "pipelines/snapshot.py"}
+RUNNING = {"pipelines/recipe/modules.py", "pipelines/snapshot.py"}
 
 
 def names_called(tree: ast.Module) -> set[str]:

@@ -19,13 +19,13 @@ import pytest
 
 import snapshard as ss
 from snapshard import cli
-from snapshard.pipelines.verify import check_snapshot, raise_findings, verify
-from snapshard.pipelines.verify_code import with_checksum
-from snapshard.pipelines.verify_report import Finding, Report
+from snapshard.pipelines.inspect.verify import check_snapshot, raise_findings, verify
+from snapshard.pipelines.inspect.verify_code import with_checksum
+from snapshard.pipelines.inspect.verify_report import Finding, Report
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
-from snapshard.transforms.encode import encode_examples
+from snapshard.transforms.examples.encode import encode_examples
 
 from .whole_snapshots import FINGERPRINT, edit_manifest, frame, list_file, whole_snapshot
 

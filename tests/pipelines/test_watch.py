@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from snapshard.pipelines import watch
-from snapshard.pipelines.watch import watched
+from snapshard.pipelines import progress as watch
+from snapshard.pipelines.progress import watched
 from snapshard.schemas.errors import DataError, StorageError
 from snapshard.transforms import storage
 

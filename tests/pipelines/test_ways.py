@@ -2,7 +2,7 @@
 
 import pytest
 
-from snapshard.pipelines.ways import (
+from snapshard.pipelines.write.strategy import (
     MAX_GROUP,
     WriteBy,
     check_way,

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import snapshard as ss
-from snapshard.pipelines.forecast import SplitForecast
-from snapshard.pipelines.reader.runtime import shards as of_reader
-from snapshard.pipelines.snapshot import lies_at
-from snapshard.pipelines.worker_shares import (
+from snapshard.pipelines.inspect.forecast import SplitForecast
+from snapshard.pipelines.inspect.worker_shares import (
     divide,
     shares_of_snapshot,
     shares_to_come,
     split_shares,
 )
+from snapshard.pipelines.reader.runtime import shards as of_reader
+from snapshard.pipelines.snapshot import lies_at
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.features import Features
 from snapshard.schemas.manifest import ShardEntry
 from snapshard.schemas.naming import ShardName
-from snapshard.transforms.index import index_bytes
+from snapshard.transforms.examples.index import index_bytes
 
 from .made_snapshots import put_manifest, shard_entry
 

@@ -9,7 +9,7 @@ import pytest
 import snapshard as ss
 from snapshard.pipelines.build import Build
 from snapshard.pipelines.chain import Chain
-from snapshard.pipelines.workspaces import choose_workspace, find_workspace, occupied
+from snapshard.pipelines.workspace import choose_workspace, find_workspace, occupied
 from snapshard.runners.choose import make_runner
 from snapshard.schemas.naming import OutputPaths
 from snapshard.schemas.progress import Silent

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 import snapshard as ss
-from snapshard.pipelines.verify_code import with_checksum
+from snapshard.pipelines.inspect.verify_code import with_checksum
 from snapshard.schemas.manifest import (
     FileEntry,
     Manifest,
@@ -22,7 +22,7 @@ from snapshard.schemas.manifest import (
     json_checksum,
 )
 from snapshard.schemas.naming import ShardName
-from snapshard.transforms.index import index_bytes, labels_bytes, write_index_table
+from snapshard.transforms.examples.index import index_bytes, labels_bytes, write_index_table
 
 FINGERPRINT = "0123456789abcdef"
 CLASSES = ("no", "yes")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import check_runner as module
-from snapshard.pipelines.check_runner import check_runner
+from snapshard.pipelines.operate import check_runner as module
+from snapshard.pipelines.operate.check_runner import check_runner
 from snapshard.runners.direct import DirectRunner
 from snapshard.schemas.errors import RunnerError
 

@@ -8,8 +8,8 @@ import unicodedata
 import pytest
 
 from snapshard import terminal
+from snapshard.pipelines.inspect.verify_report import Finding
 from snapshard.pipelines.reader.runtime import console
-from snapshard.pipelines.verify_report import Finding
 from snapshard.schemas import visible as module
 from snapshard.schemas.visible import visible, visible_json
 from snapshard.transforms.rejects import on_a_line

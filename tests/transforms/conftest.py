@@ -12,8 +12,8 @@ from PIL import Image as Pillow
 
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.features import Audio, ClassLabel, Features, Image
-from snapshard.transforms.prepare.image_header import UnreadableImageError, read_header
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.media.image_header import UnreadableImageError, read_header
+from snapshard.transforms.runs.files import wire_schema
 
 
 class Pictures:

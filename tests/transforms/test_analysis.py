@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import DataError, RecipeError
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
-from snapshard.transforms.analysis import analyze, rebatch, trace
-from snapshard.transforms.graph import TransformGraph, put_graph
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.analysis.analyze import analyze, rebatch, trace
+from snapshard.transforms.analysis.graph import TransformGraph, put_graph
+from snapshard.transforms.runs.files import wire_schema
 
 PREPARED: Features = {
     "label": ClassLabel(("no", "yes")),

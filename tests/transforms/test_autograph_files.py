@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from snapshard.schemas.progress import BUILD_FOLDER
-from snapshard.transforms.prepare.user_functions import call_user
+from snapshard.transforms.prepare.engine.user_functions import call_user
 
 
 def _inner(value: Any) -> Any:

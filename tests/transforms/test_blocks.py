@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshard.schemas.blocks import Block, SourceFile
-from snapshard.transforms.blocks import BLOCK_BYTES, FILE_COST_BYTES, group_blocks
+from snapshard.transforms.sources.blocks import BLOCK_BYTES, FILE_COST_BYTES, group_blocks
 
 SMALL_BLOCK = 32 * FILE_COST_BYTES
 """Small enough for a few hundred files to make many blocks."""

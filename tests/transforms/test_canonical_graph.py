@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from tensorflow.core.protobuf import saved_model_pb2
 
-from snapshard.transforms.canonical_graph import canonical_saved_model, canonicalize_serving
+from snapshard.transforms.analysis.canonical_graph import (
+    canonical_saved_model,
+    canonicalize_serving,
+)
 
 
 def saved_model(edges: dict[str, list[str]], *, order: list[str]) -> bytes:

@@ -23,10 +23,10 @@ import pyarrow as pa
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import RecipeError
-from snapshard.transforms.code_digest import code_digest, step_digest
-from snapshard.transforms.code_parts import code_parts
+from snapshard.transforms.code.digest import code_digest, step_digest
+from snapshard.transforms.code.parts import code_parts
 
 _RECIPE = '''
 """A recipe."""
@@ -296,8 +296,8 @@ def test_place_times_and_hash_seed_do_not_matter(tmp_path: Path, base: str) -> N
     path = _write(tmp_path / "another place")
     os.utime(path, (1, 1))
     script = (
-        "from snapshard.pipelines.staging import load_recipe_file\n"
-        "from snapshard.transforms.code_digest import code_digest\n"
+        "from snapshard.pipelines.recipe.shipping import load_recipe_file\n"
+        "from snapshard.transforms.code.digest import code_digest\n"
         "import sys\n"
         "recipe = load_recipe_file(sys.argv[1])\n"
         "print(code_digest(recipe.prepare[0], folder=recipe.folder), end='')"

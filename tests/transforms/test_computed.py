@@ -15,11 +15,11 @@ from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Features
-from snapshard.transforms.analysis import analyze, trace
-from snapshard.transforms.computed import as_lists
-from snapshard.transforms.graph import TransformGraph, put_graph
-from snapshard.transforms.metadata import tensor_adapter_config
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.analysis.analyze import analyze, trace
+from snapshard.transforms.analysis.computed import as_lists
+from snapshard.transforms.analysis.graph import TransformGraph, put_graph
+from snapshard.transforms.examples.metadata import tensor_adapter_config
+from snapshard.transforms.runs.files import wire_schema
 
 PREPARED: Features = {
     "double": ss.Scalar("float64"),

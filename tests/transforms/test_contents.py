@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import snapshard as ss
 from snapshard.schemas.features import Features
-from snapshard.transforms.contents import content_digests, content_hashes
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.runs.contents import content_digests, content_hashes
+from snapshard.transforms.runs.files import wire_schema
 
 FEATURES: Features = {
     "list": ss.Sequence(ss.Scalar("int64"), optional=True),

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from snapshard.transforms.encode import encode_examples, example_sizes
+from snapshard.transforms.examples.encode import encode_examples, example_sizes
 
 Values = list[list[Any] | None]
 """By row: the values of a feature's list; None where the feature is absent."""

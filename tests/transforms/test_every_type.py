@@ -27,13 +27,13 @@ from snapshard.schemas.features import (
 )
 from snapshard.schemas.nested import nest
 from snapshard.schemas.written import written
-from snapshard.transforms.dtypes import numpy_dtype
-from snapshard.transforms.encode import encode_examples
-from snapshard.transforms.prepare.compile import StepRunner
-from snapshard.transforms.row_values import to_array, to_lists
-from snapshard.transforms.rows import encode_example, parse_example
-from snapshard.transforms.runs import wire_schema
-from snapshard.transforms.validate import Validator
+from snapshard.transforms.examples.dtypes import numpy_dtype
+from snapshard.transforms.examples.encode import encode_examples
+from snapshard.transforms.examples.row_values import to_array, to_lists
+from snapshard.transforms.examples.rows import encode_example, parse_example
+from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.prepare.engine.validate import Validator
+from snapshard.transforms.runs.files import wire_schema
 
 DTYPES = get_args(Dtype)
 NUMBERS = [dtype for dtype in DTYPES if dtype not in ("bool", "string")]

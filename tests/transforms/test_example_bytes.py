@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshard.schemas.errors import DamagedSnapshotError
-from snapshard.transforms.encode import encode_examples
-from snapshard.transforms.example_bytes import (
+from snapshard.transforms.examples.encode import encode_examples
+from snapshard.transforms.examples.example_bytes import (
     example_features,
     first_difference,
     int64_values,
     stored_examples,
 )
-from snapshard.transforms.tfrecord import write_tfrecord
+from snapshard.transforms.examples.tfrecord import write_tfrecord
 
 NUMBERS = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4)
 TEXTS = st.lists(st.binary(max_size=300), max_size=3)

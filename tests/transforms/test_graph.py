@@ -15,10 +15,15 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import StorageError
 from snapshard.schemas.features import Features, Scalar, Tensor
-from snapshard.transforms.analysis import analyze
-from snapshard.transforms.encode import encode_examples
-from snapshard.transforms.graph import GraphInfo, TransformGraph, put_graph, read_graph_info
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.analysis.analyze import analyze
+from snapshard.transforms.analysis.graph import (
+    GraphInfo,
+    TransformGraph,
+    put_graph,
+    read_graph_info,
+)
+from snapshard.transforms.examples.encode import encode_examples
+from snapshard.transforms.runs.files import wire_schema
 
 PREPARED: Features = {
     "gap": Scalar("int64", optional=True),

@@ -9,7 +9,7 @@ import pytest
 from snapshard.schemas.errors import DamagedWorkError
 from snapshard.schemas.features import Scalar
 from snapshard.transforms import storage
-from snapshard.transforms.graph import (
+from snapshard.transforms.analysis.graph import (
     GraphInfo,
     GraphOutputs,
     TransformGraph,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshard.schemas.naming import ShardName
-from snapshard.transforms import index
-from snapshard.transforms.encode import encode_examples
-from snapshard.transforms.index import (
+from snapshard.transforms.examples import index
+from snapshard.transforms.examples.encode import encode_examples
+from snapshard.transforms.examples.index import (
     class_codes,
     index_bytes,
     index_from_bytes,
@@ -21,7 +21,7 @@ from snapshard.transforms.index import (
     labels_bytes,
     write_index_table,
 )
-from snapshard.transforms.tfrecord import write_tfrecord
+from snapshard.transforms.examples.tfrecord import write_tfrecord
 
 UINT64 = st.integers(0, 2**64 - 1)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshard.transforms import key_histogram
-from snapshard.transforms.key_histogram import KeyHistogram, stratum_codes
+from snapshard.transforms.runs import key_histogram
+from snapshard.transforms.runs.key_histogram import KeyHistogram, stratum_codes
 
 Row = tuple[int, int, int, bytes | None]
 Cells = dict[tuple[int, str, int], tuple[int, int, int]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from snapshard import Splits
 from snapshard.schemas.errors import RecipeError
-from snapshard.transforms.keys import (
+from snapshard.transforms.runs.keys import (
     NO_PARTITION,
     assign_partitions,
     record_keys,

@@ -24,15 +24,15 @@ from snapshard.schemas.features import (
     Text,
     Timestamp,
 )
-from snapshard.transforms.computed import as_lists
-from snapshard.transforms.metadata import (
+from snapshard.transforms.analysis.computed import as_lists
+from snapshard.transforms.examples.metadata import (
     features_of_outputs,
     schema_of,
     schema_text,
     tensor_adapter_config,
 )
-from snapshard.transforms.rows import encode_example
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.examples.rows import encode_example
+from snapshard.transforms.runs.files import wire_schema
 
 FEATURES: Features = {
     "species": ClassLabel(("ant", "bee", "cow")),
@@ -155,7 +155,7 @@ def test_schema_text_does_not_depend_on_the_hash_seed_or_the_order() -> None:
     program = (
         "import sys\n"
         "from snapshard.schemas.features import *\n"
-        "from snapshard.transforms.metadata import schema_text\n"
+        "from snapshard.transforms.examples.metadata import schema_text\n"
         "f = {f'f{i}': Scalar('int64') for i in range(20)}\n"
         "f = dict(reversed(f.items())) if sys.argv[1] == '1' else f\n"
         "sys.stdout.buffer.write(schema_text(f))\n"

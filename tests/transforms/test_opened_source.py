@@ -20,7 +20,7 @@ import pytest
 from snapshard.schemas.blocks import SourceFile
 from snapshard.schemas.errors import DataError, RecipeError, StorageError
 from snapshard.transforms import storage
-from snapshard.transforms.opened_source import OpenedSource, open_source, path_bytes
+from snapshard.transforms.storage.opened_source import OpenedSource, open_source, path_bytes
 
 TREE = ("a/1.jpg", "a/2.txt", "b/3.jpg", "b/c/4.jpg", "top.jpg")
 

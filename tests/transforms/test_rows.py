@@ -15,12 +15,8 @@ from PIL import Image as PillowImage
 import snapshard as ss
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Feature
-from snapshard.transforms.decode import NotAnExampleError, read_lists
-from snapshard.transforms.varint import (
-    packed_varints,
-    unpack_varints,
-    varint_sizes,
-)
+from snapshard.transforms.examples.decode import NotAnExampleError, read_lists
+from snapshard.transforms.examples.varint import packed_varints, unpack_varints, varint_sizes
 
 FEATURES: dict[str, Feature] = {
     "image": ss.Image(2, 3),

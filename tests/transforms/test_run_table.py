@@ -8,10 +8,10 @@ import pytest
 from snapshard.schemas.blocks import BatchInfo, ImageFacts, RunInfo
 from snapshard.schemas.errors import DamagedWorkError
 from snapshard.schemas.naming import Workspace
-from snapshard.transforms import summary as summaries
-from snapshard.transforms.key_histogram import KeyHistogram
-from snapshard.transforms.run_table import RunEntry
-from snapshard.transforms.summary import (
+from snapshard.transforms.runs import summary as summaries
+from snapshard.transforms.runs.key_histogram import KeyHistogram
+from snapshard.transforms.runs.run_table import RunEntry
+from snapshard.transforms.runs.summary import (
     Summary,
     find_summary,
     name_summary,

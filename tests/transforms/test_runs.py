@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import DamagedWorkError
 from snapshard.schemas.features import ClassLabel, Features, Scalar, Tensor
-from snapshard.transforms import runs, storage
-from snapshard.transforms.runs import KeyRange, RunReader, RunWriter
+from snapshard.transforms import storage
+from snapshard.transforms.runs import files as runs
+from snapshard.transforms.runs.files import KeyRange, RunReader, RunWriter
 
 FEATURES: Features = {"x": Scalar("int64"), "y": Tensor("float32", (2,))}
 SCHEMA = runs.run_schema(FEATURES)

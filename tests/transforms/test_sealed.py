@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import StorageError
 from snapshard.transforms import storage
-from snapshard.transforms.sealed import is_lost, put_named, put_sealed, read_sealed
+from snapshard.transforms.storage.sealed import is_lost, put_named, put_sealed, read_sealed
 
 BODY = b'{"a": [1, 2]}\nsecond line\n'
 

@@ -18,7 +18,10 @@ from typing import Any
 import pytest
 
 from snapshard.schemas.errors import RecipeError, SnapshardError, StorageError
-from snapshard.transforms import redaction, storage, storage_failures, storage_local
+from snapshard.transforms import storage
+from snapshard.transforms.storage import failures as storage_failures
+from snapshard.transforms.storage import local as storage_local
+from snapshard.transforms.storage import redaction
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapshard.schemas.errors import DataError, StorageError
-from snapshard.transforms.opened_source import OpenedSource, open_source
-from snapshard.transforms.tar_archive import TarArchive
+from snapshard.transforms.storage.opened_source import OpenedSource, open_source
+from snapshard.transforms.storage.tar import TarArchive
 
 CONTENTS = {"cat/1.jpg": b"one" * 400, "cat/2.jpg": b"", "dog/deep/3.jpg": bytes(range(256)) * 9}
 
@@ -104,7 +104,7 @@ def test_a_change_of_the_archive_changes_every_stamp(tmp_path: pathlib.Path) -> 
 def test_a_compressed_tar_is_decompressed_once(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from snapshard.transforms import tar_archive
+    from snapshard.transforms.storage import tar as tar_archive
 
     calls = []
     decompressed = tar_archive.decompressed

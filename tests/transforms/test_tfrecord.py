@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.shards import Compression
-from snapshard.transforms import tfrecord
-from snapshard.transforms.tfrecord import scan_tfrecord, write_tfrecord
+from snapshard.transforms.examples import tfrecord
+from snapshard.transforms.examples.tfrecord import scan_tfrecord, write_tfrecord
 
 RECORDS = [bytes([number]) * (number * 7 % 20) for number in range(6)]
 COMPRESSIONS: list[Compression] = ["none", "gzip"]

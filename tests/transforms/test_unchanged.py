@@ -14,10 +14,10 @@ import pytest
 
 from snapshard.schemas.blocks import Block, FileRange, SourceFile
 from snapshard.schemas.errors import MissingFileError, SourceChangedError, StorageError
-from snapshard.transforms.blocks import group_blocks
-from snapshard.transforms.opened_source import OpenedSource, open_source
-from snapshard.transforms.stamps import stamp_of, stamp_of_local
-from snapshard.transforms.unchanged import settled_ns
+from snapshard.transforms.sources.blocks import group_blocks
+from snapshard.transforms.storage.opened_source import OpenedSource, open_source
+from snapshard.transforms.storage.stamps import stamp_of, stamp_of_local
+from snapshard.transforms.storage.unchanged import settled_ns
 
 
 @pytest.fixture

@@ -22,13 +22,12 @@ from hypothesis import strategies as st
 
 import snapshard as ss
 from snapshard.schemas.errors import DataError, SchemaError, StorageError
-from snapshard.transforms.globs import matches
-from snapshard.transforms.opened_source import open_source
-from snapshard.transforms.sources.decompress import decompressed
 from snapshard.transforms.sources.tar_samples import Damage, Sample, read_samples
-from snapshard.transforms.tar_archive import TarArchive
-from snapshard.transforms.tar_headers import TarHeaders
-from snapshard.transforms.zip_members import OUTSIDE
+from snapshard.transforms.storage.decompress import decompressed
+from snapshard.transforms.storage.globs import matches
+from snapshard.transforms.storage.opened_source import open_source
+from snapshard.transforms.storage.tar import TarArchive, TarHeaders
+from snapshard.transforms.storage.zip_members import OUTSIDE
 
 MIB = 1 << 20
 LEADS_OUT = "path that leads out of its archive"
@@ -186,7 +185,7 @@ def test_links_to_absolute_targets_hold_nothing() -> None:
 
 
 def test_links_multiply_content_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from snapshard.transforms import tar_archive
+    from snapshard.transforms.storage import tar as tar_archive
 
     monkeypatch.setattr(tar_archive, "FREE_BYTES", MIB)
     links = b"".join(header(f"l{i}", 0, tarfile.LNKTYPE, "big") for i in range(500))
@@ -430,7 +429,7 @@ def test_members_that_overlap_are_rejects(tmp_path: Path) -> None:
 def test_members_that_are_each_within_limits_and_too_much_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("snapshard.transforms.zip_members.FREE_BYTES", MIB)
+    monkeypatch.setattr("snapshard.transforms.storage.zip_members.FREE_BYTES", MIB)
     data = zipped(*((f"{i:03}", bytes(MIB - 1), zipfile.ZIP_BZIP2) for i in range(40)))
     found = zip_problems(tmp_path, data)
     assert len(found) == 40

@@ -11,8 +11,8 @@ import pytest
 import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.features import Feature, Features
-from snapshard.transforms.runs import wire_schema
-from snapshard.transforms.validate import Validator
+from snapshard.transforms.prepare.engine.validate import Validator
+from snapshard.transforms.runs.files import wire_schema
 
 
 def columns(features: Features, **values: list[Any]) -> pa.RecordBatch:

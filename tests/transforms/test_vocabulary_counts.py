@@ -8,8 +8,8 @@ import pytest
 from tensorflow_transform import analyzer_nodes
 from tensorflow_transform.beam import common
 
-from snapshard.transforms import vocabulary_counts
-from snapshard.transforms.vocabulary_counts import CountTokens, _CountTokensFn
+from snapshard.transforms.analysis import vocabulary_counts
+from snapshard.transforms.analysis.vocabulary_counts import CountTokens, _CountTokensFn
 
 BATCHES = [[b"b", b"a", b"b"], [], [b"", b"b"], [b"c", b"a"]]
 

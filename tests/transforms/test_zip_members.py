@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snapshard.transforms import zip_members
-from snapshard.transforms.opened_source import open_source
-from snapshard.transforms.storage import read_remote
+from snapshard.transforms.storage import read_remote, zip_members
+from snapshard.transforms.storage.opened_source import open_source
 
 NAMES = tuple("abcdef")
 CONTENTS = {

@@ -14,10 +14,10 @@ import pydantic
 
 from ...schemas.config import config_class
 from ...schemas.features import Features
-from .audio_decode import check_installed, decoder_version
-from .audio_header import MAX_RATE, MIN_RATE
+from ..media.audio_decode import check_installed, decoder_version
+from ..media.audio_header import MAX_RATE, MIN_RATE
+from ..media.sound_tensors import decode_plain_wav, decode_tensors, misfit
 from .resampling import resample_samples
-from .sound_tensors import decode_plain_wav, decode_tensors, misfit
 from .sounds import at_rate, by_channel, mixed, sound_of, with_sound
 from .spectra import Frame, LogMel, Mfcc, frame, log_mel, mfcc
 from .values import NO_FEATURES, call_text

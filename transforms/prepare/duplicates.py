@@ -15,7 +15,7 @@ from ...schemas.errors import RecipeError
 from ...schemas.features import Features
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
-from ..contents import DIGEST_BYTES, content_digests
+from ..runs.contents import DIGEST_BYTES, content_digests
 
 
 @config_class

@@ -16,7 +16,7 @@ import pydantic
 from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import BoundingBoxes, Features, Image
-from .image_codecs import with_image
+from ..media.image_codecs import with_image
 from .values import find_media
 
 Size = Annotated[int, pydantic.Field(ge=1, le=65_535)]

@@ -16,7 +16,7 @@ import pydantic
 from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import Features, Image, side_columns
-from .image_codecs import (
+from ..media.image_codecs import (
     Format,
     Origin,
     decode_pixels,

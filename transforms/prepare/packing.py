@@ -18,10 +18,10 @@ from ...schemas.errors import RecipeError
 from ...schemas.features import Features, Tensor, TensorForm, tensor_form
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
-from ..dense import dense_column
-from ..dtypes import joined_bytes, narrowed, unpacked
-from ..keys import record_keys
-from ..runs import wire_schema
+from ..examples.dense import dense_column
+from ..examples.dtypes import joined_bytes, narrowed, unpacked
+from ..runs.files import wire_schema
+from ..runs.keys import record_keys
 
 _OPEN_ROWS = 32
 """Rows of each split that are still being filled: on lengths that vary, 97 % and more are used."""

@@ -9,10 +9,10 @@ from typing import Any
 from ...schemas.config import as_tuple, check_texts, config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import BoundingBoxes, Feature, Features, Struct, flatten, side_names
-from .chain import KEEP
 from .duplicates import DropDuplicates, drop_duplicates
-from .python_functions import MapPython
-from .user_functions import call_user, describe
+from .engine.chain import KEEP
+from .engine.python_functions import MapPython
+from .engine.user_functions import call_user, describe
 from .values import NO_FEATURES, call_text
 
 __all__ = [

@@ -13,9 +13,9 @@ import pydantic
 from ...schemas.config import as_tuple, config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import Features, Tensor, tensor_form
+from .engine.python_functions import call_on_strings
 from .lookup import check_vocabulary, read_vocabulary, token_table
 from .packing import Pack, pack
-from .python_functions import call_on_strings
 from .tokenizer_files import TokenizeWith
 from .values import NO_FEATURES, call_text, compute, each, find, find_single
 

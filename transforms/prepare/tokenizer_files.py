@@ -11,7 +11,7 @@ from typing import Any
 from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.features import Features, Tensor
-from .python_functions import call_on_strings
+from .engine.python_functions import call_on_strings
 from .values import NO_FEATURES, call_text, find_single
 
 

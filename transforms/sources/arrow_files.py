@@ -20,11 +20,11 @@ from ...schemas.features import Feature, Features, Struct, is_encoded
 from ...schemas.limits import FREE_BYTES, Limits
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
+from ..storage.decompress import grows_beyond
 from .arrow_leaves import extract, leaves_of
 from .arrow_rows import RowReader
 from .arrow_types import join_schemas, leaf_feature, missing_leaves, nest
 from .arrow_values import texts
-from .decompress import grows_beyond
 from .remembered import remembered
 from .table_files import (
     INFER_ALL_BYTES,

@@ -20,6 +20,8 @@ from ...schemas.blocks import Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.limits import FREE_BYTES
 from ...schemas.recipe import OpenSource
+from ..storage.decompress import grows_beyond
+from ..storage.ranged_file import is_at_hand, open_for_arrow
 from .arrow_bodies import (
     HEADER,
     decompressed_bytes,
@@ -31,8 +33,6 @@ from .arrow_bodies import (
 from .arrow_files import DAMAGE, ArrowFile, ArrowFormat, Unit, offset_between
 from .arrow_leaves import leaves_of
 from .arrow_source import ArrowSource
-from .decompress import grows_beyond
-from .ranged_file import is_at_hand, open_for_arrow
 from .table_files import select_files
 
 SUFFIXES = (".arrow", ".feather", ".ipc", ".arrows")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...schemas.features import Feature, Image
-from ..prepare.image_header import ImageHeader, UnreadableImageError, read_header
+from ..media.image_header import ImageHeader, UnreadableImageError, read_header
 from .arrow_leaves import nulls
 
 _Bools = npt.NDArray[np.bool_]

@@ -32,9 +32,9 @@ from ...schemas.features import (
     tensor_form,
 )
 from ...schemas.wire import ITEM_BYTES, WireColumn
-from ..dtypes import packed_bytes, widened
+from ..examples.dtypes import packed_bytes, widened
 from ..payloads import with_bytes, with_row
-from ..runs import wire_schema
+from ..runs.files import wire_schema
 from .arrow_leaves import Cells, Leaf, extract, leaves_of, nulls
 from .arrow_media import MediaCells
 from .arrow_values import Values, convert, kind_of, takes

@@ -44,7 +44,7 @@ from ...schemas.features import (
     tensor_form,
 )
 from ...schemas.wire import FLOATS
-from ..dtypes import PRECISION, holds_exactly, numpy_dtype
+from ..examples.dtypes import PRECISION, holds_exactly, numpy_dtype
 from .arrow_leaves import nulls
 
 EXACT = 1 << 53

@@ -13,10 +13,10 @@ from ...schemas.blocks import SourceFile
 from ...schemas.config import config_class
 from ...schemas.features import Audio, Features
 from ...schemas.recipe import OpenSource
-from ..prepare.audio_decode import decoder_version
-from ..prepare.audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError, read_header
+from ..media.audio_decode import decoder_version
+from ..media.audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError, read_header
+from ..storage.read_files import read_headers as read_media_headers
 from .media_files import MediaFolder, MediaKind
-from .read_files import read_headers as read_media_headers
 
 BATCH_SAMPLES = 16 << 20
 """A raw batch holds no more samples, as far as headers tell: decoded, 64 MiB."""

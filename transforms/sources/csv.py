@@ -17,7 +17,8 @@ from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
 from ...schemas.features import Dtype, Features
 from ...schemas.recipe import OpenSource
-from ..globs import is_hidden
+from ..storage.decompress import DamagedError
+from ..storage.globs import is_hidden
 from .csv_cells import CellReader
 from .csv_files import CsvFiles, Dialect, is_table
 from .csv_rows import find_rows
@@ -25,7 +26,6 @@ from .csv_table import Table
 from .csv_text import codec_name
 from .csv_types import ColumnTypes
 from .csv_values import CellFeature
-from .decompress import DamagedError
 from .table_files import (
     INFER_ALL_BYTES,
     check_columns,

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 from ...schemas.blocks import RawBatch
 from ...schemas.errors import RECORD_ERROR, Reject
 from ...schemas.features import Features, Scalar, Timestamp
-from ..dtypes import PRECISION, holds_exactly, is_exact
+from ..examples.dtypes import PRECISION, holds_exactly, is_exact
 from ..payloads import with_bytes
-from ..runs import wire_schema
+from ..runs.files import wire_schema
 from .arrow_values import INEXACT, culprits
 from .csv_rows import TOO_LONG, Offsets, Rows
 from .csv_table import Table

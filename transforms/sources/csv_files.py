@@ -10,12 +10,12 @@ from typing import Any
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import SchemaError
 from ...schemas.recipe import OpenSource
+from ..storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
+from ..storage.decompress import DamagedError
 from .csv_rows import Rows, cut_offsets, find_rows
 from .csv_table import Table
 from .csv_text import Text, open_text
 from .csv_types import ColumnTypes, Header, check_names, class_texts, other_columns, read_header
-from .decompress import SUFFIXES as COMPRESSED_SUFFIXES
-from .decompress import DamagedError
 from .remembered import remembered
 from .table_files import COPY_AGAIN, first_damage
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ..ranges import Read
+from ..storage.ranges import Read
 
 Offsets = npt.NDArray[np.int64]
 

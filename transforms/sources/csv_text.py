@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from ...schemas.limits import Limits
 from ...schemas.recipe import OpenSource
-from ..ranges import Read
-from .decompress import DamagedError, compression_of, decompressed
+from ..storage.decompress import DamagedError, compression_of, decompressed
+from ..storage.ranges import Read
 
 ENDLESS = 1 << 62
 """Where a text of unknown length is read to."""

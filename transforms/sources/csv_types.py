@@ -39,7 +39,7 @@ from ...schemas.errors import SchemaError
 from ...schemas.features import Dtype, Feature, Scalar
 from ...schemas.limits import too_many_columns
 from ...schemas.manifest import MAX_LABELS
-from ..dtypes import PRECISION, holds_exactly
+from ..examples.dtypes import PRECISION, holds_exactly
 from .csv_rows import Rows, find_rows, skip_mark
 from .csv_table import Table
 from .csv_text import Text, shown_text

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from ...schemas.features import ClassLabel, Scalar, Text, Timestamp
 from ...schemas.wire import FLOATS
-from ..validate_values import is_utf8
+from ..prepare.engine.validate_values import is_utf8
 
 CellFeature = ClassLabel | Scalar | Text | Timestamp
 Mask = npt.NDArray[np.bool_]

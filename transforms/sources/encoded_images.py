@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from ..prepare.image_header import UnreadableImageError, read_header
+from ..media.image_header import UnreadableImageError, read_header
 
 _SIDES = ("height", "width", "orientation")
 

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from ...schemas.errors import SchemaError
 from ...schemas.features import ClassLabel, Feature, Scalar, Tensor, TensorForm, tensor_form
 from ...schemas.wire import FLOATS
-from ..decode import NotAnExampleError, read_frames, top_level_fields
-from ..dtypes import numpy_dtype
-from ..varint import packed_varints, varint_sizes
+from ..examples.decode import NotAnExampleError, read_frames, top_level_fields
+from ..examples.dtypes import numpy_dtype
+from ..examples.varint import packed_varints, varint_sizes
 
 TENSOR = "tensor"
 """What a record that is one serialized tensor is called as a feature."""

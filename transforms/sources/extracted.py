@@ -25,12 +25,12 @@ from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance
 from ..payloads import with_row
+from ..storage.ranged_file import open_for_arrow
 from .arrow_files import DAMAGE
 from .arrow_ipc import Arrow
 from .arrow_leaves import leaves_of
 from .hugging_face_types import class_names, with_column_types
 from .media_rows import MediaRowReader
-from .ranged_file import open_for_arrow
 from .table_files import check_columns, types_to_json
 
 POSITION = "snapshard.position"

@@ -16,7 +16,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
-from ..globs import is_hidden
+from ..storage.globs import is_hidden
 from .arrow_files import DAMAGE, ArrowTables
 from .arrow_ipc import FORMAT
 from .hugging_face_types import class_names, classes_of, column_types, with_column_types

@@ -12,7 +12,7 @@ from ...schemas.blocks import SourceFile
 from ...schemas.config import config_class
 from ...schemas.features import Features, Image
 from ...schemas.recipe import OpenSource
-from ..prepare.image_header import MAX_PIXELS, ImageHeader, UnreadableImageError, read_header
+from ..media.image_header import MAX_PIXELS, ImageHeader, UnreadableImageError, read_header
 from .media_files import MediaFolder, MediaKind
 
 BATCH_PIXELS = 48 << 20

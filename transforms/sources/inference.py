@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from ...schemas.blocks import SourceFile
 from ...schemas.recipe import OpenSource, PrepareStep
-from ..opened_source import path_bytes
+from ..media.image_header import UnreadableImageError, read_header
 from ..prepare import images
-from ..prepare.image_header import UnreadableImageError, read_header
-from .read_files import read_headers
+from ..storage.opened_source import path_bytes
+from ..storage.read_files import read_headers
 
 MAX_HEADERS = 20_000
 """Of more files, those with the lowest hashes of their paths are looked at."""

@@ -16,9 +16,9 @@ from ...schemas.features import Feature, Features, Scalar, tensor_form
 from ...schemas.limits import too_many_columns
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
+from ..storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
+from ..storage.decompress import DamagedError
 from .csv_text import Text, open_text
-from .decompress import SUFFIXES as COMPRESSED_SUFFIXES
-from .decompress import DamagedError
 from .json_rows import JsonReader
 from .json_text import Lines, find_lines
 from .json_types import JsonTypes

@@ -22,9 +22,9 @@ from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
 from ...schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
 from ...schemas.wire import FLOATS
-from ..dtypes import PRECISION, numpy_dtype
+from ..examples.dtypes import PRECISION, numpy_dtype
 from ..payloads import with_bytes
-from ..runs import wire_schema
+from ..runs.files import wire_schema
 from .arrow_leaves import extract, leaves_of
 from .arrow_rows import RowReader
 from .arrow_values import EXACT, item_of

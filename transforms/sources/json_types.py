@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from ...schemas.errors import SchemaError
 from ...schemas.features import Feature, Scalar, Sequence, Tensor
 from ...schemas.wire import Dtype
-from ..dtypes import holds_exactly, is_exact
+from ..examples.dtypes import holds_exactly, is_exact
 from .arrow_leaves import MAX_DEPTH, Leaf, extract, leaves_of
 from .arrow_values import EXACT
 from .json_rows import parse

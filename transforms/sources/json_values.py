@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..dtypes import is_exact
+from ..examples.dtypes import is_exact
 from .arrow_values import INEXACT
 
 _SHOWN_CHARS = 60

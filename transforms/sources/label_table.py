@@ -30,7 +30,7 @@ from ...schemas.features import (
 )
 from ...schemas.limits import Limits
 from ...schemas.recipe import OpenSource
-from ..runs import wire_schema
+from ..runs.files import wire_schema
 from .csv import Csv
 from .label_json import infer_columns, key_of, parse_lines, read_columns
 

@@ -18,7 +18,7 @@ from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject, SchemaError
 from ...schemas.features import Features, is_encoded
 from ..payloads import with_row
-from ..runs import wire_schema
+from ..runs.files import wire_schema
 from .arrow_rows import RowReader
 from .sample_parts import UnfitPartError, media_lists
 from .wire_arrays import Lists, wire_arrays

@@ -16,8 +16,8 @@ from ...schemas.config import config_class
 from ...schemas.errors import DataError, RecipeError, SchemaError
 from ...schemas.features import ClassLabel
 from ...schemas.recipe import Source
-from ..dtypes import numpy_dtype
-from ..row_values import holds_bool
+from ..examples.dtypes import numpy_dtype
+from ..examples.row_values import holds_bool
 from .extracted import (
     ExtractedTable,
     extract_batches,

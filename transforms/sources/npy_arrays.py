@@ -18,7 +18,7 @@ import pyarrow as pa
 from ...schemas.errors import SchemaError
 from ...schemas.features import Feature, is_encoded, tensor_form
 from ...schemas.recipe import OpenSource
-from ..dtypes import numpy_dtype, widened
+from ..examples.dtypes import numpy_dtype, widened
 
 HEAD_BYTES = 1 << 16
 """A head is at most so long."""

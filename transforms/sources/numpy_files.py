@@ -23,7 +23,8 @@ from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
-from ..zip_members import truncation
+from ..storage.ranged_file import open_for_arrow
+from ..storage.zip_members import truncation
 from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit, offset_between
 from .npy_arrays import (
     HEAD_BYTES,
@@ -34,7 +35,6 @@ from .npy_arrays import (
     to_batch,
     with_declared,
 )
-from .ranged_file import open_for_arrow
 from .table_files import check_types, select_files, types_to_json
 
 SUFFIXES = (".npy", ".npz")

@@ -18,8 +18,8 @@ from ...schemas.features import Feature, Features, Scalar, is_encoded, is_option
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from ..activity import working_on
-from ..globs import is_hidden
 from ..payloads import with_values
+from ..storage.globs import is_hidden
 from .extracted import plain_batch, plain_schema
 from .media_rows import MediaRowReader
 from .own_records import RaisedError, ReadFn, records_of

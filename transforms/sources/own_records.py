@@ -14,8 +14,8 @@ from ...schemas.errors import RECORD_ERROR, SnapshardError
 from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance, reading
-from ..redaction import redact_repeated
-from ..user_reads import running
+from ..code.user_reads import running
+from ..storage.redaction import redact_repeated
 
 _WORDS = 500
 

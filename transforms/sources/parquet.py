@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 from ...schemas.blocks import Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.recipe import OpenSource
+from ..storage.ranged_file import is_at_hand, open_for_arrow
 from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, Unit, offset_between
 from .arrow_leaves import leaves_of
 from .arrow_source import ArrowSource
 from .parquet_footer import read_row_groups
 from .parquet_sizes import check_lists, rows_at_once
-from .ranged_file import is_at_hand, open_for_arrow
 from .table_files import select_files
 
 SUFFIXES = (".parquet", ".pq", ".parq")

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...schemas.limits import FREE_BYTES
-from .decompress import grows_beyond
+from ..storage.decompress import grows_beyond
 from .parquet_footer import RowGroup
 
 _VALUE_BYTES = 8

@@ -1,8 +1,8 @@
 """What a source has found out of a file's content before: kept by the content, so never stale.
 
-A build hands its sources an opened root that remembers between builds (``pipelines.findings``); any
-other computes each time. So inferring features costs nothing where no content has changed, and
-where one has, the time of that one.
+A build hands its sources an opened root that remembers between builds
+(``pipelines.inventory.inference_cache``); any other computes each time. So inferring features
+costs nothing where no content has changed, and where one has, the time of that one.
 """
 
 from __future__ import annotations

@@ -39,10 +39,10 @@ from ...schemas.features import (
     Tensor,
     Text,
 )
-from ..prepare.audio_header import UnreadableSoundError
-from ..prepare.audio_header import read_header as read_sound
-from ..prepare.image_header import MAX_PIXELS, UnreadableImageError
-from ..prepare.image_header import read_header as read_image
+from ..media.audio_header import UnreadableSoundError
+from ..media.audio_header import read_header as read_sound
+from ..media.image_header import MAX_PIXELS, UnreadableImageError
+from ..media.image_header import read_header as read_image
 from .json_values import object_without_doubles
 from .label_json import value_feature
 from .python_values import flat_record

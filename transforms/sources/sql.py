@@ -19,8 +19,8 @@ from ...schemas.config import config_class
 from ...schemas.errors import RecipeError
 from ...schemas.recipe import Source
 from .. import storage
-from ..opened_source import open_source
-from ..redaction import learn, passwords_in
+from ..storage.opened_source import open_source
+from ..storage.redaction import learn, passwords_in
 from .extracted import ExtractedTable
 from .sql_postgres import extract_postgres
 from .sql_sqlite import BESIDE, extract_sqlite

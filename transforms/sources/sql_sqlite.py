@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 
 from ...schemas.errors import DataError, RecipeError
-from ..dtypes import PRECISION
-from ..local_files import kind_of
-from ..redaction import redact
+from ..examples.dtypes import PRECISION
+from ..storage.local_files import kind_of
+from ..storage.redaction import redact
 from .extracted import PROBLEM, extract_batches, numbered_rows, plain_schema
 from .sql_rows import (
     ExtractedRows,

@@ -26,10 +26,10 @@ from ...schemas.features import (
 from ...schemas.features import Sequence as SequenceOf
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
-from ..globs import is_hidden
-from ..runs import wire_schema
-from ..validate_values import is_utf8
-from .decompress import DamagedError
+from ..prepare.engine.validate_values import is_utf8
+from ..runs.files import wire_schema
+from ..storage.decompress import DamagedError
+from ..storage.globs import is_hidden
 from .remembered import remembered
 
 INFER_ALL_BYTES = 256 << 20

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Iterator
 
 from ...schemas.recipe import OpenSource
-from ..tar_headers import BLOCK_BYTES, TarDamagedError, TarHeaders, TarMember
-from .decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
+from ..storage.decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
+from ..storage.tar import BLOCK_BYTES, TarDamagedError, TarHeaders, TarMember
 
 _EMPTY_BYTES = 20 * BLOCK_BYTES
 _END_BYTES = 1 << 20

@@ -19,11 +19,11 @@ from ...schemas.errors import RECORD_ERROR, Reject, SchemaError
 from ...schemas.features import Features, Text, tensor_form
 from ...schemas.recipe import OpenSource
 from ..payloads import with_bytes
-from ..runs import wire_schema
+from ..runs.files import wire_schema
+from ..storage.decompress import SUFFIXES as COMPRESSED
+from ..storage.decompress import DamagedError
 from .csv_text import Text as TextStream
 from .csv_text import codec_name, open_text
-from .decompress import SUFFIXES as COMPRESSED
-from .decompress import DamagedError
 from .table_files import read_ranges, select_files
 
 SUFFIXES = (".txt", ".text", ".md", *(f".txt{suffix}" for suffix in COMPRESSED))

@@ -21,7 +21,7 @@ from ...schemas.features import RESERVED_PREFIX, Features, Image
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from ..payloads import with_bytes
-from ..runs import wire_schema
+from ..runs.files import wire_schema
 from .arrow_rows import RowReader
 from .encoded_images import image_columns
 from .example_columns import ColumnShape, adapted, decode, kinds_of, shapes_of, shown

@@ -15,7 +15,7 @@ import google_crc32c
 
 from ...schemas.limits import FREE_BYTES, Limits
 from ...schemas.recipe import OpenSource
-from .decompress import DamagedError, compression_of, decompressed, grows_beyond
+from ..storage.decompress import DamagedError, compression_of, decompressed, grows_beyond
 
 _HEAD = struct.Struct("<QI")
 _FRAME_BYTES = 16

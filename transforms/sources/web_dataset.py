@@ -17,11 +17,11 @@ from ...schemas.errors import RECORD_ERROR, DataError, Reject, SchemaError
 from ...schemas.features import ClassLabel, Features
 from ...schemas.limits import too_many_columns
 from ...schemas.recipe import OpenSource
-from ..globs import is_hidden, matches
+from ..media.image_header import MAX_PIXELS
 from ..payloads import with_values
-from ..prepare.image_header import MAX_PIXELS
 from ..storage import is_chained
-from ..tar_archive import archive_scheme
+from ..storage.globs import is_hidden, matches
+from ..storage.tar import archive_scheme
 from .sample_parts import PartTypes, UnfitPartError, kind_of, read_parts
 from .tar_samples import Damage, Sample, read_samples, sample_offsets, split_name
 from .wire_arrays import Lists, wire_batch

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from ...schemas.features import Feature, Features, WireColumn, tensor_form
-from ..row_values import to_array, to_lists
-from ..runs import arrow_type, wire_schema
+from ..examples.row_values import to_array, to_lists
+from ..runs.files import arrow_type, wire_schema
 
 Lists = Mapping[str, Any]
 """The stored lists of one value, by wire column; none at all for a missing one."""

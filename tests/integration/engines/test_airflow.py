@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from snapshard.pipelines.airflow import dag
 from snapshard.pipelines.build import build
-from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.operate.airflow import dag
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.pipelines.steps import STEPS
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +24,7 @@ recipe = ss.Recipe(name="table", source=ss.Csv("rows.csv"), shards=ss.Shards(num
 DAG = """
 import datetime
 
-from snapshard.pipelines.airflow import dag
+from snapshard.pipelines.operate.airflow import dag
 
 made = dag(
     {recipe!r},
@@ -162,7 +162,7 @@ import time
 
 from airflow.sdk.exceptions import AirflowException
 
-from snapshard.pipelines.airflow import _operator
+from snapshard.pipelines.operate.airflow import _operator
 
 
 def run(script, stop=False):

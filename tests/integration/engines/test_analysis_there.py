@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import inventory
-from snapshard.pipelines.rebuild import rebuild_shard
-from snapshard.pipelines.staging import load_recipe_file
-from snapshard.pipelines.why import why
+from snapshard.pipelines.inspect.rebuild import rebuild_shard
+from snapshard.pipelines.inspect.why import why
+from snapshard.pipelines.inventory import step as inventory
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.blocks import group_blocks
-from snapshard.transforms.graph import TransformGraph
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.analysis.graph import TransformGraph
+from snapshard.transforms.runs.files import wire_schema
+from snapshard.transforms.sources.blocks import group_blocks
 
 pytestmark = pytest.mark.slow  # each analysis loads TensorFlow and sets up a job of many steps
 

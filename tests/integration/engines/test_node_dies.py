@@ -58,7 +58,7 @@ os.environ["IS_DRIVER"] = "it reads the files, too, to infer their features"
 
 from snapshard import cli
 from snapshard.pipelines import inventory
-from snapshard.transforms.blocks import group_blocks
+from snapshard.transforms.sources.blocks import group_blocks
 
 inventory.group_blocks = functools.partial(group_blocks, block_bytes=1)
 cli.main(sys.argv[1:])

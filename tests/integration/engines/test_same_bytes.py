@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 
 from .flink_cluster import FlinkCluster
 

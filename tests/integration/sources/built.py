@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import snapshard as ss
-from snapshard.pipelines.verify import verify
+from snapshard.pipelines.inspect.verify import verify
 from snapshard.schemas.progress import Silent
 
 

@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 import snapshard as ss
-from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 
 from .built import build_all, rows_of
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image as Pillow
 
 import snapshard as ss
-from snapshard.pipelines.verify import verify
+from snapshard.pipelines.inspect.verify import verify
 from snapshard.schemas.progress import Silent
 
 pytestmark = pytest.mark.slow  # a build for each source

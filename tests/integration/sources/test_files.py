@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.verify import verify
+from snapshard.pipelines.inspect.verify import verify
 from snapshard.schemas.progress import Silent
 
 from .built import build

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.forecast import forecast
+from snapshard.pipelines.inspect.forecast import forecast
 from snapshard.schemas.progress import Silent
 
 from .built import build

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import snapshard as ss
-from snapshard.pipelines.forecast import forecast
+from snapshard.pipelines.inspect.forecast import forecast
 from snapshard.schemas.errors import DataError, RecipeError, SchemaError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms.sources import extracted

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.block_runs import SourceReader
+from snapshard.pipelines.prepare.block_worker import SourceReader
 from snapshard.schemas.errors import SourceChangedError
-from snapshard.transforms.unchanged import SourceProof
+from snapshard.transforms.storage.unchanged import SourceProof
 
 from .proxy import Proxy
 

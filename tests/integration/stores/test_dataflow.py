@@ -16,8 +16,8 @@ from google.cloud import dataflow
 from google.protobuf import json_format
 
 import snapshard as ss
-from snapshard.pipelines.flex_template import container_spec, main
-from snapshard.pipelines.staging import load_recipe_file
+from snapshard.pipelines.operate.flex_template import container_spec, main
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.runners.dataflow import DataflowRunner
 from snapshard.schemas.errors import StorageError
 from snapshard.transforms import storage

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.check_runner import check_runner
-from snapshard.pipelines.staging import load_recipe_file
-from snapshard.pipelines.verify import verify
+from snapshard.pipelines.inspect.verify import verify
+from snapshard.pipelines.operate.check_runner import check_runner
+from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.runners.job_server import free_port
 from snapshard.schemas.errors import RunnerError, StorageError
 from snapshard.schemas.progress import Silent

@@ -8,8 +8,8 @@ import fsspec
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import watch
-from snapshard.transforms.blocks import group_blocks
+from snapshard.pipelines import progress as watch
+from snapshard.transforms.sources.blocks import group_blocks
 
 from .proxy import Proxy
 

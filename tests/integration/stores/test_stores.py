@@ -12,11 +12,11 @@ import fsspec
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.gc import collect_garbage
-from snapshard.pipelines.verify import verify
+from snapshard.pipelines.inspect.verify import verify
+from snapshard.pipelines.operate.gc import collect_garbage
 from snapshard.schemas.errors import SourceChangedError
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.opened_source import open_source
+from snapshard.transforms.storage.opened_source import open_source
 
 from .proxy import Proxy, Request
 

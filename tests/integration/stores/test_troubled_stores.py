@@ -10,9 +10,9 @@ import fsspec
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.gc import collect_garbage
-from snapshard.pipelines.part_changes import build_facts
-from snapshard.pipelines.verify import verify
+from snapshard.pipelines.inspect.part_changes import build_facts
+from snapshard.pipelines.inspect.verify import verify
+from snapshard.pipelines.operate.gc import collect_garbage
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
 

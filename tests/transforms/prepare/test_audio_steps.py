@@ -17,10 +17,11 @@ import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Audio, Features, Scalar, Tensor
 from snapshard.schemas.step_traits import StepTraits
-from snapshard.transforms.encode import encode_examples
-from snapshard.transforms.prepare import audio_decode, resampling
-from snapshard.transforms.prepare.compile import StepRunner
-from snapshard.transforms.rows import parse_example
+from snapshard.transforms.examples.encode import encode_examples
+from snapshard.transforms.examples.rows import parse_example
+from snapshard.transforms.media import audio_decode
+from snapshard.transforms.prepare import resampling
+from snapshard.transforms.prepare.engine.compile import StepRunner
 
 MONO: Features = {"audio": Audio(rate=16_000, dtype="float32")}
 

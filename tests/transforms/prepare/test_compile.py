@@ -16,8 +16,8 @@ from snapshard.schemas.errors import RecipeError, Reject
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Sequence, Tensor
 from snapshard.transforms.payloads import MAX_PAYLOAD_BYTES
 from snapshard.transforms.prepare import images, tables
-from snapshard.transforms.prepare.compile import StepRunner, output_features
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.prepare.engine.compile import StepRunner, output_features
+from snapshard.transforms.runs.files import wire_schema
 
 TABLE: Features = {
     "age": Scalar("float32", optional=True),
@@ -338,7 +338,7 @@ import hashlib, pathlib, sys
 import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.features import Image
-from snapshard.transforms.prepare.compile import StepRunner
+from snapshard.transforms.prepare.engine.compile import StepRunner
 from snapshard.transforms.runs import wire_schema
 import pyarrow as pa
 import tensorflow as tf
@@ -379,7 +379,7 @@ def test_tensorflow_is_loaded_only_where_it_works() -> None:
 import sys
 import snapshard as ss
 from snapshard.schemas.features import Image, Scalar
-from snapshard.transforms.prepare.compile import StepRunner, output_features
+from snapshard.transforms.prepare.engine.compile import StepRunner, output_features
 steps = [ss.images.decode("image"), ss.images.resize("image", (4, 4))]
 output_features(steps, {"image": Image(storage="encoded")})
 StepRunner([], {"x": Scalar("int64")})

@@ -12,7 +12,7 @@ from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Features
 from snapshard.schemas.recipe import SortedRecords
 from snapshard.transforms.prepare.duplicates import drop_duplicates
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.runs.files import wire_schema
 
 FEATURES: Features = {
     "a": ss.Scalar("int64", optional=True),

@@ -11,7 +11,7 @@ from hypothesis import given
 from PIL import Image as Pillow
 from PIL import ImageOps
 
-from snapshard.transforms.prepare.image_header import (
+from snapshard.transforms.media.image_header import (
     ImageHeader,
     UnreadableImageError,
     diagnose,

@@ -25,8 +25,8 @@ from snapshard.schemas.features import (
 )
 from snapshard.schemas.recipe import PrepareStep
 from snapshard.transforms.prepare import images
-from snapshard.transforms.prepare.compile import StepRunner
-from snapshard.transforms.runs import arrow_type, wire_schema
+from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.runs.files import arrow_type, wire_schema
 
 LABELS = ("cat", "dog", "owl")
 BOXED: dict[str, Feature] = {

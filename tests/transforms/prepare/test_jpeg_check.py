@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from snapshard.schemas.features import ClassLabel, Image
-from snapshard.transforms.prepare.compile import StepRunner
-from snapshard.transforms.prepare.jpeg_check import JpegCheck
+from snapshard.transforms.media.jpeg_check import JpegCheck
+from snapshard.transforms.prepare.engine.compile import StepRunner
 
 ENCODED = {"image": Image(storage="encoded"), "label": ClassLabel(names=("cat", "dog"))}
 

@@ -13,9 +13,9 @@ import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Feature, tensor_form
 from snapshard.schemas.recipe import SortedRecords
-from snapshard.transforms.dense import dense_values
+from snapshard.transforms.examples.dense import dense_values
 from snapshard.transforms.prepare.packing import pack
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.runs.files import wire_schema
 
 _SEQUENCES = st.lists(
     st.tuples(st.lists(st.integers(0, 2**15 - 1), max_size=12), st.integers(0, 1)), max_size=80

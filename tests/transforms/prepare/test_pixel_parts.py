@@ -6,9 +6,9 @@ import pytest
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.errors import Reject
 from snapshard.schemas.features import Features, Image, Scalar
-from snapshard.transforms.prepare import pixel_parts
-from snapshard.transforms.prepare.pixel_parts import parts_by_pixels
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.media import pixel_parts
+from snapshard.transforms.media.pixel_parts import parts_by_pixels
+from snapshard.transforms.runs.files import wire_schema
 
 FEATURES: Features = {"i": Image(storage="encoded"), "n": Scalar(dtype="int64")}
 

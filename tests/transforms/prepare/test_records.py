@@ -23,8 +23,8 @@ from snapshard.schemas.features import (
     Text,
 )
 from snapshard.schemas.step_traits import StepTraits
-from snapshard.transforms.code_digest import step_digest
-from snapshard.transforms.prepare.compile import StepRunner
+from snapshard.transforms.code.digest import step_digest
+from snapshard.transforms.prepare.engine.compile import StepRunner
 
 FEATURES = {
     "age": Scalar("float64", optional=True),
@@ -327,7 +327,7 @@ import sys
 import pyarrow as pa
 import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
-from snapshard.transforms.prepare.compile import StepRunner
+from snapshard.transforms.prepare.engine.compile import StepRunner
 steps = [ss.records.drop("a"), ss.records.rename({"b": "a"})]
 runner = StepRunner(steps, {"a": ss.Scalar("int64"), "b": ss.Text(optional=True)})
 columns = pa.RecordBatch.from_arrays(

@@ -15,9 +15,9 @@ import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Features
 from snapshard.schemas.recipe import SortedRecords
-from snapshard.transforms.dense import dense_values
+from snapshard.transforms.examples.dense import dense_values
 from snapshard.transforms.prepare.series import Windows, windows
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.runs.files import wire_schema
 
 FEATURES: Features = {
     "x": ss.Scalar("float32", optional=True),

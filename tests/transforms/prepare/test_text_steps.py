@@ -13,7 +13,11 @@ import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Scalar, Sequence, Tensor, Text
 from snapshard.schemas.step_traits import StepTraits
-from snapshard.transforms.prepare.step_files import digest_with_files, read_step_files, with_files
+from snapshard.transforms.prepare.engine.step_files import (
+    digest_with_files,
+    read_step_files,
+    with_files,
+)
 
 WORDS = st.text(st.sampled_from("abÄé İßΣ\t\n.,'e\u0301\ufb01"), max_size=30)
 

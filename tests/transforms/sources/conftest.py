@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from snapshard.pipelines.reject_payloads import RejectPayloads
+from snapshard.pipelines.prepare.reject_payloads import RejectPayloads
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import Reject, StorageError
 from snapshard.schemas.features import Feature, flatten
-from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.payloads import MAX_PAYLOAD_BYTES
+from snapshard.transforms.storage.opened_source import open_source
 
 
 @dataclasses.dataclass(frozen=True)

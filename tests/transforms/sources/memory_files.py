@@ -7,7 +7,7 @@ import pyarrow as pa
 from snapshard.schemas.blocks import RawBatch, SourceFile
 from snapshard.schemas.features import Features
 from snapshard.schemas.limits import Limits
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.runs.files import wire_schema
 
 
 class Memory:

@@ -20,9 +20,9 @@ from snapshard.schemas.features import (
     Tensor,
     Timestamp,
 )
-from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources.arrow_ipc import Arrow
 from snapshard.transforms.sources.parquet import Parquet
+from snapshard.transforms.storage.opened_source import open_source
 
 from .arrow_bytes import ipc, parquet
 

@@ -12,10 +12,10 @@ from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
 from snapshard.schemas.errors import DataError, RecipeError, StorageError
 from snapshard.schemas.features import Audio, ClassLabel, Features, Scalar
 from snapshard.schemas.recipe import Source
-from snapshard.transforms.opened_source import OpenedSource, open_source
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.runs.files import wire_schema
 from snapshard.transforms.sources import audio_folder
 from snapshard.transforms.sources.audio_folder import AudioFolder
+from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
 
 def write(root: Path, files: dict[str, bytes]) -> None:

@@ -25,10 +25,11 @@ import snapshard as ss
 from snapshard.schemas import limits
 from snapshard.schemas.errors import DataError, RecipeError, SchemaError
 from snapshard.schemas.features import Scalar
-from snapshard.transforms.opened_source import open_source
-from snapshard.transforms.prepare.image_header import UnreadableImageError, read_header
-from snapshard.transforms.sources import arrow_files, arrow_ipc, decompress, parquet_sizes
+from snapshard.transforms.media.image_header import UnreadableImageError, read_header
+from snapshard.transforms.sources import arrow_files, arrow_ipc, parquet_sizes
 from snapshard.transforms.sources.parquet_footer import read_row_groups
+from snapshard.transforms.storage import decompress
+from snapshard.transforms.storage.opened_source import open_source
 
 MIB = 1 << 20
 TOO_MUCH = "grows to over 250 times its size"
@@ -118,7 +119,7 @@ def test_json_of_100_000_levels(reading: Any) -> None:
 
 
 def test_a_member_of_a_zip_that_is_a_bomb(reading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("snapshard.transforms.zip_members.FREE_BYTES", MIB)
+    monkeypatch.setattr("snapshard.transforms.storage.zip_members.FREE_BYTES", MIB)
     with zipfile.ZipFile(reading.folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/bomb.png", bytes(4 * MIB))
         archive.writestr("a/good.png", b"x")

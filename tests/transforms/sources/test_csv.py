@@ -15,13 +15,13 @@ from snapshard.schemas.blocks import Block, FileRange, RawBatch
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
 from snapshard.schemas.recipe import Source
-from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources import csv as csv_source
 from snapshard.transforms.sources import csv_files, csv_rows
 from snapshard.transforms.sources.csv import Csv
 from snapshard.transforms.sources.csv_cells import MAX_BATCH_ROWS
 from snapshard.transforms.sources.csv_rows import cut_offsets, find_rows
 from snapshard.transforms.sources.csv_table import Table
+from snapshard.transforms.storage.opened_source import open_source
 
 from .memory_files import Memory, joined
 

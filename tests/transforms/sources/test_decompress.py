@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import zstandard
 
-from snapshard.transforms.sources.decompress import DamagedError, compression_of, decompressed
+from snapshard.transforms.storage.decompress import DamagedError, compression_of, decompressed
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,

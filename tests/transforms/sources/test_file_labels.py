@@ -21,9 +21,9 @@ from snapshard.schemas.features import (
     Text,
     Timestamp,
 )
-from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources.file_labels import FileLabels, looks_like_splits
 from snapshard.transforms.sources.label_table import UnlabelledError
+from snapshard.transforms.storage.opened_source import open_source
 
 
 @dataclasses.dataclass(frozen=True)

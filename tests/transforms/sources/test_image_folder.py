@@ -16,12 +16,12 @@ from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
 from snapshard.schemas.errors import DataError, RecipeError, StorageError
 from snapshard.schemas.features import ClassLabel, Features, Image
 from snapshard.schemas.recipe import Source
-from snapshard.transforms.opened_source import OpenedSource, open_source
 from snapshard.transforms.prepare import images
-from snapshard.transforms.prepare.compile import StepRunner
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.prepare.engine.compile import StepRunner
+from snapshard.transforms.runs.files import wire_schema
 from snapshard.transforms.sources import image_folder, media_files
 from snapshard.transforms.sources.image_folder import ImageFolder
+from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
 
 def listed(*paths: str) -> list[SourceFile]:

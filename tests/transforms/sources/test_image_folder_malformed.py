@@ -21,8 +21,8 @@ from PIL import Image as Pillow
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import DataError, SchemaError, SnapshardError
 from snapshard.schemas.features import ClassLabel, Feature, Image
-from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources.image_folder import ImageFolder
+from snapshard.transforms.storage.opened_source import open_source
 
 FEATURES: dict[str, Feature] = {
     "image": Image(storage="encoded"),

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from snapshard.schemas.blocks import SourceFile
-from snapshard.transforms.opened_source import OpenedSource, open_source
 from snapshard.transforms.prepare import images
 from snapshard.transforms.sources import inference
 from snapshard.transforms.sources.image_folder import ImageFolder
 from snapshard.transforms.sources.inference import infer_image_steps, read_sizes
+from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
 
 def make_folder(

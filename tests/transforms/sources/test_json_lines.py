@@ -24,11 +24,11 @@ from snapshard.schemas.features import (
     Text,
     Timestamp,
 )
-from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources import json_lines, json_text
 from snapshard.transforms.sources.json_lines import JsonLines
 from snapshard.transforms.sources.json_rows import JsonReader
 from snapshard.transforms.sources.json_text import Lines, find_lines
+from snapshard.transforms.storage.opened_source import open_source
 
 ROWS = [
     {

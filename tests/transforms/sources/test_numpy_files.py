@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as hnp
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import tensor_form
-from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources.numpy_files import Numpy
+from snapshard.transforms.storage.opened_source import open_source
 
 
 def _npy(values: Any, **options: Any) -> bytes:
@@ -33,8 +33,8 @@ def _numbers(got: Any, name: str) -> np.ndarray[Any, Any]:
     """The values of a feature of fixed shape, in the order of rows."""
     import pyarrow as pa
 
-    from snapshard.transforms.dense import dense_values
-    from snapshard.transforms.runs import wire_schema
+    from snapshard.transforms.examples.dense import dense_values
+    from snapshard.transforms.runs.files import wire_schema
 
     schema = wire_schema(got.features)
     rows = sorted(got.rows, key=lambda key: int(key.partition("#")[2]))

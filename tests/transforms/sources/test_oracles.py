@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 import snapshard as ss
 from snapshard.schemas.features import Feature
-from snapshard.transforms.decode import NotAnExampleError, read_lists
-from snapshard.transforms.encode import encode_examples
+from snapshard.transforms.examples.decode import NotAnExampleError, read_lists
+from snapshard.transforms.examples.encode import encode_examples
 from snapshard.transforms.sources.example_columns import decode, read_tensor
 
 from .conftest import Reading
@@ -127,7 +127,7 @@ class Columns(Reading):
 
     def read(self, source: Any, **settings: Any) -> Any:
         got = super().read(source, **settings)
-        from snapshard.transforms.runs import wire_schema
+        from snapshard.transforms.runs.files import wire_schema
 
         schema = wire_schema(got.features)
         rows = [{name: row[name] for name in schema.names} for row in got.rows.values()]

@@ -8,8 +8,8 @@ import pytest
 from snapshard.schemas.blocks import FileRange
 from snapshard.schemas.errors import MissingFileError, StorageError
 from snapshard.transforms import storage
-from snapshard.transforms.opened_source import open_source
-from snapshard.transforms.sources.read_files import read_ahead
+from snapshard.transforms.storage.opened_source import open_source
+from snapshard.transforms.storage.read_files import read_ahead
 
 
 def part_of(path: str, content: bytes, problem: str = "") -> FileRange:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError, SnapshardError, SourceChangedError
-from snapshard.transforms.opened_source import OpenedSource
+from snapshard.transforms.storage.opened_source import OpenedSource
 
 from .conftest import Got, Reading
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import snapshard as ss
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import RecipeError, SchemaError
-from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources import text_files
 from snapshard.transforms.sources.text_files import TextFiles
+from snapshard.transforms.storage.opened_source import open_source
 
 _PIECES = st.lists(
     st.sampled_from(

@@ -26,9 +26,9 @@ from snapshard.schemas.features import (
     Text,
 )
 from snapshard.schemas.recipe import Source
-from snapshard.transforms.opened_source import open_source
 from snapshard.transforms.sources.tar_samples import sample_offsets
 from snapshard.transforms.sources.web_dataset import WebDataset
+from snapshard.transforms.storage.opened_source import open_source
 
 
 def npy(array: Any) -> bytes:

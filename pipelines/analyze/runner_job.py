@@ -1,0 +1,197 @@
+"""Analyze on the engine of the other jobs, in place of a process: for ``analyze_on_runner``.
+
+``Create | runs | Reshuffle | ReadRun | AnalyzeDataset | WriteTransformFn``. What crosses Beam
+before the analyzers is the number of a run; workers read the train split's records of it, the
+columns that are analysed alone. In which order parts are merged is the engine's choice, so what is
+computed of floats may differ in its last bits: the first graph that lies in the workspace stays.
+
+A module about Beam and TensorFlow: import it where it is used.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+import tensorflow_transform.beam as tft_beam
+
+from ...schemas.errors import RecipeError, SnapshardError
+from ...schemas.features import Features, wire_columns
+from ...schemas.naming import Workspace, join
+from ...schemas.runner import JobRunner
+from ...transforms import (
+    storage,
+)
+from ...transforms.analysis.analyze import (
+    analysis_error,
+    finish_graph,
+    rebatch,
+    refuse_no_records,
+    trace,
+)
+from ...transforms.analysis.computed import as_lists
+from ...transforms.analysis.graph import GraphInfo, checked_graph, put_graph
+from ...transforms.code.user_reads import refuse_undeclared
+from ...transforms.examples.metadata import tensor_adapter_config
+from ...transforms.storage.failures import telling_os_errors
+from ..preflight import runs_here
+from ..recipe.shipping import StagedRecipe
+from ..watchdog import expected_to_advance
+from ..write.shuffle import run_groups
+from .job import BATCH_ROWS, AnalysisTask
+from .train_records import TrainRecords
+
+_FOLDER = "graph"
+
+
+def analyze_on_runner(
+    task: AnalysisTask,
+    url: str,
+    *,
+    records: TrainRecords,
+    num_runs: int,
+    runner: JobRunner,
+    workspace: Workspace,
+    code: str,
+) -> GraphInfo:
+    """Makes sure that the transform graph lies in ``url``. Idempotent: one that is there stays.
+
+    Args:
+        task: The recipe's handle, and the features of its records.
+        url: The graph's folder: see ``transforms.analysis.graph``.
+        records: The train split's.
+        num_runs: How many runs hold them.
+        runner: Where the job runs.
+        workspace: Where temporary files lie, if TensorFlow reaches it.
+        code: Digest of the function, to be kept with the graph.
+
+    Raises:
+        RecipeError: if ``preprocessing_fn`` fails; with its own words.
+        DataError: if the train split is empty.
+        StorageError: if the graph cannot be written.
+        RunnerError: if the engine or a worker ended before the job did.
+    """
+    with _one_at_a_time(url):
+        done = checked_graph(url)
+        if done is not None:
+            return done
+        held = task.dependencies.hold()
+        function = _StagedFunction(task.staged)
+        traced = trace(function, task.prepared)
+        if traced.analyzed and not records.num_records:
+            refuse_no_records()
+        # An analysis that needs no column still needs an input: any column, and no records.
+        columns = traced.analyzed or [wire_columns(task.prepared)[0].name]
+        config = tensor_adapter_config(task.prepared, columns=columns)
+        reading = _ReadRunFn(records, columns, features=task.prepared)
+        with (
+            _temporary_folder(workspace, runner) as temp,
+            storage.temporary_folder() as scratch,
+        ):
+            made = join(temp, _FOLDER)
+
+            def construct(pipeline: Any) -> None:
+                with tft_beam.Context(temp_dir=join(temp, "temp")):
+                    batches = (
+                        pipeline
+                        | "AllRuns"
+                        >> beam.Create([(num_runs if traced.analyzed else 0, 1)], reshuffle=False)
+                        | "Runs" >> beam.FlatMap(run_groups)  # (run, stop)
+                        | "SpreadRuns" >> beam.Reshuffle()
+                        | "ReadRun" >> beam.ParDo(reading).with_output_types(pa.RecordBatch)
+                    )
+                    graph = (batches, config) | "Analyze" >> tft_beam.AnalyzeDataset(function)
+                    graph | "Write" >> tft_beam.WriteTransformFn(made)
+
+            try:
+                with expected_to_advance(f"the job 'analyze' on {runner.name}", runner):
+                    runner.run(construct, job_name="analyze")
+            except (SnapshardError, OSError, MemoryError):
+                raise
+            except Exception as error:
+                raise analysis_error(error) from None
+            refuse_undeclared([function], held.paths)
+            held.check()
+            local = os.path.join(scratch, _FOLDER)
+            _fetch(made, local)
+            outputs = finish_graph(local, task.prepared, traced, temp=temp)
+            return put_graph(local, url, inputs=task.prepared, outputs=outputs, code=code)
+
+
+@dataclasses.dataclass(frozen=True)
+class _StagedFunction:
+    """A recipe's ``preprocessing_fn``, which workers find by the recipe's handle."""
+
+    staged: StagedRecipe
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        function = self.staged.load().preprocessing_fn
+        if function is None:
+            raise RecipeError("The recipe has no preprocessing_fn to analyse.")
+        return function(inputs)
+
+
+class _ReadRunFn(beam.DoFn):
+    """Reads the records of the train split in a run, as tfx_bsl wants them."""
+
+    def __init__(
+        self, records: TrainRecords, columns: Sequence[str], *, features: Features
+    ) -> None:
+        self._records = records
+        self._columns = list(columns)
+        self._features = features
+
+    def setup(self) -> None:
+        self._readers = self._records.readers()
+
+    def process(self, element: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+        # The engine passes on what an error says, not its number: told here, or never.
+        with telling_os_errors("use", "a file of the worker"):
+            readers = self._readers[slice(*element)]
+            for batch in rebatch(self._records.read(readers, self._columns), BATCH_ROWS):
+                yield as_lists(batch.select(self._columns), self._features)
+
+
+@contextlib.contextmanager
+def _temporary_folder(workspace: Workspace, runner: JobRunner) -> Iterator[str]:
+    """A folder that all workers reach, removed in the end."""
+    if storage.is_local(workspace.root) or runs_here(runner):
+        with storage.scratch_folder(workspace.root) as folder:
+            yield folder
+        return
+    url = join(workspace.root, "scratch", f"{storage.SCRATCH}{uuid.uuid4().hex}")
+    try:
+        yield url
+    finally:
+        storage.remove_tree(url)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(url: str) -> Iterator[None]:
+    """Has a second build of the same graph wait for the first one's, where locks can be held."""
+    if not storage.is_local(url):
+        yield
+        return
+    path = storage.local_path(f"{url}.lock")
+    with storage.failing_as_storage_error("write", path):
+        storage.make_folders(os.path.dirname(path))
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _fetch(url: str, local: str) -> None:
+    for name in storage.walk(url):
+        path = os.path.join(local, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(storage.read_bytes(join(url, name)))

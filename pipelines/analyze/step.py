@@ -1,0 +1,96 @@
+"""Analyzing: the transform graph that a recipe asks for, made or taken, in the workspace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...schemas.fingerprint import digest
+from ...schemas.naming import Workspace
+from ...schemas.runner import JobRunner
+from ...transforms import storage
+from ...transforms.analysis.graph import checked_graph
+from ..inventory.survey import Survey
+from ..plan.step import plan_with, train_split
+from ..prepare.step import Prepared
+from ..recipe.shipping import StagedRecipe
+from .train_records import train_records
+
+if TYPE_CHECKING:
+    from .job import AnalysisProcess
+
+
+def ensure_graph(
+    found: Survey,
+    staged: StagedRecipe,
+    prepared: Prepared,
+    *,
+    workspace: Workspace,
+    runner: JobRunner,
+    process: AnalysisProcess | None = None,
+) -> tuple[str, bool]:
+    """Makes sure that a workspace has the transform graph of a recipe.
+
+    Args:
+        found: The survey of a recipe with a ``preprocessing_fn`` or ``transform_from``.
+        staged: The recipe's handle.
+        prepared: What its records became.
+        workspace: Where the graph is to lie.
+        runner: Where the recipe may want the analysis to run.
+        process: A process for the analysis that was started ahead.
+
+    Returns:
+        The graph's folder, and whether there was nothing to analyse.
+
+    Raises:
+        RecipeError: if ``preprocessing_fn`` fails; with its own words.
+        DataError: if the train split is empty.
+        StorageError: if the graph cannot be read or written.
+        RunnerError: if a process or the engine ended too early.
+    """
+    if found.graph is not None:
+        return found.graph.put(workspace), True
+    from .job import AnalysisSpec, AnalysisTask, analyze
+
+    parts, features = found.parts, found.features.prepared
+    made_of = [prepared.digest, parts.analysis, parts.preprocessing, parts.splits]
+    url = workspace.graph(digest([*made_of, dict(parts.versions)]))
+    if checked_graph(url) is not None:
+        return url, True
+    plans = plan_with(
+        found.recipe,
+        prepared.summary,
+        features=features,
+        workspace=workspace,
+        size_ratio=1.0,
+        limit=found.limit,
+    )
+    records = train_records(
+        train_split(plans),
+        workspace=workspace,
+        summary_digest=prepared.digest,
+        prepared=features,
+        stratify_by=found.recipe.splits.stratify_by,
+    )
+    code = str(parts.preprocessing)
+    if found.recipe.analyze_on_runner:
+        from .runner_job import analyze_on_runner
+
+        analyze_on_runner(
+            AnalysisTask(staged=staged, prepared=features, dependencies=found.dependencies),
+            url,
+            records=records,
+            num_runs=len(prepared.summary.entries),
+            runner=runner,
+            workspace=workspace,
+            code=code,
+        )
+    else:
+        spec = AnalysisSpec(
+            staged=staged,
+            prepared=features,
+            dependencies=found.dependencies,
+            read_batches=records,
+        )
+        with storage.scratch_folder(workspace.root) as scratch:
+            analyze(spec, url, scratch=scratch, process=process, code=code)
+    return url, False

@@ -1,0 +1,112 @@
+"""The records that analysis sees: the train split's, run by run, in a fixed order."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from ...schemas.blocks import ShardPlan, SplitPlan
+from ...schemas.features import Features
+from ...schemas.naming import Workspace
+from ...transforms.activity import advance
+from ...transforms.examples.shards import rows_of_shard, run_readers
+from ...transforms.runs.files import KeyRange, RunReader
+from ...transforms.runs.summary import read_runs
+
+_POLL_SECONDS = 0.02
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainRecords:
+    """Reads wire columns of a split's records: plain data, good in any process."""
+
+    workspace: Workspace
+    summary_digest: str
+    prepared: Features
+    split: SplitPlan
+    """Without its shards."""
+    whole: ShardPlan
+    """All of them as one: together they are one range of one partition."""
+    stratify_by: str | None
+
+    @property
+    def num_records(self) -> int:
+        """How many there are."""
+        return self.whole.num_examples
+
+    def readers(self) -> list[RunReader]:
+        """Of all runs, in the order of their ids."""
+        entries = read_runs(self.workspace, self.summary_digest)
+        return run_readers(entries, self.workspace, self.prepared)
+
+    def read(
+        self, readers: Iterable[RunReader], columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Named columns of the split's records in some runs, run by run, each in its own order."""
+        keys = KeyRange(self.whole.partition, self.whole.start_key, self.whole.stop_key)
+        for reader in readers:
+            for records in reader.scan(keys):
+                kept = rows_of_shard(
+                    records,
+                    split=self.split,
+                    shard=self.whole,
+                    prepared=self.prepared,
+                    stratify_by=self.stratify_by,
+                )
+                if kept.num_rows:
+                    yield kept.select(list(columns))
+
+    def __call__(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The same of all runs: no merge is needed, and the order depends on the inputs alone."""
+        yield from self.read(self.readers(), columns)
+
+
+def train_records(
+    split: SplitPlan,
+    *,
+    workspace: Workspace,
+    summary_digest: str,
+    prepared: Features,
+    stratify_by: str | None,
+) -> TrainRecords:
+    """What reads the records of a planned split."""
+    # All shards of a split are neighbouring key ranges of one partition: together, one range.
+    whole = ShardPlan(
+        split=split.name,
+        index=0,
+        num_shards=1,
+        partition=split.shards[0].partition if split.shards else 0,
+        start_key=min((shard.start_key for shard in split.shards), default=0),
+        stop_key=max((shard.stop_key for shard in split.shards), default=0),
+        num_examples=sum(shard.num_examples for shard in split.shards),
+        num_bytes=sum(shard.num_bytes for shard in split.shards),
+    )
+    return TrainRecords(
+        workspace=workspace,
+        summary_digest=summary_digest,
+        prepared=prepared,
+        split=SplitPlan(name=split.name, shards=(), strata=split.strata),
+        whole=whole,
+        stratify_by=stratify_by,
+    )
+
+
+def read_handed_over(columns: Sequence[str], *, path: str) -> Iterable[pa.RecordBatch]:
+    """Reads what a pickled function reads, once it is handed over by the process that builds.
+
+    Args:
+        columns: Wire columns.
+        path: The file with the function, which the build puts in place when it is known.
+    """
+    while not os.path.exists(path):
+        advance()
+        time.sleep(_POLL_SECONDS)
+    with open(path, "rb") as file:
+        read = pickle.load(file)
+    found: Iterable[pa.RecordBatch] = read(columns)
+    return found

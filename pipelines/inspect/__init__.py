@@ -1,0 +1,5 @@
+"""What can be asked of snapshots: verify, diff, why, rejects, forecast, bench, rebuild.
+
+In: published snapshots, or a recipe. Out: reports as lines for people and as JSON for programs.
+Nothing here changes a snapshot.
+"""

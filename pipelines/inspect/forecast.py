@@ -1,0 +1,372 @@
+"""Forecast: what a build would read and make, from an inventory and a prepared sample.
+
+A dry run: it reads, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import psutil
+import pyarrow as pa
+
+from ...schemas.blocks import Block, FileRange, ImageFacts, KeySpan
+from ...schemas.errors import Reject
+from ...schemas.features import ClassLabel, Features, is_optional
+from ...schemas.naming import Workspace
+from ...schemas.progress import Progress
+from ...schemas.recipe import NumbersRecords, Recipe
+from ...schemas.reject_budgets import TOTAL, exceeded_budgets
+from ...schemas.splits import KEY_SPACE, Splits
+from ...transforms import storage
+from ...transforms.examples.tfrecord import FRAME_BYTES
+from ...transforms.rejects import Dropped, describe_rejects
+from ...transforms.runs.files import ID, NUM_BYTES
+from ...transforms.runs.keys import record_keys
+from ...transforms.runs.summary import write_summary
+from ...transforms.sources.image_folder import ImageFolder
+from ...transforms.storage.decompress import MAGIC_BYTES, compressed_offset, compression_of
+from ...transforms.storage.opened_source import path_bytes
+from ..inventory.survey import Survey, survey
+from ..plan.ranges import empty_splits
+from ..plan.split_rounds import find_split_ends
+from ..plan.step import plan_with
+from ..prepare.block_worker import PrepareConfig, RunMaker
+from ..prepare.run_files import RunFiles, keys_suffix, merge_image_facts
+from ..prepare.stages import label_of
+from ..prepare.step import first_config, next_config
+from ..recipe.shipping import carry, refuse_optimized_python
+
+_SAMPLE_FILES = 64
+_SAMPLE_ROWS = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitForecast:
+    """One split to come; numbers are estimates."""
+
+    name: str
+    num_examples: int
+    num_bytes: int
+    num_shards: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What a build would read and make; sizes before a ``preprocessing_fn`` and compression.
+
+    Attributes:
+        features: The prepared records' features.
+        label: The one to predict, if there is one.
+        num_files: How many files hold records.
+        input_bytes: Of all these files.
+        num_skipped: How many files are no records' files, by reason.
+        class_counts: Files by class, where folders name the classes.
+        num_examples: An estimate, as are the next two.
+        example_bytes: Mean bytes of an example in a shard, its framing included.
+        splits: What becomes of each split.
+        num_missing: Sampled records that lack a value, by feature that may be missing.
+        num_sampled: How many records were sampled.
+        free_memory_bytes: What this machine has free now.
+        warnings: What a build would trip over, or its user.
+    """
+
+    features: Features
+    label: str | None
+    num_files: int
+    input_bytes: int
+    num_skipped: Mapping[str, int]
+    class_counts: Mapping[str, int]
+    num_examples: int
+    example_bytes: float
+    splits: tuple[SplitForecast, ...]
+    num_missing: Mapping[str, int]
+    num_sampled: int
+    free_memory_bytes: int
+    warnings: tuple[str, ...]
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of all shards together."""
+        return round(self.num_examples * self.example_bytes)
+
+    @property
+    def fits_memory(self) -> bool:
+        """Whether all examples would fit into the memory that is free, as a cache."""
+        return self.output_bytes < self.free_memory_bytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Sample:
+    """Prepared records, and how many more like them there are."""
+
+    num_records: int
+    record_bytes: float
+    rejects: list[Reject]
+    """Those of records that could be read: what the inventory rejects is known of all files."""
+    scale: float
+    """How many records each of the sample stands for."""
+    split_counts: Mapping[str, int]
+    """Records of each split, where the sample holds all; else nothing."""
+    image_facts: Mapping[str, ImageFacts]
+    num_missing: Mapping[str, int]
+
+    @property
+    def num_all(self) -> int:
+        """Examples to come."""
+        return round(self.num_records * self.scale)
+
+
+def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) -> Forecast:
+    """Surveys a source and prepares a sample of it in memory.
+
+    Args:
+        recipe: Of the build to come.
+        progress: What is told of the steps.
+        limit: The build's own.
+
+    Raises:
+        RecipeError: if the recipe does not fit the source.
+        DataError: if the source is empty or its features cannot be told.
+    """
+    refuse_optimized_python()
+    with storage.temporary_folder() as scratch:
+        workspace = Workspace(scratch)
+        found = survey(recipe, workspace=workspace, progress=progress, write=False, limit=limit)
+        progress.start("sample", total=None, unit="records")
+        sample = _sample(found, workspace)
+        progress.finish("sample", reused=False, note=f"{sample.num_records:,} records")
+    num_examples = sample.num_all if limit is None else min(sample.num_all, limit)
+    counts = sample.split_counts or _expected_counts(recipe.splits, num_examples)
+    return Forecast(
+        features=found.features.prepared,
+        label=label_of(found.recipe, found.features.prepared),
+        num_files=len(found.inventory.files),
+        input_bytes=found.inventory.num_bytes,
+        num_skipped=found.inventory.num_skipped,
+        class_counts=_class_counts(found),
+        num_examples=num_examples,
+        example_bytes=sample.record_bytes,
+        splits=_splits(recipe, counts, example_bytes=sample.record_bytes),
+        num_missing=sample.num_missing,
+        num_sampled=sample.num_records,
+        free_memory_bytes=psutil.virtual_memory().available,
+        warnings=tuple(_warnings(found, sample, counts)),
+    )
+
+
+def _sample(found: Survey, workspace: Workspace) -> _Sample:
+    """Prepares the records of a few files, or the first rows of a block, through all stages."""
+    recipe, inventory = found.recipe, found.inventory
+    config = first_config(found, carry(recipe), workspace)
+    dropped = Dropped()
+    block = _sample_block(found)
+    batches: list[pa.RecordBatch] = []
+    num_read, num_behind, num_rejects = block.num_bytes, 0, 0
+    is_enough = False
+    for records in RunMaker(config).records(block, dropped):
+        if is_enough:
+            num_behind += len(records)
+            continue
+        batches.append(records)
+        num_rejects = len(dropped.rejects)
+        if recipe.files.numbered and sum(map(len, batches)) >= _SAMPLE_ROWS:
+            is_enough = True
+            before = _bytes_before(records.column(ID)[-1].as_py(), block, found)
+            if before is not None:
+                num_read = before
+                break
+    num_records = sum(map(len, batches))
+    if recipe.files.numbered:
+        if is_enough:
+            # Those of records behind the sample say nothing of it.
+            del dropped.rejects[num_rejects:]
+        scale = inventory.num_bytes / max(1, num_read) * (1 + num_behind / max(1, num_records))
+    else:
+        readable = sum(not file.problem for file in inventory.files)
+        num_rejects = sum(reject.stage != "inventory" for reject in dropped.rejects)
+        scale = readable / max(1, num_records + dropped.num_filtered + num_rejects)
+    for _ in found.stages[1:]:
+        config, batches = _next_stage(found, config, batches, dropped)
+    facts: dict[str, ImageFacts] = {}
+    for records in batches:
+        merge_image_facts(facts, records, found.features.prepared)
+    sizes = [records.column(NUM_BYTES).to_numpy() for records in batches if len(records)]
+    num_records = sum(map(len, sizes))
+    counts: dict[str, int] = {}
+    if scale == 1 and not is_enough and num_records:
+        counts = _count_splits(found, config, batches)
+    return _Sample(
+        split_counts=counts,
+        num_records=num_records,
+        record_bytes=FRAME_BYTES + float(np.concatenate(sizes).mean()) if sizes else 0.0,
+        rejects=[reject for reject in dropped.rejects if reject.stage != "inventory"],
+        scale=scale,
+        image_facts=facts,
+        num_missing={
+            name: sum(records.column(name).null_count for records in batches)
+            for name, feature in found.features.prepared.items()
+            if is_optional(feature)
+        },
+    )
+
+
+def _next_stage(
+    found: Survey,
+    config: PrepareConfig,
+    batches: list[pa.RecordBatch],
+    dropped: Dropped,
+) -> tuple[PrepareConfig, list[pa.RecordBatch]]:
+    """Takes the sample through a step across records, as a build would all records."""
+    workspace = config.workspace
+    files = RunFiles(
+        workspace, config.features.outputs, label=None, stratify_by=None, suffix="plain"
+    )
+    run_id = f"{config.stage:032x}"
+    info = files.write(run_id, batches, dropped=Dropped(), in_order=False)
+    summary = files.summarize(info)
+    write_summary(summary, workspace, run_id)
+    ends = config.ends
+    if ends is None and info.num_records:
+        ends = find_split_ends(
+            summary.entries,
+            recipe=found.recipe,
+            features=config.features.outputs,
+            workspace=workspace,
+        )
+    following = next_config(found, config, digest=run_id, ends=ends)
+    made = RunMaker(following).records(KeySpan(0, KEY_SPACE), dropped)
+    return following, list(made)
+
+
+def _count_splits(
+    found: Survey, config: PrepareConfig, batches: list[pa.RecordBatch]
+) -> dict[str, int]:
+    """How many records each split gets, where these are all; refuses empty ones as a build does."""
+    recipe, features = found.recipe, found.features.prepared
+    files = RunFiles(
+        config.workspace,
+        features,
+        label=None,
+        stratify_by=recipe.splits.stratify_by,
+        suffix=keys_suffix(recipe.splits),
+    )
+    info = files.write("f" * 32, batches, dropped=Dropped(), in_order=False)
+    plans = plan_with(
+        recipe,
+        files.summarize(info),
+        features=features,
+        workspace=config.workspace,
+        size_ratio=1.0,
+        limit=found.limit,
+    )
+    return {plan.name: sum(shard.num_examples for shard in plan.shards) for plan in plans}
+
+
+def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:
+    """How much of a block lies before a record; None where that cannot be told.
+
+    What is in front of the record's id does not matter.
+    """
+    text, _, position = record_id.rpartition(b"#")
+    num_bytes = 0
+    for part in block.ranges:
+        if text.endswith(path_bytes(part.path)):
+            offset = _offset_of(int(position), part, found)
+            return None if offset is None else num_bytes + max(0, offset - part.start)
+        num_bytes += part.stop - part.start
+    return None
+
+
+def _offset_of(position: int, part: FileRange, found: Survey) -> int | None:
+    """Where in its file a record lies, in bytes of the file itself; None where nothing tells."""
+    source, opened = found.recipe.files, found.opened
+    if isinstance(source, NumbersRecords):
+        (file,) = (file for file in found.inventory.files if file.path == part.path)
+        return source.offset_of(file, position + 1, opened)
+    # Offsets are those of the content.
+    compression = compression_of(opened.read(part.path, 0, MAGIC_BYTES))
+    if not compression:
+        return position
+    return compressed_offset(functools.partial(opened.read, part.path), compression, position)
+
+
+def _sample_block(found: Survey) -> Block:
+    """The block to sample: the files with the lowest keys, or the first block of rows."""
+    blocks = found.inventory.blocks
+    if found.recipe.files.numbered:
+        return blocks[0]
+    ranges = [part for block in blocks for part in block.ranges]
+    keys = record_keys([part.path for part in ranges], found.recipe.seed)
+    lowest = np.argsort(keys)[:_SAMPLE_FILES]
+    return Block(tuple(ranges[index] for index in lowest))
+
+
+def _expected_counts(splits: Splits, num_examples: int) -> dict[str, int]:
+    """About how many examples each split gets. The data alone knows the shares that it names."""
+    fractions = dict(splits.fractions)
+    equal = 1 / len(splits.names)
+    return {name: round(num_examples * fractions.get(name, equal)) for name in splits.names}
+
+
+def _splits(
+    recipe: Recipe, counts: Mapping[str, int], *, example_bytes: float
+) -> tuple[SplitForecast, ...]:
+    forecasts = []
+    for name, examples in counts.items():
+        size = round(examples * example_bytes)
+        shards = recipe.shards.num_shards_of(name, num_examples=examples, num_bytes=size)
+        forecasts.append(SplitForecast(name, examples, size, shards))
+    return tuple(forecasts)
+
+
+def _class_counts(found: Survey) -> dict[str, int]:
+    if not isinstance(found.recipe.source, ImageFolder):
+        return {}
+    folders = (file.path.partition("/") for file in found.inventory.files)
+    return dict(sorted(Counter(name for name, _, below in folders if below).items()))
+
+
+def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iterator[str]:
+    problems = Counter(file.problem for file in found.inventory.files if file.problem)
+    for problem, number in problems.most_common():
+        yield f"{number:,} of the files will be rejects: {problem}"
+    if sample.rejects:
+        yield (
+            f"{len(sample.rejects):,} of {sample.num_records + len(sample.rejects):,} sampled "
+            f"records would be rejected:\n{describe_rejects(sample.rejects)}"
+        )
+    stages = Counter({"inventory": problems.total()})
+    for stage, number in Counter(reject.stage for reject in sample.rejects).items():
+        stages[stage] += round(number * sample.scale)
+    allowed = found.recipe.reject_budgets(sample.num_all + stages.total())
+    for one in exceeded_budgets(stages, allowed):
+        where = "rejects" if one.stage == TOTAL else f"rejects of the stage {one.stage}"
+        yield (
+            f"a build will refuse this: about {one.num_rejects:,} {where}, and {one.allowed:,} are "
+            "allowed"
+        )
+    for name, feature in found.features.prepared.items():
+        if isinstance(feature, ClassLabel) and len(feature.names) < 2:
+            yield f"feature {name!r} has only the class {', '.join(map(repr, feature.names))}"
+    for name, known in sample.image_facts.items():
+        if known.height is None or known.width is None:
+            yield (
+                f"feature {name!r}: images differ in size, so the reader needs image_size=; or "
+                "resize them once, in prepare="
+            )
+    splits = found.recipe.splits
+    scarce = [name for name, number in _class_counts(found).items() if number < len(splits.names)]
+    if scarce:
+        listed = ", ".join(map(repr, scarce[:10])) + (" …" if len(scarce) > 10 else "")
+        yield f"classes with fewer files than there are splits: {listed}"
+    if sample.split_counts:
+        if empty := empty_splits(splits, counts):
+            yield f"these splits will be empty: {', '.join(empty)}"
+    elif small := [name for name, _ in splits.fractions if counts[name] < 2 and sample.num_records]:
+        refused = "" if splits.allow_empty else ", and a build refuses empty ones"
+        yield f"these splits may be empty{refused}: {', '.join(small)}"

@@ -1,0 +1,290 @@
+"""Builds one shard of a snapshot again, from the source, and compares it byte by byte.
+
+Nothing that a build has left is used: the source is read and prepared anew in a scratch folder,
+planned, and of all planned shards this one is written. Memory stays as flat as in a build.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Sequence
+
+from ...schemas.blocks import ShardInfo, ShardPlan, SplitPlan
+from ...schemas.errors import DamagedSnapshotError, RecipeError, SnapshardError
+from ...schemas.fingerprint import differences
+from ...schemas.manifest import Manifest, ShardEntry
+from ...schemas.naming import ShardName, join
+from ...schemas.progress import Progress
+from ...schemas.recipe import Recipe
+from ...transforms import storage
+from ...transforms.analysis.graph import PUBLISHED
+from ...transforms.examples.example_bytes import first_difference, stored_examples
+from ...transforms.examples.shards import ShardWriter, shard_name
+from ..analyze.external_graph import find_graph
+from ..build import make_runner
+from ..build_steps import BuildSteps
+from ..engines import runner_config
+from ..inventory.survey import Survey
+from ..prepare.step import prepare_records
+from ..recipe.shipping import stage
+from ..snapshot import Snapshot
+from ..snapshot_files import SnapshotFiles
+from .part_changes import build_facts
+from .verify_index import read_id
+
+_WANTED = re.compile(r"(?:(?P<split>[A-Za-z][A-Za-z0-9_]*)-)?(?P<number>\d+)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    """How a shard compares with what the source gives now."""
+
+    shard: str
+    num_examples: int
+    """That the source gives for it."""
+    changed: Sequence[str]
+    """Parts of the fingerprint that are not as when the snapshot was built."""
+    changes_known: bool
+    """Whether these could be told: ``build.json`` is there."""
+    differing: Sequence[str]
+    """What of the shard and its index is not as the manifest says, one line each."""
+    damaged: Sequence[str]
+    """Which of the published files are not as the manifest says."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether the source gives the bytes that the manifest tells of."""
+        return not self.differing
+
+    @property
+    def exit_code(self) -> int:
+        """0 where the source gives what lies there, else 4."""
+        return 0 if self.equal and not self.damaged else 4
+
+    def lines(self) -> list[str]:
+        """The comparison in words."""
+        told = []
+        if not self.changes_known:
+            told.append(
+                "the snapshot is not what this source and recipe give now; what changed is not "
+                "known, since its build.json is missing or damaged"
+            )
+        elif self.changed:
+            told.append(
+                f"changed since the snapshot was built: {', '.join(self.changed)} "
+                "(`snapshard why SOURCE DIR` says more)"
+            )
+        told += self.differing
+        if self.equal:
+            told.append(
+                f"equal: {self.shard} and its index, built again from the source, "
+                f"{self.num_examples:,} examples"
+            )
+        for name in self.damaged:
+            told.append(
+                f"{name} is damaged where it lies: its bytes are not those that the manifest "
+                "tells of" + (", and that the source gives" if self.equal else "")
+            )
+        return told
+
+    def to_json(self) -> dict[str, object]:
+        """As plain JSON."""
+        return {**dataclasses.asdict(self), "equal": self.equal, "exit_code": self.exit_code}
+
+
+def find_shard(manifest: Manifest, wanted: str) -> ShardEntry:
+    """The shard that is meant: by its file, by split and number, or by number among all.
+
+    Args:
+        manifest: The snapshot's.
+        wanted: ``train-00003-of-00016.tfrecord``, ``train-00003``, ``train-3``; or ``3``, which
+            counts the shards of all splits in the order of their names, from 0.
+
+    Raises:
+        RecipeError: if there is none.
+    """
+    shards = [shard for name in sorted(manifest.splits) for shard in manifest.splits[name].shards]
+    by_name = {shard.file: shard for shard in shards}
+    if wanted in by_name:
+        return by_name[wanted]
+    found = _WANTED.fullmatch(wanted)
+    if found is not None:
+        split = manifest.splits.get(found["split"]) if found["split"] else None
+        counted = split.shards if split is not None else [] if found["split"] else shards
+        if int(found["number"]) < len(counted):
+            return counted[int(found["number"])]
+    splits = ", ".join(f"{name}: {len(s.shards):,}" for name, s in sorted(manifest.splits.items()))
+    raise RecipeError(
+        f"There is no shard {wanted!r}; the splits have so many: {splits}. Name one as in "
+        f"{'train-0' if 'train' in manifest.splits else '0'}, or by its file."
+    )
+
+
+def rebuild_shard(
+    path: str | os.PathLike[str], wanted: str, recipe: Recipe, *, progress: Progress
+) -> Rebuilt:
+    """Builds one shard again from the source and compares it with what the manifest tells of it.
+
+    All of the source is read and prepared, since the place of each record depends on all; the
+    scratch folder (TMPDIR) must hold the prepared records. Nothing is written elsewhere.
+
+    Args:
+        path: The snapshot's folder, or one that holds snapshots: then the latest.
+        wanted: The shard: see :func:`find_shard`.
+        recipe: What the snapshot was built from.
+        progress: Told how far each step is.
+
+    Raises:
+        RecipeError: if there is no such shard, or the recipe is another's.
+        DamagedSnapshotError: if the manifest is damaged.
+        DataError: if the source holds nothing.
+    """
+    snapshot = Snapshot.open(path)
+    manifest = snapshot.manifest
+    shard = find_shard(manifest, wanted)
+    if recipe.name != manifest.name:
+        raise RecipeError(
+            f"The snapshot is one of {manifest.name!r}, and the recipe is called {recipe.name!r}. "
+            "Give the recipe or data that it was built from."
+        )
+    facts = build_facts(snapshot)
+    splits = facts.get("fingerprint_parts", {}).get("splits")
+    limit = splits.get("limit") if isinstance(splits, dict) else None
+    with (
+        storage.temporary_folder() as scratch,
+        make_runner(runner_config("direct")) as runner,
+    ):
+        again = _Again(
+            recipe,
+            scratch,
+            runner=runner,
+            progress=progress,
+            limit=limit if isinstance(limit, int) else None,
+        )
+        found = again.survey()
+        changed: list[str] = []
+        if found.fingerprint != manifest.fingerprint and facts:
+            changed = differences(facts["fingerprint_parts"], found.parts.to_json())
+        if recipe.analyze_on_runner and PUBLISHED in manifest.files:
+            # An engine need not give the same last bits twice: the graph is the one that is pinned.
+            graph = find_graph(storage.absolute(snapshot.path), folder="")
+            found = dataclasses.replace(found, graph=graph)
+        info, where = again.write_one(found, shard.file)
+        comparing = _Comparison(snapshot, shard, where)
+        return Rebuilt(
+            shard=shard.file,
+            num_examples=0 if info is None else info.num_examples,
+            changed=changed,
+            changes_known=bool(facts) or found.fingerprint == manifest.fingerprint,
+            differing=comparing.differing(info),
+            damaged=comparing.damaged(),
+        )
+
+
+class _Again(BuildSteps):
+    """A build of one shard."""
+
+    def write_one(self, found: Survey, file: str) -> tuple[ShardInfo | None, str]:
+        """Prepares all and writes one shard: what it is, if one is planned; and its folder."""
+        staged = stage(found.recipe, self._workspace)
+        prepared = prepare_records(
+            found, staged, self._workspace, runner=self._runner, progress=self._progress
+        )
+        graph = self.analyze(found, staged, prepared)
+        layout = self.plan(found, prepared.summary, graph)
+        settings = self.settings(found, prepared.summary, layout, graph)
+        planned: dict[str, tuple[SplitPlan, ShardPlan]] = {
+            str(shard_name(shard, settings)): (split, shard)
+            for split in layout.splits
+            for shard in split.shards
+        }
+        if file not in planned:
+            return None, settings.snapshot
+        self._progress.start("write", total=1, unit="shards")
+        info = ShardWriter(settings, prepared.summary.entries).write(*planned[file])
+        self._progress.finish("write", reused=False)
+        return info, settings.snapshot
+
+
+class _Comparison:
+    """A shard of a snapshot, and the one that was built again."""
+
+    def __init__(self, snapshot: Snapshot, shard: ShardEntry, rebuilt: str) -> None:
+        self._snapshot = snapshot
+        self._shard = shard
+        self._rebuilt = rebuilt
+        name = ShardName.parse(shard.file)
+        if name is None:
+            raise DamagedSnapshotError(f"{shard.file!r} is no shard's name. Verify the snapshot.")
+        self._name = name
+        wanted = (shard.file, *name.index_files, name.labels_file)
+        self._files = [file for file in wanted if file in snapshot.manifest.files]
+
+    def damaged(self) -> list[str]:
+        """Which published files are missing or not as the manifest says."""
+        files = SnapshotFiles(self._snapshot.path)
+        found, _, _ = files.look(self._files)
+        wrong = []
+        for file in self._files:
+            entry, there = self._snapshot.manifest.files[file], found.get(file)
+            whole = there is not None and there.other is None and there.trouble is None
+            if not whole or files.sha256(file, found[file].num_bytes) != entry.sha256:
+                wrong.append(file)
+        return wrong
+
+    def differing(self, info: ShardInfo | None) -> list[str]:
+        """What the source gives otherwise than the manifest tells."""
+        if info is None:
+            return [f"the source gives no {self._shard.file}: it is cut into other shards"]
+        told = {info.file: info.sha256} | {n: pair[1] for n, pair in info.index_files.items()}
+        listed = self._snapshot.manifest.files
+        wrong = [
+            file
+            for file in sorted({*told, *self._files})
+            if file not in listed or told.get(file) != listed[file].sha256
+        ]
+        if not wrong:
+            return []
+        lines = [f"not equal: {', '.join(wrong)}"]
+        if info.num_examples != self._shard.num_examples:
+            lines.append(
+                f"{self._shard.file}: the source gives {info.num_examples:,} examples, and the "
+                f"manifest tells of {self._shard.num_examples:,}"
+            )
+        lines.append(f"{self._shard.file}: {self._first_record()}")
+        return lines
+
+    def _first_record(self) -> str:
+        """The first record that differs, and in what."""
+        compression = self._name.compression
+        mine = stored_examples(join(self._snapshot.path, self._shard.file), compression)
+        given = stored_examples(join(self._rebuilt, self._shard.file), compression)
+        try:
+            pairs = itertools.zip_longest(mine, given)
+            for number, (published, rebuilt) in enumerate(pairs):
+                if published != rebuilt:
+                    return self._difference(number, published, rebuilt)
+        except SnapshardError as error:
+            return f"what lies there cannot be compared: {error}"
+        return "all records are equal; only the files' own framing differs"
+
+    def _difference(self, number: int, published: bytes | None, rebuilt: bytes | None) -> str:
+        mine, given = (self._id(folder, number) for folder in (self._snapshot.path, self._rebuilt))
+        ids = f"id {mine!r}" if mine == given else f"id {mine!r}, from the source {given!r}"
+        if published is None or rebuilt is None:
+            where = "the source" if published is None else "the snapshot"
+            return f"record {number:,} ({ids}) is in {where} only"
+        try:
+            what = first_difference(published, rebuilt)
+        except ValueError:
+            what = "its bytes are no example"
+        return f"record {number:,} ({ids}) is the first that differs: {what}"
+
+    def _id(self, folder: str, number: int) -> str | None:
+        try:
+            return read_id(storage.read_bytes(join(folder, self._name.index_files[1])), number)
+        except SnapshardError:
+            return None

@@ -1,0 +1,122 @@
+"""What the parts of a fingerprint consist of: kept in ``build.json`` to explain a miss later.
+
+A fingerprint's parts hold a step or all inputs as one digest. Here are the digests of the
+functions and constants of each step, of the files that steps and sources need, and the names of
+the lists of input files, which lie in the workspace. Nothing of it enters the fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ...schemas.blocks import Block
+from ...schemas.errors import SnapshardError
+from ...schemas.fingerprint import canonical_json, digest
+from ...schemas.naming import Workspace
+from ...schemas.recipe import CrossStep, PrepareStep, Recipe
+from ...schemas.step_traits import StepTraits
+from ...transforms.code.digest import step_digest
+from ...transforms.code.names import is_users_class, library_name
+from ...transforms.code.parts import code_parts
+from ...transforms.code.source_settings import functions_of
+from ...transforms.storage import redact
+from .step import read_descriptors, write_descriptors
+from .survey import Survey
+
+_SHOWN = 100
+"""Of longer settings, in characters of JSON, only a digest is kept."""
+
+InputFile = tuple[str, str, str]
+"""Path, hash of the content, and problem of one file of the source."""
+
+
+def fingerprint_details(found: Survey) -> dict[str, Any]:
+    """The details of a surveyed recipe's fingerprint, as plain JSON.
+
+    Raises:
+        RecipeError: if a function refers to what cannot be told.
+    """
+    recipe = found.recipe
+    source = [_function(function, recipe) for function in functions_of(recipe.source)]
+    inventory = found.inventory
+    details: dict[str, Any] = {
+        "inputs": {"files": len(inventory.files), "bytes": inventory.num_bytes},
+        "sides": {redact(url): sha256 for url, sha256 in found.opened.sides.items()},
+        "source": source,
+        "steps": [_step(step, recipe) for step in recipe.prepare],
+    }
+    if found.dependencies.entries:
+        details["depends_on"] = dict(found.dependencies.entries)
+    if recipe.preprocessing_fn is not None:
+        details["preprocessing"] = _function(recipe.preprocessing_fn, recipe)
+    return details
+
+
+def _function(function: Any, recipe: Recipe) -> dict[str, Any]:
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    code = code_parts(function, folder=recipe.folder, declared=bool(recipe.depends_on))
+    return {"name": str(name), "code": code}
+
+
+def _step(step: Any, recipe: Recipe) -> dict[str, Any]:
+    traits = StepTraits.of(step)
+    files = {redact(url): hashlib.sha256(recipe.contents[url]).hexdigest() for url in traits.files}
+    code = step_digest(step, folder=recipe.folder, declared=bool(recipe.depends_on))
+    if isinstance(step, PrepareStep | CrossStep) and not is_users_class(type(step)):
+        settings = {name: _short(value) for name, value in step.settings().items()}
+        functions = [_function(function, recipe) for function in traits.functions]
+        name = library_name(type(step)).rpartition(":")[2]
+        found = {"name": name, "settings": settings, "functions": functions}
+    else:
+        found = _function(step, recipe)
+    return {**found, "digest": code[:16], "files": files}
+
+
+def _short(value: object) -> object:
+    content = canonical_json(value)
+    if len(content) <= _SHOWN:
+        return value
+    return f"sha256 {hashlib.sha256(content).hexdigest()[:16]}, {len(content):,} bytes of JSON"
+
+
+def list_inputs(found: Survey, workspace: Workspace) -> list[str]:
+    """Makes sure that the workspace lists the input files; names the lists.
+
+    Raises:
+        StorageError: if one cannot be written.
+    """
+    urls = write_descriptors(found.inventory.blocks, workspace)
+    return [url.rpartition("/")[2].partition(".")[0] for url in urls]
+
+
+def listed_inputs(workspace: Workspace, lists: Sequence[str]) -> Iterator[InputFile] | None:
+    """The input files of a build, in the order of their paths; None where a list is gone.
+
+    Args:
+        workspace: Of the build.
+        lists: Names of the descriptor files of its blocks, in order.
+    """
+    try:
+        contents = [read_descriptors(workspace.blocks(name)) for name in lists]
+    except SnapshardError:
+        return None
+    return _files(Block.from_line(line) for lines in contents for line in lines)
+
+
+def _files(blocks: Iterable[Block]) -> Iterator[InputFile]:
+    ranges = (part for block in blocks for part in block.ranges)
+    for path, group in itertools.groupby(ranges, key=lambda part: part.path):
+        parts = list(group)
+        content = parts[0].sha256
+        if len(parts) > 1:
+            # Blocks of a large file, one after the other, each of which may have its own content.
+            content = digest([[part.start, part.stop, part.sha256] for part in parts])
+        yield path, content, parts[0].problem
+
+
+def surveyed_inputs(found: Survey) -> Iterator[InputFile]:
+    """The input files of a survey, in the order of their paths."""
+    return _files(found.inventory.blocks)

@@ -1,0 +1,350 @@
+"""Resolving features: from what a source holds, through the steps, to what is stored.
+
+Three sets matter: the *raw* features that the source reads, the *prepared* ones that lie in
+runs (after the prepare steps, as declared), and what the examples hold in the end (after a
+``preprocessing_fn``, with image sizes known from the data).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+from typing import Any
+
+from ...schemas.blocks import ImageFacts, SourceFile
+from ...schemas.errors import RecipeError, SchemaError
+from ...schemas.features import (
+    Audio,
+    ClassLabel,
+    Feature,
+    Features,
+    Image,
+    Scalar,
+    Sequence,
+    Tensor,
+    TensorForm,
+    Timestamp,
+    check_masks,
+    flatten,
+    is_encoded,
+    is_optional,
+    mask_name,
+    tensor_form,
+    wire_columns,
+)
+from ...schemas.recipe import OpenSource, PrepareStep, Recipe
+from ...schemas.written import written
+from ...transforms.prepare.engine.chain import output_features
+from ...transforms.prepare.engine.user_functions import describe, names_read
+from ...transforms.prepare.records import Filter, Rename
+from ...transforms.prepare.tables import Missing
+from ...transforms.runs.strata import is_countable
+from ..prepare.stages import stage_features, stages_of
+from .inference_cache import infer_features
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResolvedFeatures:
+    """The features before and after the prepare steps."""
+
+    raw: dict[str, Feature]
+    prepared: dict[str, Feature]
+    structs: tuple[str, ...] = ()
+    """Structs whose fields are among the prepared features, outer ones first."""
+
+
+def resolve_features(
+    recipe: Recipe, *, files: Many[SourceFile], opened: OpenSource
+) -> ResolvedFeatures:
+    """Infers the features of a source's records and holds declared ones against them.
+
+    Raises:
+        SchemaError: if the source does not have a declared feature.
+        RecipeError: if the steps do not lead to the declared features, or ``stratify_by`` or
+            ``group_by`` names none that can be divided by.
+    """
+    inferred, structs = infer_features(recipe.files, files, opened)
+    declared = None if recipe.features is None else flatten(recipe.features)[0]
+    if declared is None:
+        raw = inferred
+        prepared = _after_steps(recipe, raw)
+    else:
+        raw = _raw_features(recipe, inferred, declared)
+        prepared = _hold_against(_after_steps(recipe, raw), declared)
+    seen = _refuse_unseen_gaps(recipe, raw, declared or {})
+    _refuse_unseen_lists(recipe, prepared, seen)
+    wire_columns(prepared)
+    check_masks(prepared)
+    _check_divisible(recipe, prepared)
+    named = dict.fromkeys([*recipe.structs, *structs])
+    kept = [name for name in named if any(leaf.startswith(f"{name}.") for leaf in prepared)]
+    return ResolvedFeatures(raw=raw, prepared=prepared, structs=tuple(sorted(kept)))
+
+
+def _after_steps(recipe: Recipe, raw: Features) -> dict[str, Feature]:
+    return stage_features(stages_of(recipe), raw)[-1].outputs
+
+
+def _refuse_unseen_gaps(recipe: Recipe, raw: Features, declared: Features) -> set[str]:
+    """Refuses functions that would take what stands for a missing value for a real one.
+
+    A class is -1 where it is missing, a time NaT, a float NaN: a function can tell. Of other
+    values it can where ``ss.tables.missing`` says so before it. Of a feature that is declared to be
+    there, and that no step fills, a record without a value is rejected behind the steps.
+
+    Returns:
+        The features behind the steps of which a function can tell.
+    """
+    stages = stages_of(recipe)
+    features = stage_features(stages, raw)
+    after = features[-1].outputs
+    seen = {
+        name
+        for name, wanted in declared.items()
+        if not is_optional(wanted) and name in after and is_optional(after[name])
+    }
+    for stage, between in zip(stages, features, strict=True):
+        current: Features = between.inputs
+        for step in stage.steps:
+            if isinstance(step, Missing):
+                seen.add(step.name)
+            elif isinstance(step, Rename):
+                seen = {step.names.get(name, name) for name in seen}
+            elif isinstance(step, Filter) or not isinstance(step, PrepareStep):
+                unseen = {
+                    name
+                    for name, feature in current.items()
+                    if mask_name(name, feature) and name not in seen
+                    if not isinstance(feature, ClassLabel | Timestamp)
+                }
+                for name in sorted(unseen & names_read(step, current) if unseen else ()):
+                    where = f"prepare: {describe(step)}"
+                    raise RecipeError(_say_unseen(where, name, current[name]))
+            if step is not stage.steps[-1]:
+                current = output_features([step], current)
+    return seen
+
+
+def _refuse_unseen_lists(recipe: Recipe, prepared: Features, seen: set[str]) -> None:
+    """Refuses a ``preprocessing_fn`` that would take a missing list for an empty one.
+
+    Single values that are missing have no value in its sparse tensors; a ragged tensor has an empty
+    row. What it returns unchanged stays missing.
+    """
+    unseen = {
+        name
+        for name, feature in prepared.items()
+        if mask_name(name, feature) and name not in seen
+        if (form := tensor_form(feature)) is not None and form.shape
+    }
+    if recipe.preprocessing_fn is None or not unseen:
+        return
+    from ...transforms.analysis.analyze import (
+        trace,  # tensorflow-transform: seconds, and only for this
+    )
+
+    for name in sorted(unseen & trace(recipe.preprocessing_fn, prepared).read):
+        raise RecipeError(_say_unseen("preprocessing_fn", name, prepared[name]))
+
+
+def _say_unseen(where: str, name: str, feature: Feature) -> str:
+    form = tensor_form(feature)
+    assert form is not None
+    stands = "an empty list" if form.shape else repr(form.fill)
+    return (
+        f"{where} reads {name!r}, which may be missing, and gets {stands} then, as if it "
+        f"were a value. Before it, put one there (ss.tables.fill({written(name)}, …)), or let it "
+        f"tell (ss.tables.missing({written(name)}, {written(f'{name}_missing')})). Or state what "
+        f"a missing value reads as, by default= of the type of {name!r}."
+    )
+
+
+def _raw_features(recipe: Recipe, inferred: Features, declared: Features) -> dict[str, Feature]:
+    if not recipe.prepare:
+        return _with_declared(inferred, declared)
+    raw = _before_steps(inferred, declared)
+    return _converted(raw, _after_steps(recipe, raw), declared)
+
+
+def _with_declared(inferred: Features, declared: Features) -> dict[str, Feature]:
+    """Raw features of a source without steps: it reads what is declared."""
+    missing = sorted(set(declared) - set(inferred))
+    if missing:
+        raise SchemaError(
+            f"The source has no feature {', '.join(map(repr, missing))}; it has "
+            f"{', '.join(map(repr, inferred))}. Correct features= in the recipe."
+        )
+    raw: dict[str, Feature] = {}
+    for name, wanted in declared.items():
+        found = inferred[name]
+        if not _can_be_read_as(found, wanted):
+            raise RecipeError(
+                f"features= declares {name!r} as {written(wanted)}, and the source has "
+                f"{written(found)}, which it cannot read so. Declare that, or add steps."
+            )
+        if isinstance(found, Audio) and isinstance(wanted, Audio) and is_encoded(found):
+            # Files are held to what is declared before they are decoded.
+            raw[name] = dataclasses.replace(wanted, storage="encoded")
+        else:
+            raw[name] = found if isinstance(found, Image) or is_encoded(found) else wanted
+    return raw
+
+
+def _can_be_read_as(found: Feature, wanted: Feature) -> bool:
+    """Whether a source may try: bytes may hold anything, single values are not lists."""
+    forms = tensor_form(found), tensor_form(wanted)
+    if forms[0] is None or forms[1] is None:
+        holds_bytes = forms[0] is not None and (forms[0].dtype, forms[0].shape) == ("string", ())
+        return holds_bytes or type(found) is type(wanted)
+    if isinstance(wanted, Audio) and wanted.rate is None and not isinstance(found, Audio):
+        return False  # nothing but a sound file says its rate
+    if (forms[0].dtype, forms[0].shape) == ("string", ()):
+        return True
+    return bool(forms[0].shape) == bool(forms[1].shape)
+
+
+def _before_steps(inferred: Features, declared: Features) -> dict[str, Feature]:
+    """Raw features with what no step may change: class names, what may be missing, its default.
+
+    A declared type speaks of the steps' output, and so do limits.
+    """
+
+    def choose(name: str, found: Feature) -> Feature:
+        wanted = declared.get(name)
+        if wanted is None or type(wanted) is not type(found):
+            return found
+        if isinstance(wanted, ClassLabel):
+            found = wanted
+        if hasattr(wanted, "default") and _dtype_of(wanted) == _dtype_of(found):
+            found = _with(found, default=wanted.default)
+        if is_optional(wanted) or is_optional(inferred[name]):
+            found = _with(found, optional=True)
+        return found
+
+    return {name: choose(name, feature) for name, feature in inferred.items()}
+
+
+def _dtype_of(feature: Feature) -> str | None:
+    form = tensor_form(feature)
+    return None if form is None else form.dtype
+
+
+def _converted(raw: Features, prepared: Features, declared: Features) -> dict[str, Feature]:
+    """Raw features, of the declared type where the steps leave a feature as it came.
+
+    The source then converts, as it does without steps.
+    """
+
+    def choose(name: str, found: Feature) -> Feature:
+        wanted = declared.get(name)
+        if wanted is None or prepared.get(name) != found or _fits(found, wanted):
+            return found
+        if not _can_be_read_as(found, wanted):
+            return found
+        if is_optional(wanted) or (is_optional(found) and hasattr(wanted, "optional")):
+            return _with(_bare(wanted), optional=True, default=getattr(wanted, "default", None))
+        return _bare(wanted)
+
+    return {name: choose(name, feature) for name, feature in raw.items()}
+
+
+def _hold_against(prepared: Features, declared: Features) -> dict[str, Feature]:
+    """The declared features, if that is what the steps give."""
+    for name, wanted in declared.items():
+        found = prepared.get(name)
+        if found is None:
+            raise RecipeError(
+                f"features= declares {name!r}, and the prepare steps give only "
+                f"{', '.join(map(repr, prepared))}. Correct features= or prepare=."
+            )
+        if not _fits(found, wanted):
+            raise RecipeError(
+                f"features= declares {name!r} as {written(wanted)}, and the prepare steps give "
+                f"{written(found)}. Correct one of them{_hint(name, found, wanted)}."
+            )
+    return dict(declared)
+
+
+def _hint(name: str, found: Feature, wanted: Feature) -> str:
+    """How to get from one dtype to another."""
+    forms = tensor_form(found), tensor_form(wanted)
+    if forms[0] is None or forms[1] is None or forms[0].dtype == forms[1].dtype:
+        return ""
+    return f", or add ss.tables.cast({written(name)}, {written(forms[1].dtype)}) to prepare="
+
+
+def _fits(found: Feature, wanted: Feature) -> bool:
+    """Whether prepared values are stored as a declaration says; validation checks the rest.
+
+    Sizes of stored images are checked record by record; a file's bytes have no channels until a
+    reader decodes them. Plain values may be declared to be more: texts, classes, times, boxes.
+    """
+    if isinstance(found, Image) and isinstance(wanted, Image):
+        return (
+            found.storage == wanted.storage
+            and (found.channels == wanted.channels or found.storage == "encoded")
+            and (
+                not found.fixed_size or (found.height, found.width) == (wanted.height, wanted.width)
+            )
+        )
+    if _bare(found) == _bare(wanted):
+        return True
+    item = found.of if isinstance(found, Sequence) else found
+    if not isinstance(item, Scalar | Tensor) or isinstance(wanted, Audio | Image):
+        return False
+    forms = tensor_form(found), tensor_form(wanted)
+    return all(form is not None for form in forms) and len({_plain(form) for form in forms}) == 1
+
+
+def _plain(form: TensorForm | None) -> object:
+    return None if form is None else (form.dtype, form.shape)
+
+
+def _bare(feature: Feature) -> Feature:
+    """A feature without its limits, default, and whether it may be missing."""
+    unset = {"min": None, "max": None, "values": None, "finite": False, "max_length": None}
+    unset |= {"optional": False, "default": None}
+    fields = {field.name for field in dataclasses.fields(feature)}
+    changes: dict[str, Any] = {name: value for name, value in unset.items() if name in fields}
+    if isinstance(feature, Sequence):
+        changes["of"] = _bare(feature.of)
+    return _with(feature, **changes)
+
+
+def _with(feature: Feature, **changes: Any) -> Feature:
+    """A feature with other settings, which its type has."""
+    changed: Feature = dataclasses.replace(feature, **changes)
+    return changed
+
+
+def _check_divisible(recipe: Recipe, features: Features) -> None:
+    for setting in ("stratify_by", "group_by"):
+        name = getattr(recipe.splits, setting)
+        if name is None:
+            continue
+        feature = features.get(name)
+        if feature is None:
+            raise RecipeError(
+                f"Splits: {setting}={name!r} names no feature; there are "
+                f"{', '.join(map(repr, features))}."
+            )
+        if not is_countable(feature):
+            raise RecipeError(
+                f"Splits: {setting}={name!r} is {written(feature)}; expected a class, an integer, "
+                "a bool, a time or a string."
+            )
+
+
+def with_image_facts(features: Features, facts: Mapping[str, ImageFacts]) -> dict[str, Feature]:
+    """The features with the sizes that all stored images turned out to have."""
+
+    def sized(name: str, feature: Feature) -> Feature:
+        found = facts.get(name)
+        if not isinstance(feature, Image) or feature.storage == "raw" or found is None:
+            return feature
+        if found.height is None or found.width is None:
+            return feature
+        return dataclasses.replace(feature, height=found.height, width=found.width)
+
+    return {name: sized(name, feature) for name, feature in features.items()}

@@ -1,0 +1,384 @@
+"""The first step: which files there are, what they contain, and the blocks they make.
+
+No Beam. A memo in the workspace says which contents are known, so that only files that changed
+are read. Blocks go into a few descriptor files; jobs carry their paths alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+
+from ...schemas.blocks import Block, SourceFile, WorkUnit
+from ...schemas.errors import DamagedWorkError, DataError, SourceChangedError, StorageError
+from ...schemas.naming import Workspace
+from ...schemas.progress import Progress
+from ...schemas.recipe import CountsRows, CutsApart, Source
+from ...transforms import storage
+from ...transforms.activity import reading, working_on
+from ...transforms.sources.blocks import BLOCK_BYTES, group_blocks
+from ...transforms.storage.local_files import NO_PERMISSION
+from ...transforms.storage.opened_source import OpenedSource
+from ...transforms.storage.sealed import put_sealed, read_sealed
+from ...transforms.storage.unchanged import COARSE_NS, settled_ns
+from ..plan.sample import lowest_files
+from .hash_cache import Known, read_memo
+
+CHUNK_BYTES = 4 * 2**20
+"""Files are hashed in chunks of this size: memory is bounded by it times the threads."""
+
+STEP = "inventory"
+
+_BATCH_BYTES = 16 * 2**20
+_BATCH_FILES = 256
+_DESCRIPTORS = "blocks-2"
+_DESCRIPTOR_BLOCKS = 1_000
+_DESCRIPTOR_RANGES = 50_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """What a source holds.
+
+    Attributes:
+        files: The records' files, by path, each with its content's sha256 or its problem.
+        num_skipped: How many files are no records' files, by reason.
+        num_bytes: Of all files together.
+        blocks: The units of work that the files make.
+        input_digest: Hash of all paths, contents and problems, hex.
+        num_hashed: How many files had to be read to know their contents.
+        selected: All records' files, those that a limit leaves out as they were listed.
+        stop_key: The first key that a limit leaves out; None without one.
+    """
+
+    files: tuple[SourceFile, ...]
+    num_skipped: Mapping[str, int]
+    num_bytes: int
+    blocks: tuple[Block, ...]
+    input_digest: str
+    num_hashed: int
+    selected: tuple[SourceFile, ...]
+    stop_key: int | None = None
+
+
+def take_inventory(
+    source: Source,
+    opened: OpenedSource,
+    *,
+    workspace: Workspace,
+    progress: Progress,
+    write: bool = True,
+    limit: int | None = None,
+    seed: int = 0,
+) -> Inventory:
+    """Lists a source's files, learns their contents and groups them into blocks.
+
+    Args:
+        source: Selects the records' files, and tells where large ones may be cut.
+        opened: The source's root.
+        workspace: Where the memo lies. It is rewritten only if it changed.
+        progress: Told how many files are known.
+        write: False writes nothing at all: a dry run.
+        limit: Takes so many files, those with the lowest keys, and reads no others.
+        seed: The recipe's, which the keys depend on.
+
+    Raises:
+        DataError: if there are no records' files.
+        StorageError: if the source cannot be listed, or changes while it is read.
+    """
+    listed_ns = time.time_ns()
+    listed = opened.list()
+    selection = source.select(listed)
+    if not selection.files:
+        raise DataError(_say_none(source, opened, listed, num_skipped=selection.num_skipped))
+    memo = read_memo(workspace.memo, source=opened.url, cuts_by=_cuts_by(source, opened))
+    wanted, stop_key = selection.files, None
+    if limit is not None:
+        wanted, stop_key = lowest_files(selection.files, limit=limit, seed=seed)
+    readable = [file for file in selection.files if not file.problem]
+    known: dict[str, Known | str] = {
+        file.path: found for file in readable if (found := memo.find(file)) is not None
+    }
+    unknown = [file for file in wanted if not file.problem and file.path not in known]
+    hashed_ns = _settle(unknown)
+    progress.start(STEP, total=len(wanted), unit="files")
+    num_done = len(wanted) - len(unknown)
+    with contextlib.closing(_learn(source, opened, unknown)) as batches:
+        for batch in batches:
+            known.update(batch)
+            num_done += len(batch)
+            progress.advance(STEP, done=num_done)
+    taken = {file.path: _complete(file, known.get(file.path)) for file in wanted}
+    files = tuple(taken.values())
+    contents = {path: found for path, found in known.items() if isinstance(found, Known)}
+    if write:
+        memo.write(contents, listed_ns=listed_ns)
+    progress.finish(STEP, reused=not unknown)
+    return Inventory(
+        files=files,
+        num_skipped=dict(selection.num_skipped),
+        num_bytes=sum(file.num_bytes for file in files),
+        blocks=group_blocks(
+            [_provable(file, hashed_ns=hashed_ns) for file in files],
+            {path: found.cuts for path, found in contents.items()},
+            parts={path: found.parts for path, found in contents.items() if found.parts},
+        ),
+        input_digest=input_digest(files),
+        num_hashed=len(unknown),
+        selected=tuple(taken.get(file.path, file) for file in selection.files),
+        stop_key=stop_key,
+    )
+
+
+def input_digest(files: Sequence[SourceFile]) -> str:
+    """Hash of the paths, contents and problems of files, hex."""
+    quoted = json.encoder.encode_basestring_ascii
+    lines = (
+        f"[{quoted(file.path)}, {quoted(file.sha256)}, {quoted(file.problem)}]\n" for file in files
+    )
+    return hashlib.sha256("".join(lines).encode("ascii")).hexdigest()
+
+
+def count_unused_rows(inventory: Inventory, source: Source, opened: OpenedSource) -> Inventory:
+    """The inventory with the rows of a table beside the source that belong to none of its files.
+
+    Raises:
+        DataError: if the table cannot be read as one.
+        StorageError: if it cannot be read at all.
+    """
+    if not isinstance(source, CountsRows):
+        return inventory
+    num_unused = source.num_unused_rows(inventory.files, opened)
+    if not num_unused:
+        return inventory
+    num_skipped = {**inventory.num_skipped, "row of the table without a file": num_unused}
+    return dataclasses.replace(inventory, num_skipped=num_skipped)
+
+
+def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[str]:
+    """Writes blocks to descriptor files, unless they are there: JSON Lines, sealed.
+
+    They are named by their blocks, and so by the content of the source's files. Stamps in them are
+    those of the last build.
+
+    Returns:
+        The files' URLs, in the order of the blocks: about 1,000 blocks each.
+
+    Raises:
+        StorageError: if one cannot be written.
+    """
+    urls = []
+    for group in _descriptor_groups(blocks):
+        ids = "\n".join(block.block_id for block in group)
+        url = workspace.blocks(hashlib.sha256(ids.encode()).hexdigest()[:32])
+        content = b"".join(block.to_line() + b"\n" for block in group)
+        if read_sealed(url, what=_DESCRIPTORS) != content:
+            put_sealed(url, content, what=_DESCRIPTORS)
+        urls.append(url)
+    return urls
+
+
+def read_descriptors(url: str) -> list[bytes]:
+    """Reads a descriptor file: a line for each block, which ``Block.from_line`` reads.
+
+    Lines and not blocks, since it is lines that cross Beam: a block of ten thousand files is
+    ten thousand objects to pickle.
+
+    Raises:
+        DamagedWorkError: if it is not what was written.
+        StorageError: if it cannot be read.
+    """
+    content = read_sealed(url, what=_DESCRIPTORS)
+    if content is None:
+        storage.read_bytes(url)  # says why, if it is missing
+        raise DamagedWorkError(f"{storage.redact(url)} is damaged. Run the same command again.")
+    return content.splitlines()
+
+
+def _descriptor_groups(blocks: Sequence[WorkUnit]) -> Iterator[list[WorkUnit]]:
+    group: list[WorkUnit] = []
+    num_ranges = 0
+    for block in blocks:
+        group.append(block)
+        num_ranges += len(block.ranges) if isinstance(block, Block) else 1
+        if len(group) == _DESCRIPTOR_BLOCKS or num_ranges >= _DESCRIPTOR_RANGES:
+            yield group
+            group, num_ranges = [], 0
+    if group:
+        yield group
+
+
+def _learn(
+    source: Source, opened: OpenedSource, files: Sequence[SourceFile]
+) -> Generator[dict[str, Known | str]]:
+    """Reads files on several threads; gives what is known of each, or its problem, by path."""
+    if not files:
+        return
+    # A store answers slowly and many at once; a disk's files cost processor time; an archive is
+    # one file, read at one place at a time.
+    num_threads = min(8, os.cpu_count() or 1) if opened.local else 1 if opened.archived else 16
+    stopped = threading.Event()
+
+    def learn(batch: list[SourceFile]) -> dict[str, Known | str]:
+        with working_on(f"hashing {len(batch):,} files from {batch[0].path} on"):
+            return {
+                file.path: _learn_small_file(opened, file)
+                or _learn_file(source, opened, file, stopped=stopped)
+                for file in batch
+            }
+
+    with concurrent.futures.ThreadPoolExecutor(num_threads, "inventory") as pool:
+        try:
+            pending = [pool.submit(learn, batch) for batch in _batches(files)]
+            for future in concurrent.futures.as_completed(pending):
+                yield future.result()
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _settle(files: Sequence[SourceFile]) -> int:
+    """Waits until every further change of files just written will show in their stamps.
+
+    Returns:
+        When that was, in ns since 1970.
+    """
+    now = time.time_ns()
+    wait_ns = max((settled_ns(file.stamp) for file in files), default=0) - now
+    if 0 < wait_ns <= COARSE_NS:
+        time.sleep(wait_ns / 1e9)
+        now += wait_ns
+    return now
+
+
+def _provable(file: SourceFile, *, hashed_ns: int) -> SourceFile:
+    """The file, without a stamp that would not show a change since it was hashed."""
+    return file if settled_ns(file.stamp) <= hashed_ns else dataclasses.replace(file, stamp="")
+
+
+def _batches(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
+    batch: list[SourceFile] = []
+    num_bytes = 0
+    for file in files:
+        batch.append(file)
+        num_bytes += file.num_bytes
+        if len(batch) == _BATCH_FILES or num_bytes >= _BATCH_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+    if batch:
+        yield batch
+
+
+def _learn_small_file(opened: OpenedSource, file: SourceFile) -> Known | None:
+    """What is known of a small local file in which nothing is amiss."""
+    if not opened.local or file.num_bytes > CHUNK_BYTES:
+        return None
+    reading(file.path)
+    content = storage.read_expected(opened.full_path(file.path), file.num_bytes, file.stamp)
+    if content is None:
+        return None
+    sha256 = hashlib.sha256(content).hexdigest()
+    return Known(num_bytes=file.num_bytes, stamp=file.stamp, sha256=sha256)
+
+
+def _learn_file(
+    source: Source, opened: OpenedSource, file: SourceFile, *, stopped: threading.Event
+) -> Known | str:
+    digest = hashlib.sha256()
+    num_bytes = 0
+    if not opened.archived:  # an archive is compared once, by who reads a block of its members
+        opened = opened.proving([dataclasses.replace(file, sha256="")])
+    try:
+        if file.num_bytes <= CHUNK_BYTES:
+            # In one request.
+            chunks: Iterable[bytes] = [opened.read(file.path)]
+        else:
+            chunks = opened.chunks(file.path, chunk_bytes=CHUNK_BYTES)
+        for chunk in chunks:
+            if stopped.is_set():
+                return "not read"
+            digest.update(chunk)
+            num_bytes += len(chunk)
+    except SourceChangedError:
+        raise
+    except StorageError as error:
+        # On a store it is the credentials that are refused, which may have expired: not a file.
+        if opened.local and isinstance(error.__context__, PermissionError):
+            return NO_PERMISSION
+        if not opened.archived:
+            raise
+        return "damaged or encrypted in its archive"
+    if num_bytes != file.num_bytes:
+        raise SourceChangedError.of(opened.place(file.path))
+    cuts = source.cuts(file, opened) if file.num_bytes > BLOCK_BYTES else ()
+    parts: tuple[str, ...] = ()
+    if cuts and isinstance(source, CutsApart):
+        head = opened.read(file.path, 0, source.head_bytes(file, opened))
+        ends = itertools.pairwise([0, *cuts, file.num_bytes])
+        parts = tuple(_hash_part(opened, file.path, *span, head=head) for span in ends)
+    if opened.proof is not None:
+        opened.proof.check()
+    return Known(
+        num_bytes=file.num_bytes,
+        stamp=file.stamp,
+        sha256=digest.hexdigest(),
+        cuts=tuple(cuts),
+        parts=parts,
+    )
+
+
+def _hash_part(opened: OpenedSource, path: str, start: int, stop: int, *, head: bytes) -> str:
+    """Hash of a range of a file, and of what its records depend on besides."""
+    digest = hashlib.sha256(hashlib.sha256(head).digest())
+    for place in range(start, stop, CHUNK_BYTES):
+        digest.update(opened.read(path, place, min(stop, place + CHUNK_BYTES)))
+    return digest.hexdigest()
+
+
+def _complete(file: SourceFile, found: Known | str | None) -> SourceFile:
+    if isinstance(found, Known):
+        return SourceFile(
+            path=file.path, num_bytes=file.num_bytes, stamp=file.stamp, sha256=found.sha256
+        )
+    problem = file.problem or found or "not read"
+    return dataclasses.replace(file, num_bytes=0, problem=problem)
+
+
+def _cuts_by(source: Source, opened: OpenedSource) -> str:
+    """Names what decides where files are cut."""
+    parts: list[object] = [type(source).__qualname__, source.settings()]
+    if changed := opened.limits.changed():
+        parts.append(changed)
+    described = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(described.encode()).hexdigest()[:32]
+
+
+def _say_none(
+    source: Source,
+    opened: OpenedSource,
+    listed: Sequence[SourceFile],
+    *,
+    num_skipped: Mapping[str, int],
+) -> str:
+    kind = type(source).__name__
+    if not listed:
+        return (
+            f"{kind}: {opened.shown} holds no files. Put the data there, or correct the source "
+            "in the recipe."
+        )
+    reasons = collections.Counter(dict(num_skipped)).most_common()
+    skipped = "; ".join(f"{reason}: {number:,}" for reason, number in reasons)
+    return (
+        f"{kind}: none of the {len(listed):,} files in {opened.shown} holds records "
+        f"(first: {listed[0].path!r}). Skipped by reason: {skipped or 'none'}. Correct the "
+        "source in the recipe, or lay the files out as it expects."
+    )

@@ -1,0 +1,218 @@
+"""Survey: everything that is known of a build before any record is prepared.
+
+Inventory, features, fingerprint. A build starts with it; a dry run ends with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from ...schemas.features import features_to_json
+from ...schemas.fingerprint import FingerprintParts, digest, fingerprint, library_versions
+from ...schemas.manifest import FORMAT_VERSION
+from ...schemas.naming import Workspace
+from ...schemas.progress import Progress
+from ...schemas.recipe import Recipe, Source
+from ...transforms.code.dependencies import Dependencies, HeldFiles, functions_in, read_dependencies
+from ...transforms.code.digest import code_digest, step_digest
+from ...transforms.code.source_settings import source_settings
+from ...transforms.code.user_reads import refuse_undeclared
+from ...transforms.prepare.engine.step_files import digest_with_files, read_step_files
+from ...transforms.storage.opened_source import OpenedSource, open_source
+from ..analyze.external_graph import GivenGraph, find_graph
+from ..analyze.job import ANALYSIS, ON_RUNNER
+from ..plan.sample import Limit
+from ..prepare.stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
+from ..recipe.shipping import keep_origin
+from .extraction import extract, reading
+from .inference_cache import Findings
+from .pinned import Pinned
+from .resolve import ResolvedFeatures, resolve_features
+from .step import Inventory, count_unused_rows, take_inventory
+
+RUN_FORMAT = 6
+"""Rises when the same input and code would give other runs."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What a build of a recipe will read, make, and be called."""
+
+    recipe: Recipe
+    """With a source of files: what lies in none has been extracted."""
+    extracted: Source | None
+    """What workers, which load the recipe anew, must read in place of its source, if anything."""
+    opened: OpenedSource
+    inventory: Inventory
+    features: ResolvedFeatures
+    parts: FingerprintParts
+    fingerprint: str
+    limit: Limit | None
+    graph: GivenGraph | None
+    """The transform graph of another build, if the recipe takes one."""
+    stages: tuple[StageFeatures, ...]
+    """What goes into and comes out of each stage of prepare."""
+    dependencies: Dependencies
+    """What the recipe depends on beside its source."""
+    held: HeldFiles
+    """Its files, which must stay as they were hashed until the build has ended."""
+    stage_digests: tuple[str, ...]
+    """For each stage the hash of what turns a unit of work into a run, the unit apart."""
+
+
+def survey(
+    recipe: Recipe,
+    *,
+    workspace: Workspace,
+    progress: Progress,
+    write: bool = True,
+    limit: int | None = None,
+    pinned: Pinned | None = None,
+) -> Survey:
+    """Lists and hashes the source, infers its features, and computes the fingerprint.
+
+    With ``pinned`` nothing is listed or extracted: what it holds is surveyed once more.
+
+    Raises:
+        RecipeError: if the recipe does not fit the source.
+        DataError: if the source is empty or its features cannot be told.
+    """
+    read_step_files(recipe)
+    dependencies = read_dependencies(recipe)
+    held = dependencies.hold()
+    given = recipe
+    if pinned is not None and pinned.extracted is not None:
+        recipe = reading(recipe, pinned.extracted)
+        keep_origin(recipe, given)
+    else:
+        recipe = extract(recipe, workspace, progress=progress)
+    source = recipe.files
+    opened = open_source(source.url, recipe.folder, recipe.limits)
+    opened = opened.expecting({url: opened.side_digest(url) for url in source.side_urls})
+    inventory = (
+        pinned.inventory
+        if pinned is not None
+        else take_inventory(
+            source,
+            opened,
+            workspace=workspace,
+            progress=progress,
+            write=write,
+            limit=None if source.numbered else limit,
+            seed=recipe.seed,
+        )
+    )
+    declared = bool(recipe.depends_on)
+    described = source_settings(source, folder=recipe.folder, declared=declared)
+    if changed := recipe.limits.changed():
+        described = {**described, "limits": changed}
+    depends_on = [content for _, content in dependencies.entries]
+    # What is found out by a function of the user's may hang on them.
+    shaped_by = {**described, "depends_on": depends_on} if depends_on else described
+    findings = Findings(workspace.findings, shaped_by)
+    remembering = findings.opened(opened).proving(inventory.selected)
+    features = resolve_features(recipe, files=inventory.selected, opened=remembering)
+    refuse_undeclared(functions_in(recipe), held.paths, folder=recipe.folder)
+    held.check()
+    if remembering.proof is not None:
+        remembering.proof.check()
+    if write:
+        findings.write(remembering)
+    if pinned is None:
+        inventory = count_unused_rows(inventory, source, opened)
+    stages = stages_of(recipe)
+    between = stage_features(stages, features.raw, prepared=features.prepared)
+    check_stages(recipe, stages, between)
+    versions = library_versions()
+    prepare = {
+        "format": RUN_FORMAT,
+        "group": recipe.splits.to_json() if recipe.splits.partitioned else None,
+        "prepared": features_to_json(features.prepared),
+        "raw": features_to_json(features.raw),
+        "seed": recipe.seed,
+        "source": described,
+        "sides": list(opened.sides.values()),
+        "steps": [digest_with_files(step, recipe) for step in recipe.prepare],
+        "versions": versions,
+    }
+    if depends_on:
+        prepare["depends_on"] = depends_on
+    if features.structs:
+        prepare["structs"] = list(features.structs)
+    preprocessing, analysis = None, None
+    if recipe.preprocessing_fn is not None:
+        preprocessing = code_digest(
+            recipe.preprocessing_fn, folder=recipe.folder, declared=declared
+        )
+        analysis = ON_RUNNER if recipe.analyze_on_runner else ANALYSIS
+    graph = None
+    if recipe.transform_from is not None:
+        graph = find_graph(recipe.transform_from, folder=recipe.folder)
+        graph.check_fits(features.prepared, code=preprocessing)
+        preprocessing, analysis = graph.info.code or None, {"transform_from": graph.digest}
+    parts = FingerprintParts(
+        name=recipe.name,
+        inputs=inventory.input_digest,
+        prepare=prepare,
+        preprocessing=preprocessing,
+        analysis=analysis,
+        splits=recipe.splits.to_json() | ({} if limit is None else {"limit": limit}),
+        shards=recipe.shards.to_json(),
+        versions=versions,
+        format_version=FORMAT_VERSION,
+    )
+    return Survey(
+        recipe=recipe,
+        extracted=None if given is recipe else source,
+        opened=opened,
+        inventory=inventory,
+        features=features,
+        parts=parts,
+        fingerprint=fingerprint(parts),
+        limit=None if limit is None else Limit(limit, inventory.stop_key),
+        graph=graph,
+        stages=between,
+        dependencies=dependencies,
+        held=held,
+        stage_digests=_stage_digests(recipe, stages, between, base=prepare),
+    )
+
+
+def _stage_digests(
+    recipe: Recipe,
+    stages: Sequence[StageSteps],
+    features: Sequence[StageFeatures],
+    *,
+    base: Mapping[str, object],
+) -> tuple[str, ...]:
+    """For each stage the hash of all that shapes its runs: nothing that only later stages use."""
+    names = ("depends_on", "format", "raw", "seed", "sides", "source", "versions")
+    shared = {name: base[name] for name in names if name in base}
+    before = digest(shared)
+    digests = []
+    for index, (stage, made) in enumerate(zip(stages, features, strict=True)):
+        last = index + 1 == len(stages)
+        following = None if last else stages[index + 1].cross
+        # A step across records may look at the splits; the last stage sorts by them.
+        splits = base["group"] if last else None
+        if stage.cross is not None:
+            splits = recipe.splits.to_json()
+        before = digest(
+            {
+                "before": before,
+                "cross": _step_digest(stage.cross, recipe),
+                "following": _step_digest(following, recipe),
+                "outputs": features_to_json(made.outputs),
+                "splits": splits,
+                "steps": [digest_with_files(step, recipe) for step in stage.steps],
+            }
+        )
+        digests.append(before)
+    return tuple(digests)
+
+
+def _step_digest(step: object | None, recipe: Recipe) -> str | None:
+    if step is None:
+        return None
+    return step_digest(step, folder=recipe.folder, declared=bool(recipe.depends_on))

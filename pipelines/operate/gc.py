@@ -1,0 +1,306 @@
+"""Garbage collection: clears the work that no published snapshot refers to.
+
+Kept are published snapshots, and in the workspace all that their ``build.json`` names: the runs,
+the summary and the transform graph that the next build of changed data or another plan reuses.
+Cleared are the rest of the workspace, what killed builds left (their unpublished directories and
+runs too: a build that was killed starts anew after it), and temporary files, those of this
+machine's folder for them included. What is not known to be snapshard's is never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Sequence, Set
+from typing import Any
+
+from ...schemas.errors import RecipeError, StorageError
+from ...schemas.naming import BUILD, LATEST, MANIFEST, WORKSPACE, Workspace, join
+from ...transforms import storage
+from ...transforms.storage.stamps import modified_ns
+from ..chain_notes import chains, is_recent
+from ..locks import SAFE_AGE_S, alone
+from ..prepare.retries import latest_amended
+from ..workspace import find_workspace, foreign_workspace
+from .garbage import FINGERPRINT, ROOMS, WORK, References, StoredFile, choose_garbage
+
+_COMMITS = {("runs", "json"), ("summaries", "arrow"), ("graphs", "json")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GcReport:
+    """What was cleared, or would be.
+
+    Attributes:
+        paths: The files, each with its folder.
+        num_bytes: Of all of them.
+        unpublished: Folders of snapshots that were never published, all cleared.
+        busy: Folders of names that were left alone, since a build is at work there, or a chain of
+            steps has been within the last 24 hours and has yet to publish.
+        links: Symbolic links in the place of snapshots and workspaces; none is followed.
+        foreign: Workspaces to which a note leads, and which belong to another output root: this
+            one was copied from there, or moved. None is touched.
+    """
+
+    paths: tuple[str, ...] = ()
+    num_bytes: int = 0
+    unpublished: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+    @property
+    def num_files(self) -> int:
+        """How many files."""
+        return len(self.paths)
+
+    def to_json(self) -> dict[str, object]:
+        """The same as JSON values."""
+        return {"num_files": self.num_files, **dataclasses.asdict(self)}
+
+
+def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
+    """Clears what no published snapshot refers to.
+
+    Args:
+        folder: An output root, or the folder of one name in it; a local path or URL.
+        dry_run: Only finds out what would go; writes nothing.
+
+    Raises:
+        RecipeError: if neither lies there.
+        StorageError: if something cannot be listed or removed.
+    """
+    names = _name_folders(folder)
+    if not names:
+        raise RecipeError(
+            f"{storage.redact(folder)} is no output root and no folder of snapshots. Give the "
+            "folder that was the --out of a build."
+        )
+    reports = []
+    for name in names:
+        foreign = foreign_workspace(name)
+        report = _collect(name, dry_run=dry_run)
+        reports.append(dataclasses.replace(report, foreign=(foreign,) if foreign else ()))
+    reports.append(_collect_temporary(dry_run=dry_run))
+    return GcReport(
+        paths=tuple(path for report in reports for path in report.paths),
+        num_bytes=sum(report.num_bytes for report in reports),
+        unpublished=tuple(path for report in reports for path in report.unpublished),
+        busy=tuple(path for report in reports for path in report.busy),
+        links=tuple(path for report in reports for path in report.links),
+        foreign=tuple(path for report in reports for path in report.foreign),
+    )
+
+
+def _collect(folder: str, *, dry_run: bool) -> GcReport:
+    workspace = find_workspace(folder)
+    with _alone(folder, workspace, write=not dry_run) as held:
+        if held is False or _under_way(folder, workspace):
+            return GcReport(busy=(folder,))
+        files = [*_stored_files(folder), *_files_elsewhere(folder, workspace)]
+        # What one listing has and another has not yet is there.
+        names = {*storage.list_names(folder), *(file.path.split("/")[0] for file in files)}
+        found = {name for name in names if FINGERPRINT.fullmatch(name)}
+        links = [name for name in sorted({*found, WORKSPACE}) if _is_link(join(folder, name))]
+        references = _references(folder, found)
+        chains_kept = {
+            chain
+            for chain, fingerprint, _ in chains(workspace)
+            if _is_published(folder, workspace, fingerprint)
+        }
+        references = dataclasses.replace(references, chains=frozenset(chains_kept))
+        unpublished = found - references.published - set(links)
+        garbage = choose_garbage(files, references)
+        if not held:
+            limit = time.time_ns() - SAFE_AGE_S * 10**9
+            young = {file for file in files if file.modified_ns is None or file.modified_ns > limit}
+            spared = unpublished & {file.path.split("/")[0] for file in young}
+            unpublished -= spared
+            garbage = [
+                file
+                for file in garbage
+                if file not in young and file.path.split("/")[0] not in spared
+            ]
+        going = set(garbage)
+        # What holds anything else is no leftover of a build alone: its folder stays.
+        unpublished -= {file.path.split("/")[0] for file in files if file not in going}
+        if not dry_run:
+            places = {join(folder, WORKSPACE), workspace.root}
+            _remove(folder, garbage, unpublished, places=places, alone=bool(held))
+        return GcReport(
+            paths=tuple(_url(folder, file) for file in garbage),
+            num_bytes=sum(file.num_bytes for file in garbage),
+            unpublished=tuple(join(folder, name) for name in sorted(unpublished)),
+            links=tuple(join(folder, name) for name in links),
+        )
+
+
+def _collect_temporary(*, dry_run: bool) -> GcReport:
+    """Clears what killed builds left among this machine's temporary files."""
+    with storage.abandoned_folders(tempfile.gettempdir()) as folders:
+        files = [
+            dataclasses.replace(file, path=os.path.join(folder, file.path))
+            for folder in folders
+            for file in _stored_files(folder)
+        ]
+        if not dry_run:
+            for folder in folders:
+                storage.remove_tree(folder)
+    return GcReport(
+        paths=tuple(file.path for file in files),
+        num_bytes=sum(file.num_bytes for file in files),
+    )
+
+
+@contextlib.contextmanager
+def _alone(folder: str, workspace: Workspace, *, write: bool) -> Iterator[bool | None]:
+    """Keeps builds out of a name's folder and of its workspace: as :func:`alone`, of both."""
+    inside = Workspace(join(folder, WORKSPACE))
+    places = [inside] if workspace == inside else [inside, workspace]
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(alone(place, write=write)) for place in places]
+        yield False if False in held else None if None in held else True
+
+
+def _url(folder: str, file: StoredFile) -> str:
+    if not file.elsewhere:
+        return join(folder, file.path)
+    return join(file.elsewhere, file.path.removeprefix(f"{WORKSPACE}/"))
+
+
+def _files_elsewhere(folder: str, workspace: Workspace) -> Iterator[StoredFile]:
+    """The files of a workspace that does not lie in the folder of its name."""
+    if workspace.root != join(folder, WORKSPACE):
+        for file in _stored_files(workspace.root):
+            path = f"{WORKSPACE}/{file.path}"
+            yield dataclasses.replace(file, path=path, elsewhere=workspace.root)
+
+
+def _under_way(folder: str, workspace: Workspace) -> bool:
+    """Whether a chain of steps may go on: what its steps made is not referred to yet."""
+    return any(
+        is_recent(when) and not _is_published(folder, workspace, fingerprint)
+        for _, fingerprint, when in chains(workspace)
+    )
+
+
+def _is_published(folder: str, workspace: Workspace, fingerprint: str) -> bool:
+    standing = latest_amended(workspace, fingerprint)
+    return storage.exists(join(folder, standing, MANIFEST))
+
+
+def _remove(
+    folder: str,
+    garbage: Sequence[StoredFile],
+    unpublished: Set[str],
+    *,
+    places: Set[str],
+    alone: bool,
+) -> None:
+    # Commits go first: killed in between, nothing half removed passes for done.
+    published: dict[str, bool] = {}
+    for file in sorted(garbage, key=lambda file: (not _is_commit(file.path), file.path)):
+        top = file.path.split("/")[0]
+        if not alone and top in unpublished:
+            # A build that went on from here may have published it meanwhile.
+            if top not in published:
+                published[top] = storage.exists(join(folder, top, MANIFEST))
+            if published[top]:
+                continue
+        storage.remove_tree(_url(folder, file))
+    rooms = [join(place, room) for place in sorted(places) for room in sorted(ROOMS)]
+    for top in (*rooms, *(join(folder, name) for name in sorted(unpublished))):
+        if storage.is_local(top):
+            _remove_empty(storage.local_path(top))
+
+
+def _remove_empty(top: str) -> None:
+    """Removes a local folder and those in it where they hold nothing; follows no link."""
+    if any(os.path.islink(path) for path in (top, os.path.dirname(top))):
+        return
+    for parent, _, _ in os.walk(top, topdown=False):
+        # It holds what is kept, or a build has just begun to use it.
+        with contextlib.suppress(OSError):
+            os.rmdir(parent)
+
+
+def _is_link(path: str) -> bool:
+    return storage.is_local(path) and os.path.islink(storage.local_path(path))
+
+
+def _is_commit(path: str) -> bool:
+    """Whether the arrival of this file says that others beside it are whole."""
+    parts = path.split("/")
+    return parts[0] == WORKSPACE and (parts[1], path.rsplit(".")[-1]) in _COMMITS
+
+
+def _references(folder: str, found: Set[str]) -> References:
+    """Reads what the published snapshots among these were made of."""
+    published = {name for name in found if storage.exists(join(folder, name, MANIFEST))}
+    work: dict[str, set[str]] = {room: set() for room in WORK}
+    for name in published:
+        try:
+            told = json.loads(storage.read_bytes(join(folder, name, BUILD)))["work"]
+            for room, key in WORK.items():
+                value = told.get(key) or []
+                ids = [value] if isinstance(value, str) else value
+                # A graph is told by its folder.
+                work[room].update(str(one).rstrip("/").rsplit("/", 1)[-1] for one in ids)
+        except (StorageError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return References(published=frozenset(published), work=None)
+    kept = {room: frozenset(ids) for room, ids in work.items()}
+    return References(published=frozenset(published), work=kept)
+
+
+def _name_folders(folder: str) -> list[str]:
+    """The folders of names at a place: itself, or those in it."""
+    if storage.is_local(folder) and not os.path.isdir(storage.local_path(folder)):
+        return []
+    if _is_name_folder(folder):
+        return [folder]
+    inside = [join(folder, name) for name in storage.list_names(folder) if name != WORKSPACE]
+    return [path for path in inside if not _is_link(path) and _is_name_folder(path)]
+
+
+def _is_name_folder(folder: str) -> bool:
+    try:
+        names = storage.list_names(folder)
+    except StorageError:
+        # A file beside the folders of names.
+        return False
+    return WORKSPACE in names or LATEST in names
+
+
+def _stored_files(folder: str) -> Iterator[StoredFile]:
+    """All files below a folder; links are not followed."""
+    if storage.is_local(folder):
+        root = storage.local_path(folder)
+        for parent, folders, names in os.walk(root):
+            # Links to folders are listed among these.
+            for name in (*names, *(n for n in folders if os.path.islink(os.path.join(parent, n)))):
+                path = os.path.join(parent, name)
+                try:
+                    found = os.lstat(path)
+                except FileNotFoundError:
+                    continue
+                yield StoredFile(
+                    path=os.path.relpath(path, root),
+                    num_bytes=found.st_size,
+                    modified_ns=found.st_mtime_ns,
+                    is_link=not stat.S_ISREG(found.st_mode),
+                )
+        return
+    with storage.failing_as_storage_error("list", folder):
+        filesystem, root = storage.filesystem(folder)
+        listed: dict[str, Any] = filesystem.find(root, detail=True)
+    for path, info in listed.items():
+        yield StoredFile(
+            path=path.removeprefix(root.rstrip("/") + "/"),
+            num_bytes=int(info.get("size") or 0),
+            modified_ns=modified_ns(info),
+        )

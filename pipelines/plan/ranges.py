@@ -1,0 +1,414 @@
+"""Plan: the key range of every shard of every split, from the combined summaries alone.
+
+Pure: data in, data out. Keys are read, through a function that the caller gives, only of the
+few bins of the histogram that a cut falls into, in two rounds: first the ends of the splits,
+then the cuts between shards. Of a histogram of fine bins, which many runs have, none is read
+where cuts at the bins' edges are good enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from ...schemas.blocks import ShardPlan, SplitPlan
+from ...schemas.errors import RecipeError
+from ...schemas.shards import Shards
+from ...schemas.splits import KEY_SPACE, Splits
+from ...transforms.examples.tfrecord import FRAME_BYTES
+from ...transforms.runs.key_histogram import BIN_BITS, KeyHistogram
+from .cuts import balanced_cuts, even_targets, nearest_cuts
+from .key_rows import Ints, KeyRows, KeyRowsReader, ReadKeys
+from .sample import Limit, lowest_records
+from .split_ends import SplitContent, find_splits, fine_splits
+
+_FINE_RECORDS = 1_000_000
+"""Up to so many records of a split, all keys are read where shards are too small to cut blindly."""
+_MANY_ROWS = 1 << 24
+"""So many keys are read of fine bins at the most: each pass over them asks every run."""
+
+
+def plan_splits(
+    histogram: KeyHistogram,
+    *,
+    splits: Splits,
+    shards: Shards,
+    size_ratio: float,
+    read_keys: ReadKeys,
+    limit: Limit | None = None,
+) -> tuple[SplitPlan, ...]:
+    """Plans the splits and cuts them into shards.
+
+    Every record of the histogram is in exactly one shard of one split, counts are exact, and
+    no shard is empty. Shards are balanced by bytes as written uncompressed (encoded records
+    and their framing): the shards of a split differ by at most 1 %, or by the largest record,
+    whichever is more. (Where shards are so small that a record's size tells, and the split
+    has over a million records, the keys around the cuts alone are looked at: then by up to
+    two records of the size found there.) With ``num_examples`` each shard but the last holds
+    exactly so many records. Records of equal keys stay together, which 64-bit keys of
+    different ids do not have but by chance. Of fine bins, shards may differ by the heaviest bin,
+    where cuts within 1 % would need the keys of more than 16.8 million records: with ``bins_for``,
+    that is of more than some 100,000 shards.
+
+    Args:
+        histogram: All prepared records. Partitions: the split's index where splits are partitioned
+            or bins are fine (see :class:`~.KeyBins`), else 0. Strata: the values of
+            ``stratify_by`` as text.
+        splits: Names and fractions.
+        shards: The settings that give each split its number of shards.
+        size_ratio: Stored bytes per encoded byte, for the number of shards: 1.0 but with GZIP
+            or a ``preprocessing_fn``.
+        read_keys: Gives the rows of the named (partition, bin) pairs. Called for the ends of
+            the splits, then for the cuts, each time for at most some 2 million rows.
+        limit: Takes the records with the lowest keys only.
+
+    Returns:
+        A plan per split, in the order of the splits; one without records has no shards.
+
+    Raises:
+        RecipeError: if the settings give a split no number of shards, or if ``num_examples`` would
+            need the keys of more records than can be read.
+        StorageError: if ``read_keys`` gives other records than the histogram counted.
+    """
+    stratified = splits.stratify_by is not None
+    stop = KEY_SPACE
+    if limit is not None:
+        histogram = histogram.coarse(partitioned=splits.partitioned)
+        histogram, read_keys, stop = lowest_records(histogram, read_keys, limit)
+    if histogram.bits > BIN_BITS:
+        contents = fine_splits(histogram, splits)
+        if not splits.partitioned:
+            nowhere = np.broadcast_to(np.int16(0), histogram.partition.shape)
+            histogram = dataclasses.replace(histogram, partition=nowhere)
+        reader = KeyRowsReader(histogram, read_keys, stratified)
+    else:
+        reader = KeyRowsReader(histogram, read_keys, stratified)
+        contents = find_splits(histogram, splits=splits, reader=reader, stop=stop)
+    planned: dict[str, tuple[ShardPlan, ...]] = {}
+    cutters = []
+    for content in contents:
+        if not len(content.bins) or not content.num_records.any():
+            continue
+        cutter = _Cutter.of(content, shards=shards, size_ratio=size_ratio)
+        if cutter.wanted.any():
+            cutters.append(cutter)
+        else:
+            # At once: of fine bins, what a cutter holds is large.
+            planned[content.name] = cutter.shards()
+    pairs = {
+        (cutter.content.partition, int(bin_))
+        for cutter in cutters
+        for bin_ in cutter.content.bins[cutter.wanted]
+    }
+    for rows in reader.batches(pairs):
+        for cutter in cutters:
+            cutter.add(rows)
+    planned |= {cutter.content.name: cutter.shards() for cutter in cutters}
+    return tuple(
+        SplitPlan(
+            name=content.name,
+            shards=planned.get(content.name, ()),
+            strata=dict(zip(histogram.strata, content.ranges, strict=True)) if stratified else None,
+        )
+        for content in contents
+    )
+
+
+def empty_splits(splits: Splits, num_records: Mapping[str, int]) -> list[str]:
+    """The splits that have a fraction and no record."""
+    return [name for name, share in splits.fractions if share and not num_records.get(name)]
+
+
+def refuse_empty_splits(
+    splits: Splits, num_records: Mapping[str, int], *, num_groups: int | None = None
+) -> None:
+    """Refuses splits without a record, unless the recipe allows them.
+
+    Args:
+        splits: With fractions, or without: then nothing is refused.
+        num_records: Of each split.
+        num_groups: How many groups there are, where that is known.
+
+    Raises:
+        RecipeError: naming the empty splits, and what to do.
+    """
+    empty = [] if splits.allow_empty else empty_splits(splits, num_records)
+    if not empty:
+        return
+    listed = ", ".join(f"{name!r} ({dict(splits.fractions)[name]:g})" for name in empty)
+    total = sum(num_records.values())
+    of = f"{total:,} record" + ("" if total == 1 else "s")
+    by, remedy = "", "other fractions or fewer splits"
+    if splits.group_by is not None:
+        groups = "groups" if num_groups is None else f"{num_groups:,} groups"
+        by = f", which {splits.group_by!r} keeps together in {groups}"
+        if splits.assign == "hash":
+            remedy = f'assign="balanced" (whole groups, by their sizes), {remedy}'
+    elif splits.rule is not None:
+        by = f", divided by the time {splits.rule.feature!r}"
+    elif splits.stratify_by is not None:
+        by = f", divided within each value of {splits.stratify_by!r}"
+    raise RecipeError(
+        f"Splits: {listed} would be empty: there {'is' if total == 1 else 'are'} {of}{by}. Give "
+        f"Splits(…) {remedy}, such as splits=ss.Splits(train=1.0); or allow_empty=True, if empty "
+        "splits are meant. Without a recipe file, `snapshard init DATA > recipe.py` writes one "
+        "whose splits the data fills."
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Atoms:
+    """Records that stay together for what we know: of one key, or of one unread bin. Sorted."""
+
+    keys: npt.NDArray[np.uint64]
+    """The lowest key, or the start of the bin."""
+    num_records: Ints
+    num_bytes: Ints
+    max_bytes: Ints
+
+    def take(self, atoms: npt.NDArray[np.intp]) -> _Atoms:
+        """Some of the atoms, by their indices, in that order."""
+        return _Atoms(
+            self.keys[atoms], self.num_records[atoms], self.num_bytes[atoms], self.max_bytes[atoms]
+        )
+
+    def merged_at(self, starts: Ints) -> _Atoms:
+        """Joins atoms: new ones begin at the indices ``starts``, the first of which is 0."""
+        return _Atoms(
+            self.keys[starts],
+            np.add.reduceat(self.num_records, starts),
+            np.add.reduceat(self.num_bytes, starts),
+            np.maximum.reduceat(self.max_bytes, starts),
+        )
+
+    def weights(self, *, by_count: bool) -> Ints:
+        """What cuts balance: records, or bytes as written."""
+        if by_count:
+            return self.num_records
+        return self.num_bytes + FRAME_BYTES * self.num_records
+
+
+@dataclasses.dataclass(eq=False)
+class _Cutter:
+    """Cuts one split into shards, bin by bin as its rows are read."""
+
+    content: SplitContent
+    targets: list[Fraction]
+    """Weights at which shards are to end, without the last."""
+    by_count: bool
+    """Whether weights are numbers of records, and the targets are to be met as they are."""
+    fine: bool
+    """Whether all records are looked at, not only those next to a target."""
+    wanted: npt.NDArray[np.bool_]
+    """Of the content's bins, those whose rows are needed."""
+    parts: list[_Atoms]
+
+    @classmethod
+    def of(cls, content: SplitContent, *, shards: Shards, size_ratio: float) -> _Cutter:
+        """Sets the targets of a split with records, and finds the bins to read."""
+        num_records = int(content.num_records.sum())
+        written = int(content.num_bytes.sum()) + FRAME_BYTES * num_records
+        num_shards = shards.num_shards_of(
+            content.name, num_examples=num_records, num_bytes=math.ceil(written * size_ratio)
+        )
+        by_count = shards.num_examples is not None
+        if shards.num_examples is not None:
+            targets = [Fraction(shards.num_examples * i) for i in range(1, num_shards)]
+        else:
+            targets = even_targets(written, num_shards)
+        whole = _whole_bins(content)
+        bounds = _bounds(whole.weights(by_count=by_count))
+        floors = _floors(targets)
+        hit = np.searchsorted(bounds, floors, side="right") - 1
+        several = content.num_records > 1
+        # A target at a bin's edge is met without reading; so is one in a bin of one record.
+        wanted = np.zeros(len(content.bins), np.bool_)
+        wanted[hit[(bounds[hit] != floors) & several[hit]]] = True
+        fine = False
+        if content.bits > BIN_BITS:
+            # By number, all targets must be met; by size, most often the edges of bins do.
+            rows = int(content.num_records[wanted].sum())
+            if by_count and rows > _MANY_ROWS:
+                raise RecipeError(_say_too_many(content, rows, num_shards))
+            if not by_count and (rows > _MANY_ROWS or _level_at_edges(whole, bounds, num_shards)):
+                wanted[:] = False
+        elif not by_count and num_shards > 1:
+            # A cut misses its target by half a record at the most, so two shards differ by two.
+            local = int(content.max_bytes[hit].max()) + FRAME_BYTES
+            largest = int(content.max_bytes.max()) + FRAME_BYTES
+            coarse = 2 * local > max(largest, written // num_shards // 101)
+            fine = coarse and num_records <= _FINE_RECORDS
+        if fine:
+            wanted = several
+        unread = (content.num_records > 0) & ~wanted
+        parts = [whole if unread.all() else whole.take(np.flatnonzero(unread))]
+        return cls(content, targets, by_count, fine, wanted, parts)
+
+    def add(self, rows: KeyRows) -> None:
+        """Takes the split's rows out of a batch that holds whole bins."""
+        content = self.content
+        place = np.minimum(np.searchsorted(content.bins, rows.bins), len(content.bins) - 1)
+        rows = rows.take(np.flatnonzero(self.wanted[place] & (content.bins[place] == rows.bins)))
+        rows = rows.take(np.flatnonzero(self.content.holds(rows)))
+        if not len(rows.keys):
+            return
+        rows = rows.take(np.argsort(rows.keys, kind="stable"))
+        ones = np.ones(len(rows.keys), np.int64)
+        atoms = _Atoms(rows.keys, ones, rows.num_bytes, rows.num_bytes)
+        atoms = atoms.merged_at(np.flatnonzero(np.diff(rows.keys, prepend=~rows.keys[:1])))
+        self.parts.append(atoms if self.fine else self._next_to_targets(atoms))
+
+    def _next_to_targets(self, atoms: _Atoms) -> _Atoms:
+        """Joins the atoms of each bin but for the bounds next to a target: little to keep."""
+        bins = np.searchsorted(
+            self.content.bins, (atoms.keys >> np.uint64(64 - self.content.bits)).astype(np.int64)
+        )
+        starts = np.flatnonzero(np.diff(bins, prepend=-1))
+        weights = atoms.weights(by_count=self.by_count)
+        before = np.cumsum(weights) - weights
+        before_bin = _bounds(_whole_bins(self.content).weights(by_count=self.by_count))
+        offsets = before_bin[bins[starts]] - before[starts]
+        before += np.repeat(offsets, np.diff(starts, append=len(bins)))
+        above = np.searchsorted(before, _floors(self.targets), side="right")
+        kept = np.concatenate([starts, above - 1, above])
+        return atoms.merged_at(np.unique(kept[(kept >= 0) & (kept < len(bins))]))
+
+    def shards(self) -> tuple[ShardPlan, ...]:
+        """Cuts; all rows of the wanted bins have been added."""
+        if len(self.parts) == 1:
+            atoms = self.parts[0]
+        else:
+            atoms = _Atoms(
+                *(
+                    np.concatenate([getattr(part, column.name) for part in self.parts])
+                    for column in dataclasses.fields(_Atoms)
+                )
+            )
+            atoms = atoms.take(np.argsort(atoms.keys))
+        bounds = _bounds(atoms.weights(by_count=self.by_count))
+        # Fewer only where records share their keys.
+        num_shards = min(len(self.targets) + 1, len(atoms.keys))
+        if num_shards <= len(self.targets):
+            cuts = nearest_cuts(bounds, even_targets(int(bounds[-1]), num_shards))
+        elif self.by_count:
+            cuts = nearest_cuts(bounds, self.targets)
+        else:
+            largest = int(atoms.max_bytes.max()) + FRAME_BYTES
+            cuts = balanced_cuts(bounds, num_shards, largest=largest)
+        return self._shard_plans(atoms, cuts)
+
+    def _shard_plans(self, atoms: _Atoms, cuts: Ints) -> tuple[ShardPlan, ...]:
+        ranges = [(start, stop) for start, stop in self.content.ranges if start < stop]
+        start, stop = min(a for a, _ in ranges), max(b for _, b in ranges)
+        if len(ranges) > 1:
+            # The ranges of strata reach out to where other strata have no record of the split.
+            start = max(start, int(atoms.keys[0]))
+            shift = 64 - self.content.bits
+            stop = min(stop, ((int(atoms.keys[-1]) >> shift) + 1) << shift)
+        edges = [start, *(int(key) for key in atoms.keys[cuts[1:-1]]), stop]
+        num_records = np.add.reduceat(atoms.num_records, cuts[:-1])
+        num_bytes = np.add.reduceat(atoms.num_bytes, cuts[:-1])
+        return tuple(
+            ShardPlan(
+                split=self.content.name,
+                index=index,
+                num_shards=len(edges) - 1,
+                partition=self.content.partition,
+                start_key=edges[index],
+                stop_key=edges[index + 1],
+                num_examples=int(num_records[index]),
+                num_bytes=int(num_bytes[index]),
+            )
+            for index in range(len(edges) - 1)
+        )
+
+
+def _whole_bins(content: SplitContent) -> _Atoms:
+    """All bins as atoms."""
+    return _Atoms(
+        content.bins.astype(np.uint64) << np.uint64(64 - content.bits),
+        content.num_records,
+        content.num_bytes,
+        content.max_bytes,
+    )
+
+
+def _level_at_edges(bins: _Atoms, bounds: Ints, num_shards: int) -> bool:
+    """Whether shards that end at edges of bins are as equal as records allow, or within 1 %."""
+    if len(bins.keys) < num_shards:
+        return False
+    heaviest = int(np.diff(bounds).max())
+    # Shards that differ by the heaviest bin are no smaller than the average without one.
+    smallest = int(bounds[-1]) // num_shards - heaviest
+    return heaviest * 100 <= smallest or heaviest <= int(bins.max_bytes.max()) + FRAME_BYTES
+
+
+def _say_too_many(content: SplitContent, num_rows: int, num_shards: int) -> str:
+    return (
+        f"Shards: num_examples puts {num_shards - 1:,} cuts of split {content.name!r} behind exact "
+        f"records, for which the keys of {num_rows:,} of its {int(content.num_records.sum()):,} "
+        f"records would be read from every run; up to {_MANY_ROWS:,} are. Give num_shards or "
+        "target_bytes, which need none, or more examples to a shard."
+    )
+
+
+def _bounds(weights: Ints) -> Ints:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(weights)])
+
+
+def _floors(targets: list[Fraction]) -> Ints:
+    return np.array([int(target) for target in targets], np.int64)
+
+
+def plan_to_json(plan: tuple[SplitPlan, ...]) -> str:
+    """Writes a plan as JSON text: equal plans, equal text. Keys are decimal strings.
+
+    (JSON numbers above 2**53 do not survive every reader.)
+    """
+    value = [
+        {
+            "name": split.name,
+            "shards": [
+                {
+                    **vars(shard),
+                    "start_key": str(shard.start_key),
+                    "stop_key": str(shard.stop_key),
+                }
+                for shard in split.shards
+            ],
+            "strata": None
+            if split.strata is None
+            else [[name, str(start), str(stop)] for name, (start, stop) in split.strata.items()],
+        }
+        for split in plan
+    ]
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"
+
+
+def plan_from_json(text: str) -> tuple[SplitPlan, ...]:
+    """Reads what :func:`plan_to_json` wrote."""
+    return tuple(
+        SplitPlan(
+            name=split["name"],
+            shards=tuple(
+                ShardPlan(
+                    **{
+                        **shard,
+                        "start_key": int(shard["start_key"]),
+                        "stop_key": int(shard["stop_key"]),
+                    }
+                )
+                for shard in split["shards"]
+            ),
+            strata=None
+            if split["strata"] is None
+            else {name: (int(start), int(stop)) for name, start, stop in split["strata"]},
+        )
+        for split in json.loads(text)
+    )

@@ -1,0 +1,99 @@
+"""Limits: a build of the records with the lowest keys, a uniform sample that needs no draw.
+
+Of files that are a record each, keys are known from the paths: the files with the lowest keys are
+read, and no others. Of other sources all records are prepared (a whole build later finds that
+done), and the plan leaves out what lies above. Either way one key divides what is taken from the
+rest, and the splits divide the range of keys below it in their fractions, as they divide the whole
+range without a limit: records with a limit may be in another split than without.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ...schemas.blocks import SourceFile
+from ...schemas.splits import KEY_SPACE
+from ...transforms.runs.key_histogram import BIN_SHIFT, KeyColumns, KeyHistogram
+from ...transforms.runs.keys import record_keys
+from .key_rows import ReadKeys
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """How many records a build takes, those with the lowest keys."""
+
+    num_records: int
+    stop: int | None = None
+    """The first key that is left out, where it is known before records are prepared."""
+
+
+def lowest_files(
+    files: Sequence[SourceFile], *, limit: int, seed: int
+) -> tuple[tuple[SourceFile, ...], int]:
+    """The files with the lowest keys, in their order, and the first key that is left out."""
+    if limit >= len(files):
+        return tuple(files), KEY_SPACE
+    keys = record_keys([file.path for file in files], seed)
+    stop = np.sort(keys)[limit]
+    return tuple(files[row] for row in np.flatnonzero(keys < stop).tolist()), int(stop)
+
+
+def lowest_records(
+    histogram: KeyHistogram, read_keys: ReadKeys, limit: Limit
+) -> tuple[KeyHistogram, ReadKeys, int]:
+    """What a plan sees of the records with the lowest keys, and the first key left out.
+
+    Keys are read of one bin, that in which the limit falls. Records that share their key with the
+    first one left out are left out as well.
+    """
+    stop = limit.stop
+    if stop is None:
+        stop = _first_left_out(histogram, read_keys, limit.num_records)
+    if stop == KEY_SPACE:
+        return histogram, read_keys, stop
+
+    def read_below(pairs: Collection[tuple[int, int]]) -> KeyColumns:
+        return _below(read_keys(pairs), stop)
+
+    bin_ = stop >> BIN_SHIFT
+    whole = histogram.take(np.flatnonzero(histogram.bin < bin_))
+    pairs = _pairs(histogram, bin_)
+    if not pairs or stop % (1 << BIN_SHIFT) == 0:
+        return whole, read_below, stop
+    cut = read_below(pairs)
+    inside = KeyHistogram.from_arrays(
+        cut.partitions, cut.keys, num_bytes=cut.num_bytes, strata=cut.strata
+    )
+    parts = [part for part in (whole, inside) if len(part.bin)]
+    return KeyHistogram.merge(parts), read_below, stop
+
+
+def _first_left_out(histogram: KeyHistogram, read_keys: ReadKeys, limit: int) -> int:
+    counts = np.zeros((KEY_SPACE >> BIN_SHIFT) + 1, np.int64)
+    np.add.at(counts, histogram.bin.astype(np.int64) + 1, histogram.num_records)
+    before = np.cumsum(counts)
+    if limit >= before[-1]:
+        return KEY_SPACE
+    bin_ = int(np.searchsorted(before, limit, side="right")) - 1
+    keys = np.sort(read_keys(_pairs(histogram, bin_)).keys)
+    return int(keys[limit - int(before[bin_])])
+
+
+def _pairs(histogram: KeyHistogram, bin_: int) -> list[tuple[int, int]]:
+    """The (partition, bin) pairs of a bin that hold records."""
+    partitions = np.unique(histogram.partition[histogram.bin == bin_])
+    return [(int(partition), bin_) for partition in partitions]
+
+
+def _below(columns: KeyColumns, stop: int) -> KeyColumns:
+    kept = columns.keys < np.uint64(stop)
+    return KeyColumns(
+        columns.partitions[kept],
+        columns.keys[kept],
+        columns.num_bytes[kept],
+        None if columns.strata is None else columns.strata.filter(pa.array(kept)),
+    )

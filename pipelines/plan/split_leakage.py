@@ -1,0 +1,176 @@
+"""Leaks: contents that stand in more than one split, told from the key files.
+
+An image that is in train and in test makes the test worth less. Contents are compared by a 64-bit
+hash of all features but the label, so the same input under two labels counts as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...schemas.blocks import ShardPlan, SplitPlan
+from ...schemas.naming import Workspace
+from ...schemas.splits import KEY_SPACE
+from ...transforms import storage
+from ...transforms.runs.files import CONTENT, KEY, PARTITION, STRATUM, RunReader, keys_schema
+from ...transforms.runs.membership import select_rows
+from ...transforms.runs.summary import RunEntry
+
+_MEMORY_RECORDS = 4_000_000
+"""So many records are compared at once, in about 200 MB."""
+_MAX_PARTS = 512
+"""So many files are open at once at the most: of over two thousand million records, more memory."""
+_REQUESTS = 32
+"""So many key files are read from a store at once, a few megabytes each."""
+_ROW = np.dtype([("content", np.uint64), ("split", np.int8)])
+
+Rows = npt.NDArray[np.void]
+_T = TypeVar("_T")
+
+
+def find_leaks(
+    entries: Sequence[RunEntry],
+    plans: Sequence[SplitPlan],
+    *,
+    workspace: Workspace,
+    suffix: str,
+    stop: threading.Event | None = None,
+) -> dict[str, int]:
+    """How many contents stand in several splits, by these splits' names: ``"train, test"``.
+
+    Memory is bounded: many records are first divided by their hash, on disk.
+
+    Raises:
+        CancelledError: soon after ``stop`` is set.
+    """
+    stop = stop or threading.Event()
+    used = [plan for plan in plans if plan.shards]
+    if len(used) < 2:
+        return {}
+    num_records = sum(entry.run.num_records for entry in entries)
+    num_parts = min(-(-num_records // _MEMORY_RECORDS), _MAX_PARTS)
+    rows = _rows(entries, used, workspace=workspace, suffix=suffix, stop=stop)
+    counts: Counter[tuple[int, ...]] = Counter()
+    if num_parts <= 1:
+        found = list(rows)
+        if found:
+            counts = _count(np.concatenate(found))
+    else:
+        with storage.scratch_folder(workspace.root) as scratch:
+            for path in _until(stop, _divide(rows, num_parts, scratch)):
+                counts += _count(np.fromfile(path, _ROW))
+    names = [plan.name for plan in used]
+    return {
+        ", ".join(names[split] for split in splits): number
+        for splits, number in sorted(counts.items())
+    }
+
+
+def _count(rows: Rows) -> Counter[tuple[int, ...]]:
+    """How many contents stand in each set of two or more splits."""
+    contents, splits = rows["content"], rows["split"]
+    # Three times as fast as to sort rows of two fields.
+    order = np.lexsort((splits, contents))
+    contents, splits = contents[order], splits[order]
+    other = np.flatnonzero((contents[1:] != contents[:-1]) | (splits[1:] != splits[:-1])) + 1
+    distinct = np.concatenate([np.zeros(min(1, len(rows)), np.int64), other])
+    contents, splits = contents[distinct], splits[distinct]
+    first = np.flatnonzero(np.diff(contents, prepend=~contents[:1]))
+    sizes = np.diff(first, append=len(contents))
+    counts: Counter[tuple[int, ...]] = Counter()
+    for start, size in zip(first[sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
+        counts[tuple(splits[start : start + size].tolist())] += 1
+    return counts
+
+
+def _divide(rows: Iterator[Rows], num_parts: int, scratch: str) -> list[str]:
+    paths = [os.path.join(scratch, f"contents-{part}") for part in range(num_parts)]
+    files = [open(path, "wb") for path in paths]  # noqa: SIM115
+    try:
+        for batch in rows:
+            part_of = (batch["content"] >> np.uint64(32)) * np.uint64(num_parts) >> np.uint64(32)
+            order = np.argsort(part_of, kind="stable")
+            ends = np.searchsorted(part_of[order], np.arange(num_parts, dtype=np.uint64), "right")
+            for file, some in zip(files, np.split(order, ends[:-1]), strict=True):
+                file.write(batch[some].tobytes())
+    finally:
+        for file in files:
+            file.close()
+    return paths
+
+
+def _until(stop: threading.Event, items: Iterable[_T]) -> Iterator[_T]:
+    """Gives these.
+
+    Raises:
+        CancelledError: if ``stop`` is set.
+    """
+    for item in items:
+        if stop.is_set():
+            raise CancelledError
+        yield item
+
+
+def _rows(
+    entries: Sequence[RunEntry],
+    plans: Sequence[SplitPlan],
+    *,
+    workspace: Workspace,
+    suffix: str,
+    stop: threading.Event,
+) -> Iterator[Rows]:
+    """Content and split of all records, batch by batch."""
+
+    def key_file(entry: RunEntry) -> list[pa.RecordBatch]:
+        url = workspace.run_keys(entry.run.run_id, suffix)
+        return list(_until(stop, RunReader(url, entry.keys, keys_schema()).scan()))
+
+    # A store answers slowly, and many at once.
+    at_once = 1 if storage.is_local(workspace.root) else _REQUESTS
+    with ThreadPoolExecutor(at_once) as pool:
+        files = iter(entries)
+        while some := list(itertools.islice(files, at_once)):
+            batches = (batch for found in pool.map(key_file, some) for batch in found)
+            yield from _rows_of(_until(stop, batches), plans)
+
+
+def _rows_of(batches: Iterable[pa.RecordBatch], plans: Sequence[SplitPlan]) -> Iterator[Rows]:
+    for batch in batches:
+        rows = np.zeros(batch.num_rows, _ROW)
+        rows["content"] = batch.column(CONTENT).to_numpy()
+        strata = batch.column(STRATUM)
+        for index, plan in enumerate(plans):
+            inside = select_rows(
+                plan,
+                _whole(plan),
+                partitions=batch.column(PARTITION).to_numpy(),
+                keys=batch.column(KEY).to_numpy(),
+                strata=None if strata.null_count else strata,
+            )
+            rows["split"][inside] = index
+        yield rows
+
+
+def _whole(plan: SplitPlan) -> ShardPlan:
+    """All of a split as one shard."""
+    stratified = plan.strata is not None
+    return ShardPlan(
+        split=plan.name,
+        index=0,
+        num_shards=1,
+        partition=plan.shards[0].partition,
+        start_key=0 if stratified else plan.shards[0].start_key,
+        stop_key=KEY_SPACE if stratified else plan.shards[-1].stop_key,
+        num_examples=0,
+        num_bytes=0,
+    )

@@ -1,0 +1,165 @@
+"""Layout: the plan step with what it measures: sizes, compression, shards. Durable, so resumed.
+
+Pure planning is in ``plan``; here the workspace is read for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from ...schemas.blocks import SplitPlan
+from ...schemas.errors import DamagedWorkError
+from ...schemas.features import Features
+from ...schemas.naming import Workspace
+from ...schemas.recipe import Recipe
+from ...schemas.shards import Compression
+from ...transforms import storage
+from ...transforms.examples.shards import load_graph, run_readers
+from ...transforms.examples.sizing import SAMPLE_RUNS, measure_sample
+from ...transforms.runs.key_histogram import BIN_BITS
+from ...transforms.runs.summary import Summary
+from ...transforms.storage.sealed import put_sealed, read_sealed
+from ..inventory.survey import Survey
+from ..prepare.run_files import keys_suffix
+from .compression import choose_compression
+from .key_columns import key_columns_reader
+from .ranges import empty_splits, plan_from_json, plan_splits, plan_to_json, refuse_empty_splits
+from .sample import Limit
+from .split_rounds import group_sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The splits and shards to come, and how they are compressed."""
+
+    splits: tuple[SplitPlan, ...]
+    compression: Compression
+
+
+def plan_with(
+    recipe: Recipe,
+    summary: Summary,
+    *,
+    features: Features,
+    workspace: Workspace,
+    size_ratio: float,
+    limit: Limit | None = None,
+) -> tuple[SplitPlan, ...]:
+    """Plans splits and shards; ``size_ratio`` is stored by prepared bytes.
+
+    Raises:
+        RecipeError: if a split would be empty and must not be. A ``limit`` is for dry runs, whose
+            splits may be.
+    """
+    reader = key_columns_reader(
+        summary.entries,
+        workspace=workspace,
+        suffix=keys_suffix(recipe.splits),
+        bits=BIN_BITS if limit is not None else summary.histogram.bits,
+    )
+    plans = plan_splits(
+        summary.histogram,
+        splits=recipe.splits,
+        shards=recipe.shards,
+        size_ratio=size_ratio,
+        read_keys=reader,
+        limit=limit,
+    )
+    if limit is None:
+        _refuse_empty_splits(recipe, plans, summary, features=features, workspace=workspace)
+    return plans
+
+
+def _refuse_empty_splits(
+    recipe: Recipe,
+    plans: Sequence[SplitPlan],
+    summary: Summary,
+    *,
+    features: Features,
+    workspace: Workspace,
+) -> None:
+    splits, num_groups = recipe.splits, None
+    counts = {plan.name: sum(shard.num_examples for shard in plan.shards) for plan in plans}
+    if splits.group_by is not None and not splits.allow_empty and empty_splits(splits, counts):
+        # Only to say it: the records are read for it.
+        groups = group_sizes(summary.entries, splits=splits, features=features, workspace=workspace)
+        num_groups = None if groups is None else len(groups)
+    refuse_empty_splits(splits, counts, num_groups=num_groups)
+
+
+def lay_out(
+    found: Survey, summary: Summary, *, workspace: Workspace, graph: str | None
+) -> tuple[Layout, bool]:
+    """The layout of a snapshot, and whether the workspace had it already."""
+    recipe = found.recipe
+    planned = find_layout(workspace, found.fingerprint)
+    if planned is not None:
+        if found.limit is None:
+            _refuse_empty_splits(
+                recipe,
+                planned.splits,
+                summary,
+                features=found.features.prepared,
+                workspace=workspace,
+            )
+        return planned, True
+    sizes = measure_sample(
+        run_readers(summary.table.of_lowest_keys(SAMPLE_RUNS), workspace, found.features.prepared),
+        partitions=range(len(recipe.splits.names)),
+        prepared=found.features.prepared,
+        graph=load_graph(graph),
+    )
+    compression = choose_compression(
+        recipe.shards.compression,
+        ratio=sizes.gzip_ratio,
+        read_mb_per_s=recipe.shards.read_mb_per_s,
+    )
+    size_ratio = sizes.graph_ratio * (sizes.gzip_ratio if compression == "gzip" else 1.0)
+    plans = plan_with(
+        recipe,
+        summary,
+        features=found.features.prepared,
+        workspace=workspace,
+        size_ratio=size_ratio,
+        limit=found.limit,
+    )
+    layout = Layout(plans, compression)
+    value = {"compression": compression, "splits": plan_to_json(plans)}
+    url, content = workspace.plan(found.fingerprint), json.dumps(value, sort_keys=True)
+    put_sealed(url, content.encode(), what=_what(found.fingerprint))
+    return layout, False
+
+
+def find_layout(workspace: Workspace, fingerprint: str) -> Layout | None:
+    """The layout that the workspace has of a snapshot; None where it is missing or damaged."""
+    content = read_sealed(workspace.plan(fingerprint), what=_what(fingerprint))
+    if content is None:
+        return None
+    value = json.loads(content)
+    return Layout(plan_from_json(value["splits"]), value["compression"])
+
+
+def read_layout(workspace: Workspace, fingerprint: str) -> Layout:
+    """The layout that the workspace has of a snapshot.
+
+    Raises:
+        DamagedWorkError: if it is missing or damaged.
+    """
+    found = find_layout(workspace, fingerprint)
+    if found is None:
+        raise DamagedWorkError(
+            f"{storage.redact(workspace.plan(fingerprint))} is missing or damaged. Start the build "
+            "again: it makes it anew."
+        )
+    return found
+
+
+def _what(fingerprint: str) -> str:
+    return f"plan-2 {fingerprint}"
+
+
+def train_split(plans: Sequence[SplitPlan]) -> SplitPlan:
+    """The split that analysis sees."""
+    return next(plan for plan in plans if plan.name == "train")

@@ -1,0 +1,123 @@
+"""What a build refuses before it begins: places that cannot hold its output or its source."""
+
+from __future__ import annotations
+
+import os
+
+from fsspec.registry import known_implementations
+
+from ..schemas.blocks import SourceFile
+from ..schemas.config import is_unicode
+from ..schemas.errors import PlaceError, RecipeError
+from ..schemas.naming import MANIFEST, OutputPaths
+from ..schemas.recipe import Recipe, Source
+from ..schemas.runner import JobRunner
+from ..transforms import storage
+from ..transforms.storage.opened_source import open_source
+
+
+def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRunner) -> None:
+    """Refuses ``memory://``, and this machine's disks, where workers would look for them in vain.
+
+    Raises:
+        RecipeError: if the source or the output lies there, or an analysis on the engine could
+            not keep its temporary files beside the output.
+    """
+    if runner.shares_memory:
+        return
+    source = recipe.source
+    urls = [source.url, *source.side_urls] if isinstance(source, Source) else []
+    for url in (*urls, out.out, out.workspace):
+        if not runner.sees_local_files and storage.is_local(url.rpartition("::")[2]):
+            raise RecipeError(
+                f"{storage.redact(url)} lies on this machine, where no worker of {runner.name} can "
+                f"{'read' if url in urls else 'write'} it. Put it where they reach it, on an "
+                "object store, and give its URL, as in gs://bucket/folder."
+            )
+        if storage.is_in_memory(url):
+            raise RecipeError(
+                f"{storage.redact(url)} lies in the memory of this process, where no worker "
+                "process can read or write it. Build with workers=1, or put it into files."
+            )
+    if recipe.analyze_on_runner and not (
+        runs_here(runner) or is_reached_by_tensorflow(out.workspace)
+    ):
+        raise RecipeError(
+            "analyze_on_runner keeps temporary files of TensorFlow's in the workspace, and "
+            f"TensorFlow cannot write to {storage.redact(out.workspace)}. Put the output, or the "
+            "workspace alone, on gs://, hdfs:// or a disk that all workers share; or leave "
+            "analyze_on_runner= out of the recipe: then one process beside the build analyses."
+        )
+
+
+def runs_here(runner: JobRunner) -> bool:
+    """Whether all workers run on this machine."""
+    return runner.shares_memory or runner.name in ("direct", "prism")
+
+
+def is_reached_by_tensorflow(url: str) -> bool:
+    """Whether TensorFlow, and Beam, write there by themselves."""
+    return storage.is_local(url) or url.startswith(("gs://", "hdfs://"))
+
+
+def refuse_output_among_data(recipe: Recipe, out: OutputPaths) -> None:
+    """Refuses an output that the next build would take for records.
+
+    Raises:
+        RecipeError: if the output's folder lies in the source's, and the source would read it.
+    """
+    source = recipe.source
+    if not isinstance(source, Source):
+        return
+    opened = open_source(source.url, recipe.folder)
+    if not opened.local or opened.single or opened.pattern:
+        return
+    root = os.path.realpath(storage.local_path(opened.root))
+    for what, folder in (("output", out.folder), ("workspace", out.workspace)):
+        if not storage.is_local(folder):
+            continue
+        inside = os.path.relpath(os.path.realpath(storage.local_path(folder)), root)
+        written = SourceFile(path=f"{inside}/{MANIFEST}", num_bytes=1, stamp="")
+        if inside.split(os.sep)[0] != os.pardir and source.select([written]).files:
+            raise RecipeError(
+                f"The {what} {folder} lies inside the source {opened.shown}: the next build would "
+                "take it for data. Choose a folder beside the source."
+            )
+
+
+def check_place(place: object, argument: str) -> None:
+    """Refuses what cannot be a folder to write to, before anything is read.
+
+    Args:
+        place: A path or URL.
+        argument: What messages call it.
+
+    Raises:
+        RecipeError: if it is not a path or URL, is empty, not valid UTF-8, or a protocol alone.
+        PlaceError: if it is a file.
+    """
+    if not isinstance(place, str | os.PathLike) or not isinstance(os.fspath(place), str):
+        raise RecipeError(f"{argument}={place!r}, expected a folder or URL.")
+    url = os.fspath(place)
+    if not url:
+        raise RecipeError(f"{argument} is empty, expected a folder or URL.")
+    if "\0" in url or not is_unicode(url):
+        # The snapshot's files name its folder, and they are UTF-8.
+        raise RecipeError(f"{argument}={url!r} is not valid UTF-8 text. Choose another place.")
+    if not storage.is_local(url):
+        if not url.partition("://")[2].strip("/"):
+            raise RecipeError(
+                f"{argument}: {url} is a protocol alone, expected a folder or URL, such as "
+                f"{url.rstrip('/')}//bucket/folder."
+            )
+        return
+    protocol, mistyped, rest = url.partition(":/")
+    if mistyped and not rest.startswith("/") and protocol in known_implementations:
+        is_file = protocol in ("file", "local")
+        missing = "slashes: write /" if is_file else f"a slash: write {protocol}://"
+        raise RecipeError(
+            f"{argument}: {url} lacks {missing}{rest}, or ./{url} for a folder of that name."
+        )
+    path = storage.local_path(url)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise PlaceError(f"{argument}: {path} is a file, expected a folder. Choose another place.")

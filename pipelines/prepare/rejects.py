@@ -1,0 +1,174 @@
+"""The rejects of a build: gathered from its runs into one file, in bounded memory.
+
+They stand in the order of their source files and positions, whatever runs hold them. Those of a
+build that was refused for them lie in the workspace, where ``snapshard rejects`` finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from ...schemas.errors import DataError, RejectsError
+from ...schemas.naming import Workspace, join
+from ...schemas.recipe import CrossStep
+from ...schemas.reject_budgets import TOTAL, Exceeded, exceeded_budgets
+from ...transforms import storage
+from ...transforms.rejects import RejectWriter, tally_file
+from ...transforms.runs.summary import RunEntry
+from ..inventory.survey import Survey
+from .run_files import run_rejects
+from .step import Prepared
+
+_REQUESTS = 32
+"""Runs' rejects that are looked at on a store at once."""
+
+
+def gather_rejects(entries: Iterable[RunEntry], workspace: Workspace, path: str) -> None:
+    """Writes the rejects of some runs to one local file.
+
+    Raises:
+        DamagedWorkError: if a run's are missing or damaged.
+    """
+
+    def place(entry: RunEntry) -> tuple[str, int, str, RunEntry]:
+        with _opened(entry, workspace) as file:
+            return (*_first(file), entry.run.run_id, entry)
+
+    some = [entry for entry in entries if entry.run.num_rejects]
+    # A store answers slowly, and many at once.
+    with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
+        found = list(pool.map(place, some))
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(RejectWriter(path))
+        for *_, entry in sorted(found, key=lambda one: one[:3]):
+            with _opened(entry, workspace) as file:
+                for group in range(file.num_row_groups):
+                    writer.write(file.read_row_group(group, use_threads=False))
+
+
+@contextlib.contextmanager
+def _opened(entry: RunEntry, workspace: Workspace) -> Iterator[Any]:
+    found = run_rejects(workspace, entry.run)
+    if found is None:
+        yield None
+        return
+    with pq.ParquetFile(found) as file:
+        yield file
+
+
+def _first(file: Any) -> tuple[str, int]:
+    """Where the first reject of a run comes from: runs' ranges of a source do not overlap."""
+    columns = ["source", "position"]
+    row = next(file.iter_batches(1, row_groups=[0], columns=columns)).to_pylist()[0]
+    return row["source"], -1 if row["position"] is None else row["position"]
+
+
+def count_by_stage(entries: Iterable[RunEntry]) -> Counter[str]:
+    """How many rejects each stage made."""
+    counts: Counter[str] = Counter()
+    for entry in entries:
+        counts.update(entry.run.rejects_by_stage)
+    return counts
+
+
+def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> None:
+    """Refuses more rejects than the recipe allows, and what leaves no record.
+
+    Raises:
+        RejectsError: with the budgets that do not do, the counts per reason and the first three
+            of each; all rejects are kept in the workspace.
+        DataError: if no record is left.
+        DamagedWorkError: if a run's rejects are missing or damaged.
+    """
+    num_kept, counts = prepared.summary.num_records, count_by_stage(prepared.entries)
+    num_records = num_kept + counts.total() + prepared.num_filtered
+    exceeded = exceeded_budgets(counts, found.recipe.reject_budgets(num_records))
+    if exceeded:
+        reasons = _keep_refused(found, prepared, workspace, num_records=num_records)
+        raise RejectsError(
+            f"{_budget_words(exceeded, counts.total(), num_records)}\n{reasons}\n"
+            "Fix the files, or allow more with max_rejects= in the recipe (a fraction or a count, "
+            "in all or by stage); if the cause lay elsewhere, build with --retry-rejects. "
+            f"{_where_rejects_are(workspace)}"
+        )
+    num_before = prepared.entries.total("num_records")  # of the stages before the last
+    if num_kept == 0 and num_before:
+        steps = ", ".join(
+            repr(step) for step in found.recipe.prepare if isinstance(step, CrossStep)
+        )
+        raise DataError(
+            f"{steps} in prepare= made nothing of {num_before:,} records. Nothing was published. A "
+            "window takes consecutive rows of one group and one split, without a gap (max_gap=) or "
+            "a missing value: fill values (ss.tables.fill), or take shorter windows."
+        )
+    if num_kept == 0 and prepared.num_filtered:
+        raise DataError(
+            f"The filters in prepare= keep none of {num_records:,} records. Nothing was published."
+        )
+    if num_kept == 0 and counts.total():
+        reasons = _keep_refused(found, prepared, workspace, num_records=num_records)
+        share = "The only record was" if num_records == 1 else f"All {num_records:,} records were"
+        raise RejectsError(
+            f"{share} rejected; nothing was published. max_rejects= allows it, but a snapshot "
+            f"needs a record.\n{reasons}\nFix the files; if the cause lay elsewhere, build with "
+            f"--retry-rejects. {_where_rejects_are(workspace)}"
+        )
+    if num_kept == 0:
+        raise DataError("The source holds no records. Nothing was published.")
+
+
+def _where_rejects_are(workspace: Workspace) -> str:
+    return (
+        f"All rejects: {storage.redact(workspace.refused_rejects)}, which `snapshard rejects` "
+        "lists and exports."
+    )
+
+
+def _keep_refused(
+    found: Survey, prepared: Prepared, workspace: Workspace, *, num_records: int
+) -> str:
+    """Puts the rejects of a refused build into the workspace; gives their counts in words."""
+    with storage.scratch_folder(workspace.root) as scratch:
+        path = join(scratch, "rejects.parquet")
+        gather_rejects(prepared.entries, workspace, path)
+        reasons = tally_file(path).describe()
+        storage.put_file(path, workspace.refused_rejects)
+    told = {
+        "num_records": num_records,
+        "num_rejects": prepared.num_rejects,
+        "source": told_source(found),
+    }
+    storage.put_bytes(workspace.refused, json.dumps(told, sort_keys=True).encode())
+    return reasons
+
+
+def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: int) -> str:
+    first, *others = exceeded
+    records = "record" if num_records == 1 else "records"
+    were = "was" if num_rejects == 1 else "were"
+    share = f"{num_rejects:,} of {num_records:,} {records} {were} rejected"
+    if first.stage == TOTAL and not others:
+        return f"{share}, and {first.allowed:,} are allowed; nothing was published."
+    lines = [
+        f"  {one.stage}: {one.num_rejects:,} rejected, {one.allowed:,} allowed" for one in exceeded
+    ]
+    return "\n".join([f"{share}; nothing was published. More than max_rejects= allows:", *lines])
+
+
+def told_source(found: Survey) -> str | None:
+    """Where a build's source lies, without credentials; None where its records lay in no files."""
+    return None if found.extracted is not None else found.opened.shown
+
+
+def forget_refused(workspace: Workspace) -> None:
+    """Clears the rejects of a build that was refused: what it was to make is published."""
+    for url in (workspace.refused, workspace.refused_rejects):
+        if storage.exists(url):
+            storage.remove_tree(url)

@@ -1,0 +1,346 @@
+"""The files of one run: sorted records, rejects, facts, and the keys that planning reads.
+
+A run is named by the hash of its inputs, of the prepare code and its settings and of the
+libraries' versions: a run that exists is reported, not computed again, which is resume, the
+cache and the incremental build in one rule. What is reported is checked: facts are sealed, records
+and keys have a checksum for each batch, which is checked when it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from ...schemas.blocks import ImageFacts, RunInfo
+from ...schemas.errors import DamagedWorkError, StorageError
+from ...schemas.features import Features, Image
+from ...schemas.naming import Workspace
+from ...schemas.splits import Splits
+from ...transforms import storage
+from ...transforms.media.image_formats import found_formats
+from ...transforms.rejects import Dropped
+from ...transforms.runs.contents import content_hashes
+from ...transforms.runs.files import (
+    KEY,
+    MERGE_BYTES,
+    NUM_BYTES,
+    PARTITION,
+    STRATUM,
+    KeyRange,
+    RunReader,
+    RunWriter,
+    keys_schema,
+    merge_range,
+    run_schema,
+    sort_records,
+    wire_schema,
+)
+from ...transforms.runs.key_histogram import KeyBins, KeyHistogram
+from ...transforms.runs.strata import label_texts
+from ...transforms.runs.summary import RunEntry, Summary, batches_from_json
+from ...transforms.storage.sealed import is_lost, put_sealed, read_sealed
+
+SORT_BYTES = 64 << 20
+"""So many bytes of prepared records are sorted in memory; more is spilled and merged."""
+
+
+def keys_suffix(splits: Splits) -> str:
+    """Names the key files that serve these splits: with or without strata."""
+    if splits.stratify_by is None:
+        return "plain"
+    return "by-" + hashlib.sha256(splits.stratify_by.encode()).hexdigest()[:12]
+
+
+class RunFiles:
+    """Writes and looks up the runs of one stage."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        features: Features,
+        *,
+        label: str | None,
+        stratify_by: str | None,
+        suffix: str,
+        bins: KeyBins = KeyBins(),  # noqa: B008
+    ) -> None:
+        """Takes where runs lie and what their records hold.
+
+        Args:
+            workspace: Where they lie.
+            features: Of the prepared records.
+            label: The feature to predict: equal contents are those of all others.
+            stratify_by: The feature whose values are the strata; None for none.
+            suffix: Names the key files: see :func:`keys_suffix`.
+            bins: What summaries count by.
+        """
+        self._workspace = workspace
+        self._features = features
+        self._stratify_by = stratify_by
+        self._suffix = suffix
+        self._bins = bins
+        self.schema = run_schema(features)
+        inputs = {name: feature for name, feature in features.items() if name != label}
+        self._compared = wire_schema(inputs or features).names
+
+    def write(
+        self,
+        run_id: str,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        dropped: Dropped,
+        in_order: bool,
+    ) -> RunInfo:
+        """Sorts keyed records into one run and puts it in place.
+
+        Args:
+            run_id: The run's name.
+            batches: Records of :attr:`schema`, of bounded size.
+            dropped: What is not in the run, complete once ``batches`` is.
+            in_order: Whether the batches follow each other in their final order.
+        """
+        workspace = self._workspace
+        facts: dict[str, ImageFacts] = {}
+        with storage.scratch_folder(workspace.root) as scratch:
+            path = os.path.join(scratch, "run.arrow")
+            dropped.folder = scratch
+            with RunWriter(path, self.schema) as writer:
+                noted = self._noting(batches, facts)
+                for batch in noted if in_order else _sorted(noted, self.schema, scratch):
+                    writer.write(sort_records(batch))
+            rejects_sha256 = ""
+            if dropped.num_rejects:
+                rejects = os.path.join(scratch, "rejects.parquet")
+                dropped.write(rejects)
+                rejects_sha256 = _sha256_of(rejects)
+            info = RunInfo(
+                run_id=run_id,
+                num_records=writer.num_records,
+                num_bytes=writer.num_bytes,
+                num_rejects=dropped.num_rejects.total(),
+                rejects_by_stage=dict(sorted(dropped.num_rejects.items())),
+                num_filtered=dropped.num_filtered,
+                rejects_sha256=rejects_sha256,
+                batches=tuple(writer.batches),
+                image_facts=facts,
+            )
+            storage.put_file(path, workspace.run(run_id))
+            if rejects_sha256:
+                storage.put_file(rejects, workspace.run_rejects(run_id))
+        # The run exists from here on.
+        content = _json_bytes(info.to_json())
+        put_sealed(workspace.run_info(run_id), content, what=_what_info(run_id))
+        return info
+
+    def _noting(
+        self, batches: Iterable[pa.RecordBatch], facts: dict[str, ImageFacts]
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            merge_image_facts(facts, batch, self._features)
+            yield batch
+
+    def summarize(self, info: RunInfo) -> Summary:
+        """The summary of a run in place, from its key file, which is made if it is not whole.
+
+        Raises:
+            DamagedWorkError: if the run itself is needed for that, and damaged.
+        """
+        entry = self._entry_in_place(info)
+        if entry is not None:
+            with contextlib.suppress(DamagedWorkError):
+                return self._summary(entry)
+        return self._summary(self._entry_anew(info))
+
+    def drop_damage(self, info: RunInfo) -> bool:
+        """Reads a run in place with all that belongs to it, and forgets what is damaged of it.
+
+        Returns:
+            Whether something was forgotten, so that it has to be made.
+        """
+        try:
+            run_rejects(self._workspace, info)
+            for _ in self._reader(info).scan():
+                pass
+        except DamagedWorkError:
+            storage.remove_tree(self._workspace.run_info(info.run_id))
+            return True
+        entry = self._entry_in_place(info)
+        try:
+            if entry is not None:
+                self._summary(entry)
+        except DamagedWorkError:
+            storage.remove_tree(self._keys_info(info))
+            return True
+        return entry is None
+
+    def _reader(self, info: RunInfo) -> RunReader:
+        return RunReader(self._workspace.run(info.run_id), info.batches, self.schema)
+
+    def _keys_info(self, info: RunInfo) -> str:
+        return self._workspace.run_keys(info.run_id, self._suffix) + ".json"
+
+    def _entry_in_place(self, info: RunInfo) -> RunEntry | None:
+        """A run with its key file; None where there is none."""
+        content = read_sealed(self._keys_info(info), what=self._what_keys(info))
+        if content is None:
+            return None
+        return RunEntry(info, batches_from_json(json.loads(content)))
+
+    def _entry_anew(self, info: RunInfo) -> RunEntry:
+        """A run with its key file, which is written."""
+        url = self._workspace.run_keys(info.run_id, self._suffix)
+        with storage.scratch_folder(self._workspace.root) as scratch:
+            path = os.path.join(scratch, "keys.arrow")
+            with RunWriter(path, keys_schema()) as writer:
+                for batch in self._reader(info).scan():
+                    writer.write(self._key_columns(batch))
+            storage.put_file(path, url)
+        value = [list(dataclasses.astuple(batch)) for batch in writer.batches]
+        put_sealed(self._keys_info(info), _json_bytes(value), what=self._what_keys(info))
+        return RunEntry(info, tuple(writer.batches))
+
+    def _what_keys(self, info: RunInfo) -> str:
+        return f"keys-2 {info.run_id} {self._suffix}"
+
+    def _key_columns(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        name = self._stratify_by
+        strata = pa.nulls(records.num_rows, pa.large_string())
+        if name is not None:
+            strata = label_texts(records.column(name), self._features[name]).fill_null("")
+        columns = [records.column(column) for column in (PARTITION, KEY, NUM_BYTES)]
+        contents = pa.array(content_hashes(records.select(self._compared)))
+        return pa.RecordBatch.from_arrays([*columns, strata, contents], schema=keys_schema())
+
+    def _summary(self, entry: RunEntry) -> Summary:
+        """The facts of one run, from its key file."""
+        url = self._workspace.run_keys(entry.run.run_id, self._suffix)
+        bins = self._bins
+        parts = (
+            KeyHistogram.from_arrays(
+                bins.partitions(
+                    batch.column(PARTITION).to_numpy(), keys := batch.column(KEY).to_numpy()
+                ),
+                keys,
+                num_bytes=batch.column(NUM_BYTES).to_numpy(),
+                strata=batch.column(STRATUM) if self._stratify_by else None,
+                bits=bins.bits,
+            )
+            for batch in RunReader(url, entry.keys, keys_schema()).scan()
+        )
+        return Summary(KeyHistogram.merge(parts), (entry,))
+
+
+def run_in_place(workspace: Workspace, run_id: str) -> RunInfo | None:
+    """What is known of a run; None where it or a part of it is missing."""
+    content = read_sealed(workspace.run_info(run_id), what=_what_info(run_id))
+    if content is None:
+        return None
+    info = RunInfo.from_json(json.loads(content))
+    if storage.size_of(workspace.run(run_id)) != info.num_bytes:
+        return None
+    if info.num_rejects and not storage.exists(workspace.run_rejects(run_id)):
+        return None
+    return info
+
+
+def run_rejects(workspace: Workspace, info: RunInfo) -> str | io.BytesIO | None:
+    """The file of a run's rejects, checked; None where it has none.
+
+    Raises:
+        DamagedWorkError: if it is missing or damaged.
+    """
+    if not info.num_rejects:
+        return None
+    url = workspace.run_rejects(info.run_id)
+    found: str | io.BytesIO
+    try:
+        if storage.is_local(url):
+            found = storage.local_path(url)
+            with storage.failing_as_storage_error("read", url):
+                sha256 = _sha256_of(found)
+        else:
+            content = storage.read_bytes(url)
+            sha256, found = hashlib.sha256(content).hexdigest(), io.BytesIO(content)
+    except StorageError as error:
+        if not is_lost(error):
+            raise
+        sha256 = ""
+    if sha256 != info.rejects_sha256:
+        raise DamagedWorkError(
+            f"{storage.redact(url)} is missing or damaged. Start the build again: it makes it anew."
+        )
+    return found
+
+
+def _sha256_of(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _what_info(run_id: str) -> str:
+    return f"run-2 {run_id}"
+
+
+def _json_bytes(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def _sorted(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, scratch: str
+) -> Iterator[pa.RecordBatch]:
+    """Sorts records in bounded memory: sorted pieces are spilled and merged."""
+    spilled: list[RunReader] = []
+    held: list[pa.RecordBatch] = []
+    partitions: set[int] = set()
+
+    def spill() -> None:
+        path = os.path.join(scratch, f"part-{len(spilled)}.arrow")
+        with RunWriter(path, schema) as writer:
+            writer.write(sort_records(pa.concat_batches(held)))
+        spilled.append(RunReader(path, writer.batches, schema))
+        held.clear()
+
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        partitions.update(np.unique(batch.column(PARTITION).to_numpy()).tolist())
+        if size > SORT_BYTES:
+            spill()
+            size = 0
+    if not spilled:
+        if held:
+            yield sort_records(pa.concat_batches(held))
+        return
+    if held:
+        spill()
+    for partition in sorted(partitions):
+        whole = KeyRange(partition, 0, 1 << 64)
+        yield from merge_range(spilled, whole, max_bytes=MERGE_BYTES)
+
+
+def merge_image_facts(
+    facts: dict[str, ImageFacts], records: pa.RecordBatch, features: Features
+) -> None:
+    """Adds what the encoded images of some records have in common to ``facts``."""
+    for name, feature in features.items():
+        if not isinstance(feature, Image) or feature.storage != "encoded":
+            continue
+        heights = np.unique(records.column(f"{name}/height").to_numpy())
+        widths = np.unique(records.column(f"{name}/width").to_numpy())
+        orientations = records.column(f"{name}/orientation").to_numpy()
+        found = ImageFacts(
+            int(heights[0]) if len(heights) == 1 else None,
+            int(widths[0]) if len(widths) == 1 else None,
+            bool((orientations != 1).any()),
+            found_formats(records.column(name), channels=feature.channels),
+        )
+        facts[name] = facts[name].merge(found) if name in facts else found

@@ -1,0 +1,111 @@
+"""Keying: what prepared records are sorted by, the last thing before they become a run.
+
+In the last stage that is their final order, (partition, key, id); in one before, what the next
+step across records asks for, its prefix in front of the id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...schemas.blocks import RawBatch
+from ...schemas.errors import Reject
+from ...schemas.features import Features
+from ...schemas.recipe import CrossStep, Recipe
+from ...transforms.examples.encode import example_sizes
+from ...transforms.rejects import reject_rows
+from ...transforms.runs.files import run_schema, wire_schema
+from ...transforms.runs.keys import NO_PARTITION, record_keys, split_of_keys
+from ...transforms.runs.partitions import SplitEnds, partition_records
+from ...transforms.storage.opened_source import path_bytes
+
+
+class RecordKeys:
+    """Adds partition, key, id and encoded size to prepared records."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        features: Features,
+        *,
+        following: CrossStep | None,
+        ends: SplitEnds | None,
+    ) -> None:
+        """Takes what decides.
+
+        Args:
+            recipe: Its splits, seed and source.
+            features: Of the prepared records.
+            following: The step across records that comes next; None in the last stage.
+            ends: Of splits that all records decide.
+        """
+        self._recipe = recipe
+        self._features = features
+        self._following = following
+        self._ends = ends
+        self._schema = run_schema(features)
+        self._names = wire_schema(features).names
+
+    def add(self, batch: RawBatch, *, rejects: list[Reject]) -> pa.RecordBatch:
+        """The records of a batch as a run holds them; those without a split become rejects."""
+        columns, seed = batch.columns.select(self._names), self._recipe.seed
+        ids = pa.array([path_bytes(record_id) for record_id in batch.ids], pa.large_binary())
+        sizes = pa.array(example_sizes(columns).astype(np.int64))
+        if self._following is not None:
+            keys, prefixes = self._following.order(
+                batch.ids, columns, features=self._features, seed=seed
+            )
+            ids = pc.binary_join_element_wise(prefixes, ids, pa.scalar(b"", pa.large_binary()))
+            partitions = np.zeros(columns.num_rows, np.int16)
+        else:
+            keys = record_keys(batch.ids, seed)
+            partitions, why = partition_records(
+                batch.ids,
+                columns,
+                splits=self._recipe.splits,
+                features=self._features,
+                seed=seed,
+                ends=self._ends,
+            )
+        meta = [pa.array(partitions), pa.array(keys), ids, sizes]
+        records = pa.RecordBatch.from_arrays([*meta, *columns.columns], schema=self._schema)
+        homeless = partitions == NO_PARTITION
+        if not homeless.any():
+            return records
+        grouped = self._recipe.splits.group_by is not None
+        rejects += reject_rows(
+            batch.ids,
+            np.flatnonzero(homeless),
+            stage="split",
+            reason="no group" if grouped else "no split",
+            message=why,
+            numbered=self._recipe.files.numbered,
+        )
+        return records.filter(pa.array(~homeless))
+
+
+def split_of_records(
+    ids: Sequence[str],
+    columns: pa.RecordBatch,
+    *,
+    recipe: Recipe,
+    features: Features,
+    ends: SplitEnds | None,
+) -> tuple[npt.NDArray[np.int16], str]:
+    """The split of each record before the last stage: int16[n], and why one has none.
+
+    Zero for all where strata decide, which plan alone knows.
+    """
+    splits = recipe.splits
+    if splits.partitioned:
+        return partition_records(
+            ids, columns, splits=splits, features=features, seed=recipe.seed, ends=ends
+        )
+    if splits.stratify_by is not None:
+        return np.zeros(len(ids), np.int16), ""
+    return split_of_keys(record_keys(ids, recipe.seed), splits), ""

@@ -1,0 +1,106 @@
+"""Stages: a recipe's steps cut at those that look across records.
+
+A stage is a step across records (none in the first) and the steps on single records after it. The
+first reads blocks of the source, each further one ranges of the stage before; all write runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ...schemas.errors import RecipeError
+from ...schemas.features import Feature, Features
+from ...schemas.recipe import CrossStep, PrepareStep, Recipe, RecordFn
+from ...transforms.prepare.engine.chain import output_features, stored_features
+from ...transforms.prepare.engine.repartition import Repartition
+from ...transforms.prepare.engine.step_files import with_files
+from ...transforms.runs.partitions import check_rule
+
+Step = PrepareStep | RecordFn
+
+
+@dataclasses.dataclass(frozen=True)
+class StageSteps:
+    """What a stage does."""
+
+    cross: CrossStep | None
+    steps: tuple[Step, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class StageFeatures:
+    """The features of a stage's records, after its step across records and after all steps."""
+
+    inputs: dict[str, Feature]
+    outputs: dict[str, Feature]
+
+
+def stages_of(recipe: Recipe) -> tuple[StageSteps, ...]:
+    """A recipe's steps by stage: at least one stage.
+
+    Steps have got the files that they need.
+
+    Splits by time in fractions, and balanced groups, need all records before any one's split is
+    known: where no step looks across records, one is added that does nothing but assign them.
+    """
+    crosses: list[CrossStep | None] = [None]
+    steps: list[list[Step]] = [[]]
+    for step in recipe.prepare:
+        if isinstance(step, CrossStep):
+            crosses.append(step)
+            steps.append([])
+        else:
+            steps[-1] += with_files([step], recipe)
+    if len(crosses) == 1 and recipe.splits.decided_by_all:
+        crosses.append(Repartition())
+        steps.append([])
+    return tuple(StageSteps(a, tuple(b)) for a, b in zip(crosses, steps, strict=True))
+
+
+def stage_features(
+    stages: Sequence[StageSteps], raw: Features, *, prepared: Features | None = None
+) -> tuple[StageFeatures, ...]:
+    """The features in and out of each stage; the last gives ``prepared``, where that is known.
+
+    Raises:
+        RecipeError: if a step cannot work on what it gets.
+    """
+    found = []
+    current = dict(raw)
+    for stage in stages:
+        inputs = current if stage.cross is None else dict(stage.cross.features(current))
+        current = dict(output_features(stage.steps, inputs))
+        found.append(StageFeatures(inputs, current))
+    outputs = stored_features(current) if prepared is None else dict(prepared)
+    found[-1] = StageFeatures(found[-1].inputs, outputs)
+    return tuple(found)
+
+
+def label_of(recipe: Recipe, features: Features) -> str | None:
+    """The feature to predict: what a step makes for it, else the source's own, if it is left."""
+    made = [getattr(step, "label", None) for step in recipe.prepare]
+    names = [name for name in (*reversed(made), recipe.source.label) if name in features]
+    return names[0] if names else None
+
+
+def check_stages(
+    recipe: Recipe, stages: Sequence[StageSteps], features: Sequence[StageFeatures]
+) -> None:
+    """Checks that splits and steps go together.
+
+    Raises:
+        RecipeError: if a step across records would leak from one split into another, or cannot
+            know the splits; or if the feature that decides the splits is missing.
+    """
+    splits = recipe.splits
+    check_rule(splits, features[-1].outputs)
+    name = splits.group_by or (splits.rule.feature if splits.rule is not None else None)
+    for stage, before in zip(stages[1:], features, strict=False):
+        assert stage.cross is not None
+        stage.cross.check(splits)
+        if name is not None and name not in before.outputs:
+            raise RecipeError(
+                f"prepare: {stage.cross!r} comes before the feature {name!r}, which decides the "
+                "splits: it must not mix records of several. Make the feature first."
+            )

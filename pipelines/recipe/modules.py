@@ -1,0 +1,396 @@
+"""A recipe's modules, imported apart from all others.
+
+The recipe file and the modules beside it become submodules of a package made for this recipe
+alone, so that the `helpers.py` of two recipes in one process are two modules; `import helpers`
+inside them, also late and inside functions, finds the right one, and `sys.path` stays as it is.
+The same machinery reads a folder, in the process that starts a build, and a staged archive, in
+its workers.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import linecache
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType, ModuleType
+from typing import Any, Protocol
+
+from ...schemas.errors import RecipeError
+from ...transforms.code.user_code import PACKAGE
+from ...transforms.code.user_reads import running
+from ...transforms.storage.local_files import Identity
+
+_PREFIX = "_snapshard_recipe_"
+
+
+class SourceTree(Protocol):
+    """The Python files of one folder, by relative path with '/'."""
+
+    def read(self, path: str) -> bytes | None:
+        """A file's bytes; None where there is none."""
+
+    def is_folder(self, path: str) -> bool:
+        """Whether modules may lie in a folder of this path."""
+
+    def files_in(self, path: str) -> Sequence[str]:
+        """Names of the Python files in a folder."""
+
+    def origin(self, path: str) -> tuple[str, str]:
+        """What ``__file__`` says of a file, and the name its code goes by."""
+
+
+class FolderTree:
+    """Files on disk. What was read once stays as it was: the file may be edited meanwhile."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._read: dict[str, bytes | None] = {}
+
+    def read(self, path: str) -> bytes | None:
+        """A file's bytes; None where there is none."""
+        if path not in self._read:
+            try:
+                with open(os.path.join(self._folder, *path.split("/")), "rb") as file:
+                    self._read[path] = file.read()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                self._read[path] = None
+            except OSError as error:
+                raise RecipeError(
+                    f"{os.path.join(self._folder, path)} cannot be read: {error.strerror}."
+                ) from None
+        return self._read[path]
+
+    def is_folder(self, path: str) -> bool:
+        """Whether it is a folder, and no installed module has its name."""
+        if not os.path.isdir(os.path.join(self._folder, *path.split("/"))):
+            return False
+        try:
+            return "/" in path or importlib.util.find_spec(path) is None
+        except (ValueError, ImportError):
+            return False
+
+    def files_in(self, path: str) -> Sequence[str]:
+        """Names of the Python files in a folder."""
+        names = os.listdir(os.path.join(self._folder, *path.split("/")))
+        return sorted(name for name in names if name.endswith(".py"))
+
+    def origin(self, path: str) -> tuple[str, str]:
+        """The file itself, twice."""
+        name = os.path.join(self._folder, *path.split("/"))
+        return name, name
+
+
+class ArchiveTree:
+    """Files of a staged archive, which came from ``folder``."""
+
+    def __init__(self, files: Mapping[str, bytes], *, folder: str, name: str) -> None:
+        self._files = dict(files)
+        self._folder = folder
+        self._name = name
+
+    def read(self, path: str) -> bytes | None:
+        """A file's bytes; None where there is none."""
+        return self._files.get(path)
+
+    def is_folder(self, path: str) -> bool:
+        """Whether files lie in it."""
+        return any(name.startswith(f"{path}/") for name in self._files)
+
+    def files_in(self, path: str) -> Sequence[str]:
+        """Names of the Python files in a folder."""
+        heads = (name.rpartition("/") for name in self._files)
+        return sorted(name for folder, _, name in heads if folder == path)
+
+    def origin(self, path: str) -> tuple[str, str]:
+        """Where the file came from, and a name that no file has: that one may be edited."""
+        return os.path.join(self._folder, *path.split("/")), f"<staged {self._name}>/{path}"
+
+
+class RecipeModules:
+    """The modules of one recipe under a package of their own."""
+
+    def __init__(self, tree: SourceTree, *, main: str, name: str) -> None:
+        """``main`` is the recipe's file, relative to the tree; ``name`` makes the package's."""
+        self._tree = tree
+        self._main = main
+        stem = main.removesuffix(".py")
+        if not stem.isidentifier():
+            stem = "_file_" + re.sub(r"\W", "_", stem)
+        self._main_name = stem
+        self.package = f"{_PREFIX}{name}"
+        self.loaded_files: dict[str, Identity | None] = {}
+        """What the modules opened while they were loaded: absolute path -> its identity then."""
+        self._builtins = {**vars(builtins), "__import__": SiblingImport(self)}
+
+    def import_main(self) -> ModuleType:
+        """Imports the recipe's file, once.
+
+        Raises:
+            RecipeError: naming file and line, whatever goes wrong in it.
+        """
+        _FINDER.add(self)
+        try:
+            return importlib.import_module(f"{self.package}.{self._main_name}")
+        except Exception as error:
+            self.forget()
+            raise RecipeError(self._describe(error)) from None
+        except SystemExit as error:
+            self.forget()
+            raise RecipeError(
+                f"{self._tree.origin(self._main)[0]} ended the program while it was loaded "
+                f"(sys.exit, code {error.code}). Put what a script does under "
+                'if __name__ == "__main__":.'
+            ) from None
+
+    def forget(self) -> None:
+        """Removes the modules from this process's table of modules."""
+        _FINDER.remove(self)
+        for name in [n for n in sys.modules if n.partition(".")[0] == self.package]:
+            del sys.modules[name]
+
+    def sources(self) -> dict[str, bytes]:
+        """The recipe's file and all modules beside it that it imports, theirs too.
+
+        Found in the source text, so modules that a function imports late are among them.
+        """
+        found: dict[str, bytes] = {}
+        waiting = [self._main]
+        while waiting:
+            path = waiting.pop()
+            content = self._tree.read(path)
+            if path in found or content is None:
+                continue
+            found[path] = content
+            waiting += self._imported_by(path, content)
+        return dict(sorted(found.items()))
+
+    def sibling(self, name: str) -> str | None:
+        """The full name here of a module that recipe code calls ``name``; None if none is."""
+        top = name.partition(".")[0]
+        if top == PACKAGE or not top.isidentifier():
+            return None
+        return f"{self.package}.{name}" if self._locate((top,)) is not None else None
+
+    def find(self, fullname: str) -> importlib.machinery.ModuleSpec | None:
+        """The import machinery's question: what is this module?"""
+        parts = tuple(fullname.split(".")[1:])
+        located: tuple[str, bool] | None
+        if not parts:
+            located = ("", True)
+        elif parts == (self._main_name,):
+            located = (self._main, False)
+        else:
+            located = self._locate(parts)
+        if located is None:
+            return None
+        path, is_package = located
+        loader = _Loader(self, path)
+        file_name, _ = self._tree.origin(path or self._main)
+        spec = importlib.machinery.ModuleSpec(
+            fullname,
+            loader,
+            origin=file_name if path.endswith(".py") else None,
+            is_package=is_package,
+        )
+        if is_package:
+            head = path.removesuffix("__init__.py").rstrip("/")
+            spec.submodule_search_locations = [
+                self._tree.origin(head)[0] if head else os.path.dirname(file_name)
+            ]
+        return spec
+
+    def execute(self, module: ModuleType, path: str) -> None:
+        """Runs a file's code as a module; a folder without code is a package as it is."""
+        module.__dict__["__builtins__"] = self._builtins
+        content = self._content(path)
+        if content is None:
+            return
+        file_name, code_name = self._tree.origin(path)
+        module.__file__ = file_name
+        code: CodeType = compile(content, code_name, "exec", dont_inherit=True)
+        lines = importlib.util.decode_source(content).splitlines(keepends=True)
+        # Without a time: whoever asks for the source later gets what ran, not an edited file.
+        linecache.cache[code_name] = (len(content), None, lines, code_name)
+        with running.loading(self.loaded_files):
+            exec(code, module.__dict__)
+
+    def source(self, path: str) -> str | None:
+        """A file's text; None for a folder without code."""
+        content = self._content(path)
+        return None if content is None else importlib.util.decode_source(content)
+
+    def _content(self, path: str) -> bytes | None:
+        return self._tree.read(path) if path.endswith(".py") else None
+
+    def _locate(self, parts: tuple[str, ...]) -> tuple[str, bool] | None:
+        """The file of a module, and whether it is a package; a bare folder has no file."""
+        path = "/".join(parts)
+        if self._tree.read(f"{path}/__init__.py") is not None:
+            return f"{path}/__init__.py", True
+        if self._tree.read(f"{path}.py") is not None:
+            return f"{path}.py", False
+        return (path, True) if self._tree.is_folder(path) else None
+
+    def _imported_by(self, path: str, content: bytes) -> Iterator[str]:
+        try:
+            tree = ast.parse(content, path)
+        except (SyntaxError, ValueError):
+            # Nobody may ever import it; if somebody does, the import says what is wrong.
+            return
+        package = tuple(path.split("/")[:-1])
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield from self._files_of(tuple(alias.name.split(".")))
+            elif isinstance(node, ast.ImportFrom):
+                base = package[: len(package) - node.level + 1] if node.level else ()
+                if node.level > len(package) + 1:
+                    continue
+                base += tuple(node.module.split(".")) if node.module else ()
+                yield from self._files_of(base)
+                for alias in node.names:
+                    if alias.name == "*":
+                        yield from self._modules_in(base)
+                    else:
+                        yield from self._files_of((*base, alias.name))
+
+    def _files_of(self, parts: tuple[str, ...]) -> Iterator[str]:
+        """The files that importing ``a.b.c`` runs: those of a, a.b and a.b.c."""
+        if parts[:1] == (PACKAGE,):
+            return
+        for length in range(1, len(parts) + 1):
+            located = self._locate(parts[:length])
+            if located is None:
+                return
+            if located[0].endswith(".py"):
+                yield located[0]
+
+    def _modules_in(self, parts: tuple[str, ...]) -> Iterator[str]:
+        path = "/".join(parts)
+        located = self._locate(parts) if parts else None
+        if located is not None and located[1]:
+            yield from (f"{path}/{name}" for name in self._tree.files_in(path))
+
+    def _describe(self, error: Exception) -> str:
+        """File, line and words of an error in recipe code."""
+        main = self._tree.origin(self._main)[0]
+        if isinstance(error, SyntaxError):
+            where = self._shown(error.filename) or main
+            line = f" line {error.lineno}" if error.lineno else ""
+            text = f": {error.text.strip()}" if error.text else ""
+            return f"{where}{line}: {error.msg}{text}"
+        place = main
+        traceback = error.__traceback__
+        while traceback is not None:
+            shown = self._shown(traceback.tb_frame.f_code.co_filename)
+            if shown is not None:
+                place = f"{shown} line {traceback.tb_lineno}"
+            traceback = traceback.tb_next
+        if isinstance(error, RecipeError):
+            return f"{place}: {error}"
+        words = str(error).replace(f"{self.package}.", "").replace(self.package, "the folder")
+        message = f"{place}: {type(error).__name__}: {words}"
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            message += f". {self._advise(error.name)}"
+        return message
+
+    def _advise(self, name: str) -> str:
+        name = name.removeprefix(f"{self.package}.")
+        if self._locate(tuple(name.split("."))) is not None:
+            return f"It lies beside the recipe: write `import {name}`, which finds it there."
+        folder = os.path.dirname(self._tree.origin(self._main)[0])
+        return f"Install it, or put {name.partition('.')[0]}.py into {folder}."
+
+    def _shown(self, code_name: str | None) -> str | None:
+        """The file behind the name of some code, if it is of this recipe."""
+        if code_name is None:
+            return None
+        root = os.path.dirname(self._tree.origin(self._main)[1])
+        if not code_name.startswith(root + "/"):
+            return None
+        return self._tree.origin(code_name[len(root) + 1 :])[0]
+
+
+class SiblingImport:
+    """The ``__import__`` of recipe code: modules beside the recipe first."""
+
+    def __init__(self, modules: RecipeModules) -> None:
+        self._modules = modules
+
+    def sibling(self, name: str) -> str | None:
+        """The full name of a module beside the recipe; None where ``name`` is none."""
+        return self._modules.sibling(name)
+
+    def __call__(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> Any:
+        """Does what ``builtins.__import__`` does."""
+        full = self._modules.sibling(name) if level == 0 else None
+        if full is None:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        if fromlist:
+            return builtins.__import__(full, globals, locals, fromlist, 0)
+        importlib.import_module(full)
+        top = name.partition(".")[0]
+        return sys.modules[f"{self._modules.package}.{top}"]
+
+
+class _Loader(importlib.abc.InspectLoader):
+    """Runs one file of a recipe."""
+
+    def __init__(self, modules: RecipeModules, path: str) -> None:
+        self._modules = modules
+        self._path = path
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        # A module that is carried by value goes without the machinery that imported it.
+        return type(None), ()
+
+    def get_source(self, fullname: str) -> str | None:
+        return self._modules.source(self._path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._modules.execute(module, self._path)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Answers for the packages of recipes, and for no other name."""
+
+    def __init__(self) -> None:
+        self._packages: dict[str, RecipeModules] = {}
+
+    def add(self, modules: RecipeModules) -> None:
+        self._packages[modules.package] = modules
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def remove(self, modules: RecipeModules) -> None:
+        self._packages.pop(modules.package, None)
+
+    def find_spec(
+        self, fullname: str, path: object, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith(_PREFIX):
+            return None
+        modules = self._packages.get(fullname.partition(".")[0])
+        spec = modules.find(fullname) if modules is not None else None
+        if spec is None:
+            short = fullname.partition(".")[2]
+            raise ModuleNotFoundError(f"No module named {short!r} beside the recipe", name=fullname)
+        return spec
+
+
+_FINDER = _Finder()

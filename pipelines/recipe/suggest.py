@@ -1,0 +1,261 @@
+"""Suggesting a recipe: what raw data looks like, as a Recipe and as the text of its file."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import textwrap
+from collections.abc import Sequence
+
+from ...schemas.blocks import SourceFile
+from ...schemas.errors import DataError, RecipeError, SnapshardError
+from ...schemas.features import ClassLabel, Feature, Features, Struct
+from ...schemas.nested import nest
+from ...schemas.progress import Silent
+from ...schemas.recipe import PrepareStep, Recipe, Source
+from ...schemas.splits import Splits
+from ...schemas.written import call, written
+from ...transforms import storage
+from ...transforms.sources.csv import Csv
+from ...transforms.sources.csv_files import default_delimiter, is_table
+from ...transforms.sources.csv_sniff import sniff
+from ...transforms.sources.csv_text import open_text
+from ...transforms.sources.file_labels import looks_like_splits
+from ...transforms.sources.image_folder import ImageFolder
+from ...transforms.sources.inference import infer_image_steps, read_sizes
+from ...transforms.sources.text_files import SUFFIXES as TEXTS
+from ...transforms.sources.text_files import TextFiles
+from ...transforms.sources.web_dataset import WebDataset, holds_samples
+from ...transforms.storage.decompress import DamagedError
+from ...transforms.storage.globs import is_hidden
+from ...transforms.storage.opened_source import OpenedSource, open_source
+from ..inspect.forecast import forecast
+from ..inventory.resolve import resolve_features
+from .suggest_sounds import find_sounds
+from .suggest_tables import find_typed_tables
+
+_IMAGES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".webp")
+_SNIFFED_BYTES = 1 << 20
+_SQLITE = b"SQLite format 3\0"
+_NUM_PROBED = 64
+_WIDTH = 88
+_INDENT = " " * 4
+_NO_CREDENTIALS = "# Credentials are left out of the URL: name them in the environment."
+_FEW = "# Too few records for train=0.8, validation=0.1, test=0.1: one of them would be empty."
+_COUNTED_BYTES = 256 << 20
+"""Up to here ``init`` counts the records of each split."""
+_ONE_SPLIT = Splits(train=1.0)
+_USUAL = Splits(train=0.8, validation=0.1, test=0.1)
+_USUAL_IF_EMPTY = Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
+_HEAD = '''"""Build it with `snapshard build FILE --out DIR`; paths count from the file's folder."""
+
+import snapshard as ss
+
+'''
+
+
+def suggest_recipe(url: str) -> Recipe:
+    """Suggests a recipe for raw data: folders of images or of sounds, or tables.
+
+    Tables are CSV, Parquet, Arrow, Feather, JSON Lines, NumPy and TFRecord files, and datasets of
+    Hugging Face: what most files are. Where most are texts, each line is a record.
+
+    Images of one size are copied as they are, of several sizes resized to the size that most
+    have, or to 256×256 with the ratio kept where none is the rule. Sounds are treated alike.
+
+    Raises:
+        RecipeError: if nothing lies there, or it is a recipe already.
+        DataError: if it is empty, or neither of these.
+    """
+    return _suggest(url)[0]
+
+
+def describe_suggestion(url: str) -> str:
+    """The text of the suggested recipe's file, its features declared as they are found.
+
+    The next build then refuses data that no longer has them.
+
+    Raises:
+        RecipeError: if nothing lies there, or it is a recipe already.
+        DataError: if it is empty, or neither of these, or its features cannot be told.
+    """
+    recipe, opened = _suggest(url)
+    files = recipe.files.select(opened.list()).files
+    resolved = resolve_features(recipe, files=files, opened=opened)
+    if sum(file.num_bytes for file in files) <= _COUNTED_BYTES:
+        recipe = _with_splits_that_fill(recipe)
+    return recipe_text(recipe, resolved.prepared, resolved.structs)
+
+
+def _with_splits_that_fill(recipe: Recipe) -> Recipe:
+    """The recipe, with one split alone where a build would refuse the usual ones as empty."""
+    if not recipe.splits.fractions:
+        return recipe
+    counted = _replaced(recipe, _USUAL_IF_EMPTY)
+    try:
+        found = forecast(counted, progress=Silent())
+    except SnapshardError:
+        return recipe  # what is wrong, a build says
+    if all(split.num_examples for split in found.splits):
+        return recipe
+    return _replaced(recipe, _ONE_SPLIT)
+
+
+def _replaced(recipe: Recipe, splits: Splits) -> Recipe:
+    made = dataclasses.replace(recipe, splits=splits)
+    object.__setattr__(made, "folder", recipe.folder)
+    return made
+
+
+def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
+    if not url:
+        raise RecipeError("The source is empty, expected a path or URL.")
+    if url.endswith(".py"):
+        raise RecipeError(f"{url} is a recipe already. Build it: snapshard build {url} --out DIR")
+    opened = open_source(url, ".")
+    listed = opened.list()
+    if not listed:
+        raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
+    source: Source
+    steps: Sequence[PrepareStep] = ()
+    splits = _USUAL
+    images = ImageFolder(url)
+    pictured = [file for file in images.select(listed).files if "/" in file.path]
+    tables = [f for f in listed if is_table(f.path) and not is_hidden(f.path)]
+    num_images = sum(file.path.lower().endswith(_IMAGES) for file in pictured)
+    typed = find_typed_tables(url, listed, opened)
+    sounds = find_sounds(url, listed, opened)
+    num_tables = max(len(tables), typed.num_files if typed is not None else 0)
+    if holds_samples(url, listed):
+        source = WebDataset(url)
+        opened = open_source(source.url, ".")
+    elif sounds is not None and sounds.num_files > max(num_tables, num_images):
+        source, steps, splits = sounds.source, sounds.steps, sounds.splits or splits
+    elif typed is not None and typed.num_files >= max(len(tables), num_images):
+        source = typed.source
+    elif tables and len(tables) >= num_images:
+        source = _table_source(url, tables, opened)
+    elif num_images or read_sizes(pictured[:: 1 + len(pictured) // _NUM_PROBED], opened):
+        source = images
+        steps = infer_image_steps(images.select(listed).files, opened)
+        paths = [file.path for file in pictured]
+        if looks_like_splits(paths) and all(path.count("/") > 1 for path in paths):
+            source = ImageFolder(url, split_folders=True)
+            splits = Splits.by_folder()
+    elif 2 * sum(file.path.lower().endswith(TEXTS) for file in listed) > len(listed):
+        source = TextFiles(url)
+    else:
+        raise DataError(_say_unknown(opened, listed))
+    recipe = Recipe(name=_name_of(url), source=source, prepare=steps, splits=splits)
+    object.__setattr__(recipe, "folder", ".")
+    return recipe, opened
+
+
+def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:
+    """CSV as its first file is written: delimiter, encoding, with or without a header."""
+    first = next((file for file in tables if not file.problem and file.num_bytes), None)
+    if first is None:
+        return Csv(url)
+    default = default_delimiter(first.path)
+    text = open_text(opened, first.path, num_bytes=first.num_bytes, encoding="utf-8")
+    try:
+        found = sniff(text.read(0, _SNIFFED_BYTES), default=default)
+    except DamagedError:
+        return Csv(url)
+    return Csv(
+        url,
+        delimiter=None if found.delimiter == default else found.delimiter,
+        encoding=found.encoding,
+        header=found.header,
+    )
+
+
+def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
+    flat = [file for file in listed if file.path.lower().endswith(_IMAGES)]
+    if flat:
+        return (
+            f"{opened.shown} holds {len(flat):,} images beside each other (first: "
+            f"{flat[0].path!r}), expected class folders: <root>/<class>/<image>. Put the images "
+            "into one folder for each class, or give the folder above."
+        )
+    first = next((file.path for file in listed if not file.problem and file.num_bytes), None)
+    if first is not None and opened.read(first, 0, len(_SQLITE)) == _SQLITE:
+        return (
+            f"{opened.shown} holds an SQLite database ({first!r}), of which only a query tells "
+            'what a record is. Write a recipe file with source=ss.Sql("path of the database", '
+            '"SELECT …", key="id").'
+        )
+    return (
+        f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON Lines, NumPy, TFRecord), "
+        "nor texts, nor class folders of images or sounds (first of "
+        f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
+        "that says what it is."
+    )
+
+
+def _name_of(url: str) -> str:
+    """A recipe's name: the last part of its place that is no wildcard."""
+    parts = [part for part in re.split(r"[/\\]|::", url.partition("?")[0]) if part]
+    plain = [part for part in parts if not re.search(r"[*\[]", part) and part not in (".", "..")]
+    last = plain[-1] if plain else ""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", last.rpartition(".")[0] or last).strip("_-")
+    return name[:100] or "dataset"
+
+
+def recipe_text(
+    recipe: Recipe, features: Features | None = None, structs: Sequence[str] = ()
+) -> str:
+    """The text of a recipe file that makes an equal recipe of built-in parts.
+
+    With ``features`` they are declared, so that the next build enforces them; the fields of
+    ``structs`` stand inside of these. Credentials in the source's URL are left out.
+    """
+    # A built-in step shows itself as it is written.
+    steps = [repr(step) for step in recipe.prepare]
+    fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
+    by_folder = recipe.splits == Splits.by_folder()
+    source = f"source=ss.{call(recipe.source, type(recipe.source).__name__)},"
+    url = recipe.files.url
+    bare = (
+        source
+        if storage.is_local(url)
+        else source.replace(written(url), written(storage.redact(url)))
+    )
+    lines = [
+        f"name={written(recipe.name)},",
+        bare,
+        f"prepare=[{', '.join(steps)}],",
+        "splits=ss.Splits.by_folder()," if by_folder else f"splits=ss.Splits({fractions}),",
+    ]
+    if recipe.source.label is None:
+        lines.insert(1, '# Add label="COLUMN" to name the one to predict.')
+    if recipe.splits == _ONE_SPLIT:
+        lines.insert(-1, _FEW)
+    if bare != source:
+        lines.insert(1, _NO_CREDENTIALS)
+    if features is not None:
+        lines.append("features={")
+        for name, feature in nest(features, structs).items():
+            lines += textwrap.indent(_declared(name, feature), _INDENT).splitlines()
+        lines.append("},")
+    body = textwrap.indent("\n".join(lines), _INDENT)
+    return f"{_HEAD}recipe = ss.Recipe(\n{body}\n)\n"
+
+
+def _declared(name: str, feature: Feature | Struct) -> str:
+    """One feature's line, or several where it has many classes or fields."""
+    if isinstance(feature, Struct):
+        fields = "\n".join(_declared(*field) for field in feature.fields.items())
+        inner = f"{{\n{textwrap.indent(fields, _INDENT)}\n}}"
+        return f"{written(name)}: ss.Struct(\n{textwrap.indent(inner, _INDENT)}\n),"
+    line = f"{written(name)}: {written(feature)},"
+    if len(line) <= _WIDTH or not isinstance(feature, ClassLabel):
+        return line
+    lines = [""]
+    for text in map(written, feature.names):
+        if lines[-1] and len(lines[-1]) + len(text) > _WIDTH - 8:
+            lines.append("")
+        lines[-1] += f" {text}," if lines[-1] else f"{text},"
+    names = textwrap.indent("\n".join(lines), 2 * _INDENT)
+    optional = f",\n{_INDENT}optional=True," if feature.optional else ""
+    return f"{written(name)}: ss.ClassLabel(\n{_INDENT}(\n{names}\n{_INDENT}){optional}\n),"

@@ -1,0 +1,348 @@
+"""Applying a transform graph to record batches, and where its files lie.
+
+A graph's folder is what ``tft.TFTransformOutput`` reads (``transform_fn/``,
+``transformed_metadata/``, ``metadata/``) with ``graph.json`` beside: its features before and
+after, and the list of its files. It is put in place last: without it there is no graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...schemas.errors import DamagedWorkError, StorageError
+from ...schemas.features import (
+    Feature,
+    Features,
+    WireColumn,
+    features_from_json,
+    features_to_json,
+    wire_columns,
+)
+from ...schemas.naming import join
+from .. import storage
+from ..examples.metadata import tensor_adapter_config
+from ..runs.files import wire_schema
+from ..storage.sealed import is_lost, put_sealed, read_sealed
+from .computed import ARROW_VALUES, as_lists
+
+DESCRIPTION = "graph.json"
+PUBLISHED = "metadata/graph.json"
+"""Where a snapshot has it."""
+_WHAT = "graph-3"
+
+_NUMPY = {"int64": np.int64, "float32": np.float32, "bytes": np.object_}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GraphOutputs:
+    """What a transform graph makes."""
+
+    features: Mapping[str, Feature]
+    """What the examples hold."""
+    kept: Mapping[str, str]
+    """Those that are an input, unchanged: its name. They are copied as they are stored, past the
+    graph, whose types are fewer."""
+
+    def to_json(self) -> dict[str, object]:
+        """As plain JSON; :meth:`from_json` is its dual."""
+        return {
+            "features": features_to_json(self.features),
+            "kept": dict(sorted(self.kept.items())),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> GraphOutputs:
+        """Reads what :meth:`to_json` wrote."""
+        return cls(features=features_from_json(value["features"]), kept=value["kept"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GraphInfo:
+    """A transform graph that lies in place."""
+
+    inputs: Mapping[str, Feature]
+    """The features that it is given."""
+    outputs: Mapping[str, Feature]
+    """The features that it makes: what the examples hold."""
+    kept: Mapping[str, str]
+    """Outputs that are an input, unchanged: its name."""
+    files: Mapping[str, str]
+    """Relative path -> sha256 of each file, ``graph.json`` apart."""
+    code: str = ""
+    """Digest of the ``preprocessing_fn`` that it is of; empty where that is not known."""
+
+    def to_bytes(self) -> bytes:
+        """The content of ``graph.json``."""
+        value = {
+            "code": self.code,
+            "files": dict(sorted(self.files.items())),
+            "inputs": features_to_json(self.inputs),
+            "kept": dict(sorted(self.kept.items())),
+            "outputs": features_to_json(self.outputs),
+        }
+        return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> GraphInfo:
+        """Reads what :meth:`to_bytes` wrote."""
+        value = json.loads(content)
+        return cls(
+            inputs=features_from_json(value["inputs"]),
+            outputs=features_from_json(value["outputs"]),
+            kept=value["kept"],
+            files=value["files"],
+            code=value["code"],
+        )
+
+
+def put_graph(
+    local: str, url: str, *, inputs: Features, outputs: GraphOutputs, code: str = ""
+) -> GraphInfo:
+    """Moves a finished graph from a local folder to its place.
+
+    Args:
+        local: The folder.
+        url: The place.
+        inputs: The features that it is given.
+        outputs: What it makes.
+        code: Digest of its ``preprocessing_fn``.
+
+    Raises:
+        StorageError: if it cannot be written.
+    """
+    files = {}
+    for name in storage.walk(local):
+        with open(os.path.join(local, name), "rb") as file:
+            files[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    info = GraphInfo(
+        inputs=inputs, outputs=outputs.features, kept=outputs.kept, files=files, code=code
+    )
+    for name in files:
+        storage.put_file(os.path.join(local, name), join(url, name))
+    put_sealed(join(url, DESCRIPTION), info.to_bytes(), what=_WHAT)
+    return info
+
+
+def copy_graph(source: str, info: GraphInfo, url: str) -> None:
+    """Makes sure that a graph lies in another place, too.
+
+    Raises:
+        DamagedWorkError: if a file of the source is missing or damaged.
+        StorageError: if it cannot be written.
+    """
+    if checked_graph(url) is not None:
+        return
+    for name in info.files:
+        storage.put_bytes(join(url, name), read_graph_file(source, info, name))
+    put_sealed(join(url, DESCRIPTION), info.to_bytes(), what=_WHAT)
+
+
+def read_graph_info(url: str) -> GraphInfo | None:
+    """What is known of a graph in place; None where there is none, or that is damaged."""
+    content = read_sealed(join(url, DESCRIPTION), what=_WHAT)
+    return None if content is None else GraphInfo.from_bytes(content)
+
+
+def checked_graph(url: str) -> GraphInfo | None:
+    """What is known of a graph in place, of which each file was read; None if it is not whole."""
+    info = read_graph_info(url)
+    if info is None:
+        return None
+    try:
+        for name in info.files:
+            read_graph_file(url, info, name)
+    except DamagedWorkError:
+        return None
+    return info
+
+
+def read_graph_file(url: str, info: GraphInfo, name: str) -> bytes:
+    """The content of a graph's file.
+
+    Raises:
+        DamagedWorkError: if it is missing or damaged.
+    """
+    try:
+        content = storage.read_bytes(join(url, name))
+    except StorageError as error:
+        if not is_lost(error):
+            raise
+        content = b""
+    if hashlib.sha256(content).hexdigest() != info.files[name]:
+        raise DamagedWorkError(
+            f"{storage.redact(join(url, name))} is missing or damaged. Start the build again: it "
+            "is made again."
+        )
+    return content
+
+
+class TransformGraph:
+    """A transform graph, loaded; TensorFlow loads it once a process."""
+
+    def __init__(self, url: str) -> None:
+        """Looks the graph up; loads it on first use.
+
+        Raises:
+            DamagedWorkError: if there is none, or only a damaged one.
+        """
+        info = read_graph_info(url)
+        if info is None:
+            raise DamagedWorkError(f"There is no transform graph in {storage.redact(url)}.")
+        self._url = url
+        self._inputs = wire_schema(info.inputs)
+        self._columns = wire_columns(info.outputs)
+        self._kept = _kept_columns(info)
+        self._schema = wire_schema(info.outputs)
+        self.info = info
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Transforms records.
+
+        Args:
+            batch: The prepared features in wire form; other columns are left out.
+
+        Returns:
+            The transformed features in wire form, record by record. Large batches are fast
+            (4,096 rows and more); what comes out does not depend on how records are batched.
+        """
+        if batch.num_rows == 0:
+            return pa.RecordBatch.from_pylist([], schema=self._schema)
+        given = batch.select(self._inputs.names)
+        columns = {name: given.column(source) for name, source in self._kept.items()}
+        made = [column for column in self._columns if column.name not in columns]
+        if made:
+            adapter, function = _loaded(self._url, self.info.to_bytes())
+            outputs = function(adapter.ToBatchTensors(as_lists(given, self.info.inputs)))
+            columns |= {c.name: _to_arrow(outputs[c.name], c, num_rows=len(given)) for c in made}
+        return pa.RecordBatch.from_arrays(
+            [columns[column.name] for column in self._columns], schema=self._schema
+        )
+
+
+def _kept_columns(info: GraphInfo) -> dict[str, str]:
+    """Stored columns that are taken over: the output's name -> the input's."""
+    return {
+        made.name: given.name
+        for name, source in info.kept.items()
+        for made, given in zip(
+            info.outputs[name].wire_columns(name),
+            info.inputs[source].wire_columns(source),
+            strict=True,
+        )
+    }
+
+
+def load_for_serving(url: str, *, scratch: str) -> tuple[Any, dict[str, str]]:
+    """A graph as a function of tensors to be traced into another, and what it takes over.
+
+    Args:
+        url: The graph's folder.
+        scratch: A local folder for its files, which are read again when the model is saved.
+
+    Returns:
+        From the prepared features' tensors to the outputs' tensors; and by its name the prepared
+        feature that each unchanged output is.
+
+    Raises:
+        DamagedWorkError: if there is none, or only a damaged one.
+    """
+    info = read_graph_info(url)
+    if info is None:
+        raise DamagedWorkError(f"There is no transform graph in {storage.redact(url)}.")
+    import tensorflow as tf
+
+    _fetch(url, info, scratch)
+    # As TFTransformOutput loads it; its Keras layer would be named by how many came before.
+    model = tf.saved_model.load(os.path.join(scratch, "transform_fn"))
+
+    def transform(inputs: dict[str, Any]) -> dict[str, Any]:
+        made = model.transform_fn(inputs)
+        return {name: made[name] for name in info.outputs if name not in info.kept}
+
+    # What a model that calls it must hold.
+    transform.resources = [model]  # type: ignore[attr-defined]
+    return transform, dict(info.kept)
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(url: str, description: bytes) -> tuple[Any, Any]:
+    """The adapter to tensors and the compiled graph; ``description`` tells its content."""
+    import tensorflow as tf
+    import tensorflow_transform as tft
+    from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
+
+    info = GraphInfo.from_bytes(description)
+    kept = _kept_columns(info)
+    adapter = TensorAdapter(tensor_adapter_config(info.inputs))
+    with storage.temporary_folder() as scratch:
+        folder = storage.local_path(url) if storage.is_local(url) else scratch
+        if folder == scratch:
+            _fetch(url, info, scratch)
+        output = tft.TFTransformOutput(folder)
+
+        @tf.function(input_signature=[adapter.TypeSpecs()])
+        def transform(inputs: dict[str, Any]) -> dict[str, Any]:
+            made = output.transform_raw_features(inputs)
+            return {name: made[name] for name in made if name not in kept}
+
+        # Tracing reads the graph's files: they are not needed any more after it.
+        transform.get_concrete_function()
+    return adapter, transform
+
+
+def _fetch(url: str, info: GraphInfo, folder: str) -> None:
+    for name in info.files:
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(read_graph_file(url, info, name))
+
+
+def _to_arrow(tensor: Any, column: WireColumn, *, num_rows: int) -> pa.Array:
+    """One output as a wire column."""
+    if hasattr(tensor, "indices"):
+        counts, values = _rows_of_sparse(tensor, num_rows)
+    elif hasattr(tensor, "row_splits"):
+        rows = tensor.flat_values.numpy()
+        counts = np.diff(tensor.row_splits.numpy()) * math.prod(rows.shape[1:])
+        values = rows.reshape(-1)
+    else:
+        values = tensor.numpy().reshape(-1)
+        flat = _flat(values, column)
+        if column.length == 1:
+            return flat
+        return pa.FixedSizeListArray.from_arrays(flat, column.length)
+    if column.length is None:
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), _flat(values, column))
+    present = counts > 0
+    spread: npt.NDArray[Any] = np.zeros(num_rows, _NUMPY[column.kind])
+    spread[present] = values
+    return _flat(spread, column, mask=~present)
+
+
+def _rows_of_sparse(tensor: Any, num_rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """How many values each row has, and the values row by row."""
+    indices, values = tensor.indices.numpy(), tensor.values.numpy()
+    rows = indices[:, 0]
+    if (np.diff(rows) < 0).any():
+        order = np.lexsort((indices[:, 1], rows))
+        rows, values = rows[order], values[order]
+    return np.bincount(rows, minlength=num_rows), values
+
+
+def _flat(
+    values: npt.NDArray[Any], column: WireColumn, *, mask: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    return pa.array(values, ARROW_VALUES[column.kind], mask=mask)

@@ -1,0 +1,506 @@
+"""The content hash of a user's function: its code, and all that the code refers to.
+
+It follows a function from what is live: the source of its definition, and for each name in it
+the object that the name stands for now. Functions and classes of the user's own count by their
+source and what that refers to in turn; values and objects by what they hold, so that a vocabulary
+read from a file counts; what installed libraries define, by name and version; a path to a file by
+the file's content. Everything else is refused, unless the recipe's ``depends_on`` names what it
+is made from. What nothing refers to does not count. Caches of functions and properties do not count
+either: the walk empties those that it meets.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ...schemas.errors import RecipeError
+from ...schemas.fingerprint import digest
+from ...schemas.recipe import CrossStep, PrepareStep
+from ...schemas.step_traits import StepTraits
+from .names import (
+    as_built_in,
+    attributes_of,
+    called_imports,
+    empty_cache,
+    hides_state,
+    import_targets,
+    import_users,
+    is_followed,
+    is_named,
+    is_told,
+    is_users_class,
+    is_users_function,
+    library_name,
+    moves,
+    versioned,
+)
+from .normal import code_json, normalised
+from .source import (
+    Sources,
+    attribute_chains,
+    free_names,
+    global_names,
+    imported_names,
+    own_functions,
+    texts_in,
+)
+from .user_code import is_user_module
+from .values import Json, OpaqueError, Values
+
+_MODULE_NAMES = frozenset(
+    {"__name__", "__file__", "__path__", "__package__", "__spec__", "__loader__", "__doc__"}
+    | {"__builtins__", "__cached__", "__annotations__"}
+)
+_SEES_ALL = frozenset({"globals", "eval", "exec"})
+_OF_C = (
+    types.BuiltinFunctionType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+"""Functions and attributes that C code defines: a name says all of them."""
+
+
+def code_digest(function: Any, *, folder: str, declared: bool = False) -> str:
+    """The content hash (sha256, hex) of a callable of the user's.
+
+    Args:
+        function: A function, lambda, method, partial, or instance of a class with ``__call__``.
+        folder: The recipe's folder: paths inside it count without it. Files that paths lead to
+            count by content.
+        declared: Whether the recipe has a ``depends_on``: then an object whose content is out of
+            reach counts by its type; ``read_dependencies`` adds what it may be made from.
+
+    Returns:
+        64 hex digits. Comments, formatting, the files' places and times, and what the function
+        does not refer to leave it as it is.
+
+    Raises:
+        RecipeError: if it refers to something whose content cannot be hashed (an open file, a
+            model): a change of that would go unnoticed.
+    """
+    return CodeWalk(folder, declared=declared).digest(function)
+
+
+def step_digest(step: Any, *, folder: str, declared: bool = False) -> str:
+    """The content hash (sha256, hex) of a prepare step.
+
+    A built-in step counts by its class's name, ``settings()``, and the code of functions that it
+    calls; one of the user's own also by its code; a function as in :func:`code_digest`.
+
+    Raises:
+        RecipeError: as :func:`code_digest` does.
+    """
+    if isinstance(step, PrepareStep | CrossStep) and not is_users_class(type(step)):
+        parts = {"step": library_name(type(step)), "settings": step.settings()}
+        code = [
+            code_digest(function, folder=folder, declared=declared)
+            for function in StepTraits.of(step).functions
+        ]
+        return digest({**parts, "functions": code} if code else parts)
+    return code_digest(step, folder=folder, declared=declared)
+
+
+class CodeWalk:
+    """One walk over everything that a function refers to.
+
+    Functions, classes, instances and modules are records, numbered in the order in which they
+    are met; a reference is a number, so what refers to itself is no trouble, and names of
+    modules, which differ from process to process, do not matter.
+    """
+
+    def __init__(self, folder: str, *, declared: bool = False) -> None:
+        self._values = Values(folder)
+        self._declared = declared
+        self._sources = Sources()
+        self._records: list[Json] = []
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []
+        self._open: set[int] = set()
+        self._num_named = 0
+        """Depth inside functions that a library defines by name."""
+        self.opaque: list[str] = []
+        """Objects whose content is out of reach, as a person knows them: ``DB, a sqlite3.…``."""
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that paths lead to which the walk met: absolute path -> sha256, hex."""
+        return self._values.files
+
+    def digest(self, root: Any, *, name: str = "") -> str:
+        """Hash of an object and of all that it refers to, hex; ``name`` is for errors."""
+        name = name or getattr(root, "__qualname__", None) or type(root).__qualname__
+        try:
+            return digest([self._refer(root, name), self._records])
+        except OpaqueError as error:
+            raise RecipeError(error.explain(name, moves=moves(error.value))) from None
+        except RecursionError:
+            raise RecipeError(
+                f"{name} uses values that are nested too deeply to be told apart. Flatten them."
+            ) from None
+
+    def _refer(self, value: Any, where: str) -> Json:
+        """The JSON by which a record refers to a value."""
+        if id(value) in self._numbers:
+            return ["record", self._numbers[id(value)]]
+        if id(value) in self._open:
+            return ["itself"]
+        self._open.add(id(value))
+        try:
+            plain = self._values.plain(value, self._refer, where)
+        except OpaqueError as error:
+            if error.value is not value:
+                raise
+            return self._opaque(value, where)
+        finally:
+            self._open.discard(id(value))
+        if plain is not None:
+            return plain
+        if isinstance(value, FunctionType):
+            return self._function(value, where)
+        if isinstance(value, type):
+            return self._class(value) if is_users_class(value) else ["library", library_name(value)]
+        if isinstance(value, ModuleType):
+            return self._module(value)
+        if isinstance(value, types.MethodType):
+            return ["method", *(self._refer(v, where) for v in (value.__func__, value.__self__))]
+        if isinstance(value, types.BuiltinFunctionType) and value.__self__ is not None:
+            if not isinstance(value.__self__, ModuleType):
+                return ["method", value.__name__, self._refer(value.__self__, where)]
+            return ["library", library_name(value)]
+        if isinstance(value, types.MethodWrapperType):
+            return ["method", value.__name__, self._refer(value.__self__, where)]
+        if isinstance(value, staticmethod | classmethod):
+            return [type(value).__name__, self._refer(value.__func__, where)]
+        if isinstance(value, functools.cached_property):
+            return ["cached_property", self._refer(value.func, where)]
+        if isinstance(value, property):
+            accessors = (value.fget, value.fset, value.fdel)
+            return ["property", *(self._refer(accessor, where) for accessor in accessors)]
+        of_typing = type(value).__module__ in ("typing", "types") and is_named(type(value))
+        if isinstance(value, typing.TypeVar) or of_typing:
+            if isinstance(value, Iterable) and not hasattr(value, "__origin__"):
+                return self._opaque(value, where)
+            return ["type", repr(value)]
+        if hasattr(value, "__wrapped__") and callable(value):
+            empty_cache(value)
+            wrapped = self._refer(value.__wrapped__, where)
+            return self._with_added(["wrapped", library_name(type(value)), wrapped], value, where)
+        if is_users_class(type(value)):
+            return self._instance(value, where)
+        if isinstance(value, _OF_C) or (callable(value) and is_named(value)):
+            return ["library", library_name(value)]
+        return self._of_library(value, where)
+
+    def _opaque(self, value: Any, where: str) -> Json:
+        """An object whose content is out of reach: only a recipe's ``depends_on`` covers it."""
+        if moves(value) or not self._declared:
+            raise OpaqueError(where, value)
+        if not self._num_named:
+            kind = type(value)
+            self.opaque.append(f"{where}, a {kind.__module__}.{kind.__qualname__}")
+        return ["depends_on", library_name(type(value))]
+
+    def _with_added(self, found: Json, value: Any, where: str) -> Json:
+        """What a function of a library's is, with attributes that were set on it."""
+        held = {
+            name: item
+            for name, item in vars(value).items()
+            if not name.startswith("_") and name != "cache_parameters"
+        }
+        return [*found, self._refer(held, where)] if held else found
+
+    def _start(self, value: Any) -> int:
+        number = len(self._records)
+        self._records.append(None)
+        self._numbers[id(value)] = number
+        self._kept.append(value)
+        return number
+
+    def _finish(self, number: int, record: Json) -> Json:
+        self._records[number] = record
+        return ["record", number]
+
+    # Functions.
+
+    def _function(self, function: FunctionType, where: str) -> Json:
+        if not is_users_function(function):
+            return self._library_function(function, where)
+        number = self._start(function)
+        node = self._sources.function(function)
+        code = function.__code__
+        name = function.__qualname__
+        names = global_names(code)
+        record: dict[str, Json] = {"kind": "function"}
+        if node is None:
+            record["code"] = code_json(code, function.__doc__)
+            record["imports"] = [
+                self._module_named(imported, function.__globals__)
+                for imported in sorted(imported_names(code))
+            ]
+            if {"__import__", "import_module"} & {*code.co_names, *names}:
+                raise RecipeError(_COMPUTED_IMPORT.format(name=name))
+        else:
+            record["code"] = normalised(node)
+            record["imports"] = self._imports_in(node, function)
+            if called := self._called_imports(node, function.__globals__, name):
+                record["called imports"] = called
+            decorators = getattr(node, "decorator_list", [])
+            names |= {n for decorator in decorators for n in free_names(ast.Expr(decorator))}
+        if files := self._values.files_named(texts_in(code if node is None else node)):
+            record["files"] = files
+        record["globals"] = self._names(names, function.__globals__, node)
+        record["closure"] = self._closure(function, name)
+        record["defaults"] = self._refer(function.__defaults__, f"a default of {name}")
+        record["kwdefaults"] = self._refer(function.__kwdefaults__, f"a default of {name}")
+        record["attributes"] = self._refer(
+            {k: v for k, v in vars(function).items() if k != "__wrapped__"}, name
+        )
+        record["wrapped"] = self._refer(getattr(function, "__wrapped__", None), name)
+        return self._finish(number, record)
+
+    def _library_function(self, function: FunctionType, where: str) -> Json:
+        """A library's function by name; what a library made around a user's own by that."""
+        wrapped = getattr(function, "__wrapped__", None)
+        # Not by __module__ and __qualname__: a wrapper bears those of what it wraps.
+        module = versioned(str(function.__globals__.get("__name__")))
+        name = f"{module}:{function.__code__.co_qualname}"
+        if "<locals>" not in name and wrapped is None:
+            return self._with_added(["library", name], function, where)
+        number = self._start(function)
+        # The inner workings of what a library itself defines count by its version.
+        named = is_named(function) or _wraps_named(function)
+        self._num_named += named
+        try:
+            found: list[Json] = ["library", name, self._refer(wrapped, where)]
+            for cell in function.__closure__ or ():
+                try:
+                    found.append(self._refer(cell.cell_contents, where))
+                except ValueError:
+                    found.append(None)
+                except OpaqueError as error:
+                    if not self._num_named:
+                        raise
+                    found.append(["library", library_name(type(error.value))])
+            if not self._num_named and (function.__defaults__ or function.__kwdefaults__):
+                found.append(self._refer(function.__defaults__, where))
+                found.append(self._refer(function.__kwdefaults__, where))
+        finally:
+            self._num_named -= named
+        return self._finish(number, found)
+
+    def _closure(self, function: FunctionType, where: str) -> Json:
+        found = []
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                found.append([name, None])
+                continue
+            found.append([name, self._refer(value, f"{name} (captured by {where})")])
+        return found
+
+    # Names.
+
+    def _names(self, names: Iterable[str], scope: Mapping[str, Any], node: ast.AST | None) -> Json:
+        return [[name, self._name(name, scope, node)] for name in sorted(names)]
+
+    def _name(self, name: str, scope: Mapping[str, Any], node: ast.AST | None) -> Json:
+        """What a name in some code stands for."""
+        if name in _MODULE_NAMES:
+            return ["module's own"]
+        if name not in scope:
+            if not hasattr(builtins, name):
+                return ["unbound"]
+            if name in _SEES_ALL:
+                return ["builtin", self._scope(scope)]
+            return ["builtin"]
+        value = scope[name]
+        if isinstance(value, ModuleType) and is_user_module(value):
+            return self._used_of_module(value, attribute_chains(node, name) if node else {()})
+        return self._variable(name, scope)
+
+    def _variable(self, name: str, scope: Mapping[str, Any]) -> Json:
+        """A module's variable."""
+        return self._refer(scope[name], name)
+
+    def _used_of_module(self, module: ModuleType, chains: Iterable[tuple[str, ...]]) -> Json:
+        """What ``module.a.b`` stands for, for each such chain of attributes."""
+        found = []
+        for chain in sorted(chains):
+            owner, depth = module, 0
+            while depth < len(chain) and is_user_module(vars(owner).get(chain[depth])):
+                owner, depth = vars(owner)[chain[depth]], depth + 1
+            if depth == len(chain):
+                found.append([chain, self._module(owner)])
+            elif chain[depth] in vars(owner):
+                found.append([chain, self._variable(chain[depth], vars(owner))])
+            elif "__getattr__" in vars(owner):
+                found.append([chain, self._module(owner)])
+            else:
+                found.append([chain, ["unbound"]])
+        return ["module", found]
+
+    def _imports_in(self, node: ast.AST, function: FunctionType) -> Json:
+        """What import statements inside a function bring in."""
+        found: list[Json] = []
+        for module, name, local in import_targets(node, function.__globals__):
+            if module is None:
+                found.append(["library", versioned(name)])
+            elif local is not None:
+                found.append(self._used_of_module(module, attribute_chains(node, local)))
+            elif name in vars(module):
+                found.append(self._variable(name, vars(module)))
+            else:
+                found.append(["unbound"])
+        return found
+
+    def _called_imports(self, node: ast.AST, scope: Mapping[str, Any], where: str) -> list[Json]:
+        """What calls such as ``__import__("helper")`` bring in: the modules, all of each."""
+        found = []
+        for called in called_imports(node, scope):
+            if called is None:
+                raise RecipeError(_COMPUTED_IMPORT.format(name=where))
+            name, level = called
+            found.append(self._module_named(name, scope, level=level))
+        return found
+
+    def _module_named(self, name: str, scope: Mapping[str, Any], *, level: int = 0) -> Json:
+        module = import_users(name, scope, level=level)
+        return ["library", versioned(name)] if module is None else self._module(module)
+
+    def _module(self, module: ModuleType) -> Json:
+        """A module as a whole: all that it defines."""
+        if not is_user_module(module):
+            return ["library", versioned(module.__name__)]
+        if id(module) in self._numbers:
+            return ["record", self._numbers[id(module)]]
+        number = self._start(module)
+        return self._finish(number, {"kind": "module", "names": self._scope(vars(module))})
+
+    def _scope(self, scope: Mapping[str, Any]) -> Json:
+        if id(scope) in self._numbers:
+            return ["record", self._numbers[id(scope)]]
+        number = self._start(scope)
+        names = [name for name in scope if name not in _MODULE_NAMES and is_followed(scope[name])]
+        return self._finish(number, [[n, self._variable(n, scope)] for n in sorted(names)])
+
+    # Classes and instances.
+
+    def _class(self, cls: type) -> Json:
+        number = self._start(cls)
+        nodes = self._sources.classes(cls)
+        methods = own_functions(cls)
+        module = sys.modules.get(cls.__module__)
+        scope: Mapping[str, Any] = vars(module) if module is not None else {}
+        for method in methods.values():
+            scope = method.__globals__
+        record: dict[str, Json] = {
+            "kind": "class",
+            "bases": [self._refer(b, cls.__qualname__) for b in cls.__bases__ if b is not object],
+            "meta": self._refer(type(cls), cls.__qualname__),
+        }
+        if nodes:
+            record["code"] = [normalised(node) for node in nodes]
+            called = [i for n in nodes for i in self._called_imports(n, scope, cls.__qualname__)]
+            if called:
+                record["called imports"] = called
+            if files := self._values.files_named({t for n in nodes for t in texts_in(n)}):
+                record["files"] = files
+            record["globals"] = [self._names(free_names(n), scope, n) for n in nodes]
+            record["closures"] = [
+                [name, self._closure(method, f"{cls.__qualname__}.{name}")]
+                for name, method in sorted(methods.items())
+            ]
+            # Defaults are made where the class is loaded: its source does not say what they are.
+            record["defaults"] = [
+                [
+                    name,
+                    *(
+                        self._refer(part, f"a default of {cls.__qualname__}.{name}")
+                        for part in made
+                    ),
+                ]
+                for name, method in sorted(methods.items())
+                if any(made := (method.__defaults__, method.__kwdefaults__))
+            ]
+        record["attributes"] = [
+            [name, self._refer(vars(cls)[name], f"{cls.__qualname__}.{name}")]
+            for name in sorted(vars(cls))
+            if not is_told(name, vars(cls)[name], by_source=bool(nodes), methods=methods)
+        ]
+        return self._finish(number, record)
+
+    def _instance(self, value: Any, where: str) -> Json:
+        number = self._start(value)
+        cls = type(value)
+        record: dict[str, Json] = {"kind": "instance", "class": self._refer(cls, where)}
+        if isinstance(value, PrepareStep | CrossStep):
+            record["settings"] = self._refer(value.settings(), f"{where}.settings()")
+        record["state"] = self._state(value, where)
+        return self._finish(number, record)
+
+    def _state(self, value: Any, where: str) -> Json:
+        """What an object holds: as it would be pickled where its class says so."""
+        empty_cache(value)
+        own = getattr(type(value), "__getstate__", None)
+        if own is not None and own is not getattr(object, "__getstate__", None):
+            return self._refer(value.__getstate__(), where)
+        found = [
+            [name, self._refer(item, f"{where}.{name}")] for name, item in attributes_of(value)
+        ]
+        base = as_built_in(value)
+        if base is not None:
+            return [*found, self._values.plain(base, self._refer, where)]
+        return [*found, self._opaque(value, where)] if hides_state(value) else found
+
+    def _of_library(self, value: Any, where: str) -> Json:
+        """An instance of a library's class: by all that it holds."""
+        fields = getattr(type(value), "__dataclass_fields__", None)
+        if fields is not None:
+            items = [[n, self._refer(getattr(value, n, None), f"{where}.{n}")] for n in fields]
+            return ["dataclass", library_name(type(value)), items]
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            items = [self._refer(item, where) for item in value]
+            return ["tuple", library_name(type(value)), items]
+        if moves(value) or (hides_state(value) and as_built_in(value) is None):
+            return self._opaque(value, where)
+        empty_cache(value)
+        number = self._start(value)
+        record: dict[str, Json] = {"kind": "instance", "class": library_name(type(value))}
+        record["state"] = [
+            [name, self._refer(item, f"{where}.{name}")] for name, item in attributes_of(value)
+        ]
+        base = as_built_in(value)
+        if base is not None:
+            record["value"] = self._values.plain(base, self._refer, where)
+        return self._finish(number, record)
+
+
+def _wraps_named(function: FunctionType) -> bool:
+    """Whether a library's function decorates one that stands in the library's source by name."""
+    inner = inspect.unwrap(function)
+    return (
+        isinstance(inner, FunctionType)
+        and not is_users_function(inner)
+        and "<locals>" not in inner.__code__.co_qualname
+    )
+
+
+_COMPUTED_IMPORT = (
+    "{name} imports a module whose name is computed, so which one is not known before it runs, and "
+    "a change of it would go unnoticed. Write an import statement, or a literal name."
+)

@@ -1,0 +1,83 @@
+"""Whose code a module is: the user's own, or an installed library's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import site
+import sys
+import sysconfig
+from types import ModuleType
+from typing import TypeGuard
+
+PACKAGE = __name__.partition(".")[0]
+"""This package's own name."""
+
+_PACKAGE_FOLDER = os.path.dirname(os.path.realpath(sys.modules[PACKAGE].__file__ or ""))
+_INSTALLED_PARTS = frozenset({"site-packages", "dist-packages"})
+
+
+def _installed_roots() -> tuple[str, ...]:
+    roots = {os.path.dirname(os.path.realpath(os.__file__))}
+    for key in ("stdlib", "platstdlib", "purelib", "platlib"):
+        path = sysconfig.get_paths().get(key)
+        if path:
+            roots.add(os.path.realpath(path))
+    roots.update(os.path.realpath(path) for path in site.getsitepackages())
+    return tuple(sorted(roots))
+
+
+_INSTALLED_ROOTS = _installed_roots()
+
+
+def is_user_file(path: str) -> bool:
+    """Whether a source file is the user's own: not installed, not part of this package.
+
+    What only looks like a path (``<string>``) is nobody's file.
+    """
+    if path.startswith("<") and not path.endswith(".py"):
+        return False
+    folder, name = os.path.split(path)
+    real = os.path.join(_real_folder(folder), name)
+    if os.path.islink(real):
+        real = os.path.realpath(real)
+    if _INSTALLED_PARTS.intersection(real.split(os.sep)):
+        return False
+    if real.startswith(_PACKAGE_FOLDER + os.sep):
+        # Tests and examples of a checkout lie in the package's folder, and are nobody's rooms.
+        room = os.path.relpath(real, _PACKAGE_FOLDER).split(os.sep)[0]
+        return not (room.endswith(".py") or room in _ROOMS)
+    return not any(real.startswith(root + os.sep) for root in _INSTALLED_ROOTS)
+
+
+@functools.lru_cache(maxsize=4096)
+def _real_folder(folder: str) -> str:
+    # Thousands of modules lie in a few folders: looking at every part of every path takes long.
+    return os.path.realpath(folder)
+
+
+_ROOMS = frozenset({"schemas", "transforms", "pipelines", "runners"})
+
+
+def is_user_module(module: object) -> TypeGuard[ModuleType]:
+    """Whether this is a module of the user's own: a file of his, a script, or what is typed in."""
+    if not isinstance(module, ModuleType):
+        return False
+    if module.__name__ == "__main__":
+        path = getattr(module, "__file__", None)
+        return path is None or is_user_file(path)
+    path = getattr(module, "__file__", None)
+    if path is None:
+        # A folder without __init__.py has no file; what is built in has no path either.
+        folders = [str(folder) for folder in getattr(module, "__path__", ())]
+        return bool(folders) and all(is_user_file(os.path.join(f, "_.py")) for f in folders)
+    return path.endswith(".py") and is_user_file(path)
+
+
+def user_modules() -> list[ModuleType]:
+    """The user's modules among those that are loaded."""
+    return [
+        module
+        for module in list(sys.modules.values())
+        if isinstance(module, ModuleType) and is_user_module(module)
+    ]

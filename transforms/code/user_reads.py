@@ -1,0 +1,367 @@
+"""Files that a user's functions open: what the fingerprint does not cover is refused.
+
+An audit hook of Python's sees each file that Python code opens while a user's function runs, or
+his modules are loaded. It cannot see what C code opens by itself (``cv2.imread``), what other
+processes read, sizes and times of files, nor environment variables; operations of TensorFlow that
+read files are found in the traced graph.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+import urllib.parse
+import weakref
+from collections.abc import Collection, Iterable
+from types import FrameType, TracebackType
+from typing import Any
+
+from ...schemas.errors import RecipeError
+from ..storage.local_files import Identity, identity_of
+from .user_code import PACKAGE, is_user_file
+
+_SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/sbin/", "/sys/", "/usr/")
+_IN_MEMORY = "/dev/shm/"
+_LIBRARIES = tuple(
+    sorted(
+        {
+            os.path.realpath(path) + os.sep
+            for path in (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values())
+        }
+    )
+)
+_MAX_WRITTEN = 10_000
+_SCRATCH = ("tempfile.mkdtemp", "tempfile.mkstemp")
+_EVENTS = frozenset({"open", "sqlite3.connect", *_SCRATCH})
+_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_OUR_THREADS = frozenset({PACKAGE, "apache_beam", "grpc", "tensorflow"})
+"""What runs threads beside those of a user's function."""
+
+
+class _Reads:
+    """What one function has opened, in any thread."""
+
+    def __init__(self) -> None:
+        self.paths: set[str] = set()
+        """What it has read since this was last looked at."""
+        self.unseen = ""
+        """What reads files that are known only when it runs, out of the hook's sight."""
+        self.written: dict[str, None] = {}
+        """Its own files and folders, the oldest first."""
+
+    def is_own(self, path: str) -> bool:
+        """Whether the function wrote a file, or made a folder above it."""
+        while path not in self.written:
+            above = os.path.dirname(path)
+            if above == path:
+                return False
+            path = above
+        return True
+
+    def note_read(self, path: str, frame: FrameType | None) -> None:
+        """Notes a file that it opens, unless that is part of an import."""
+        if path not in self.paths and not _is_for_code(path, frame):
+            self.paths.add(path)
+
+    def note_written(self, path: str) -> None:
+        """Notes a file or folder that it makes; of very many the last ones."""
+        self.written[path] = None
+        while len(self.written) > _MAX_WRITTEN:
+            del self.written[next(iter(self.written))]
+
+
+class _Loading(_Reads):
+    """What the user's code opens while his modules are loaded."""
+
+    def __init__(self, found: dict[str, Identity | None]) -> None:
+        super().__init__()
+        self.found = found
+
+    def note_read(self, path: str, frame: FrameType | None) -> None:
+        """Notes a file, as it is, that the user's code opens: no library that is imported."""
+        if path not in self.found and _is_opened_by_user(path, frame):
+            self.found[path] = identity_of(path)
+
+
+_READS: dict[int, tuple[Any, _Reads]] = {}
+"""By the identity of the function; with it, or a weak reference to it."""
+_NOW: dict[int, tuple[_Reads | None, str]] = {}
+"""By thread: whose opened files are noted, and the record's own file."""
+_LOCK = threading.Lock()
+_INSTALLED = False
+
+
+class running:
+    """While it is entered, this thread runs a user's function, whose opened files are noted.
+
+    So are those of threads that the function started. None as the function says that this
+    package's own code runs in between.
+    """
+
+    def __init__(self, function: Any, *, own: str = "") -> None:
+        """``own`` is the path of the record's own file, which it may open."""
+        self._reads = None if function is None else _reads_of(function)
+        self._own = own
+
+    @classmethod
+    def loading(cls, found: dict[str, Identity | None]) -> running:
+        """While it is entered, this thread loads the user's modules.
+
+        Files that their code opens are added to ``found``, with their identity at that time.
+        """
+        _install()
+        made = cls(None)
+        made._reads = _Loading(found)
+        return made
+
+    def __enter__(self) -> None:
+        thread = threading.get_ident()
+        self._before = _NOW.get(thread)
+        _NOW[thread] = self._reads, self._own
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._before is None:
+            del _NOW[threading.get_ident()]
+        else:
+            _NOW[threading.get_ident()] = self._before
+        if isinstance(self._reads, _Loading):
+            # Lines that are kept of them would not be read again where a function asks for them.
+            # Those of a module that ran, which have no time, stay.
+            for name, entry in list(linecache.cache.items()):
+                if os.path.abspath(name) in self._reads.found and entry[1:2] != (None,):
+                    linecache.cache.pop(name, None)
+
+
+def note_path(function: Any, path: str) -> None:
+    """Notes a file that a function will have opened out of the hook's sight."""
+    _reads_of(function).paths.add(os.path.abspath(path))
+
+
+def note_unseen(function: Any, what: str) -> None:
+    """Notes that a function opens files which are known only when it runs, out of sight."""
+    _reads_of(function).unseen = what
+
+
+def refuse_undeclared(
+    functions: Iterable[Any], declared: Collection[str], *, folder: str = ""
+) -> None:
+    """Refuses functions that opened files which the fingerprint does not cover.
+
+    Args:
+        functions: Those of a recipe.
+        declared: Paths, without links, of the files that it covers.
+        folder: The recipe's: messages name files from there.
+
+    Raises:
+        RecipeError: naming the function and the file.
+    """
+    for function in functions:
+        _, reads = _READS.get(id(function), (None, None))
+        if reads is None:
+            continue
+        if reads.unseen and not declared:
+            raise RecipeError(
+                f"{name_of(function)} reads files in {reads.unseen}: which ones is not known "
+                "before it runs, and a change of one would go unnoticed. Name them, or their "
+                'folders, in the recipe: ss.Recipe(depends_on=["masks/", …]).'
+            )
+        paths, reads.paths = reads.paths, set()
+        for path in sorted(paths):
+            if _is_covered(path, declared):
+                continue
+            raise RecipeError(
+                f"{name_of(function)} opened {path}, which the fingerprint does not cover: a "
+                "change of that file would go unnoticed, and old results would be taken for new "
+                "ones. Name it, or its folder, in the recipe: "
+                f"ss.Recipe(depends_on=[{_named_from(path, folder)!r}, …]). Paths count from the "
+                "recipe's folder."
+            )
+
+
+def _named_from(path: str, folder: str) -> str:
+    """How ``depends_on`` names a file's folder; in the recipe's own folder, the file itself."""
+    if not folder:
+        return path
+    relative = os.path.relpath(path, os.path.abspath(folder))
+    above = os.path.dirname(relative)
+    return relative if above in ("", ".", "..") or above.endswith("..") else above + "/"
+
+
+def name_of(function: Any) -> str:
+    """Names a function or step for a person."""
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+
+
+def _is_covered(path: str, declared: Collection[str]) -> bool:
+    return os.path.realpath(path) in declared or is_of_machine(path) or not os.path.isfile(path)
+
+
+def is_of_machine(path: str) -> bool:
+    """Whether a file is of the system or of installed libraries."""
+    real = os.path.realpath(path)
+    if real.startswith(_LIBRARIES):
+        return True
+    return real.startswith(_SYSTEM) and not real.startswith(_IN_MEMORY)
+
+
+def _install() -> None:
+    global _INSTALLED
+    with _LOCK:
+        if not _INSTALLED:
+            sys.addaudithook(_hook)
+            _INSTALLED = True
+
+
+def _reads_of(function: Any) -> _Reads:
+    key = id(function)
+    known = _READS.get(key)
+    if known is not None:
+        return known[1]
+    _install()
+    with _LOCK:
+        try:
+            held: Any = weakref.ref(function, lambda _: _READS.pop(key, None))
+        except TypeError:
+            held = function
+        return _READS.setdefault(key, (held, _Reads()))[1]
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    # Called for every event of the process: what is not asked for must cost nothing.
+    if event not in _EVENTS or not _NOW:
+        return
+    now = _NOW.get(threading.get_ident())
+    if now is not None:
+        if now[0] is not None:
+            _note(now[0], now[1], event, args)
+    elif threading.get_ident() != threading.main_thread().ident and _is_users_thread(
+        sys._getframe(1)
+    ):
+        for reads, own in list(_NOW.values()):
+            if reads is not None:
+                _note(reads, own, event, args)
+
+
+def _is_users_thread(frame: FrameType | None) -> bool:
+    """Whether a thread that runs no function itself was started by one: a pool of its own.
+
+    A thread in which this package is at work is of another build, or reads a record's file.
+    """
+    lowest = ""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(_STANDARD) or "-packages" + os.sep in path:
+            lowest = str(frame.f_globals.get("__name__")).partition(".")[0]
+            if lowest == PACKAGE and not is_user_file(path):
+                return False
+        frame = frame.f_back
+    return lowest not in _OUR_THREADS
+
+
+def _note(reads: _Reads, own: str, event: str, args: tuple[Any, ...]) -> None:
+    given, flags = args[0], args[2] if event == "open" else 0
+    if not isinstance(given, str | bytes | os.PathLike):
+        return
+    name = os.fsdecode(given)
+    if event == "sqlite3.connect" and name.startswith("file:"):
+        name = urllib.parse.unquote(urllib.parse.urlsplit(name).path)
+    path = _source_of(os.path.abspath(name))
+    if event == "open" and args[1] is None and not os.path.isabs(name):
+        path = _below_open_folder(name) or path
+    if event in _SCRATCH:
+        reads.note_written(path)
+        return
+    if flags & (os.O_TRUNC | os.O_EXCL) or flags & os.O_ACCMODE == os.O_WRONLY:
+        reads.note_written(path)
+        return
+    if not (own and _is_same(path, own)) and not reads.is_own(path):
+        reads.note_read(path, sys._getframe(2))
+
+
+def _below_open_folder(name: str) -> str:
+    """The file of a relative name in a folder that this process holds open, or an empty text.
+
+    ``os.open(name, flags, dir_fd=…)`` does not say which folder it means.
+    """
+    try:
+        links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    except OSError:
+        return ""
+    # Sorted, so that of several the same one is named each time.
+    folders = sorted(os.path.realpath(link) for link in links if os.path.isdir(link))
+    found = (os.path.join(folder, name) for folder in folders)
+    return next((os.path.normpath(path) for path in found if os.path.isfile(path)), "")
+
+
+def _source_of(path: str) -> str:
+    """The module that bytecode was compiled from; other paths as they are."""
+    if not path.endswith(".pyc"):
+        return path
+    try:
+        source = importlib.util.source_from_cache(path)
+    except ValueError:
+        return path
+    return source if os.path.isfile(source) else path
+
+
+def _is_same(path: str, own: str) -> bool:
+    if path == own:
+        return True
+    try:
+        return os.path.samefile(path, own)
+    except OSError:
+        return False
+
+
+def _is_for_code(path: str, frame: FrameType | None) -> bool:
+    """Whether a file is opened by an import statement, or to read the source of a module.
+
+    Modules count by what is used of them; what they read while they are imported, by value. A
+    module that a function loads from a path (``spec_from_file_location``) is a file that it opens.
+    """
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] == PACKAGE and not is_user_file(frame.f_code.co_filename):
+            return False
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib") and code.co_name == "_find_and_load":
+            return True
+        if _is_source_shown(path, frame):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_opened_by_user(path: str, frame: FrameType | None) -> bool:
+    """Whether code of the user's own, itself or through a library, opens a file."""
+    while frame is not None:
+        code = frame.f_code
+        if is_user_file(code.co_filename):
+            return True
+        if code.co_filename.startswith("<frozen importlib") and code.co_name == "_find_and_load":
+            return False
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE:
+            return False
+        if _is_source_shown(path, frame):
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _is_source_shown(path: str, frame: FrameType) -> bool:
+    """Whether a library reads a module's source, as for a traceback."""
+    if frame.f_globals.get("__name__") != "linecache" or not path.endswith(".py"):
+        return False
+    asks: FrameType | None = frame
+    while asks is not None and asks.f_globals.get("__name__") == "linecache":
+        asks = asks.f_back
+    return asks is None or not is_user_file(asks.f_code.co_filename)

@@ -1,0 +1,190 @@
+"""Takes one serialized Example or SequenceExample apart, without TensorFlow or protobuf.
+
+As protobuf's own parser does, it takes packed and unpacked numbers, fields in any order, unknown
+fields (skipped), a name that comes twice (the last wins) and a message in several parts (merged).
+For single records; batches are parsed by TensorFlow.
+
+Wire format: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...schemas.features import ListKind
+from .varint import unpack_varints
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_ENTRY = {(1, _BYTES), (2, _BYTES)}
+_ITEM = 1 << 3 | _BYTES
+_KINDS: dict[int, ListKind] = {1: "bytes", 2: "float32", 3: "int64"}
+
+
+class ExampleList(NamedTuple):
+    """One feature of an Example."""
+
+    kind: ListKind
+    values: list[bytes] | npt.NDArray[np.float32] | npt.NDArray[np.int64]
+
+
+class NotAnExampleError(ValueError):
+    """Bytes that are no serialized Example."""
+
+
+def read_lists(serialized: bytes) -> dict[str, ExampleList]:
+    """Reads the lists of an Example, by the names of its features.
+
+    A feature that is there without any list is left out, as if it were absent.
+
+    Raises:
+        NotAnExampleError: where the bytes are no Example.
+    """
+    lists: dict[str, ExampleList | None] = {}
+    try:
+        for entry in _parts(b"".join(_parts(serialized, 1)), 1):
+            if any(field[:2] not in _ENTRY for field in _fields(entry)):
+                # Protobuf's parser (upb) takes an entry with a field it does not know for unknown.
+                continue
+            name = b"".join(_parts(entry, 1)[-1:]).decode()
+            lists[name] = _list(b"".join(_parts(entry, 2)))
+    except UnicodeDecodeError:
+        raise NotAnExampleError("the name of a feature is not UTF-8") from None
+    return {name: found for name, found in lists.items() if found is not None}
+
+
+def read_frames(serialized: bytes) -> dict[str, list[bytes]]:
+    """Takes the sequences of a SequenceExample apart, by the names of its feature lists.
+
+    Returns:
+        The frames of each, every one a serialized ``tf.train.Feature``.
+
+    Raises:
+        NotAnExampleError: where the bytes are no SequenceExample.
+    """
+    frames: dict[str, list[bytes]] = {}
+    try:
+        for entry in _parts(b"".join(_parts(serialized, 2)), 1):
+            name = b"".join(_parts(entry, 1)[-1:]).decode()
+            frames[name] = _items(b"".join(_parts(entry, 2)))
+    except UnicodeDecodeError:
+        raise NotAnExampleError("the name of a feature is not UTF-8") from None
+    return frames
+
+
+def top_level_fields(message: bytes) -> set[int]:
+    """The numbers of a message's own fields: 1 in an Example, 1 and 2 in a SequenceExample.
+
+    Raises:
+        NotAnExampleError: where the bytes are no message.
+    """
+    return {number for number, _, _ in _fields(message)}
+
+
+def _list(feature: bytes) -> ExampleList | None:
+    """The list that a Feature holds: of one kind, the last that is set."""
+    chosen, parts = 0, [b""]
+    for number, wire_type, value in _fields(feature):
+        if number in _KINDS and wire_type == _BYTES:
+            if number != chosen:
+                chosen, parts = number, []
+            parts.append(value)
+    if not chosen:
+        return None
+    kind, content = _KINDS[chosen], b"".join(parts)
+    if kind == "bytes":
+        return ExampleList(kind, _parts(content, 1))
+    if kind == "float32":
+        numbers = b"".join(
+            value for number, wire, value in _fields(content) if (number, wire) in _FLOATS
+        )
+        if len(numbers) % 4:
+            raise NotAnExampleError("a list of floats is no whole number of 4 bytes")
+        return ExampleList(kind, np.frombuffer(numbers, "<f4"))
+    integers = [np.empty(0, np.int64)]
+    for number, wire_type, value in _fields(content):
+        if (number, wire_type) == (1, _BYTES):
+            integers.append(_unpacked(value))
+        elif (number, wire_type) == (1, _VARINT):
+            integers.append(np.array([value], np.uint64).view(np.int64))
+    return ExampleList(kind, np.concatenate(integers))
+
+
+_FLOATS = {(1, _BYTES), (1, _FIXED32)}
+
+
+def _unpacked(packed: bytes) -> npt.NDArray[np.int64]:
+    try:
+        return unpack_varints(packed)
+    except ValueError as error:
+        raise NotAnExampleError(f"a list of integers: {error}") from None
+
+
+def _parts(message: bytes, wanted: int) -> list[bytes]:
+    """The contents of a field of bytes or messages, each time it comes."""
+    return [
+        value
+        for number, wire_type, value in _fields(message)
+        if number == wanted and wire_type == _BYTES
+    ]
+
+
+def _items(message: bytes) -> list[bytes]:
+    """The contents of field 1: what :func:`_parts` gives, faster where there is nothing else."""
+    found, at, end = [], 0, len(message)
+    if end > 2 and message[0] == _ITEM and message[1] < 0x80:
+        step = message[1] + 2
+        num = -(-end // step)
+        heads = message[::step], message[1::step]
+        if num * step == end and heads == (message[:1] * num, message[1:2] * num):
+            # All are as long as the first: each begins where the one before it ends.
+            return [message[start : start + step - 2] for start in range(2, end + 1, step)]
+    try:
+        while at < end:
+            size, start = message[at + 1], at + 2
+            if size > 0x7F:
+                size, start = _varint(message, at + 1)
+            if message[at] != _ITEM or start + size > end:
+                return _parts(message, 1)
+            at = start + size
+            found.append(message[start:at])
+    except IndexError:
+        return _parts(message, 1)
+    return found
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
+    """Number, wire type and value of each field: an int of a varint, else bytes."""
+    at = 0
+    while at < len(message):
+        start = at
+        key, at = _varint(message, at)
+        number, wire_type = key >> 3, key & 7
+        if wire_type == _VARINT:
+            value: int | bytes
+            value, at = _varint(message, at)
+            yield number, wire_type, value
+            continue
+        if wire_type == _BYTES:
+            size, at = _varint(message, at)
+        else:
+            size = {_FIXED64: 8, _FIXED32: 4}.get(wire_type, -1)
+        if size < 0 or number == 0:
+            raise NotAnExampleError(f"no field begins with byte {message[start]:#04x}")
+        if at + size > len(message):
+            raise NotAnExampleError(
+                f"a field of {size:,} bytes where {len(message) - at:,} are left; cut short"
+            )
+        yield number, wire_type, message[at : at + size]
+        at += size
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """A varint's value, and where it ends."""
+    value = 0
+    for place, byte in enumerate(message[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at + place + 1
+    raise NotAnExampleError("a varint without an end; cut short")

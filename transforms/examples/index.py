@@ -1,0 +1,155 @@
+"""A shard's index files: where each record lies, where it came from, and its class.
+
+``<shard>.idx`` holds a pair of little-endian uint64 for each record, in the shard's order: the
+offset of its frame and the length of its frame, in uncompressed bytes. A frame is 12 bytes of
+head, the serialized Example, 4 bytes of checksum; so one read gives all that is needed to check
+a record, and neighbours are one range (each offset is the offset plus the length before it).
+The pairs are those of NVIDIA DALI's ``tfrecord2idx``, in binary. With the standard library::
+
+    pairs = array.array("Q", open("index/<shard>.idx", "rb").read())  # on a little-endian machine
+    offset, length = pairs[2 * n], pairs[2 * n + 1]
+    shard.seek(offset)
+    serialized = shard.read(length)[12:-4]
+
+``<shard>.parquet`` has the columns ``id`` (the record's), ``source`` (relative path of the file
+it came from) and ``position`` (byte offset or row in it; null where the file is the record). The
+same ids give the same bytes under one version of Arrow.
+
+``<shard>.labels`` is there where the label is a class: a little-endian int32 for each record, in
+the shard's order, its index in the class names, or -1 where the label is missing. Samplers learn
+from it which records to read without reading any.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ...schemas.naming import ShardName
+
+_PAIR = np.dtype("<u8")
+_CLASS = np.dtype("<i4")
+_NO_CLASS = -1
+_ROW_GROUP_ROWS = 1 << 16
+_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.large_string(), nullable=False),
+        pa.field("source", pa.large_string(), nullable=False),
+        pa.field("position", pa.int64()),
+    ]
+)
+
+
+def index_bytes(offsets: npt.NDArray[np.uint64], lengths: npt.NDArray[np.uint64]) -> bytes:
+    """The content of ``<shard>.idx``.
+
+    Args:
+        offsets: uint64[n], where each frame begins in the uncompressed bytes.
+        lengths: uint64[n], bytes of each whole frame.
+    """
+    return np.stack([offsets, lengths], axis=1).astype(_PAIR).tobytes()
+
+
+def index_from_bytes(content: bytes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Reads what :func:`index_bytes` wrote: offsets and lengths, uint64[n] each.
+
+    Raises:
+        ValueError: if it is no whole number of pairs.
+    """
+    if len(content) % (2 * _PAIR.itemsize):
+        raise ValueError(
+            f"expected a whole number of pairs of 16 bytes, found {len(content):,} bytes"
+        )
+    pairs = np.frombuffer(content, _PAIR).astype(np.uint64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def class_codes(column: pa.Array) -> npt.NDArray[np.int32]:
+    """The classes of a wire column of int64, as ``<shard>.labels`` has them: int32[n]."""
+    codes: npt.NDArray[np.int64] = pc.fill_null(column, _NO_CLASS).to_numpy(zero_copy_only=False)
+    return codes.astype(_CLASS)
+
+
+def labels_bytes(codes: Iterable[npt.NDArray[np.int32]]) -> bytes:
+    """The content of ``<shard>.labels``, from what :func:`class_codes` gave, batch by batch."""
+    return b"".join(part.astype(_CLASS, copy=False).tobytes() for part in codes)
+
+
+def class_codes_from_bytes(content: bytes) -> npt.NDArray[np.int32]:
+    """Reads what :func:`labels_bytes` wrote: int32[n].
+
+    Raises:
+        ValueError: if it is no whole number of classes.
+    """
+    if len(content) % _CLASS.itemsize:
+        raise ValueError(
+            f"expected a whole number of classes of 4 bytes, found {len(content):,} bytes"
+        )
+    return np.frombuffer(content, _CLASS).astype(np.int32)
+
+
+def index_sizes(name: ShardName, num_examples: int) -> dict[str, int]:
+    """Lengths that follow from the number of records, in bytes, by file: offsets, and classes."""
+    offsets_file, _ = name.index_files
+    return {
+        offsets_file: 2 * _PAIR.itemsize * num_examples,
+        name.labels_file: _CLASS.itemsize * num_examples,
+    }
+
+
+def write_index_table(path: str, ids: Iterable[pa.Array], *, numbered: bool) -> None:
+    """Writes ``<shard>.parquet``; how the ids are cut into arrays changes no byte.
+
+    Args:
+        path: A local path; an existing file is overwritten.
+        ids: The records' ids in the shard's order, strings.
+        numbered: Whether ids are ``path#position``.
+
+    Raises:
+        ValueError: if an id should have a position and has none.
+    """
+    # All that shapes bytes is named, so that a new default of Arrow's changes none.
+    with pq.ParquetWriter(
+        path,
+        _SCHEMA,
+        version="2.6",
+        data_page_version="1.0",
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=["source"],
+        write_statistics=True,
+        store_schema=False,
+    ) as writer:
+        for group in _groups(ids):
+            writer.write_table(_table(group, numbered=numbered), row_group_size=_ROW_GROUP_ROWS)
+
+
+def _groups(ids: Iterable[pa.Array]) -> Iterator[pa.Array]:
+    """The same ids in arrays of _ROW_GROUP_ROWS."""
+    held: list[pa.Array] = []
+    num_held = 0
+    for array in ids:
+        held.append(array.cast(pa.large_string()))
+        num_held += len(array)
+        if num_held >= _ROW_GROUP_ROWS:
+            whole = pa.concat_arrays(held)
+            for start in range(0, num_held - _ROW_GROUP_ROWS + 1, _ROW_GROUP_ROWS):
+                yield whole.slice(start, _ROW_GROUP_ROWS)
+            num_held %= _ROW_GROUP_ROWS
+            held = [whole.slice(len(whole) - num_held)]
+    if num_held:
+        yield pa.concat_arrays(held)
+
+
+def _table(ids: pa.Array, *, numbered: bool) -> pa.Table:
+    if not numbered:
+        return pa.Table.from_arrays([ids, ids, pa.nulls(len(ids), pa.int64())], schema=_SCHEMA)
+    parts = pc.extract_regex(ids, r"(?s)^(?P<source>.*)#(?P<position>-?[0-9]+)$")
+    if parts.null_count:
+        first = ids.filter(parts.is_null())[0].as_py()
+        raise ValueError(f"id {first!r} has no position; expected 'relative/path#position'")
+    source, position = parts.flatten()
+    return pa.Table.from_arrays([ids, source, position.cast(pa.int64())], schema=_SCHEMA)

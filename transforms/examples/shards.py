@@ -1,0 +1,380 @@
+"""Writing one shard: merge its key range from all runs, encode, write, verify, put in place."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...schemas.blocks import ShardInfo, ShardPlan, SplitPlan
+from ...schemas.errors import DamagedWorkError, StorageError
+from ...schemas.features import ClassLabel, Features, is_optional
+from ...schemas.naming import ShardName, Workspace, join
+from ...schemas.shards import Compression
+from .. import storage
+from ..activity import advance, working_on
+from ..runs.files import (
+    ID,
+    KEY,
+    PARTITION,
+    KeyRange,
+    RunReader,
+    merge_range,
+    run_schema,
+    wire_schema,
+)
+from ..runs.membership import select_rows
+from ..runs.strata import bytes_texts, count_labels, is_countable, label_texts, most_frequent
+from ..runs.summary import RunEntry
+from ..storage.sealed import is_lost, put_sealed, read_sealed
+from .encode import encode_examples
+from .index import class_codes, index_bytes, labels_bytes, write_index_table
+from .lengths import SAMPLE_RECORDS, list_lengths, varying_lists
+from .tfrecord import scan_tfrecord, stored_chunks, write_tfrecord
+
+if TYPE_CHECKING:
+    from ..analysis.graph import TransformGraph
+
+
+ReadRecords = Callable[[str], Iterator[pa.RecordBatch]]
+"""Given a local folder to work in, yields a shard's records in their final order."""
+
+_REQUESTS = 32
+"""Shards that are looked at on a store at once."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardSettings:
+    """What all shards of a snapshot have in common, as plain data that reaches every worker."""
+
+    workspace: Workspace
+    snapshot: str
+    """The snapshot's folder, in which finished shards are put."""
+    fingerprint: str
+    prepared: Features
+    """What the runs hold."""
+    final: Features
+    """What the examples hold."""
+    label: str | None
+    compression: Compression
+    numbered: bool
+    """Whether record ids are ``path#position``."""
+    stratify_by: str | None
+    graph: str | None
+    """The transform graph's folder; None without a ``preprocessing_fn``."""
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the label is a class."""
+        return self.label is not None and isinstance(self.final[self.label], ClassLabel)
+
+
+def load_graph(folder: str | None) -> TransformGraph | None:
+    """Loads a transform graph, and TensorFlow with it; None where there is none."""
+    if folder is None:
+        return None
+    from ..analysis.graph import TransformGraph
+
+    return TransformGraph(folder)
+
+
+def run_readers(
+    entries: Sequence[RunEntry], workspace: Workspace, prepared: Features
+) -> list[RunReader]:
+    """Readers of the runs of a summary."""
+    schema = run_schema(prepared)
+    return [RunReader(workspace.run(e.run.run_id), e.run.batches, schema) for e in entries]
+
+
+def records_of(
+    readers: Sequence[RunReader],
+    *,
+    split: SplitPlan,
+    shard: ShardPlan,
+    prepared: Features,
+    stratify_by: str | None,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a shard in their final order, in batches of bounded size."""
+    for records in merge_range(readers, KeyRange(shard.partition, shard.start_key, shard.stop_key)):
+        kept = rows_of_shard(
+            records, split=split, shard=shard, prepared=prepared, stratify_by=stratify_by
+        )
+        if kept.num_rows:
+            yield kept
+
+
+def rows_of_shard(
+    records: pa.RecordBatch,
+    *,
+    split: SplitPlan,
+    shard: ShardPlan,
+    prepared: Features,
+    stratify_by: str | None,
+) -> pa.RecordBatch:
+    """Those of some records that belong to a shard, in their order."""
+    strata = None
+    if split.strata is not None and stratify_by is not None:
+        texts = label_texts(records.column(stratify_by), prepared[stratify_by])
+        strata = texts.fill_null("")
+    mask = select_rows(
+        split,
+        shard,
+        partitions=records.column(PARTITION).to_numpy(),
+        keys=records.column(KEY).to_numpy(),
+        strata=strata,
+    )
+    return records if mask.all() else records.filter(pa.array(mask))
+
+
+@dataclasses.dataclass
+class _Noted:
+    """What is noted of a shard's records while they are written, in their order."""
+
+    labels: Counter[str] = dataclasses.field(default_factory=Counter)
+    ids: list[pa.Array] = dataclasses.field(default_factory=list)
+    classes: list[npt.NDArray[np.int32]] = dataclasses.field(default_factory=list)
+    """Batch by batch; none where the label is no class."""
+    lengths: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    """Of the lists in the first records, by feature."""
+    num_missing: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Records that lack a value, by feature."""
+
+    def count_missing(self, columns: pa.RecordBatch, features: Features) -> None:
+        """Counts the records without a value of each feature that may be missing."""
+        for name, feature in features.items():
+            if is_optional(feature):
+                self.num_missing[name] += columns.column(name).null_count
+
+    def measure(self, columns: pa.RecordBatch, features: Features, *, up_to: int) -> None:
+        """Notes the lengths of lists until those of ``up_to`` records are known."""
+        for name in varying_lists(features):
+            known = self.lengths.setdefault(name, [])
+            rows = columns.slice(0, up_to - len(known))
+            if rows.num_rows:
+                known.extend(list_lengths(rows, name, features[name]).tolist())
+
+
+class ShardWriter:
+    """Writes shards of one snapshot, one after the other; holds what is costly to set up."""
+
+    def __init__(self, settings: ShardSettings, entries: Sequence[RunEntry]) -> None:
+        """Loads the transform graph."""
+        self._settings = settings
+        self._readers = run_readers(entries, settings.workspace, settings.prepared)
+        self._graph = load_graph(settings.graph)
+        self._columns = wire_schema(settings.prepared).names
+
+    def write(
+        self, split: SplitPlan, shard: ShardPlan, *, records: ReadRecords | None = None
+    ) -> ShardInfo:
+        """Makes sure that a shard and its index lie in the snapshot's folder.
+
+        Idempotent: a shard that is in place with the length it was written with is reported.
+
+        Args:
+            split: The split that the shard is of.
+            shard: What to write.
+            records: Its records; by default they are read from the runs, range by range. How they
+                are cut into batches changes no byte.
+
+        Raises:
+            StorageError: if what was written does not read back as planned.
+        """
+        settings = self._settings
+        name = shard_name(shard, settings)
+        done = read_shard_info(settings, name)
+        if done is not None:
+            return done
+        if records is None:
+            records = functools.partial(self._read, split, shard)
+        with (
+            working_on(f"writing shard {name}"),
+            storage.scratch_folder(settings.workspace.root) as scratch,
+        ):
+            return self._write(name, shard, records(scratch), scratch)
+
+    def _read(self, split: SplitPlan, shard: ShardPlan, _: str) -> Iterator[pa.RecordBatch]:
+        return records_of(
+            self._readers,
+            split=split,
+            shard=shard,
+            prepared=self._settings.prepared,
+            stratify_by=self._settings.stratify_by,
+        )
+
+    def _write(
+        self, name: ShardName, shard: ShardPlan, batches: Iterator[pa.RecordBatch], scratch: str
+    ) -> ShardInfo:
+        settings = self._settings
+        path = os.path.join(scratch, str(name))
+        noted = _Noted()
+        written = write_tfrecord(
+            path,
+            self._examples(batches, shard, noted=noted),
+            compression=settings.compression,
+        )
+        hasher = hashlib.sha256()
+        num_read = sum(1 for _ in scan_tfrecord(path, settings.compression, hasher=hasher))
+        if not num_read == written.num_examples == shard.num_examples:
+            raise DamagedWorkError(
+                f"{name}: planned {shard.num_examples:,} examples, wrote "
+                f"{written.num_examples:,}, read back {num_read:,}. The workspace "
+                f"{settings.workspace.root} may be damaged: remove it and build again."
+            )
+        offsets_file, table_file = name.index_files
+        offsets = index_bytes(written.offsets, written.lengths)
+        table_path = os.path.join(scratch, "index.parquet")
+        write_index_table(table_path, noted.ids, numbered=settings.numbered)
+        contents = {offsets_file: offsets}
+        if settings.has_classes:
+            contents[name.labels_file] = labels_bytes(noted.classes)
+        info = ShardInfo(
+            file=str(name),
+            num_examples=written.num_examples,
+            num_bytes=os.path.getsize(path),
+            sha256=hasher.hexdigest(),
+            # The manifest keeps fewer; all of them are known here where there is a list of them.
+            label_counts=(
+                dict(sorted(noted.labels.items()))
+                if settings.has_classes
+                else most_frequent(noted.labels)
+            ),
+            lengths=noted.lengths,
+            num_missing=dict(sorted(noted.num_missing.items())),
+            start_key=shard.start_key,
+            stop_key=shard.stop_key,
+            index_files={
+                table_file: (os.path.getsize(table_path), _sha256(table_path)),
+                **{
+                    file: (len(content), hashlib.sha256(content).hexdigest())
+                    for file, content in contents.items()
+                },
+            },
+            checksum=written.checksum,
+        )
+        for file, content in contents.items():
+            storage.put_bytes(join(settings.snapshot, file), content)
+        storage.put_file(table_path, join(settings.snapshot, table_file))
+        storage.put_file(path, join(settings.snapshot, str(name)))
+        # The shard exists from here on.
+        url = settings.workspace.shard_info(settings.fingerprint, str(name))
+        content = json.dumps(info.to_json(), sort_keys=True).encode()
+        put_sealed(url, content, what=_what(settings, name))
+        return info
+
+    def _examples(
+        self, batches: Iterator[pa.RecordBatch], shard: ShardPlan, *, noted: _Noted
+    ) -> Iterator[pa.LargeBinaryArray]:
+        """The shard's serialized examples; notes what the index is to say of them on the way."""
+        settings = self._settings
+        label = settings.final.get(settings.label) if settings.label else None
+        for records in batches:
+            advance()
+            noted.ids.append(bytes_texts(records.column(ID)))
+            columns = records.select(self._columns)
+            if self._graph is not None:
+                columns = self._graph.apply(columns)
+            if label is not None and is_countable(label):
+                noted.labels.update(count_labels(columns.column(settings.label), label))
+            if settings.has_classes:
+                noted.classes.append(class_codes(columns.column(settings.label)))
+            noted.count_missing(columns, settings.final)
+            noted.measure(
+                columns, settings.final, up_to=math.ceil(SAMPLE_RECORDS / shard.num_shards)
+            )
+            yield encode_examples(columns)
+
+
+def number_shards(splits: Sequence[SplitPlan]) -> list[tuple[SplitPlan, ShardPlan]]:
+    """All shards, each with its split, in the order of the plan: their numbers in jobs."""
+    return [(split, shard) for split in splits for shard in split.shards]
+
+
+def shard_name(shard: ShardPlan, settings: ShardSettings) -> ShardName:
+    """The name of a planned shard's file."""
+    return ShardName(
+        split=shard.split,
+        index=shard.index,
+        num_shards=shard.num_shards,
+        compression=settings.compression,
+    )
+
+
+def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
+    """What is known of a shard in place; None if it has yet to be written."""
+    url = settings.workspace.shard_info(settings.fingerprint, str(name))
+    content = read_sealed(url, what=_what(settings, name))
+    if content is None:
+        return None
+    info = ShardInfo.from_json(json.loads(content))
+    sizes = {info.file: info.num_bytes} | {k: v[0] for k, v in info.index_files.items()}
+    for file, num_bytes in sizes.items():
+        if storage.size_of(join(settings.snapshot, file)) != num_bytes:
+            return None
+    return info
+
+
+def read_shard_infos(settings: ShardSettings, names: Sequence[ShardName]) -> list[ShardInfo | None]:
+    """The same of many shards, in their order; a store answers slowly, and many at once."""
+    with ThreadPoolExecutor(1 if storage.is_local(settings.snapshot) else _REQUESTS) as pool:
+        return list(pool.map(functools.partial(read_shard_info, settings), names))
+
+
+def checked_shard(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
+    """What is known of a shard that an earlier build left, each byte of it held against its hash.
+
+    None if it has yet to be written; where it or its index is damaged, it is forgotten.
+    """
+    info = read_shard_info(settings, name)
+    if info is None:
+        return None
+    hashes = {info.file: info.sha256} | {k: v[1] for k, v in info.index_files.items()}
+    for file, sha256 in hashes.items():
+        if _sha256_of(join(settings.snapshot, file)) != sha256:
+            storage.remove_tree(settings.workspace.shard_info(settings.fingerprint, str(name)))
+            return None
+    return info
+
+
+def missing_shards(settings: ShardSettings, names: Sequence[ShardName]) -> list[ShardName]:
+    """The shards that have yet to be written; those that earlier builds left are read and checked.
+
+    A thread per core, since hashing leaves Python's lock to others; more where a store is asked.
+    """
+    local = storage.is_local(settings.snapshot)
+    with ThreadPoolExecutor(os.cpu_count() if local else _REQUESTS) as pool:
+        found = list(pool.map(functools.partial(checked_shard, settings), names))
+    return [name for name, info in zip(names, found, strict=True) if info is None]
+
+
+def _what(settings: ShardSettings, name: ShardName) -> str:
+    return f"shard-3 {settings.fingerprint} {name}"
+
+
+def _sha256_of(url: str) -> str | None:
+    """Hash of a file in place, hex; None where it is gone, or cannot be read any more."""
+    hasher = hashlib.sha256()
+    try:
+        for chunk in stored_chunks(url):
+            hasher.update(chunk)
+    except StorageError as error:
+        if is_lost(error):
+            return None
+        raise
+    return hasher.hexdigest()
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,319 @@
+"""The prepare steps of a recipe as one function of a record, and the features it leads to.
+
+Built-in steps say what they do to features. A function of the user's own is called once with
+symbolic tensors: what it gives tells its features.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....schemas.errors import RecipeError
+from ....schemas.features import (
+    RESERVED_PREFIX,
+    Audio,
+    Feature,
+    Features,
+    Image,
+    is_encoded,
+    side_names,
+    tensor_form,
+)
+from ....schemas.recipe import PrepareStep, RecordFn
+from ....schemas.step_traits import StepTraits
+from ...code.names import is_users_class
+from ...code.user_reads import running
+from ..audio import Decode as DecodeSound
+from ..images import Check
+from .user_functions import describe as describe
+from .user_functions import note_file_reads, refuse_random, result_of, where_of
+
+Step = PrepareStep | RecordFn
+KEEP = f"{RESERVED_PREFIX}keep"
+"""Where a record says whether it is kept, a bool scalar, after a step that filters."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TracedRecord:
+    """What running the steps on one symbolic record gave."""
+
+    features: dict[str, Feature]
+    record: dict[str, Any]
+    """Features' tensors, and what goes with each."""
+    read: frozenset[str]
+    """Names of the input's wire columns that any step looks at."""
+    copied: Mapping[str, str]
+    """Features of ``record`` that are the input's own, by the names that they had there."""
+    after: tuple[dict[str, Feature], ...]
+    """The features after each step."""
+    filters: bool
+    """Whether a step says which records to keep: ``record[KEEP]``."""
+
+
+def is_builtin(step: Step) -> bool:
+    """Whether a step states its own features, so that TensorFlow need not be asked."""
+    return isinstance(step, PrepareStep)
+
+
+def _runs_users_code(step: Step) -> bool:
+    return not is_builtin(step) or bool(StepTraits.of(step).functions) or is_users_class(type(step))
+
+
+def closing_steps(features: Features, wanted: Features | None = None) -> tuple[Step, ...]:
+    """What follows the steps of a recipe: a look at everything that they leave encoded.
+
+    An image is checked by decoding it; a sound is decoded, unless it is ``wanted`` encoded.
+
+    Args:
+        features: Those after the recipe's own steps.
+        wanted: What is kept of them; None for everything, sounds decoded.
+    """
+    steps: list[Step] = []
+    for name, feature in sorted(features.items()):
+        if is_encoded(feature) and isinstance(feature, Image):
+            steps.append(Check(name))
+        elif is_encoded(feature):
+            kept = feature if wanted is None else wanted.get(name)
+            if kept is not None and (wanted is None or not is_encoded(kept)):
+                steps.append(DecodeSound(name))
+    return tuple(steps)
+
+
+def stored_features(features: Features) -> dict[str, Feature]:
+    """What the features after a recipe's last step are when they are stored: sounds decoded.
+
+    Raises:
+        RecipeError: if a sound is left encoded, and what decodes it is not installed.
+    """
+    return output_features(closing_steps(features), features)
+
+
+def output_features(steps: Sequence[Step], features: Features) -> dict[str, Feature]:
+    """The features of records after the steps.
+
+    Loads TensorFlow only where one of the steps is a function of the user's own.
+
+    Raises:
+        RecipeError: if a step cannot work on what it gets, or gives what cannot be stored.
+    """
+    if all(is_builtin(step) for step in steps):
+        result: Features = features
+        for step in steps:
+            result = step.features(result)  # type: ignore[union-attr]
+        return dict(result)
+    return trace(steps, features).features
+
+
+def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> TracedRecord:
+    """Runs the steps on one symbolic record; ``first`` is the first one's number in the recipe.
+
+    Raises:
+        RecipeError: as :func:`output_features` does, and if a step draws random numbers.
+    """
+    if all(StepTraits.of(step).moves_only for step in steps):
+        return _trace_moves(steps, features)
+    import tensorflow as tf
+
+    from .tensors import record_specs, to_record
+
+    traced: list[TracedRecord] = []
+
+    def run(wire: dict[str, Any]) -> Any:
+        given = to_record(wire, features)
+        record, after = apply_steps(steps, given, features, first=first)
+        found = after[-1] if after else dict(features)
+        if KEEP in record and record[KEEP].shape.rank != 0:
+            raise RecipeError(
+                f"prepare: {describe(steps[-1])} gives bools of the shape {record[KEEP].shape} for "
+                "a record, expected one bool. Join them with tf.reduce_all or tf.reduce_any."
+            )
+        read: set[str] = set()
+        for name, feature in features.items():
+            seen = {part for part in record_names(name, feature) if given[part].consumers()}
+            read |= seen if is_encoded(feature) else columns_of(name, feature) if seen else set()
+        traced.append(
+            TracedRecord(
+                features=found,
+                record=record,
+                read=frozenset(read),
+                copied=_copied(record, found, given=given, features=features),
+                after=tuple(after),
+                filters=KEEP in record,
+            )
+        )
+        return tf.constant(0)
+
+    function = tf.function(run, autograph=False)
+    with tf.device("/CPU:0"):
+        concrete = function.get_concrete_function(record_specs(features))
+    refuse_random(concrete.graph)
+    note_file_reads(concrete.graph, [step for step in steps if _runs_users_code(step)])
+    return traced[-1]
+
+
+def _trace_moves(steps: Sequence[Step], features: Features) -> TracedRecord:
+    """Runs steps that look at no value on a record of stand-ins."""
+    names = (part for name, feature in features.items() for part in record_names(name, feature))
+    given: dict[str, Any] = {part: object() for part in names}
+    record, after = given, [dict(features)]
+    for step in steps:
+        assert isinstance(step, PrepareStep)
+        record = _apply_step(step, record, after[-1])
+        after.append(dict(step.features(after[-1])))
+    return TracedRecord(
+        features=after[-1],
+        record=record,
+        read=frozenset(),
+        copied=_copied(record, after[-1], given=given, features=features),
+        after=tuple(after[1:]),
+        filters=False,
+    )
+
+
+def _copied(
+    record: dict[str, Any], found: Features, *, given: dict[str, Any], features: Features
+) -> dict[str, str]:
+    """Which features of a record are those of the given one, whole, and as what they stood there.
+
+    Of an encoded image single columns count: a check of its bytes alone touches one.
+    """
+    origins = {id(given[name]): name for name in features}
+    copied: dict[str, str] = {}
+    for name, feature in found.items():
+        origin = origins.get(id(record[name]))
+        if origin is None:
+            continue
+        sides = zip(side_names(name, feature), side_names(origin, features[origin]), strict=False)
+        same = {new: old for new, old in sides if record.get(new) is given[old]}
+        if is_encoded(feature):
+            copied |= {name: origin} | same
+        elif (
+            len(same) == len(side_names(name, feature)) == len(side_names(origin, features[origin]))
+        ):
+            copied[name] = origin
+    return copied
+
+
+def can_batch(feature: Feature) -> bool:
+    """Whether the values of many records make one tensor, dense or ragged."""
+    form = tensor_form(feature)
+    if form is None:
+        return is_encoded(feature)
+    return not isinstance(feature, Audio) and None not in form.shape[1:]
+
+
+def record_names(name: str, feature: Feature) -> set[str]:
+    """What stands in a record for a feature: itself and what goes with it."""
+    return {name, *side_names(name, feature)}
+
+
+def columns_of(name: str, feature: Feature) -> set[str]:
+    """Names of the wire columns of a feature."""
+    return {column.name for column in feature.wire_columns(name)}
+
+
+def apply_steps(
+    steps: Sequence[Step], record: dict[str, Any], features: Features, *, first: int = 0
+) -> tuple[dict[str, Any], list[dict[str, Feature]]]:
+    """Runs the steps on one record inside a traced function; gives the features after each."""
+    import tensorflow as tf
+
+    after = [dict(features)]
+    for number, step in enumerate(steps, first):
+        # Errors at run time name the step by this scope.
+        with tf.name_scope(f"step{number}"):
+            if isinstance(step, PrepareStep):
+                after.append(dict(step.features(after[-1])))
+                record = _fix_shapes(_apply_step(step, record, after[-2]), after[-1])
+            else:
+                record, found = _apply_function(step, record, after[-1])
+                after.append(found)
+    return record, after[1:]
+
+
+def apply_batched(
+    steps: Sequence[Step],
+    records: dict[str, Any],
+    features: Features,
+    *,
+    after: Sequence[Features],
+    first: int = 0,
+) -> dict[str, Any]:
+    """Runs batched steps on all records of a batch at once, inside a traced function.
+
+    ``after`` holds the features after each step, as :func:`trace` told them.
+    """
+    import tensorflow as tf
+
+    before = features
+    for number, (step, found) in enumerate(zip(steps, after, strict=True), first):
+        with tf.name_scope(f"step{number}"):
+            if isinstance(step, PrepareStep):
+                records = _apply_step(step, records, before)
+            else:
+                records = _call_function(step, records, before, found)
+        before = found
+    return records
+
+
+def _apply_step(step: PrepareStep, record: dict[str, Any], features: Features) -> dict[str, Any]:
+    with running(step if is_users_class(type(step)) else None):
+        if not StepTraits.of(step).sees_features:
+            return step.apply(record)
+        found: dict[str, Any] = step.apply(record, features)  # type: ignore[call-arg]
+        return found
+
+
+def _fix_shapes(record: dict[str, Any], features: Features) -> dict[str, Any]:
+    """Lets the next step see the sizes of images where they are known."""
+    import tensorflow as tf
+
+    fixed = {
+        name: tf.ensure_shape(record[name], (feature.height, feature.width, feature.channels))
+        for name, feature in features.items()
+        if isinstance(feature, Image)
+        and feature.storage == "raw"
+        and not record[name].shape.is_fully_defined()
+        and (feature.height is not None or feature.width is not None)
+    }
+    return {**record, **fixed} if fixed else record
+
+
+def _apply_function(
+    step: RecordFn, record: dict[str, Any], features: dict[str, Feature]
+) -> tuple[dict[str, Any], dict[str, Feature]]:
+    import tensorflow as tf
+
+    from .tensors import infer_feature
+
+    where = where_of(step)
+    after: dict[str, Feature] = {}
+    values: dict[str, Any] = {name: record[name] for name in record if name == KEEP}
+    for name, value in result_of(step, record, features).items():
+        kept = features[name] if name in features and value is record[name] else None
+        if kept is None and not isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+            value = tf.convert_to_tensor(value)
+        after[name] = infer_feature(name, value, given=kept, where=where)
+        values[name] = value
+        if kept is not None:
+            values.update({part: record[part] for part in record_names(name, kept)})
+    return values, after
+
+
+def _call_function(
+    step: RecordFn, records: dict[str, Any], features: Features, found: Features
+) -> dict[str, Any]:
+    """The records that a function on whole batches gives, with what goes with each feature."""
+    result = result_of(step, records, features)
+    if set(result) != set(found):
+        raise RecipeError(
+            f"prepare: {where_of(step)} gives {sorted(result)} for a batch and {sorted(found)} for "
+            "one record. Leave batched=True out."
+        )
+    values = {name: records[name] for name in records if name == KEEP} | result
+    for name, value in result.items():
+        if name in features and value is records[name]:
+            values.update({part: records[part] for part in record_names(name, features[name])})
+    return values

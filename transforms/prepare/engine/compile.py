@@ -1,0 +1,235 @@
+"""Runs the prepare steps on whole batches of records.
+
+A batch that fails is run again in parts, down to the single record: those that fail become
+rejects, and the others get the same bytes as in a batch, since what becomes of a record depends
+on no other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ....schemas.blocks import RawBatch
+from ....schemas.errors import Reject
+from ....schemas.features import Feature, Features, is_encoded, is_optional
+from ...media.image_codecs import NO_ALPHA
+from ...media.image_header import diagnose
+from ...payloads import MAX_PAYLOAD_BYTES, with_bytes, with_row
+from ...runs.files import wire_schema
+from ..audio import Decode as DecodeSound
+from ..images import Check, Decode
+from ..values import FAILURE_MARK
+from .chain import Step, closing_steps, describe, output_features
+from .program import Program, compile_programs, run_apart
+
+if TYPE_CHECKING:
+    from ...media.jpeg_check import JpegCheck
+
+__all__ = ["StepRunner", "output_features"]
+
+_STEP = re.compile(r"\{\{node (?:[^}]*?/)?step(\d+)(?:_\d+)?/")
+_RAISED = re.compile(r"([A-Za-z_]\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration)): ")
+_NODE = re.compile(r"\s*\[\[\{\{node ")
+
+
+class StepRunner:
+    """The prepare steps of a recipe, compiled; thread-safe, and costly enough to keep.
+
+    Images that stay encoded are checked by decoding them, sounds are decoded. Where there are
+    neither steps nor such media, batches pass through and TensorFlow is not loaded.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        features: Features,
+        prepared: Features | None = None,
+        *,
+        numbered: bool = False,
+    ) -> None:
+        """Compiles the steps.
+
+        Args:
+            steps: Built-in steps, and functions of a record.
+            features: The features of raw batches.
+            prepared: What is kept of the outcome, declared sizes of images held to; None keeps
+                everything as ``output_features`` says.
+            numbered: Whether record ids are ``path#position``.
+
+        Raises:
+            RecipeError: if a step cannot work on what it gets, or gives what cannot be stored.
+        """
+        self._features = dict(features)
+        self._numbered = numbered
+        found = output_features(steps, features)
+        closing = closing_steps(found, prepared)
+        self._steps = (*steps, *closing)
+        found = output_features(closing, found)
+        self.features = found if prepared is None else _with_gaps(prepared, found)
+        """The features of prepared batches."""
+        self._input_schema = wire_schema(features)
+        self._schema = wire_schema(self.features)
+        self._programs: list[Program] | None = None
+        self._compiling = threading.Lock()
+        self._quick = self._quick_check()
+        if self._quick is None:
+            self._compiled()
+
+    def _compiled(self) -> list[Program]:
+        """The steps' programs; where a quick check may do, they are compiled when it does not."""
+        with self._compiling:
+            if self._programs is None:
+                self._programs = (
+                    compile_programs(self._steps, self._features, self.features)
+                    if self._steps
+                    else []
+                )
+            return self._programs
+
+    def prepare(self, batch: RawBatch) -> RawBatch:
+        """Runs the steps on a batch, in its wire columns; the rows keep their order.
+
+        Rejects of the batch are passed on, those of this step after them.
+
+        Raises:
+            ValueError: if the batch does not have the wire columns of the raw features.
+        """
+        columns = batch.columns
+        if columns.schema.names != self._input_schema.names or (
+            columns.schema.types != self._input_schema.types
+        ):
+            raise ValueError(
+                f"expected the wire columns {self._input_schema.to_string()}, found "
+                f"{columns.schema.to_string()}"
+            )
+        if not self._steps or (self._quick is not None and self._quick.passes(columns)):
+            return dataclasses.replace(batch, columns=columns.select(self._schema.names))
+        rejects = list(batch.rejects)
+        num_filtered = batch.num_filtered
+        rows = np.arange(columns.num_rows)
+        for program in self._compiled():
+            kept, good = [rows[:0]], []
+            for found, outcome in run_apart(program, columns):
+                if isinstance(outcome, Exception):
+                    row = int(rows[found[0]])
+                    single = batch.columns.slice(row, 1)
+                    rejects.append(self._reject(batch.ids[row], single, outcome))
+                    continue
+                part, keep, part_rows = outcome.columns, outcome.keep, rows[found]
+                if keep is not None:
+                    part, part_rows = part.filter(keep), part_rows[keep.to_numpy(False)]
+                    num_filtered += len(keep) - len(part_rows)
+                kept.append(part_rows)
+                good.append(part)
+            rows = np.concatenate(kept)
+            if not len(rows):
+                break
+            columns = good[0] if len(good) == 1 else pa.concat_batches(good)
+        return RawBatch(
+            ids=[batch.ids[row] for row in rows],
+            columns=columns if len(rows) else self._empty(),
+            rejects=tuple(rejects),
+            num_filtered=num_filtered,
+        )
+
+    def _quick_check(self) -> JpegCheck | None:
+        """What may stand in for the graph where the steps are checks, and change nothing."""
+        checked = [step.name for step in self._steps if isinstance(step, Check)]
+        if not checked or len(checked) < len(self._steps):
+            return None
+        if not set(self._schema) <= set(self._input_schema):
+            return None
+        for name, feature in self.features.items():
+            # What is declared otherwise than it was inferred is for the graph to hold to that.
+            if not is_encoded(feature) and feature != self._features.get(name):
+                return None
+        from ...media.jpeg_check import JpegCheck
+
+        return JpegCheck(checked)
+
+    def _empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self._schema)
+
+    def _reject(self, record_id: str, single: pa.RecordBatch, error: Exception) -> Reject:
+        trouble = str(getattr(error, "message", error))
+        found = _STEP.search(trouble)
+        step = self._steps[int(found[1])] if found else None
+        # What comes before is a stack of paths: it would make the rejects differ by place.
+        text = _NODE.split(trouble)[0].strip().rpartition("\n\n")[2]
+        if text.startswith("assertion failed:"):
+            text = _unescaped(text)
+        if text.count(FAILURE_MARK) > 1:
+            # A function in Python says itself what is wrong.
+            text = text.split(FAILURE_MARK)[1]
+        stage, reason = "prepare", "prepare step failed"
+        if isinstance(step, DecodeSound) and "\t" in text:
+            reason, _, text = text.partition("\t")
+        text = " ".join(text.split())[:300]
+        if isinstance(step, Decode | Check):
+            known = "unsupported image format" if NO_ALPHA in text else ""
+            reason = known or diagnose(single.column(step.name)[0].as_py())
+        elif step is None:
+            stage, reason = "validate", "another shape than declared"
+        path, _, position = record_id.rpartition("#") if self._numbered else (record_id, "", "")
+        reject = Reject(
+            record_id=record_id,
+            stage=stage,
+            reason=reason,
+            exception=_exception(text, error),
+            message=f"{describe(step)}: {text}" if step is not None else text,
+            source=path,
+            position=int(position) if position else None,
+        )
+        return with_record(reject, single, 0, features=self._features, numbered=self._numbered)
+
+
+def _with_gaps(prepared: Features, found: Features) -> dict[str, Feature]:
+    """Declared features, optional where the steps leave them so.
+
+    What is missing stays missing, then, for the validation to reject, and becomes no fill.
+    """
+    return {
+        name: dataclasses.replace(feature, optional=True)  # type: ignore[arg-type]
+        if name in found and is_optional(found[name]) and not is_optional(feature)
+        else feature
+        for name, feature in prepared.items()
+    }
+
+
+def _unescaped(text: str) -> str:
+    """Strings in an assertion's message as they are, not with C's escapes."""
+    content = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    return content.encode("latin-1", "backslashreplace").decode("utf-8", "replace")
+
+
+def with_record(
+    reject: Reject, columns: pa.RecordBatch, row: int, *, features: Features, numbered: bool
+) -> Reject:
+    """The reject with what a record held: its encoded image or sound, else its values as JSON.
+
+    Args:
+        reject: One without a payload.
+        columns: Raw records, in wire form.
+        row: Index of the rejected one.
+        features: Of the columns.
+        numbered: Whether there are several records in a file.
+    """
+    encoded = sorted(name for name, feature in features.items() if is_encoded(feature))
+    if encoded:
+        content = columns.column(encoded[0])[row].as_py()
+        if content is not None and (len(content) <= MAX_PAYLOAD_BYTES or not numbered):
+            return with_bytes(reject, content, start=None if numbered else 0)
+    return with_row(reject, columns, row)
+
+
+def _exception(text: str, error: Exception) -> str:
+    """The class of what was raised: in a function of the user's, as its message begins."""
+    found = _RAISED.match(text)
+    return found[1] if found else type(error).__name__

@@ -1,0 +1,396 @@
+"""Programs: stretches of prepare steps, each compiled into one graph of a whole batch.
+
+A chain is cut behind each step that filters, and where batched steps stand at the beginning or
+end of what is left: they take a batch through at once, the others go record by record through a
+loop in the graph, several at a time. Columns that no step touches never enter a graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ....schemas.errors import RecipeError
+from ....schemas.features import (
+    RESERVED_PREFIX,
+    Feature,
+    Features,
+    WireColumn,
+    is_encoded,
+    is_optional,
+    presence_name,
+    side_columns,
+    tensor_form,
+    wire_columns,
+)
+from ....schemas.step_traits import StepTraits
+from ...activity import advance
+from ...runs.files import wire_schema
+from ..lookup import Tables, holding_tables
+from ..values import flagging
+from .chain import (
+    KEEP,
+    Step,
+    TracedRecord,
+    apply_batched,
+    apply_steps,
+    can_batch,
+    columns_of,
+    describe,
+    trace,
+)
+
+_PARALLEL_RECORDS = 8
+"""Records in flight: of 1 to 16, the fastest on two cores, within 20 %; more need memory."""
+_PARTS = 4
+_FIT = f"{RESERVED_PREFIX}fit"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Stretch:
+    """Steps that run as one program."""
+
+    first: int
+    """The number of the first one in the recipe."""
+    steps: tuple[Step, ...]
+    batched: bool
+    features: Features
+    traced: TracedRecord
+
+
+def compile_programs(
+    steps: Sequence[Step], features: Features, prepared: Features
+) -> list[Program]:
+    """Compiles the steps into programs, to be run one after the other.
+
+    Args:
+        steps: All steps, their files given to them.
+        features: Of the raw records.
+        prepared: What is kept of the outcome.
+
+    Raises:
+        RecipeError: if a step cannot work on what it gets, or gives what cannot be stored.
+    """
+    stretches: list[_Stretch] = []
+    current = features
+    for first, stop, batched in _cuts(steps):
+        part = tuple(steps[first:stop])
+        traced = trace(part, current, first=first)
+        stretches.append(
+            _Stretch(
+                first=first,
+                steps=part,
+                batched=batched and _can_batch(traced, current),
+                features=current,
+                traced=traced,
+            )
+        )
+        current = traced.features
+    programs: list[Program] = []
+    wanted = prepared
+    for stretch in reversed(stretches):
+        programs.append(Program(stretch, wanted))
+        wanted = {
+            name: feature
+            for name, feature in stretch.features.items()
+            if columns_of(name, feature) & programs[-1].needed
+        }
+    return programs[::-1]
+
+
+def _cuts(steps: Sequence[Step]) -> Iterator[tuple[int, int, bool]]:
+    """The stretches of a chain: (first, stop, whether all of its steps are batched)."""
+    traits = [StepTraits.of(step) for step in steps]
+    batched = [trait.batched for trait in traits]
+    start = 0
+    ends = [number for number, trait in enumerate(traits, 1) if trait.filters]
+    for end in [*ends, len(steps)]:
+        part = batched[start:end]
+        lead = part.index(False) if False in part else len(part)
+        trail = part[::-1].index(False) if False in part else 0
+        edges = [start, start + lead, end - trail, end]
+        for first, stop in itertools.pairwise(edges):
+            if first < stop:
+                yield first, stop, all(batched[first:stop])
+        start = end
+
+
+def _can_batch(traced: TracedRecord, features: Features) -> bool:
+    """Whether all that a stretch reads and makes can have a batch dimension."""
+    read = [f for name, f in features.items() if columns_of(name, f) & traced.read]
+    made = [f for name, f in traced.features.items() if name not in traced.copied]
+    return all(map(can_batch, [*read, *made]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of a batch."""
+
+    columns: pa.RecordBatch
+    keep: pa.Array | None = None
+    """bool[n]: which rows a filter keeps; None without one."""
+    fits: npt.NDArray[np.bool_] | None = None
+    """bool[n]: which rows passed the checks of batched steps; the others hold anything."""
+
+    def filter(self, rows: npt.NDArray[np.bool_]) -> Outcome:
+        """Some of the rows."""
+        chosen = pa.array(rows)
+        keep = None if self.keep is None else self.keep.filter(chosen)
+        return Outcome(self.columns.filter(chosen), keep)
+
+
+class Program:
+    """One compiled stretch: wire columns of a batch in, wire columns out; thread-safe.
+
+    ``needed`` names the columns of the input that it looks at or passes on.
+    """
+
+    def __init__(self, stretch: _Stretch, prepared: Features) -> None:
+        """Compiles it; ``prepared`` is what is wanted of its outcome."""
+        traced, features = stretch.traced, stretch.features
+        self._features, self._schema = features, wire_schema(prepared)
+        columns = {column.name: column for column in wire_columns(prepared)}
+        computed = set().union(*(_computed_columns(*item, traced) for item in prepared.items()))
+        self._computed = {name: columns[name] for name in columns if name in computed}
+        self._carried = _carried_columns(prepared, traced, features)
+        self._presences = {
+            name: presence_name(name)
+            for name, feature in prepared.items()
+            if is_optional(feature) and name in computed
+        }
+        # What is computed from a feature that no step reads: its shape is held to the declared.
+        self._read = traced.read | {
+            column
+            for name in prepared
+            if name in computed and name in traced.copied
+            for column in columns_of(traced.copied[name], features[traced.copied[name]])
+        }
+        kept = {old for new, old in self._carried.items() if new not in computed}
+        self.needed = self._read | kept
+        self._filters = traced.filters
+        self._function: Any = None
+        self._strict: Callable[[], Any] | None = None
+        self._alone: Any = None
+        self._tables: Tables = {}
+        self._lock = threading.Lock()
+        if self._computed or self._read or self._filters:
+            self._compile(stretch, prepared)
+
+    def _compile(self, stretch: _Stretch, prepared: Features) -> None:
+        import tensorflow as tf
+
+        from . import batches
+
+        self._tf: Any = tf
+        self._batches: Any = batches
+        computed, copied = self._computed.keys(), stretch.traced.copied
+        held = [f for name, f in prepared.items() if name in computed and name in copied]
+        batched = stretch.batched and all(map(can_batch, held))
+        run = (self._batched if batched else self._looped)(stretch, prepared)
+        self._function = self._traced(run)
+        if batched:
+            self._strict = functools.partial(self._batched, stretch, prepared, strict=True)
+        errors = tf.errors
+        self._data_errors = (
+            errors.InvalidArgumentError,
+            errors.OutOfRangeError,
+            errors.NotFoundError,
+            errors.FailedPreconditionError,
+            errors.DataLossError,
+            errors.UnimplementedError,
+            errors.UnknownError,
+        )
+
+    def _traced(self, run: Any) -> Any:
+        """A function of a batch as a graph, which keeps the tables that its steps look up."""
+        tf = self._tf
+        with tf.device("/CPU:0"), holding_tables(self._tables):
+            specs = self._batches.batch_specs(self._features, self._read)
+            return tf.function(run, autograph=False).get_concrete_function(
+                tf.TensorSpec([], tf.int32), specs
+            )
+
+    def _looped(self, stretch: _Stretch, prepared: Features) -> Any:
+        tf, features = self._tf, stretch.features
+        from . import tensors
+
+        specs = {
+            part: spec
+            for name, feature in prepared.items()
+            for part, spec in tensors.wire_specs(name, feature).items()
+            if part in self._computed or part == self._presences.get(name)
+        }
+        if self._filters:
+            specs[KEEP] = tf.TensorSpec([], tf.bool)
+
+        def run_record(wire: dict[str, Any]) -> dict[str, Any]:
+            wire = {**tensors.empty_wire(features, wire.keys()), **wire}
+            given = tensors.to_record(wire, features)
+            record, _ = apply_steps(stretch.steps, given, features, first=stretch.first)
+            out: dict[str, Any] = {name: record[name] for name in record if name == KEEP}
+            for name, feature in prepared.items():
+                out.update(tensors.to_wire(name, feature, record))
+            return {name: out[name] for name in specs}
+
+        def run_batch(num_records: Any, wire: dict[str, Any]) -> dict[str, Any]:
+            mapped: dict[str, Any] = self._batches.map_records(
+                run_record, wire, num_records, specs, parallel_records=_PARALLEL_RECORDS
+            )
+            return mapped
+
+        return run_batch
+
+    def _batched(self, stretch: _Stretch, prepared: Features, *, strict: bool = False) -> Any:
+        tf, features = self._tf, stretch.features
+
+        def run_batch(num_records: Any, wire: dict[str, Any]) -> dict[str, Any]:
+            given = self._batches.to_records(wire, features)
+            flags: list[Any] = []
+            with contextlib.ExitStack() as stack:
+                if not strict:
+                    flags = stack.enter_context(flagging())
+                records = apply_batched(
+                    stretch.steps,
+                    given,
+                    features,
+                    after=stretch.traced.after,
+                    first=stretch.first,
+                )
+            like = tf.fill([num_records], True)
+            out: dict[str, Any] = {name: records[name] for name in records if name == KEEP}
+            if KEEP in out and out[KEEP].shape.rank != 1:
+                raise RecipeError(
+                    f"prepare: {describe(stretch.steps[-1])} gives one bool for a whole batch, "
+                    "expected one for each record. Leave batched=True out."
+                )
+            for name, feature in prepared.items():
+                if not self._computed.keys().isdisjoint(columns_of(name, feature)):
+                    out |= self._batches.from_records(name, feature, records, like)
+            wanted = {*self._computed, *self._presences.values(), KEEP}
+            out = {name: value for name, value in out.items() if name in wanted}
+            return out | ({_FIT: functools.reduce(tf.logical_and, flags)} if flags else {})
+
+        return run_batch
+
+    def run(self, columns: pa.RecordBatch) -> Outcome | Exception:
+        """What becomes of a batch; or why at least one record failed."""
+        return self._run(self._function, columns)
+
+    def run_alone(self, single: pa.RecordBatch) -> Outcome | Exception:
+        """What becomes of one record that did not fit in its batch: an error, with the reason."""
+        with self._lock:
+            if self._alone is None and self._strict is not None:
+                self._alone = self._traced(self._strict())
+        return self._run(self._alone, single)
+
+    def _run(self, function: Any, columns: pa.RecordBatch) -> Outcome | Exception:
+        computed: dict[str, Any] = {}
+        if function is not None:
+            with self._tf.device("/CPU:0"):
+                wire = self._batches.to_batch(columns, self._features, self._read)
+                num_records = self._tf.constant(columns.num_rows)
+                try:
+                    computed = function(num_records, wire)
+                except self._data_errors as error:
+                    failure: Exception = error
+                    return failure
+        arrays = [
+            columns.column(self._carried[name])
+            if name not in self._computed
+            else self._batches.from_batch(
+                computed[name],
+                self._computed[name],
+                computed[self._presences[name]] if name in self._presences else None,
+            )
+            for name in self._schema.names
+        ]
+        keep = pa.array(computed[KEEP].numpy()) if self._filters else None
+        for name, array in zip((*self._schema.names, "of a filter"), (*arrays, keep), strict=True):
+            if array is not None and len(array) != columns.num_rows:
+                raise RecipeError(
+                    f"prepare: a step on whole batches gives {len(array):,} values {name!r} for "
+                    f"{columns.num_rows:,} records. Leave batched=True out where a function works "
+                    "on single records only."
+                )
+        fits = computed[_FIT].numpy() if _FIT in computed else None
+        return Outcome(_record_batch(arrays, self._schema, columns.num_rows), keep, fits)
+
+
+def run_apart(
+    program: Program, columns: pa.RecordBatch, start: int = 0
+) -> Iterator[tuple[npt.NDArray[np.intp], Outcome | Exception]]:
+    """Runs a batch, and again in parts where it fails: (rows, what became of them or an error).
+
+    Records that batched steps found unfit are run again one by one.
+    """
+    if columns.num_rows == 0:
+        return
+    advance()
+    rows = np.arange(start, start + columns.num_rows)
+    outcome = program.run(columns)
+    if isinstance(outcome, Outcome) and outcome.fits is not None and not outcome.fits.all():
+        yield rows[outcome.fits], outcome.filter(outcome.fits)
+        for row in np.flatnonzero(~outcome.fits).tolist():
+            advance()
+            yield rows[row : row + 1], program.run_alone(columns.slice(row, 1))
+        return
+    if isinstance(outcome, Outcome) or columns.num_rows == 1:
+        yield rows, outcome
+        return
+    # Single records cost five times what they cost in a batch; most parts have no culprit.
+    size = -(-columns.num_rows // _PARTS)
+    for first in range(0, columns.num_rows, size):
+        yield from run_apart(program, columns.slice(first, size), start + first)
+
+
+def _record_batch(arrays: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
+    if arrays:
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    # Columns of nothing have no length of their own.
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * num_rows, pa.struct([])))
+
+
+def _computed_columns(name: str, feature: Feature, traced: TracedRecord) -> set[str]:
+    """Which stored columns of a prepared feature are not simply the raw batch's own."""
+    if is_encoded(feature):
+        return columns_of(name, feature) - traced.copied.keys()
+    whole = name in traced.copied and _stored_alike(feature, traced.features[name])
+    return set() if whole else columns_of(name, feature)
+
+
+def _stored_alike(feature: Feature, found: Feature) -> bool:
+    """Whether one's columns serve as the other's: limits and gaps are checked behind the steps.
+
+    A declared size of pixels has to be held to even where no step touches them.
+    """
+    forms = [tensor_form(feature), tensor_form(found)]
+    if None in forms:
+        return feature == found
+    bare = [dataclasses.replace(form, optional=False, fill=0) for form in forms if form is not None]
+    return bare[0] == bare[1] and side_columns("", feature) == side_columns("", found)
+
+
+def _carried_columns(
+    prepared: Features, traced: TracedRecord, features: Features
+) -> dict[str, str]:
+    """The columns of copied features, by their new names."""
+    carried: dict[str, str] = {}
+    for name, feature in prepared.items():
+        if is_encoded(feature):
+            parts = columns_of(name, feature) & traced.copied.keys()
+            carried |= {part: traced.copied[part] for part in parts}
+        elif name in traced.copied:
+            origin = traced.copied[name]
+            old: tuple[WireColumn, ...] = features[origin].wire_columns(origin)
+            new = feature.wire_columns(name)
+            carried |= {a.name: b.name for a, b in zip(new, old, strict=False)}
+    return carried

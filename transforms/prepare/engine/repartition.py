@@ -1,0 +1,46 @@
+"""The step across records that changes none: records find the splits that all of them decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ....schemas.blocks import RawBatch
+from ....schemas.config import config_class
+from ....schemas.features import Features
+from ....schemas.recipe import SortedRecords
+from ....schemas.splits import Splits
+from ...runs.keys import record_keys
+
+
+@config_class
+class Repartition:
+    """Passes records on, in the order of their keys."""
+
+    prefix_bytes = 0
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output, as plain JSON, for the fingerprint."""
+        return {"step": "repartition"}
+
+    def features(self, features: Features) -> Features:
+        """The features, unchanged."""
+        return features
+
+    def check(self, splits: Splits) -> None:
+        """Any splits do."""
+
+    def order(
+        self, ids: Sequence[str], columns: Any, *, features: Features, seed: int
+    ) -> tuple[Any, Any]:
+        """By the records' own keys."""
+        del columns, features
+        return record_keys(ids, seed), pa.array([b""] * len(ids), pa.large_binary())
+
+    def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
+        """The records themselves."""
+        del features
+        for part in records:
+            yield RawBatch(ids=list(part.ids), columns=part.columns)

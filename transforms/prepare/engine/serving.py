@@ -1,0 +1,351 @@
+"""Serving: the steps on single records, and the transform graph after them, as one SavedModel.
+
+What a build does to a record, a server does to a request with the very same graph: raw bytes in,
+what the reader gives out, masks included. The label, which a request has not, is left out.
+
+An input that may be missing may be left out of a request: its tensor then has a length of zero. In
+some rows of it, NaN marks what is missing: whole numbers, bools and classes come in as float64 for
+that. Times have NaT, the smallest int64. No string and no list can mark it; ``<name>_present``,
+which may be left out too, does.
+
+A module about TensorFlow: import it where it is used.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ....schemas.features import (
+    Feature,
+    Features,
+    Image,
+    TensorForm,
+    Timestamp,
+    is_encoded,
+    is_optional,
+    mask_name,
+    presence_name,
+    side_columns,
+    tensor_form,
+)
+from ....schemas.values import NOT_A_TIME
+from ....schemas.wire import FLOATS
+from ...examples.metadata import tensor_adapter_config
+from ...media.exif import orientation_of
+from ..casting import INTEGERS
+from ..lookup import Tables, holding_tables
+from .chain import Step, apply_steps
+
+_EXACT = 2.0**53
+"""Below this every whole number is a float64, and none that is rounded to one."""
+
+Transform = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def build_model(
+    steps: Sequence[Step],
+    features: Features,
+    prepared: Features,
+    *,
+    label: str | None,
+    final: Features,
+    kept: Mapping[str, str],
+    transform: Transform | None,
+) -> tuple[Any, dict[str, bool]]:
+    """The model: ``serve(**inputs)`` of whole batches, which is also its only signature.
+
+    Args:
+        steps: What is done to each record; none that filters.
+        features: Of the records before them.
+        prepared: Of the records after them.
+        label: The feature to predict: no input, and no output.
+        final: What comes out.
+        kept: Outputs of the transform graph that are its input unchanged: name -> input's name.
+        transform: The transform graph, from tensors of the prepared records; None for none.
+
+    Returns:
+        A ``tf.Module`` for ``tf.saved_model.save``, and its inputs: whether each may be left out.
+    """
+    inputs = {name: feature for name, feature in features.items() if name != label}
+    outputs = {name: feature for name, feature in final.items() if name != label}
+    specs = {name: part for n, f in inputs.items() for name, part in _input_specs(n, f).items()}
+    arguments = argument_names(specs)
+    record_outputs = {
+        name: part for n, f in prepared.items() for name, part in _record_specs(n, f).items()
+    }
+
+    def one(given: dict[str, Any]) -> dict[str, Any]:
+        record: dict[str, Any] = {}
+        for name, feature in features.items():
+            record |= _given(name, feature, given) if name in inputs else _nothing(name, feature)
+        record, _ = apply_steps(steps, record, features)
+        return {name: _as(record[name], spec) for name, spec in record_outputs.items()}
+
+    tables: Tables = {}
+
+    def serve(**values: Any) -> dict[str, Any]:
+        given = {name: values[argument] for name, argument in arguments.items()}
+        with holding_tables(tables):
+            records = tf.map_fn(one, _complete(inputs, given), fn_output_signature=record_outputs)
+        made, sources = records, {name: name for name in outputs}
+        if transform is not None:
+            made = dict(transform(_transform_inputs(prepared, records)))
+            made |= {name: records[source] for name, source in kept.items()}
+            sources = dict(kept)
+        read: dict[str, Any] = {}
+        for name, feature in outputs.items():
+            present = records.get(presence_name(sources.get(name, "")))
+            read |= _as_read(name, feature, made[name], present)
+        return read
+
+    module = tf.Module()
+    module.serve = tf.function(serve, autograph=False)
+    module.signature = module.serve.get_concrete_function(
+        **{
+            arguments[name]: tf.TensorSpec(spec.shape, spec.dtype, name=arguments[name])
+            for name, spec in specs.items()
+        }
+    )
+    module.tables = list(tables.values())
+    module.resources = getattr(transform, "resources", [])
+    optional = {part for n, f in inputs.items() if is_optional(f) for part in _input_specs(n, f)}
+    return module, {argument: name in optional for name, argument in sorted(arguments.items())}
+
+
+def _input_specs(name: str, feature: Feature) -> dict[str, Any]:
+    """What a request gives for a feature: a batch, [None, …]."""
+    form = tensor_form(feature)
+    if isinstance(feature, Image) and not is_encoded(feature):
+        shape = (None, feature.height, feature.width, feature.channels)
+        return {name: tf.TensorSpec(shape, tf.uint8)}
+    if form is None:
+        return {name: tf.TensorSpec([None], tf.string)}
+    dtype: Any = "float32" if feature.kind == "audio" else form.dtype
+    if _comes_as_float(feature):
+        dtype = tf.float64
+    specs = {name: tf.TensorSpec([None, *form.shape], dtype)}
+    if form.optional and (form.shape or form.dtype == "string"):
+        specs[_flag(name)] = tf.TensorSpec([None], tf.bool)
+    for side in side_columns(name, feature):
+        specs[side] = tf.TensorSpec([None], tf.int64)
+    return specs
+
+
+def _flag(name: str) -> str:
+    """The input that says in which rows a feature is there."""
+    return f"{name}/present"
+
+
+def _comes_as_float(feature: Feature) -> bool:
+    """Whether requests give a single value of another dtype as float64, which has a NaN."""
+    form = tensor_form(feature)
+    if form is None or not form.optional or form.shape or isinstance(feature, Timestamp):
+        return False
+    return form.dtype not in FLOATS and form.dtype != "string"
+
+
+def _complete(inputs: Features, given: dict[str, Any]) -> dict[str, Any]:
+    """A request with a row for each record of every input, and which optional ones are there.
+
+    Fails where inputs differ in their number of rows, and where a number is not whole.
+    """
+    rows = {name: tf.shape(given[name])[0] for name in inputs}
+    flags = [tf.size(given[_flag(name)]) for name in inputs if _flag(name) in given]
+    size = tf.reduce_max(tf.stack([*rows.values(), *flags, 0]))
+    found = dict(given)
+    for name, feature in inputs.items():
+        fits, value = rows[name] == size, given[name]
+        if is_optional(feature):
+            fits |= rows[name] == 0
+        text = [f"input {name} must have as many rows as the others, found", rows[name], size]
+        with tf.control_dependencies([tf.debugging.Assert(fits, text)]):
+            value = tf.identity(value)
+        if is_optional(feature):
+            value, present = _optional(name, feature, value, given.get(_flag(name)), size)
+            found[_flag(name)] = present
+        found[name] = value
+    return found
+
+
+def _optional(name: str, feature: Feature, value: Any, flag: Any, size: Any) -> tuple[Any, Any]:
+    """An optional input with a row for each record, and in which rows it is there."""
+    form = tensor_form(feature)
+    assert form is not None
+    is_given = tf.shape(value)[0] > 0
+    blank = tf.zeros([size, *tf.unstack(tf.shape(value))[1:]], value.dtype)
+    value = tf.cond(is_given, lambda: value, lambda: blank)
+    present = tf.fill([size], is_given)
+    if flag is not None:
+        present &= tf.cond(tf.size(flag) > 0, lambda: flag, lambda: tf.fill([size], True))
+    elif isinstance(feature, Timestamp):
+        present &= value != NOT_A_TIME
+    else:
+        present &= ~tf.math.is_nan(value)
+    if not _comes_as_float(feature):
+        return value, present
+    start, stop = (0, 2) if form.dtype == "bool" else INTEGERS[form.dtype]
+    whole = tf.where(present, value, 0.0)
+    fits = (whole == tf.round(whole)) & (tf.abs(whole) < _EXACT)
+    fits &= (whole >= float(start)) & (whole < float(stop))
+    text = [f"input {name} must be {form.dtype}, or NaN; whole, below 2**53. Found", value]
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), text)]):
+        return tf.cast(whole, form.dtype), present
+
+
+def _as_read(name: str, feature: Feature, value: Any, present: Any) -> dict[str, Any]:
+    """A feature as the reader gives it: where it is missing its fill, and its mask."""
+    form = tensor_form(feature)
+    if form is None or not form.optional:
+        return {name: value}
+    if isinstance(value, tf.SparseTensor):  # computed by a transform graph: a value a row, at most
+        rows, shape = value.indices[:, :1], value.dense_shape[:1]
+        place = tf.scatter_nd(rows, tf.range(1, tf.size(rows, tf.int64) + 1), shape)
+        present = place > 0
+        fill = tf.constant([form.fill], value.dtype)
+        value = tf.gather(tf.concat([fill, value.values], axis=0), place)
+    elif not form.shape:
+        value = tf.where(present, value, tf.constant(form.fill, value.dtype))
+    mask = mask_name(name, feature)
+    return {name: value} | ({} if mask is None else {mask: present})
+
+
+def argument_names(names: Iterable[str]) -> dict[str, str]:
+    """What a signature calls its inputs: ASCII letters, digits and '_', each name once.
+
+    They are the names of a Python function's arguments, so no keyword is one of them. SavedModel
+    writes them in lower case, so case alone does not tell two of them apart.
+
+    >>> argument_names(["age", "age/present", "km/h", "km.h"])
+    {'age': 'age', 'age/present': 'age_present', 'km/h': 'km_h', 'km.h': 'km_h_'}
+    >>> argument_names(["class", "class_"])
+    {'class': 'class_', 'class_': 'class__'}
+    >>> argument_names(["A B", "a b"])
+    {'A B': 'A_B', 'a b': 'a_b_'}
+    """
+    found: dict[str, str] = {}
+    taken = {"self"}
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        plain = plain if plain[:1].isalpha() else f"x{plain}"
+        while plain.lower() in taken or keyword.iskeyword(plain):
+            plain += "_"
+        taken.add(plain.lower())
+        found[name] = plain
+    return found
+
+
+def _record_specs(name: str, feature: Feature) -> dict[str, Any]:
+    """What is known of a feature of one record after the steps."""
+    form = tensor_form(feature)
+    if isinstance(feature, Image) and not is_encoded(feature):
+        shape: tuple[int | None, ...] = (feature.height, feature.width, feature.channels)
+        return {name: _spec(shape, "uint8")}
+    if form is None:
+        return {name: tf.TensorSpec([], tf.string)}
+    dtype = "float32" if feature.kind == "audio" else form.dtype
+    specs = {name: _spec(form.shape, dtype)}
+    if is_optional(feature):
+        specs[presence_name(name)] = tf.TensorSpec([], tf.bool)
+    return specs
+
+
+def _spec(shape: tuple[int | None, ...], dtype: str) -> Any:
+    if None not in shape:
+        return tf.TensorSpec(shape, dtype)
+    ragged_rank = _last_ragged(shape)
+    return tf.RaggedTensorSpec(shape, dtype, ragged_rank=ragged_rank, row_splits_dtype=tf.int64)
+
+
+def _as(value: Any, spec: Any) -> Any:
+    """A value of one record as its spec says: ragged where inner dimensions vary."""
+    ragged_rank = getattr(spec, "ragged_rank", 0)
+    return tf.RaggedTensor.from_tensor(value, ragged_rank=ragged_rank) if ragged_rank else value
+
+
+def _last_ragged(shape: tuple[int | None, ...]) -> int:
+    """How many dimensions, counted in a record, are ragged: up to the last that varies."""
+    return max(index for index, dim in enumerate(shape) if dim is None)
+
+
+def _given(name: str, feature: Feature, given: dict[str, Any]) -> dict[str, Any]:
+    """A feature as steps see it, from one request."""
+    if isinstance(feature, Image) and is_encoded(feature):
+        content = given[name]
+        shape = tf.shape(tf.io.decode_image(content, channels=3, expand_animations=False))
+        orientation = orientation_of(content)
+        turned = orientation >= 5
+        height, width = (tf.cast(shape[axis], tf.int64) for axis in (0, 1))
+        sides = (
+            tf.where(turned, width, height),
+            tf.where(turned, height, width),
+            orientation,
+        )
+        return {name: content, **dict(zip(side_columns(name, feature), sides, strict=True))}
+    record = {name: given[name]}
+    if is_optional(feature):
+        form = tensor_form(feature)
+        present = given[_flag(name)]
+        record[presence_name(name)] = present
+        if form is not None and not form.shape:
+            fill = tf.constant(form.fill, form.dtype)
+            record[name] = tf.where(present, record[name], fill)
+        else:
+            record[name] = given[name][: tf.where(present, tf.shape(given[name])[0], 0)]
+    return record | {side: given[side] for side in side_columns(name, feature)}
+
+
+def _nothing(name: str, feature: Feature) -> dict[str, Any]:
+    """What stands for a label."""
+    form = tensor_form(feature) or TensorForm(dtype="string")
+    value = tf.zeros([dim or 0 for dim in form.shape], form.dtype)
+    presence = {presence_name(name): tf.constant(False)} if is_optional(feature) else {}
+    sides = {side: tf.constant(1, tf.int64) for side in side_columns(name, feature)}
+    return {name: value, **presence, **sides}
+
+
+def _transform_inputs(prepared: Features, records: dict[str, Any]) -> dict[str, Any]:
+    """Prepared records as tensorflow-transform takes them: in its own types."""
+    from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
+
+    specs = TensorAdapter(tensor_adapter_config(prepared)).TypeSpecs()
+    given: dict[str, Any] = {}
+    for name, feature in prepared.items():
+        value = records[name]
+        form = tensor_form(feature)
+        if isinstance(feature, Image) and not is_encoded(feature):
+            given[name] = _as_bytes(value)
+            shape = tf.shape(value, tf.int64)
+            sizes = {"height": shape[1], "width": shape[2]}
+            for side, size in sizes.items():
+                if f"{name}/{side}" in specs:
+                    given[f"{name}/{side}"] = tf.fill([shape[0]], size)
+            continue
+        if form is None:
+            given[name] = value
+            for side in side_columns(name, feature):
+                if side in specs:
+                    given[side] = tf.ones([tf.shape(value)[0]], tf.int64)
+            continue
+        spec = specs[name]
+        value = tf.cast(value, spec.dtype) if spec.dtype != tf.string else value
+        if isinstance(spec, tf.SparseTensorSpec) and isinstance(value, tf.Tensor):
+            present = tf.where(records[presence_name(name)])
+            value = tf.SparseTensor(
+                tf.pad(present, [[0, 0], [0, 1]]),
+                tf.gather(value, present[:, 0]),
+                tf.cast(tf.stack([tf.shape(value)[0], 1]), tf.int64),
+            )
+        given[name] = value
+    return {name: value for name, value in given.items() if name in specs}
+
+
+def _as_bytes(pixels: Any) -> Any:
+    """``uint8[batch, …]`` as a string each."""
+    alphabet = tf.constant([bytes([value]) for value in range(256)])
+    flat = tf.reshape(pixels, [tf.shape(pixels)[0], -1])
+    return tf.strings.reduce_join(tf.gather(alphabet, tf.cast(flat, tf.int32)), axis=1)

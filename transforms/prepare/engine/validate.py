@@ -1,0 +1,218 @@
+"""Holds prepared records against their features, in wire form; those that do not fit are rejects.
+
+Presence, shape, the dtype's range, limits (``min``, ``max``, ``values``, ``finite``,
+``max_length``), UTF-8, class indices, boxes, declared image sizes. What a feature does not limit
+costs nothing: an int64, a float32 or a string without limits has nothing but its presence to
+check. NaN is no value to compare: ``finite`` alone refuses it, and ``values`` that do not list it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ....schemas.blocks import RawBatch
+from ....schemas.features import (
+    BoundingBoxes,
+    Feature,
+    Features,
+    Image,
+    TensorForm,
+    WireColumn,
+    tensor_form,
+)
+from ...examples.row_values import describe
+from ...rejects import reject_rows
+from .validate_values import Check, Mask, Violation, byte_lengths, num_values, value_checks
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Why a row does not fit."""
+
+    row: int
+    reason: str
+    message: str
+
+
+class Validator:
+    """Checks batches of records of the same features."""
+
+    def __init__(self, features: Features) -> None:
+        """Collects the checks that these features need."""
+        self._checks = [
+            check for name, feature in features.items() for check in _checks(name, feature)
+        ]
+        for name, feature in features.items():
+            labels = feature.labels if isinstance(feature, BoundingBoxes) else None
+            form = tensor_form(features[labels]) if labels and labels in features else None
+            if isinstance(feature, BoundingBoxes) and labels is not None and form is not None:
+                self._checks.append(_label_check(name, feature, labels, form))
+
+    def problems(self, columns: pa.RecordBatch) -> list[Problem]:
+        """The rows that do not fit, each with the first thing that is wrong with it.
+
+        Args:
+            columns: Records in wire form.
+        """
+        found: list[Problem] = []
+        rows = np.arange(columns.num_rows)
+        for check in self._checks:
+            if not len(rows):  # all were rejected before
+                break
+            # Some NaN warn where they are compared.
+            with np.errstate(invalid="ignore"):
+                violation = check(columns)
+            if violation is None:
+                continue
+            found += [
+                Problem(int(rows[row]), violation.reason, violation.message(int(row)))
+                for row in np.flatnonzero(violation.rows)
+            ]
+            rows = rows[~violation.rows]
+            columns = columns.filter(pa.array(~violation.rows))
+        return sorted(found, key=lambda problem: problem.row)
+
+    def validate(self, batch: RawBatch, *, numbered: bool) -> RawBatch:
+        """Moves the records that do not fit to the rejects.
+
+        Args:
+            batch: Prepared records in wire form.
+            numbered: Whether record ids are ``path#position``.
+        """
+        problems = self.problems(batch.columns)
+        if not problems:
+            return batch
+        fits = np.ones(batch.columns.num_rows, bool)
+        rejects = list(batch.rejects)
+        for found in problems:
+            fits[found.row] = False
+            rejects += reject_rows(
+                batch.ids,
+                np.array([found.row]),
+                reason=found.reason,
+                message=found.message,
+                numbered=numbered,
+            )
+        return dataclasses.replace(
+            batch,
+            ids=[batch.ids[row] for row in np.flatnonzero(fits)],
+            columns=batch.columns.filter(pa.array(fits)),
+            rejects=tuple(rejects),
+        )
+
+
+def _checks(name: str, feature: Feature) -> Iterator[Check]:
+    """What has to hold for one feature, the cheapest and most basic first."""
+    for column in feature.wire_columns(name):
+        yield _presence(name, feature, column)
+    if isinstance(feature, Image):
+        yield from _image_checks(name, feature)
+    form = tensor_form(feature)
+    if form is not None:
+        yield from value_checks(name, feature, form)
+
+
+def _presence(name: str, feature: Feature, column: WireColumn) -> Check:
+    """Nothing is missing that may not be, nor anything inside of a list."""
+
+    def check(columns: pa.RecordBatch) -> Violation | None:
+        array = columns.column(column.name)
+        missing: Mask = np.zeros(0, bool)
+        if array.null_count and not column.optional:
+            missing = array.is_null().to_numpy(zero_copy_only=False)
+        if column.length != 1 and array.flatten().null_count:
+            gaps = [row is not None and None in row for row in array.to_pylist()]
+            missing = np.array(gaps) | (missing if len(missing) else False)
+        if not missing.any():
+            return None
+        return Violation(
+            missing,
+            "missing value",
+            lambda row: (
+                f"feature {name!r} {'holds a gap' if array[row].is_valid else 'is missing'}, "
+                f"expected {describe(feature)}. Fill it in prepare=, or declare it optional."
+            ),
+        )
+
+    return check
+
+
+def _image_checks(name: str, feature: Image) -> Iterator[Check]:
+    """Declared sizes; the pixels' bytes are as many as the size says."""
+    beside = {column.name for column in feature.wire_columns(name)}
+    for axis in ("height", "width"):
+        expected = getattr(feature, axis)
+        if expected is not None and f"{name}/{axis}" in beside:
+            yield _size_check(name, axis, expected)
+    if feature.storage == "raw":
+        yield _pixel_check(name, feature)
+
+
+def _size_check(name: str, axis: str, expected: int) -> Check:
+    def check(columns: pa.RecordBatch) -> Violation | None:
+        found = columns.column(f"{name}/{axis}").to_numpy()
+        if (found == expected).all():
+            return None
+        return Violation(
+            found != expected,
+            "wrong size",
+            lambda row: (
+                f"feature {name!r} has {axis} {found[row]}, expected {expected}. "
+                "Resize it in prepare=, or do not declare the size."
+            ),
+        )
+
+    return check
+
+
+def _pixel_check(name: str, feature: Image) -> Check:
+    def side(columns: pa.RecordBatch, axis: str) -> npt.NDArray[np.int64]:
+        fixed = getattr(feature, axis) if feature.fixed_size else None
+        return np.asarray(columns.column(f"{name}/{axis}") if fixed is None else fixed)
+
+    def check(columns: pa.RecordBatch) -> Violation | None:
+        array = columns.column(name)
+        found = byte_lengths(array)
+        expected = side(columns, "height") * side(columns, "width") * feature.channels
+        wrong = np.asarray(found != expected)
+        if not wrong.any():
+            return None
+        return Violation(
+            wrong,
+            "wrong shape",
+            lambda row: (
+                f"feature {name!r} has {found[row]:,} bytes of pixels, expected "
+                f"{np.broadcast_to(expected, found.shape)[row]:,} for {describe(feature)}. Fix "
+                "the function or source that made it."
+            ),
+        )
+
+    return check
+
+
+def _label_check(name: str, boxes: BoundingBoxes, labels: str, form: TensorForm) -> Check:
+    """Each box has one label."""
+    column, stored = boxes.wire_columns(name)[0], form.wire_columns(labels)[0]
+    size = math.prod(dim or 1 for dim in form.shape[1:])
+
+    def check(columns: pa.RecordBatch) -> Violation | None:
+        num_boxes = num_values(columns.column(name), column) // 4
+        num_labels = num_values(columns.column(labels), stored) // size
+        if (num_boxes == num_labels).all():
+            return None
+        return Violation(
+            num_boxes != num_labels,
+            "wrong shape",
+            lambda row: (
+                f"feature {labels!r} has {num_labels[row]:,} values for {num_boxes[row]:,} boxes "
+                f"in {name!r}, expected one for each. Fix the record."
+            ),
+        )
+
+    return check

@@ -1,0 +1,311 @@
+"""Runs: sorted Arrow IPC files of prepared records, written once and read by key range.
+
+A run holds the records of one block, sorted by (partition, key, id), in record batches of about
+1 MiB. Where each batch lies, its first key and its checksum stand in the run's :class:`RunInfo`:
+one ranged request fetches any slice, and what comes is checked. Merging the slices of all runs
+gives the records of a key range in their final order: an external merge sort whose shuffle is
+range reads.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...schemas.blocks import BatchInfo
+from ...schemas.errors import DamagedWorkError, StorageError
+from ...schemas.features import RESERVED_PREFIX, Features, WireColumn, wire_columns
+from .. import storage
+from ..activity import advance
+from ..storage.sealed import is_lost
+
+PARTITION = RESERVED_PREFIX + "partition"
+KEY = RESERVED_PREFIX + "key"
+ID = RESERVED_PREFIX + "id"
+NUM_BYTES = RESERVED_PREFIX + "bytes"
+STRATUM = RESERVED_PREFIX + "stratum"
+CONTENT = RESERVED_PREFIX + "content"
+
+BATCH_BYTES = 1 << 20
+"""About so many bytes lie in one record batch: the unit of range reads."""
+MERGE_BYTES = 24 << 20
+"""About so many bytes of all runs together are merged at once."""
+
+_MAGIC_BYTES = 8
+_REDONE = "Start the build again: what is damaged is made again."
+_META = (
+    pa.field(PARTITION, pa.int16(), nullable=False),
+    pa.field(KEY, pa.uint64(), nullable=False),
+    pa.field(ID, pa.large_binary(), nullable=False),
+    pa.field(NUM_BYTES, pa.int64(), nullable=False),
+)
+_VALUES = {"bytes": pa.large_binary(), "int64": pa.int64(), "float32": pa.float32()}
+
+
+def arrow_type(column: WireColumn) -> pa.DataType:
+    """The Arrow type of a wire column in a run."""
+    value = _VALUES[column.kind]
+    if column.length is None:
+        return pa.large_list(value)
+    return value if column.length == 1 else pa.list_(value, column.length)
+
+
+def wire_schema(features: Features) -> pa.Schema:
+    """The Arrow schema of records in wire form, columns in the order of their names."""
+    return pa.schema(
+        [pa.field(c.name, arrow_type(c), nullable=c.optional) for c in wire_columns(features)]
+    )
+
+
+def run_schema(features: Features) -> pa.Schema:
+    """The Arrow schema of a run: partition, key, id, encoded bytes, then the features."""
+    return pa.schema([*_META, *wire_schema(features)])
+
+
+def keys_schema() -> pa.Schema:
+    """The Arrow schema of a run's key file: what planning reads in place of the run."""
+    stratum = pa.field(STRATUM, pa.large_string(), nullable=True)
+    content = pa.field(CONTENT, pa.uint64(), nullable=False)
+    return pa.schema([_META[0], _META[1], _META[3], stratum, content])
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyRange:
+    """Keys [start, stop) of one partition."""
+
+    partition: int
+    start: int
+    stop: int
+
+
+def sort_records(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Sorts records by (partition, key, id)."""
+    partitions = records.column(PARTITION).to_numpy()
+    keys = records.column(KEY).to_numpy()
+    order = np.lexsort((keys, partitions))
+    keys, partitions = keys[order], partitions[order]
+    ties = (keys[1:] == keys[:-1]) & (partitions[1:] == partitions[:-1])
+    if ties.any():
+        # Equal 64-bit keys are rare: only then are the ids worth sorting by.
+        names = (PARTITION, KEY, *((ID,) if ID in records.schema.names else ()))
+        order = pc.sort_indices(records, sort_keys=[(name, "ascending") for name in names])
+    elif np.array_equal(order, np.arange(len(order))):
+        return records
+    return records.take(pa.array(order))
+
+
+class RunWriter:
+    """Writes sorted records into one local Arrow IPC file, batch by batch.
+
+    Use as a context manager; the facts are there once it is closed.
+    """
+
+    def __init__(self, path: str, schema: pa.Schema) -> None:
+        """Starts a new file at ``path``."""
+        self._path = path
+        self._sink = pa.OSFile(path, "wb")
+        self._fd = os.open(path, os.O_RDONLY)
+        self._writer = pa.ipc.new_file(self._sink, schema)
+        # Arrow writes the head, magic bytes and schema, together with the first batch.
+        self._end = _MAGIC_BYTES + schema.serialize().size
+        self._last: tuple[int, int] | None = None
+        self.batches: list[BatchInfo] = []
+        self.num_records = 0
+
+    def write(self, records: pa.RecordBatch) -> None:
+        """Appends sorted records, in record batches of about BATCH_BYTES.
+
+        Raises:
+            ValueError: if they do not come in the order of (partition, key).
+        """
+        if records.num_rows == 0:
+            return
+        row_bytes = max(1, records.nbytes // records.num_rows)
+        rows = max(1, BATCH_BYTES // row_bytes)
+        for start in range(0, records.num_rows, rows):
+            self._write_batch(records.slice(start, rows))
+
+    def _write_batch(self, batch: pa.RecordBatch) -> None:
+        first = (batch.column(PARTITION)[0].as_py(), batch.column(KEY)[0].as_py())
+        if self._last is not None and first < self._last:
+            raise ValueError(f"records out of order in {self._path}: {first} after {self._last}")
+        last = batch.num_rows - 1
+        self._last = (batch.column(PARTITION)[last].as_py(), batch.column(KEY)[last].as_py())
+        offset = self._end
+        self._writer.write_batch(batch)
+        advance()
+        self._end = self._sink.tell()
+        self.batches.append(
+            BatchInfo(
+                offset=offset,
+                num_bytes=self._end - offset,
+                num_records=batch.num_rows,
+                partition=first[0],
+                key=first[1],
+                # As it lies there: Arrow writes a batch in many small parts.
+                checksum=google_crc32c.value(os.pread(self._fd, self._end - offset, offset)),
+            )
+        )
+        self.num_records += batch.num_rows
+
+    def close(self) -> None:
+        """Ends the file."""
+        self._writer.close()
+        self._sink.close()
+        os.close(self._fd)
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of the closed file."""
+        return os.path.getsize(self._path)
+
+
+class RunReader:
+    """Reads slices of one run, local or remote, with one ranged read each.
+
+    What is read is held against the checksums: a run that is missing, truncated or altered
+    raises a DamagedWorkError, and nothing of such a batch is given.
+    """
+
+    def __init__(self, url: str, batches: Sequence[BatchInfo], schema: pa.Schema) -> None:
+        """Takes what is known of the run; opens nothing."""
+        self._url = url
+        self._schema = schema
+        self._given = batches
+
+    @functools.cached_property
+    def _batches(self) -> Sequence[BatchInfo]:
+        # Of a million runs most are never read here.
+        return list(self._given)
+
+    @functools.cached_property
+    def _firsts(self) -> list[tuple[int, int]]:
+        return [(batch.partition, batch.key) for batch in self._batches]
+
+    def _overlap(self, keys: KeyRange) -> tuple[int, int]:
+        """Indices [first, stop) of the batches that may hold records of the range."""
+        # The batch before the first one that starts inside may end inside.
+        first = bisect.bisect_left(self._firsts, (keys.partition, keys.start)) - 1
+        stop = bisect.bisect_left(self._firsts, (keys.partition, keys.stop))
+        return max(first, 0), stop
+
+    def batch_starts(self, keys: KeyRange) -> Iterator[tuple[int, int]]:
+        """(first key within the range, bytes) of each batch that may overlap it."""
+        for batch in self._batches[slice(*self._overlap(keys))]:
+            inside = batch.partition == keys.partition and batch.key > keys.start
+            yield (batch.key if inside else keys.start), batch.num_bytes
+
+    def scan(self, keys: KeyRange | None = None) -> Iterator[pa.RecordBatch]:
+        """All records, or those of a range, batch by batch, in order."""
+        wanted = self._batches if keys is None else self._batches[slice(*self._overlap(keys))]
+        for info in wanted:
+            (batch,) = self._fetch([info])
+            yield batch if keys is None else records_within(batch, keys)
+
+    def read(self, keys: KeyRange) -> list[pa.RecordBatch]:
+        """The records of the range, in order."""
+        first, stop = self._overlap(keys)
+        if first >= stop:
+            return []
+        inside = (records_within(batch, keys) for batch in self._fetch(self._batches[first:stop]))
+        return [batch for batch in inside if batch.num_rows]
+
+    def read_all(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
+        """The records of several ranges, each batch read once; neighbouring ones in one request.
+
+        Args:
+            ranges: In ascending order, none overlapping another.
+        """
+        of_batch: dict[int, list[KeyRange]] = {}
+        for keys in ranges:
+            for index in range(*self._overlap(keys)):
+                of_batch.setdefault(index, []).append(keys)
+        stretch: list[int] = []
+        for index in (*of_batch, -1):
+            if stretch and index != stretch[-1] + 1:
+                fetched = self._fetch([self._batches[i] for i in stretch])
+                for place, batch in zip(stretch, fetched, strict=True):
+                    for keys in of_batch[place]:
+                        inside = records_within(batch, keys)
+                        if inside.num_rows:
+                            yield inside
+                stretch = []
+            stretch.append(index)
+
+    def _fetch(self, wanted: Sequence[BatchInfo]) -> Iterator[pa.RecordBatch]:
+        """Neighbouring batches, in one request, each checked."""
+        origin, stop = wanted[0].offset, wanted[-1].offset + wanted[-1].num_bytes
+        try:
+            content = storage.read_bytes(self._url, start=origin, stop=stop)
+        except StorageError as error:
+            if not is_lost(error):
+                raise
+            raise DamagedWorkError(f"{error} {_REDONE}") from None
+        buffer = pa.py_buffer(content)
+        for info in wanted:
+            start = info.offset - origin
+            # Of the buffer: to slice bytes is to copy them. Shorter where the file ends early.
+            message = buffer[start : start + info.num_bytes]
+            if message.size != info.num_bytes or google_crc32c.value(message) != info.checksum:
+                raise DamagedWorkError(
+                    f"{storage.redact(self._url)} is damaged: its {info.num_bytes:,} bytes from "
+                    f"{info.offset:,} on are not those that were written. {_REDONE}"
+                )
+            yield pa.ipc.read_record_batch(pa.ipc.read_message(message), self._schema)
+
+
+def records_within(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:
+    """The rows of a sorted batch that lie in the range."""
+    partitions = batch.column(PARTITION).to_numpy()
+    low = int(np.searchsorted(partitions, keys.partition, side="left"))
+    high = int(np.searchsorted(partitions, keys.partition, side="right"))
+    inside = batch.column(KEY).to_numpy()[low:high]
+    start = low + int(np.searchsorted(inside, np.uint64(keys.start), side="left"))
+    if keys.stop < 1 << 64:
+        high = low + int(np.searchsorted(inside, np.uint64(keys.stop), side="left"))
+    return batch.slice(start, max(0, high - start))
+
+
+def split_range(
+    readers: Iterable[RunReader], keys: KeyRange, *, max_bytes: int = MERGE_BYTES
+) -> list[KeyRange]:
+    """Cuts a key range so that all runs together hold about ``max_bytes`` in each part."""
+    starts = sorted(pair for reader in readers for pair in reader.batch_starts(keys))
+    cuts, size = [keys.start], 0
+    for key, num_bytes in starts:
+        if size + num_bytes > max_bytes and key > cuts[-1]:
+            cuts.append(key)
+            size = 0
+        size += num_bytes
+    return [
+        KeyRange(keys.partition, start, stop)
+        for start, stop in zip(cuts, [*cuts[1:], keys.stop], strict=True)
+        if start < stop
+    ]
+
+
+def merge_range(
+    readers: Sequence[RunReader], keys: KeyRange, *, max_bytes: int = MERGE_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """Merges the records of a key range from all runs, in order of (key, id).
+
+    Yields record batches of about ``max_bytes``; holds about twice that.
+    """
+    for part in split_range(readers, keys, max_bytes=max_bytes):
+        found = [batch for reader in readers for batch in reader.read(part)]
+        if found:
+            yield sort_records(pa.concat_batches(found))

@@ -1,0 +1,179 @@
+"""Which partition a prepared record lies in: its split, where something else than its key decides.
+
+Four rules: the hash of a group, a folder, a column's value, a time. A record for which none is
+named is rejected and never dropped in silence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...schemas.errors import RecipeError
+from ...schemas.features import Feature, Features, Timestamp, tensor_form
+from ...schemas.splits import SplitRule, Splits
+from .keys import NO_PARTITION, assign_partitions
+from .strata import label_texts
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+Partitions = npt.NDArray[np.int16]
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupSplits:
+    """The split of each group, where all groups decide it together; small, and sent to workers."""
+
+    keys: bytes
+    """uint64[groups], ascending."""
+    splits: bytes
+    """int16[groups]."""
+
+    @classmethod
+    def of(cls, keys: npt.NDArray[np.uint64], splits: Sequence[int]) -> GroupSplits:
+        """Of ascending keys of groups, and the index of each one's split."""
+        return cls(keys.astype("<u8").tobytes(), np.array(splits, "<i2").tobytes())
+
+    def find(self, keys: npt.NDArray[np.uint64]) -> Partitions:
+        """The splits of groups; NO_PARTITION for those that are not known."""
+        known = np.frombuffer(self.keys, "<u8")
+        at = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
+        if not len(known):
+            return np.full(len(keys), NO_PARTITION, np.int16)
+        found = np.frombuffer(self.splits, "<i2")[at].astype(np.int16)
+        return np.where(known[at] == keys, found, np.int16(NO_PARTITION))
+
+
+SplitEnds = tuple[int, ...] | GroupSplits
+"""What all records together decide: where splits by time end, or the split of each group."""
+
+
+def time_ends(splits: Splits, features: Features) -> tuple[int, ...] | None:
+    """The ends of splits by time, all but the last, in the feature's own unit; None if not given.
+
+    Raises:
+        RecipeError: if they do not fit the feature.
+    """
+    rule = splits.rule
+    if rule is None or rule.by != "time" or not rule.ends:
+        return None
+    feature = features.get(rule.feature or "")
+    return tuple(_in_unit(end, feature, rule) for end in rule.ends[:-1])
+
+
+def check_rule(splits: Splits, features: Features) -> None:
+    """Checks that the feature which a rule goes by exists and can decide.
+
+    Raises:
+        RecipeError: if not.
+    """
+    rule = splits.rule
+    if rule is None or rule.feature is None:
+        return
+    feature = features.get(rule.feature)
+    form = tensor_form(feature) if feature is not None else None
+    if feature is None:
+        raise RecipeError(
+            f"Splits.by_{rule.by}: {rule.feature!r} names no feature; there are "
+            f"{', '.join(map(repr, features))}."
+        )
+    whole = form is not None and form.shape == () and form.dtype not in ("string", "bool")
+    if rule.by == "time" and not (whole and form is not None and "int" in form.dtype):
+        raise RecipeError(
+            f"Splits.by_time: {rule.feature!r} is {feature}; expected a Timestamp or a whole "
+            "number. Parse it: ss.tables.parse_time."
+        )
+    time_ends(splits, features)
+
+
+def partition_records(
+    ids: Sequence[str],
+    columns: pa.RecordBatch,
+    *,
+    splits: Splits,
+    features: Features,
+    seed: int,
+    ends: SplitEnds | None = None,
+) -> tuple[Partitions, str]:
+    """Says which partition each record lies in.
+
+    Args:
+        ids: The records' ids, n.
+        columns: Their wire columns.
+        splits: How records are divided.
+        features: Of the columns.
+        seed: The recipe's.
+        ends: Of splits by time, all but the last, or of balanced groups; None, where they are not
+            known yet, leaves all records in partition 0.
+
+    Returns:
+        int16[n], NO_PARTITION where none can be told, and why not, in words.
+    """
+    rule = splits.rule
+    if splits.decided_by_all and ends is None:
+        return np.zeros(columns.num_rows, np.int16), ""
+    if splits.group_by is not None:
+        groups = columns.column(splits.group_by)
+        # As text: a new class must not move the groups of others by shifting their indices.
+        texts = label_texts(groups, features[splits.group_by])
+        missing = f"feature {splits.group_by!r} is missing; group_by needs it"
+        known = ends if isinstance(ends, GroupSplits) else None
+        return assign_partitions(texts, splits, seed=seed, known=known), missing
+    if rule is None or (rule.by == "time" and ends is None):
+        return np.zeros(columns.num_rows, np.int16), ""
+    if rule.by == "folder":
+        folders = [path.partition("/")[0].casefold() if "/" in path else "" for path in ids]
+        return _named(pa.array(folders, pa.large_string()), rule), (
+            f"its first folder names none of the splits: {_words(rule)}"
+        )
+    assert rule.feature is not None
+    column, feature = columns.column(rule.feature), features[rule.feature]
+    if rule.by == "column":
+        texts = label_texts(column, feature)
+        return _named(texts, rule), (
+            f"feature {rule.feature!r} names none of the splits: {_words(rule)}"
+        )
+    values = column.fill_null(0).to_numpy()
+    assert isinstance(ends, tuple)
+    found = np.searchsorted(np.array(ends, np.int64), values, side="right").astype(np.int16)
+    found[column.is_null().to_numpy(zero_copy_only=False)] = NO_PARTITION
+    return found, f"feature {rule.feature!r} is missing; splits by time need it"
+
+
+def _named(texts: pa.Array, rule: SplitRule) -> Partitions:
+    codes = {text: i for i, (_, values) in enumerate(rule.values) for text in values}
+    encoded = texts.dictionary_encode()
+    of_text = [codes.get(text, NO_PARTITION) for text in encoded.dictionary.to_pylist()]
+    # The last entry serves the index -1, which stands for null.
+    table = np.array([*of_text, NO_PARTITION], np.int16)
+    found: Partitions = table[encoded.indices.fill_null(-1).to_numpy()]
+    return found
+
+
+def _words(rule: SplitRule) -> str:
+    return "; ".join(f"{name}: {', '.join(values)}" for name, values in rule.values)
+
+
+def _in_unit(end: int | str | None, feature: Feature | None, rule: SplitRule) -> int:
+    if isinstance(feature, Timestamp):
+        if not isinstance(end, str):
+            raise RecipeError(
+                f"Splits.by_time: {rule.feature!r} is a Timestamp, and {end!r} "
+                f"is not a date. Write "
+                'it as "2020-01-01".'
+            )
+        since = datetime.datetime.fromisoformat(end) - datetime.datetime(
+            1970, 1, 1, tzinfo=datetime.UTC
+        )
+        micros = since // datetime.timedelta(microseconds=1)
+        return -(-micros * _PER_SECOND[feature.unit] // 1_000_000)
+    if not isinstance(end, int):
+        raise RecipeError(
+            f"Splits.by_time: {rule.feature!r} is not a Timestamp, so its ends are whole numbers; "
+            f"found {end!r}."
+        )
+    return end

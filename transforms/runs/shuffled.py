@@ -1,0 +1,167 @@
+"""Records on their way through a runner's shuffle: cut by shard, and sorted again behind it. Pure.
+
+What travels is a chunk: neighbouring records of one shard as one Arrow IPC message, so that
+Python does nothing record by record. The order of chunks means nothing: records have their keys.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ...schemas.blocks import SplitPlan
+from ...schemas.features import Features
+from ..examples.shards import number_shards, rows_of_shard
+from .files import (
+    KEY,
+    MERGE_BYTES,
+    KeyRange,
+    RunReader,
+    RunWriter,
+    merge_range,
+    records_within,
+    run_schema,
+    sort_records,
+)
+
+CHUNK_BYTES = 256 << 10
+"""About so many bytes of records lie in one chunk; a single record may be larger."""
+SORT_BYTES = 64 << 20
+"""So many bytes of a shard are sorted in memory; what is more lies in local files meanwhile."""
+
+
+class ShardCutter:
+    """Cuts sorted records by the shards that they belong to."""
+
+    def __init__(
+        self,
+        splits: Sequence[SplitPlan],
+        *,
+        wanted: Sequence[int],
+        prepared: Features,
+        stratify_by: str | None,
+    ) -> None:
+        """Looks up where shards begin.
+
+        Args:
+            splits: With all their shards.
+            wanted: Numbers of the shards to cut out, ascending; others are left out.
+            prepared: Features of the records.
+            stratify_by: The splits'.
+        """
+        self._prepared = prepared
+        self._stratify_by = stratify_by
+        planned = number_shards(splits)
+        # Neighbours of one split: one search tells which of them a key belongs to.
+        self._groups: dict[str, list[int]] = {}
+        for number in wanted:
+            self._groups.setdefault(planned[number][0].name, []).append(number)
+        self._planned = {number: planned[number] for number in wanted}
+        self._starts = {
+            name: np.array([self._planned[n][1].start_key for n in numbers], np.uint64)
+            for name, numbers in self._groups.items()
+        }
+
+    def ranges(self) -> list[KeyRange]:
+        """The key ranges, one a partition, in which all wanted shards lie."""
+        found: dict[int, tuple[int, int]] = {}
+        for _, shard in self._planned.values():
+            start, stop = found.get(shard.partition, (shard.start_key, shard.stop_key))
+            found[shard.partition] = min(start, shard.start_key), max(stop, shard.stop_key)
+        return [KeyRange(partition, *ends) for partition, ends in sorted(found.items())]
+
+    def cut(self, records: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The records of each wanted shard, by its number.
+
+        Args:
+            records: Sorted records of a run, or of several merged.
+        """
+        for name, numbers in self._groups.items():
+            first, last = self._planned[numbers[0]][1], self._planned[numbers[-1]][1]
+            keys = KeyRange(first.partition, first.start_key, last.stop_key)
+            inside = records_within(records, keys)
+            if not inside.num_rows:
+                continue
+            of_row = np.searchsorted(self._starts[name], inside.column(KEY).to_numpy(), "right") - 1
+            cuts = [0, *(np.flatnonzero(np.diff(of_row)) + 1).tolist(), len(of_row)]
+            for start, stop in itertools.pairwise(cuts):
+                number = numbers[int(of_row[start])]
+                split, shard = self._planned[number]
+                # Not all that lie there are its own: beside a missing shard, and in strata.
+                kept = rows_of_shard(
+                    inside.slice(start, stop - start),
+                    split=split,
+                    shard=shard,
+                    prepared=self._prepared,
+                    stratify_by=self._stratify_by,
+                )
+                if kept.num_rows:
+                    yield number, kept
+
+
+def chunks_of(records: pa.RecordBatch) -> Iterator[bytes]:
+    """Records as chunks of about CHUNK_BYTES, in order."""
+    row_bytes = max(1, records.nbytes // records.num_rows)
+    rows = max(1, CHUNK_BYTES // row_bytes)
+    for start in range(0, records.num_rows, rows):
+        yield records.slice(start, rows).serialize().to_pybytes()
+
+
+def sort_chunks(
+    chunks: Iterable[bytes],
+    keys: KeyRange,
+    *,
+    prepared: Features,
+    scratch: str,
+    sort_bytes: int = SORT_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a shard's chunks in their final order, in batches of bounded size.
+
+    Holds about three times ``sort_bytes``: what is more is sorted part by part into local runs,
+    which are merged as any runs are.
+
+    Args:
+        chunks: All chunks of the shard, in any order.
+        keys: The shard's range.
+        prepared: Features of the records.
+        scratch: A local folder.
+        sort_bytes: What may be sorted at once.
+    """
+    schema = run_schema(prepared)
+    runs: list[RunReader] = []
+    held: list[bytes] = []
+    num_held = 0
+    for chunk in chunks:
+        held.append(chunk)
+        num_held += len(chunk)
+        if num_held >= sort_bytes:
+            path = os.path.join(scratch, f"part-{len(runs)}.arrow")
+            runs.append(_sorted_run(path, held, schema))
+            held.clear()
+            num_held = 0
+    if runs:
+        if held:
+            runs.append(_sorted_run(os.path.join(scratch, "last.arrow"), held, schema))
+            held.clear()
+        yield from merge_range(runs, keys)
+    elif held:
+        records = _sorted(held, schema)
+        held.clear()
+        rows = max(1, MERGE_BYTES * records.num_rows // max(1, records.nbytes))
+        for start in range(0, records.num_rows, rows):
+            yield records.slice(start, rows)
+
+
+def _sorted_run(path: str, chunks: Sequence[bytes], schema: pa.Schema) -> RunReader:
+    with RunWriter(path, schema) as writer:
+        writer.write(_sorted(chunks, schema))
+    return RunReader(path, writer.batches, schema)
+
+
+def _sorted(chunks: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+    batches = [pa.ipc.read_record_batch(pa.py_buffer(chunk), schema) for chunk in chunks]
+    return sort_records(pa.concat_batches(batches))

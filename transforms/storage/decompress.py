@@ -1,0 +1,205 @@
+"""Compressed files as streams: the content decides, memory stays flat, damage loses nothing good.
+
+GZIP, Zstandard, bzip2 and xz are told by their first bytes, whatever the file is called. Several
+streams one after the other, as ``pigz`` and ``pbzip2`` write them, are one text.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...schemas.limits import FREE_BYTES, Limits
+from .ranges import Read
+
+SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
+"""What compressed files' names end with."""
+MAGIC_BYTES = 10
+"""So many bytes of a file tell how it is compressed."""
+
+MAX_EXPANSION = Limits().max_expansion
+
+_READ_BYTES = 1 << 20
+# What Zstandard makes of one piece is held at once: at the worst ratio 4 KiB become 134 MB.
+_PIECE_BYTES = 4 << 10
+# bzip2 would make up to 6 GB of one, and is asked for so much at a time, as xz is.
+_MADE_BYTES = 4 << 20
+# A file may ask for a dictionary of 4 GiB; xz -9 needs 65 MiB.
+_XZ_BYTES = 256 << 20
+
+
+class DamagedError(Exception):
+    """A compressed file ends too early, or is not what was compressed."""
+
+    def __init__(self, compression: str, *, offset: int, detail: str) -> None:
+        """Says what is wrong, and before which byte of the compressed file."""
+        self.offset = offset
+        super().__init__(f"{compression} data {detail} at byte {offset:,} of the compressed file")
+
+
+class _FeedError(Exception):
+    """A piece that a decoder refuses, which begins at ``args[0]``."""
+
+
+def compression_of(head: bytes) -> str:
+    """How a file is compressed that begins so: ``gzip``, ``zstd``, ``bzip2``, ``xz`` or empty.
+
+    >>> compression_of(b"name,age"), compression_of(bytes.fromhex("28b52ffd24"))
+    ('', 'zstd')
+    """
+    if head.startswith(b"\x1f\x8b\x08"):
+        return "gzip"
+    # The second is a frame to be skipped, which parallel compressors begin with.
+    if head.startswith(b"\x28\xb5\x2f\xfd") or (head[1:4] == b"*M\x18" and head[0] >> 4 == 5):
+        return "zstd"
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return "xz"
+    if head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
+        return "bzip2"
+    return ""
+
+
+def compressed_offset(read: Read, compression: str, offset: int) -> int:
+    """About which byte of a compressed file becomes a byte of its content.
+
+    Args:
+        read: Reads the compressed file.
+        compression: As :func:`compression_of` says.
+        offset: Of the content.
+    """
+    num_read = 0
+
+    def read_a_little(start: int, stop: int) -> bytes:
+        nonlocal num_read
+        content = read(start, min(stop, start + _PIECE_BYTES))
+        num_read = start + len(content)
+        return content
+
+    num_given = 0
+    with contextlib.suppress(DamagedError):
+        for piece in decompressed(read_a_little, compression):
+            num_given += len(piece)
+            if num_given > offset:
+                break
+    return num_read
+
+
+def decompressed(
+    read: Read, compression: str, *, max_expansion: int = MAX_EXPANSION
+) -> Iterator[bytes]:
+    """The content of a compressed file, piece by piece.
+
+    Args:
+        read: Reads the compressed file.
+        compression: As :func:`compression_of` says.
+        max_expansion: How many times the bytes that were read those that are given may be, beyond
+            256 MiB: a bomb counts as damaged from there on.
+
+    Raises:
+        DamagedError: after all that comes before the damage has been given.
+    """
+    num_read = num_given = 0
+
+    def counted(start: int, stop: int) -> bytes:
+        nonlocal num_read
+        content = read(start, stop)
+        num_read = max(num_read, start + len(content))
+        return content
+
+    for piece in _whole_pieces(counted, compression):
+        num_given += len(piece)
+        if num_given > FREE_BYTES and num_given > num_read * max_expansion:
+            raise DamagedError(
+                compression,
+                offset=num_read,
+                detail=grows_beyond(max_expansion),
+            )
+        yield piece
+
+
+def grows_beyond(max_expansion: int) -> str:
+    """What is said of a bomb."""
+    return (
+        f"grows to over {max_expansion} times its size (limits=ss.Limits(max_expansion=…) in the "
+        "recipe allows more)"
+    )
+
+
+def _whole_pieces(read: Read, compression: str) -> Iterator[bytes]:
+    """All that can be decompressed; DamagedError after all that comes before the damage."""
+    num_given = 0
+    try:
+        for piece in _pieces(read, compression, single_from=None):
+            num_given += len(piece)
+            yield piece
+    except _FeedError as error:
+        # A decoder keeps to itself what it made of a piece before it failed: fed byte by byte
+        # from there, it gives all of it.
+        for piece in _pieces(read, compression, single_from=error.args[0]):
+            if len(piece) > num_given:
+                yield piece[num_given:]
+            num_given = max(num_given - len(piece), 0)
+
+
+def _pieces(read: Read, compression: str, *, single_from: int | None) -> Iterator[bytes]:
+    """Feeds a decoder; from ``single_from`` on with single bytes."""
+    new, errors = _decoders(compression)
+    decoder, fed_any, offset, ended = new(), False, 0, False
+    while data := read(offset, offset + _READ_BYTES):
+        position = 0
+        while position < len(data):
+            start = offset + position
+            size = _PIECE_BYTES
+            if single_from is not None:
+                # Up to there the pieces are those of the first time.
+                size = 1 if start >= single_from else min(size, single_from - start)
+            piece = data[position : position + size]
+            if ended:
+                if compression == "gzip" and not piece.strip(b"\0"):
+                    position += len(piece)  # what tapes and block devices fill up with
+                    continue
+                decoder, fed_any, ended = new(), False, False
+            try:
+                for made in made_of(decoder, piece):
+                    if made:
+                        yield made
+            except errors:
+                if single_from is None:
+                    raise _FeedError(start) from None
+                raise DamagedError(compression, offset=start, detail="is damaged") from None
+            fed_any = True
+            position += len(piece)
+            if decoder.eof:
+                position -= len(decoder.unused_data)
+                ended = True
+        offset += len(data)
+    if fed_any and not ended:
+        raise DamagedError(compression, offset=offset, detail="ends too early")
+
+
+def made_of(decoder: Any, piece: bytes) -> Iterator[bytes]:
+    """What a decoder makes of a piece, in parts of bounded size; the last one may be empty."""
+    if not hasattr(decoder, "needs_input"):
+        yield decoder.decompress(piece)
+        return
+    yield decoder.decompress(piece, _MADE_BYTES)
+    while not (decoder.eof or decoder.needs_input):
+        yield decoder.decompress(b"", _MADE_BYTES)
+
+
+def _decoders(compression: str) -> tuple[Callable[[], Any], type[Exception]]:
+    """Makes decoders (``decompress``, ``eof``, ``unused_data`` as in ``zlib``); what they raise."""
+    if compression == "gzip":
+        return lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), zlib.error
+    if compression == "bzip2":
+        return bz2.BZ2Decompressor, OSError
+    if compression == "xz":
+        return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_BYTES), lzma.LZMAError
+    import zstandard
+
+    # One for all frames: it takes longer to make than an empty frame to read.
+    return zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError

@@ -1,0 +1,336 @@
+"""What goes wrong on disks and stores, told so that it helps: the place, what was tried, the fix.
+
+Credentials that a URL carries never appear in a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http
+import os
+from collections.abc import Iterator
+
+from ...schemas.errors import (
+    MissingFileError,
+    PlaceError,
+    SnapshardError,
+    SourceChangedError,
+    StorageError,
+)
+from ..activity import put_down, take_up
+from .redaction import redact, redact_repeated
+
+_NUMBERS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EROFS,
+    errno.EACCES,
+    errno.ESTALE,
+    errno.ENOENT,
+)
+"""Of errors that TensorFlow tells in words only."""
+_ABSENT = {404, 410}
+_LASTING = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EINVAL,
+    errno.EOPNOTSUPP,
+}
+"""Of errors that another try would meet again."""
+_REFUSED = {400, 401, 403, 407}
+_PASSING = {408, 425, 429}
+"""Answers below 500 that another try may change."""
+_AGAIN = "Start again when it can be reached: finished work is kept."
+_NETWORK = (
+    (
+        {"gaierror", "ClientConnectorDNSError", "NameResolutionError"},
+        "the host's name cannot be resolved",
+        f"Check the name and the network. {_AGAIN}",
+    ),
+    (
+        {"SSLCertVerificationError", "ClientConnectorCertificateError", "CertificateError"},
+        "the server's TLS certificate is not valid",
+        "Check the host, and the certificates that this machine trusts.",
+    ),
+    (
+        {"SSLError", "ClientSSLError"},
+        "no TLS connection can be made",
+        f"Check that the server speaks TLS on this port. {_AGAIN}",
+    ),
+    (
+        {"ConnectionRefusedError"},
+        "the connection was refused",
+        f"Nothing listens there, or a firewall refuses it: check the host and the port. {_AGAIN}",
+    ),
+    (
+        {
+            *("TimeoutError", "FSTimeoutError", "Timeout", "ConnectTimeoutError"),
+            *("ReadTimeoutError", "ServerTimeoutError"),
+        },
+        "the server did not answer in time",
+        _AGAIN,
+    ),
+    (
+        {
+            *("ConnectionResetError", "ConnectionAbortedError", "ServerDisconnectedError"),
+            *("ClientPayloadError", "RemoteDisconnected", "ProtocolError", "IncompleteReadError"),
+            "error_temp",  # of FTP
+        },
+        "the connection was lost",
+        _AGAIN,
+    ),
+    (
+        {"ConnectionError", "ClientConnectionError", "EndpointConnectionError"},
+        "no connection can be made",
+        f"Check the host, the port and the network. {_AGAIN}",
+    ),
+)
+"""Failures of a network, the most specific first: classes by name, since their libraries may not be
+installed; what happened; what helps."""
+_CERTIFICATE = _NETWORK[1]
+_DEFECTS = (TypeError, AttributeError, NameError, AssertionError, ImportError)
+
+
+class failing_as_storage_error:
+    """Turns what a filesystem raises within its ``with`` into a StorageError on ``url``.
+
+    Where the body does not end, the build says what it waits for (``activity``).
+
+    A class, since a generator's context takes a fifth of the time that reading a small file does.
+    """
+
+    __slots__ = ("_action", "_name", "_url")
+
+    def __init__(self, action: str, url: str, *, name: str = "") -> None:
+        """Takes what to tell.
+
+        Args:
+            action: What is tried, as in "Cannot <action> <url>": read, write, list …
+            url: The place; its credentials are left out of the message.
+            name: Of a file there, where the place holds many.
+        """
+        self._action = action
+        self._url = url
+        self._name = name
+
+    def __enter__(self) -> None:
+        """Reports that the body begins."""
+        take_up(self)
+
+    def describe(self) -> str:
+        """What is tried, without credentials."""
+        return f"{self._tried} {redact(self._url)}"
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Raises the StorageError; what is ours, a defect or an interrupt goes on as it is."""
+        put_down(self)
+        if not isinstance(error, Exception) or isinstance(error, (SnapshardError, *_DEFECTS)):
+            return
+        raise _told(error, action=self._tried, url=self._url) from None
+
+    @property
+    def _tried(self) -> str:
+        return f"{self._action} {self._name} of" if self._name else self._action
+
+
+@contextlib.contextmanager
+def telling_os_errors(action: str, url: str) -> Iterator[None]:
+    """Turns an OSError, and what TensorFlow makes of one, into a StorageError.
+
+    Around what should raise none; all else goes on as it is.
+
+    Args:
+        action: What is tried: read, write, use …
+        url: The place, where the error names none.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        # Whoever read the output has enough of it: no file fails.
+        raise
+    except OSError as error:
+        raise _told(error, action=action, url=str(error.filename or url)) from None
+    except Exception as error:
+        if not type(error).__module__.startswith("tensorflow."):
+            raise
+        told = os_error_in(str(error))
+        if told is None:
+            raise
+        raise _told(told, action=action, url=url) from None
+
+
+@contextlib.contextmanager
+def first_look() -> Iterator[None]:
+    """Turns a refusal into a PlaceError, around the first access to a place.
+
+    What a place refuses at once it will refuse again. What it refuses later, after it has served
+    requests, may be a credential that has expired: a scheduler's next try has a new one.
+    """
+    try:
+        yield
+    except SourceChangedError:
+        # The file that is there now may be opened; what refused the read was that of before.
+        raise
+    except StorageError as error:
+        if error.__context__ is not None and _is_final(error.__context__):
+            raise PlaceError(str(error)) from None
+        raise
+
+
+def _is_final(error: BaseException) -> bool:
+    """Whether only another URL, other rights or other credentials can change the outcome."""
+    if (answer := store_answer(error)) is not None:
+        status, word = answer
+        return 400 <= status < 500 and status not in _PASSING and "xpired" not in word
+    if isinstance(error, PermissionError) or _network_failure(error) is _CERTIFICATE:
+        return True
+    name = type(error).__name__
+    return "redential" in name or name in ("error_perm", "AuthenticationException")  # FTP, SFTP
+
+
+def is_missing(error: BaseException) -> bool:
+    """Whether an error says that nothing is there, and not that somebody could not look.
+
+    fsspec's filesystem of HTTP raises FileNotFoundError for whatever goes wrong.
+    """
+    if (answer := store_answer(error)) is not None:
+        return answer[0] in _ABSENT
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        return False
+    return _network_failure(error) is None and "ClientError" not in _class_names(error)
+
+
+def os_error_in(text: str) -> OSError | None:
+    """The failure of a disk that an error's words tell, where it is passed on as words only."""
+    number = next((number for number in _NUMBERS if os.strerror(number) in text), None)
+    return None if number is None else OSError(number, os.strerror(number))
+
+
+def _told(error: Exception, *, action: str, url: str) -> StorageError:
+    what, fix = _explain(error, url)
+    kind = StorageError
+    if is_missing(error) and not isinstance(error, NotADirectoryError):
+        kind = MissingFileError
+    elif isinstance(error, OSError) and error.errno in _LASTING and store_answer(error) is None:
+        kind = PlaceError
+    return kind(f"Cannot {action} {redact(url)}: {what}. {fix}".rstrip())
+
+
+def _explain(error: Exception, url: str) -> tuple[str, str]:
+    """What went wrong, and what helps."""
+    number = error.errno if isinstance(error, OSError) else None
+    origin = f"{type(error).__module__}.{type(error).__name__}"
+    if "redential" in origin or origin.startswith("google.auth"):
+        return (
+            f"no valid credentials ({redact_repeated(str(error), url)})",
+            "Log in first (gcloud auth application-default login, aws configure), or name the "
+            "credentials in the environment.",
+        )
+    if (answer := store_answer(error)) is not None:
+        status, code = answer
+        if status in _REFUSED:
+            return (
+                f"the store refuses it ({code})",
+                "Check the credentials, which may have expired, and what they allow; run the "
+                "same command again: finished work is kept.",
+            )
+        if status in _PASSING or status >= 500:
+            return (
+                f"the store failed to serve it ({code})",
+                "It is overloaded or down. Run the same command again, later or with fewer "
+                "workers: finished work is kept.",
+            )
+        if status not in _ABSENT:
+            return f"the store answered {code}", "Check the URL."
+    elif not isinstance(error, PermissionError) and (found := _network_failure(error)) is not None:
+        detail = " ".join(redact_repeated(str(error.__cause__ or error), url).split())
+        return (f"{found[1]} ({detail})" if detail else found[1]), found[2]
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            "no space is left there",
+            "Free some, or choose another place; run the same command again: "
+            "finished work is kept.",
+        )
+    if isinstance(error, PermissionError):
+        return "permission denied", "Check who may read and write it, or choose another place."
+    if number == errno.EROFS:
+        return "the filesystem is read-only", "Choose another place."
+    if number == errno.EOPNOTSUPP:
+        return "the filesystem does not allow this", "Choose another place."
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return "a part of the path is a file, expected a folder", "Choose another place."
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder, expected a file", ""
+    if is_missing(error):
+        return "it does not exist", "It was removed or the path is mistyped."
+    if number == errno.EIO:
+        return (
+            "the disk or its driver failed (input/output error)",
+            "See what the system's log says of the disk; run the same command again: finished "
+            "work is kept.",
+        )
+    if number == errno.ESTALE:
+        return (
+            "the file or folder behind it is gone (stale file handle)",
+            "The network filesystem may have been mounted again. Run the same command again: "
+            "finished work is kept.",
+        )
+    detail = (isinstance(error, OSError) and error.strerror) or str(error)
+    detail = " ".join(redact_repeated(detail, url).split())
+    what = f"{detail} ({type(error).__name__})" if detail else type(error).__name__
+    return what, "Once that is fixed, run the same command again: finished work is kept."
+
+
+def _network_failure(error: BaseException) -> tuple[set[str], str, str] | None:
+    """Which failure of a network an error tells, or what caused it; None where it tells none."""
+    names = _class_names(error)
+    return next((failure for failure in _NETWORK if failure[0] & names), None)
+
+
+def _class_names(error: BaseException) -> set[str]:
+    """The classes of an error and of what led to it, by name."""
+    names: set[str] = set()
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in chain:
+        chain.append(one)
+        names.update(kind.__name__ for kind in type(one).__mro__)
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    return names
+
+
+def store_answer(error: BaseException) -> tuple[int, str] | None:
+    """The status of HTTP by which a store refused a request, and its word for it; None elsewhere.
+
+    s3fs raises errors of the system that were caused by botocore's; gcsfs has one of its own, and
+    words alone for what is forbidden.
+
+    >>> store_answer(OSError("Forbidden: https://host/a"))
+    (403, '403 Forbidden')
+    """
+    for one in (error, error.__cause__):
+        response = getattr(one, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            told = response.get("Error", {})
+            # An answer to HEAD has no body: its code is the status.
+            word = told.get("Message" if str(told.get("Code")) == str(status) else "Code")
+        else:
+            status = getattr(one, "status", None) or getattr(one, "code", None)
+            status = status or getattr(response, "status_code", None)  # of requests
+            word = None
+        if isinstance(status, int) and status >= 400:
+            with contextlib.suppress(ValueError):
+                word = word or http.HTTPStatus(status).phrase
+            return status, f"{status} {word}"
+    if isinstance(error, OSError) and str(error).startswith("Forbidden: "):
+        return 403, "403 Forbidden"
+    return None

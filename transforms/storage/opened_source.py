@@ -1,0 +1,593 @@
+"""A source's root, opened: lists its files and reads them, on this machine or any store.
+
+A local tree is walked in one pass that follows links which stay in it; what cannot be a file to
+read (a dangling link, a link loop, a named pipe, an empty folder named like a file …) is listed
+with its problem, so that it becomes a reject and does not vanish. What builds put into the tree
+is left out: the next build would take its own records for raw ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import os
+import re
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self, TypeVar
+
+from fsspec.archive import AbstractArchiveFileSystem
+
+from ...schemas.blocks import FileRange, SourceFile
+from ...schemas.errors import DataError, RecipeError, SourceChangedError
+from ...schemas.limits import Limits
+from ...schemas.naming import WORKSPACE, Workspace
+from .. import storage
+from ..activity import reading, working_on
+from .globs import matches, may_hold, split_glob
+from .local_files import LINK_LOOP, LINK_OUT, inspect_file, kind_of, leads_out, unreadable
+from .ranges import Ranges, Read
+from .stamps import stamp_of
+from .tar import LEADS_OUT, Staged, TarArchive, archive_scheme
+from .unchanged import Look, SourceProof, look_at_local, look_at_remote
+from .zip_members import ZipArchive
+
+_ARCHIVES: weakref.WeakValueDictionary[tuple[str, str, int, str, int], TarArchive | ZipArchive]
+_ARCHIVES = weakref.WeakValueDictionary()
+"""Archives that this process has open: to find their members, or to decompress them, takes long."""
+_STORE_AHEAD_BYTES = 4 << 20
+_DEFAULT_LIMITS = Limits()
+_Opened = TypeVar("_Opened", bound="OpenedSource")
+_MARKS = (Workspace(WORKSPACE).memo, Workspace(WORKSPACE).elsewhere)
+"""In the folder of a recipe's snapshots: one of them is there from the first inventory on."""
+_LIKE_A_FILE = re.compile(r".+\.[A-Za-z][A-Za-z0-9]{1,4}")
+
+
+def path_bytes(path: str) -> bytes:
+    """What paths are ordered by: the same on every machine, whatever the locale."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OpenedSource:
+    """Read access to a source's root; plain data, so that it travels to workers.
+
+    Attributes:
+        url: The source's URL, absolute. It may hold credentials: show ``shown`` instead.
+        root: The filesystem's own path of the folder that files' paths are relative to.
+        query: What follows a single file's name in a web address, '?' included.
+        pattern: Parts of the glob below the root; () for every file.
+        single: Name of the one file, where the source is a file.
+        archived: Whether the files lie in an archive, such as ``zip://*::photos.zip``.
+        folder: What the relative URL of a file beside the source counts from.
+        sides: The sha256 that a file beside it should have, by URL.
+        limits: What its files may ask for.
+        proof: What holds its files to what the inventory found; see :meth:`proving`.
+    """
+
+    url: str = dataclasses.field(repr=False)
+    root: str = dataclasses.field(repr=False)
+    query: str = dataclasses.field(default="", repr=False)
+    pattern: tuple[str, ...] = ()
+    single: str = ""
+    archived: bool = False
+    folder: str = dataclasses.field(default=".", repr=False)
+    sides: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    limits: Limits = _DEFAULT_LIMITS
+    proof: SourceProof | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @property
+    def shown(self) -> str:
+        """The URL without credentials."""
+        return storage.redact(self.url)
+
+    @functools.cached_property
+    def local(self) -> bool:
+        """Whether the files lie on this machine, not in an archive."""
+        return storage.is_local(self.url)
+
+    @property
+    def filesystem(self) -> Any:
+        """The fsspec filesystem that the root lies on."""
+        if not self.archived:
+            return storage.filesystem(self.url)[0]
+        # fsspec keeps no archive open: each would read its table of contents once more. A forked
+        # process must open its own: a shared one would share the position in the file.
+        archive = self.__dict__.get("_archive")
+        if archive is None or archive.process != os.getpid():
+            archive = self.__dict__["_archive"] = _open_archive(self.url, self.limits)[0]
+        return archive.filesystem
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to workers: an open archive does not."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def full_path(self, path: str) -> str:
+        """The filesystem's own path of a file relative to the root."""
+        return f"{self._prefix}{path}{self.query}" if self.root else path
+
+    @functools.cached_property
+    def _prefix(self) -> str:
+        return self.root.rstrip("/") + "/"
+
+    def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Reads bytes [start, stop) of a file; to its end without a stop.
+
+        Raises:
+            SourceChangedError: if a source that proves its files finds another one.
+            StorageError: if it cannot be read.
+        """
+        reading(path)
+        with self._reading(path) as pin:
+            full = self.full_path(path)
+            if self.local:
+                with self.open_local(path) as file:
+                    return storage.read_open(file, start, stop)
+            return storage.read_remote(self.filesystem, full, start, stop, pin=pin)
+
+    def chunks(self, path: str, *, chunk_bytes: int) -> Iterator[bytes]:
+        """Reads a file from start to end in chunks of bounded size.
+
+        Raises:
+            SourceChangedError: if a source that proves its files finds another one.
+            StorageError: if it cannot be read.
+        """
+        with self._reading(path) as pin:
+            full = self.full_path(path)
+            if self.local:
+                opened: Any = self.open_local(path)
+            elif pin:
+                read = functools.partial(storage.read_remote, self.filesystem, full, pin=pin)
+                opened = Ranges(read, int(self.filesystem.size(full) or 0))
+            else:
+                opened = storage.open_remote(self.filesystem, full, chunk_bytes=chunk_bytes)
+            with opened as file:
+                while chunk := file.read(chunk_bytes):
+                    reading(path)
+                    yield chunk
+
+    def proving(self, files: Iterable[SourceFile | FileRange]) -> Self:
+        """The same source, which holds files to what the inventory found of them.
+
+        Call ``proof.check()`` after the last read, and before anything is kept of what was read.
+        """
+        plain = _replace(self, proof=None)
+        return _replace(self, proof=SourceProof(plain, files))
+
+    def note(self, paths: Iterable[str]) -> None:
+        """Call it for files that are read by other means, from a store, and many at a time.
+
+        They are compared with a new listing in ``proof.check()``.
+        """
+        if self.proof is not None:
+            self.proof.note(paths)
+
+    def hold(self, path: str) -> None:
+        """Call it before a file is read by other means than this object's.
+
+        Raises:
+            SourceChangedError: if a source that proves its files finds another one.
+        """
+        reading(path)
+        if self.proof is not None:
+            self.proof.hold(path)
+
+    def open_local(self, path: str) -> io.FileIO:
+        """Opens a file of this machine; :meth:`hold` it first.
+
+        Raises:
+            SourceChangedError: if a source that proves its files finds another one.
+            OSError: if it cannot be opened.
+        """
+        file = open(self.full_path(path), "rb", buffering=0)  # noqa: SIM115
+        try:
+            if self.proof is not None:
+                self.proof.opened(path, file.fileno())
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def look(self, path: str) -> Look | None:
+        """What a file looks like now, or a member of the archive as it was opened; None if absent.
+
+        Raises:
+            StorageError: if it cannot be looked at.
+        """
+        with self._failing_to("look at", path):
+            full = self.full_path(path)
+            try:
+                if self.local:
+                    return look_at_local(full)
+                return look_at_remote(self.filesystem.info(full))
+            except Exception as error:
+                if storage.is_missing(error):
+                    return None
+                raise
+
+    def archive_changed(self) -> bool:
+        """Whether the archive that the files are members of is no longer the one that was opened.
+
+        Raises:
+            StorageError: if it cannot be looked at.
+        """
+        if not self.archived:
+            return False
+        with storage.failing_as_storage_error("look at", self.url):
+            self.filesystem  # noqa: B018 - opens it
+            try:
+                return bool(_look_at_archive(self.url) != self.__dict__["_archive"].identity)
+            except Exception as error:
+                if storage.is_missing(error):
+                    return True
+                raise
+
+    @contextlib.contextmanager
+    def _reading(self, path: str) -> Iterator[str]:
+        """Around a read: proves the file, where this source does; gives the tag to read it by."""
+        with self._failing_to("read", path):
+            if self.proof is None:
+                yield ""
+                return
+            pin = "" if self.local else self.proof.pin(self.filesystem.protocol, path)
+            if not pin:
+                self.proof.hold(path)
+            try:
+                yield pin
+            except Exception:
+                self.proof.explain(path)
+                raise
+
+    def read_side(self, url: str) -> bytes:
+        """Reads a file beside the source, whole.
+
+        Raises:
+            RecipeError: if there is no such file.
+            DataError: if it is too large to be read whole.
+            SourceChangedError: if it is not what ``sides`` says: its content must not slip into a
+                snapshot whose fingerprint speaks of another.
+            StorageError: if it cannot be read.
+        """
+        side, path = self.side(url)
+        for file in side.list():
+            if file.num_bytes > self.limits.max_record_bytes:
+                raise DataError(
+                    f"{storage.redact(url)} has {file.num_bytes:,} bytes, more than "
+                    f"{self.limits.max_record_bytes:,}, and is read whole. limits=ss.Limits("
+                    "max_record_bytes=…) in the recipe allows more."
+                )
+        content = side.read(path)
+        if self.sides.get(url, "") not in ("", hashlib.sha256(content).hexdigest()):
+            raise SourceChangedError.of(storage.redact(url))
+        return content
+
+    def expecting(self, sides: Mapping[str, str]) -> OpenedSource:
+        """The same source, whose files beside it are held to what they were."""
+        return _replace(self, sides=dict(sides))
+
+    def side(self, url: str) -> tuple[OpenedSource, str]:
+        """Opens a file beside the source: its root, and its path there.
+
+        Raises:
+            RecipeError: if there is no such file.
+            StorageError: if it cannot be looked at.
+        """
+        side = open_source(url, self.folder, self.limits)
+        if not side.single:
+            raise RecipeError(f"{storage.redact(url)} is a folder or a glob, expected one file.")
+        return side, side.single
+
+    def side_digest(self, url: str) -> str:
+        """The sha256 of a file beside the source, in hex.
+
+        Raises:
+            RecipeError: if there is no such file.
+            StorageError: if it cannot be read.
+        """
+        side, path = self.side(url)
+        digest = hashlib.sha256()
+        for chunk in side.chunks(path, chunk_bytes=4 << 20):
+            digest.update(chunk)
+        return digest.hexdigest()
+
+    def list(self) -> tuple[SourceFile, ...]:
+        """All files of the source, by the bytes of their paths.
+
+        Raises:
+            StorageError: if the root itself cannot be listed.
+        """
+        looking = storage.first_look() if self.local else contextlib.nullcontext()
+        with looking, storage.failing_as_storage_error("list", self.url):
+            if not self.local:
+                return _sorted_by_path(self._find())
+            with working_on(f"listing {self.shown}"):
+                return _sorted_by_path(self._walk())
+
+    def place(self, path: str) -> str:
+        """A file as messages name it, without credentials."""
+        if self.local:
+            return self.full_path(path)
+        return self.shown if path == self.single else f"{path} of {self.shown}"
+
+    def _failing_to(self, action: str, path: str) -> storage.failing_as_storage_error:
+        if self.local:
+            return storage.failing_as_storage_error(action, self.full_path(path))
+        return storage.failing_as_storage_error(action, self.url, name=path)
+
+    def _walk(self) -> Iterator[SourceFile]:
+        if self.single:
+            yield inspect_file(self.full_path(self.single), self.single)[0]
+            return
+        # (folder's parts, and the identities of the folders that hold it and its own)
+        pending: list[tuple[tuple[str, ...], frozenset[tuple[int, int]]]]
+        root, real_root = os.stat(self.root), os.path.realpath(self.root)
+        pending = [((), frozenset({(root.st_dev, root.st_ino)}))]
+        while pending:
+            parts, held_by = pending.pop()
+            path = "/".join(parts)
+            prefix = f"{path}/" if parts else ""
+            folder = self.full_path(path)
+            reading(path)
+            try:
+                with os.scandir(folder) as scanned:
+                    entries = list(scanned)
+            except OSError as error:
+                if not parts:
+                    raise
+                yield unreadable(path, f"folder that cannot be listed: {error.strerror}")
+                continue
+            if parts and any(e.name == WORKSPACE for e in entries) and _holds_builds(folder):
+                continue
+            if not entries and parts and _LIKE_A_FILE.fullmatch(parts[-1]) and self._wanted(parts):
+                yield unreadable(path, "empty folder, expected a file")
+            for entry in entries:
+                below = (*parts, entry.name)
+                if self.pattern and not may_hold(below, self.pattern):
+                    continue
+                file, identity = inspect_file(entry.path, prefix + entry.name)
+                if (
+                    not (file.problem or self.limits.follow_links)
+                    and entry.is_symlink()
+                    and leads_out(entry.path, real_root)
+                ):
+                    file, identity = unreadable(file.path, LINK_OUT), None
+                if identity is not None and identity not in held_by:
+                    pending.append((below, held_by | {identity}))
+                elif self._wanted(below):
+                    yield file if identity is None else unreadable(file.path, LINK_LOOP)
+
+    def _wanted(self, parts: tuple[str, ...]) -> bool:
+        return not self.pattern or matches(parts, self.pattern)
+
+    def _find(self) -> Iterator[SourceFile]:
+        # Held until the next one is open: of a tar that did not change, it is the same.
+        stale = self.__dict__.pop("_archive", None)
+        filesystem = self.filesystem
+        del stale
+        if self.single:
+            found = {self.single: filesystem.info(self.full_path(self.single))}
+        else:
+            prefix = self.full_path("")
+            listed = filesystem.find(self.root, detail=True)
+            names = sorted(listed)  # an absolute name comes first, and yields to its twin
+            found = {name.removeprefix(prefix).lstrip("/"): listed[name] for name in names}
+        builds = tuple(_holders_of_builds(found))
+        for path, info in found.items():
+            if path.startswith(builds):
+                continue
+            if not path or path.endswith("/") or info.get("type") == "directory":
+                continue
+            if not (self._wanted(tuple(path.split("/"))) or info.get("damage")):
+                continue
+            problem = info.get("problem", "")
+            if self.archived and (".." in path.split("/") or info["name"].startswith("/")):
+                problem = LEADS_OUT
+            if problem:
+                yield unreadable(path, problem)
+            else:
+                size = int(info.get("size") or 0)
+                yield SourceFile(path=path, num_bytes=size, stamp=stamp_of(info))
+
+
+def _holds_builds(folder: str) -> bool:
+    """Whether snapshots of a recipe are put into a folder, which are never raw data."""
+    return any(os.path.isfile(os.path.join(folder, mark)) for mark in _MARKS)
+
+
+def _holders_of_builds(paths: Iterable[str]) -> Iterator[str]:
+    """The same for all folders below the root of a store or archive, each with '/' at its end."""
+    for path in paths:
+        for mark in _MARKS:
+            if path.endswith(f"/{mark}"):
+                yield path.removesuffix(mark)
+
+
+def _sorted_by_path(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+    return tuple(sorted(files, key=lambda file: path_bytes(file.path)))
+
+
+def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> OpenedSource:
+    """Opens a source: finds its root, and that it exists.
+
+    The root of a glob is the last folder before its first wildcard; a pattern that matches a
+    folder takes all that lies in it. The root of a single file is the folder that holds it; a
+    single ``.zip`` or ``.tar`` (``.tar.gz``, ``.tgz`` …) is a root itself, as
+    ``zip://::photos.zip`` says at length.
+
+    Args:
+        url: A path, a glob, or any fsspec URL.
+        folder: What a relative local path counts from.
+        limits: What its files may ask for.
+
+    Raises:
+        RecipeError: if there is no such source, or it is a named pipe, a socket or a device.
+        DataError: if an archive is none, or damaged.
+        PlaceError: if access to it is refused.
+        StorageError: if it cannot be looked at for another reason.
+    """
+    absolute = _absolute(url, folder)
+    with storage.first_look(), storage.failing_as_storage_error("open", absolute):
+        opened = _open(absolute, limits)
+        scheme = archive_scheme(opened.single) if opened is not None else None
+        if scheme is not None:
+            opened = _open(f"{scheme}://::{absolute}", limits)
+    if opened is not None:
+        return _replace(opened, folder=folder)
+    looked_for = "" if absolute == url else f" (looked for {storage.redact(absolute)})"
+    raise RecipeError(
+        f"The source {storage.redact(url)} does not exist{looked_for}. Correct the path; in a "
+        "recipe a relative one counts from the recipe's folder."
+    )
+
+
+def _open(url: str, limits: Limits) -> OpenedSource | None:
+    """Opens an absolute URL; None where nothing lies there."""
+    archive, filesystem, path = None, None, ""
+    if storage.is_local(url):
+        path = os.path.normpath(storage.local_path(url))
+    else:
+        try:
+            archive, path = _open_archive(url, limits)
+        except Exception as error:
+            if storage.is_missing(error):
+                return None
+            raise
+        filesystem = archive.filesystem
+        path = path.rstrip("/")
+    opened = OpenedSource(
+        url=url,
+        root=path,
+        archived=isinstance(filesystem, AbstractArchiveFileSystem),
+        limits=limits,
+    )
+    if opened.archived:
+        opened.__dict__["_archive"] = archive
+    kind = _kind(filesystem, path)
+    if kind == "folder":
+        return opened
+    if kind not in ("file", "absent"):
+        raise RecipeError(
+            f"The source {storage.redact(url)} is a {kind}, expected a file or folder. Correct "
+            "the path, or write its content to a file first."
+        )
+    if kind == "file":
+        # A signature in a web address must not become part of the file's name.
+        named = re.split(r"[?#]", path, maxsplit=1)[0] if "://" in path else path
+        path, query = named, path[len(named) :]
+        root, _, name = path.rpartition("/")
+        root = root or path[: -len(name)]
+        return _replace(opened, root=root, query=query, single=name)
+    root, pattern = split_glob(path)
+    if pattern and _kind(filesystem, root) == "folder":
+        return _replace(opened, root=root, pattern=pattern)
+    return None
+
+
+def _replace(opened: _Opened, **changes: Any) -> _Opened:
+    """The same with changes, and with the archive that is open already."""
+    changed = dataclasses.replace(opened, **changes)
+    if "_archive" in opened.__dict__:
+        changed.__dict__["_archive"] = opened.__dict__["_archive"]
+    return changed
+
+
+def _filesystem(url: str, limits: Limits) -> tuple[Any, str]:
+    """As ``storage.filesystem`` does; archives are read by position.
+
+    Raises:
+        DataError: if an archive is none, or damaged.
+        FileNotFoundError: if the archive is not there.
+    """
+    scheme, _, rest = url.partition("://")
+    inner, chained, outer = rest.partition("::")
+    if scheme not in ("tar", "zip") or not chained:
+        return storage.filesystem(url)
+    holder = _open(outer, limits)
+    if holder is None or not holder.single:
+        raise FileNotFoundError(outer)
+    (file,) = holder.list()
+    holder = holder.proving([file])
+    # A tag of a store may be of the first bytes alone, or of none: the length is sure.
+    stamp = file.stamp and f"{file.num_bytes} {file.stamp}"
+    key = (scheme, outer, file.num_bytes, stamp, limits.max_expansion)
+    archive = _ARCHIVES.get(key) if stamp else None
+    if archive is None:
+        # What is read of a store carries the archive's tag: it is all of one archive.
+        holder = holder.proving([file])
+        read: Read = functools.partial(holder.read, file.path)
+        ahead_bytes = {}
+        if holder.archived and holder.filesystem.protocol == "zip":
+            # What is compressed as one stream allows no jumps.
+            staged = Staged()
+            for chunk in holder.chunks(file.path, chunk_bytes=1 << 20):
+                staged.append(chunk)
+            read = staged.read
+        elif not holder.local and scheme == "zip":
+            ahead_bytes = {"ahead_bytes": _STORE_AHEAD_BYTES}
+        kind: Any = TarArchive if scheme == "tar" else ZipArchive
+        archive = kind(
+            read,
+            num_bytes=file.num_bytes,
+            stamp=stamp,
+            name=file.path,
+            max_expansion=limits.max_expansion,
+            **ahead_bytes,
+        )
+        _ARCHIVES[key] = archive
+    return archive, inner.strip("/")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Archive:
+    """A filesystem that a process has opened; of an archive, with what it looked like before."""
+
+    filesystem: Any
+    process: int
+    identity: str = ""
+
+
+def _open_archive(url: str, limits: Limits) -> tuple[_Archive, str]:
+    identity = _look_at_archive(url) if storage.is_chained(url) else ""
+    filesystem, path = _filesystem(url, limits)
+    return _Archive(filesystem, os.getpid(), identity), path
+
+
+def _look_at_archive(url: str) -> str:
+    """What the file looks like now that an archive is, at the end of a chain of them.
+
+    Raises:
+        FileNotFoundError: if it is gone.
+    """
+    base = url.rpartition("::")[2]
+    if storage.is_local(base):
+        return look_at_local(storage.local_path(base)).identity
+    filesystem, path = storage.filesystem(base)
+    return look_at_remote(filesystem.info(path)).identity
+
+
+def _absolute(url: str, folder: str) -> str:
+    """The URL with the local path at the end of its chain made absolute."""
+    *through, last = url.split("::") if storage.is_chained(url) else [url]
+    if storage.is_local(last):
+        last = os.path.join(os.path.abspath(folder), storage.local_path(last))
+    return "::".join([*through, last])
+
+
+def _kind(filesystem: Any, path: str) -> str:
+    """``file``, ``folder`` or ``absent``; the filesystem is None for this machine's own.
+
+    There it may be something else, in words: it cannot be read twice, if it ever ends.
+    """
+    try:
+        if filesystem is None:
+            return kind_of(os.stat(path).st_mode)
+        if not path.strip("/"):
+            return "folder"
+        return "folder" if filesystem.info(path)["type"] == "directory" else "file"
+    except Exception as error:
+        if storage.is_missing(error):
+            return "absent"
+        raise

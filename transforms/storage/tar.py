@@ -1,0 +1,462 @@
+"""Headers of tar archives, read front to back, in time and memory that their bytes justify.
+
+``tarfile`` parses one block. What several blocks say together (long names, PAX records, sparse
+files) is put together here: ``tarfile`` follows a size below zero back to where it came from, and
+some of its versions take hours for one MiB of PAX records.
+
+Formats: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/pax.html (ustar, pax) and
+https://www.gnu.org/software/tar/manual/html_node/Standard.html (GNU).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import posixpath
+import tarfile
+import tempfile
+import weakref
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from fsspec.archive import AbstractArchiveFileSystem
+
+from ...schemas.errors import DataError
+from ...schemas.limits import FREE_BYTES
+from .decompress import MAGIC_BYTES, MAX_EXPANSION, DamagedError, compression_of, decompressed
+from .ranges import Ranges, Read
+
+BLOCK_BYTES = 512
+MAX_HEADER_BYTES = 1 << 20
+"""The longest name, link target or set of PAX records that is read."""
+
+Kind = Literal["file", "folder", "symlink", "hardlink", "sparse", "special"]
+
+_KINDS: dict[bytes, Kind] = {
+    tarfile.REGTYPE: "file",
+    tarfile.AREGTYPE: "file",
+    tarfile.CONTTYPE: "file",
+    tarfile.DIRTYPE: "folder",
+    tarfile.SYMTYPE: "symlink",
+    tarfile.LNKTYPE: "hardlink",
+    tarfile.GNUTYPE_SPARSE: "sparse",
+}
+_WITHOUT_CONTENT = frozenset(
+    [
+        tarfile.DIRTYPE,
+        tarfile.SYMTYPE,
+        tarfile.LNKTYPE,
+        tarfile.CHRTYPE,
+        tarfile.BLKTYPE,
+        tarfile.FIFOTYPE,
+    ]
+)
+_LONG = {tarfile.GNUTYPE_LONGNAME: "path", tarfile.GNUTYPE_LONGLINK: "linkpath"}
+_PAX = frozenset([tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE])
+_SPARSE = "GNU.sparse."
+_MAX_DIGITS = 19
+
+
+class TarDamagedError(ValueError):
+    """A header that cannot be followed: the place of the next one is unknown."""
+
+
+class NoTarError(TarDamagedError):
+    """The first block is not a header."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TarMember:
+    """What the headers of one member say."""
+
+    offset: int
+    """Where the first of its headers begins."""
+    start: int
+    """Where its content begins."""
+    num_bytes: int
+    """Length of its content in the archive; never below zero."""
+    name: str
+    link: str
+    kind: Kind
+
+
+class TarHeaders:
+    """The members of an archive, or of a part of one, in its order."""
+
+    def __init__(self, read: Read) -> None:
+        """Takes what reads the archive; it is asked for places that never go back."""
+        self._read = read
+        self.offset = 0
+        """Where the next member is expected; behind the last one in the end."""
+
+    def __iter__(self) -> Iterator[TarMember]:
+        """Gives the members up to the first block that is not a header.
+
+        Raises:
+            TarDamagedError: if the next header cannot be found, or there is none at all.
+        """
+        while (member := self._next()) is not None:
+            yield member
+
+    def _next(self) -> TarMember | None:
+        described: dict[str, str] = {}
+        position = self.offset
+        while True:
+            block = self._header(position)
+            try:
+                info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+            except tarfile.HeaderError as error:
+                if described:
+                    raise TarDamagedError("an extended header without its member") from None
+                if not self.offset and (len(block) < BLOCK_BYTES or block.strip(b"\0")):
+                    raise NoTarError(str(error)) from None
+                return None
+            position += BLOCK_BYTES
+            if info.size < 0:
+                raise TarDamagedError(f"the member {info.name[:100]!r} states {info.size:,} bytes")
+            if info.type in _LONG:
+                text = self._extension(position, info.size).partition(b"\0")[0]
+                # Of two statements the first one counts, as in `tarfile`.
+                described.setdefault(_LONG[info.type], text.decode("utf-8", "surrogateescape"))
+            elif info.type in _PAX:
+                for key, value in _pax_records(self._extension(position, info.size)).items():
+                    described.setdefault(key, value)
+            elif info.type == tarfile.XGLTYPE:
+                if found := sorted(_pax_records(self._extension(position, info.size))):
+                    raise TarDamagedError(f"a global header states {found[0]!r} of all members")
+            else:
+                return self._member(info, block, position, described)
+            position += _padded(info.size)
+
+    def _member(
+        self, info: tarfile.TarInfo, block: bytes, start: int, described: dict[str, str]
+    ) -> TarMember:
+        stated = described.get(f"{_SPARSE}name", described.get("path", info.name))
+        name = stated.rstrip("/") or stated  # of slashes alone it is an absolute path
+        num_bytes = info.size
+        if (size := described.get("size")) is not None:
+            if not (size.isascii() and size.isdigit() and len(size) <= _MAX_DIGITS):
+                raise TarDamagedError(f"the member {name[:100]!r} states {size[:40]!r} bytes")
+            num_bytes = int(size)
+        if info.type in _WITHOUT_CONTENT:
+            num_bytes = 0
+        kind = _KINDS.get(info.type, "special")
+        if kind == "sparse" and block[482]:
+            more = True
+            while more:
+                block = self._read(start, start + BLOCK_BYTES)
+                if len(block) < BLOCK_BYTES:
+                    raise TarDamagedError(f"the headers of {name[:100]!r} are truncated")
+                start += BLOCK_BYTES
+                more = bool(block[504])
+        if kind == "file" and any(key.startswith(_SPARSE) for key in described):
+            kind = "sparse"
+        member = TarMember(
+            offset=self.offset,
+            start=start,
+            num_bytes=num_bytes,
+            name=name,
+            link=described.get("linkpath", info.linkname),
+            kind=kind,
+        )
+        self.offset = start + _padded(num_bytes)
+        return member
+
+    def _header(self, position: int) -> bytes:
+        if not position:
+            return self._read(0, BLOCK_BYTES)
+        # The byte before shows whether the content before it is there to its end.
+        found = self._read(position - 1, position + BLOCK_BYTES)
+        if not found:
+            raise TarDamagedError("unexpected end of data")
+        return found[1:]
+
+    def _extension(self, start: int, num_bytes: int) -> bytes:
+        if num_bytes > MAX_HEADER_BYTES:
+            raise TarDamagedError(f"a header states {num_bytes:,} bytes")
+        content = self._read(start, start + num_bytes)
+        if len(content) < num_bytes:
+            raise TarDamagedError("an extended header is truncated")
+        return content
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _pax_records(content: bytes) -> dict[str, str]:
+    """Those records of an extended header that say where a member is, and what it is called."""
+    found: dict[str, str] = {}
+    position = 0
+    while position < len(content) and content[position]:
+        digits = content[position : position + _MAX_DIGITS + 1].partition(b" ")[0]
+        length = int(digits) if digits.isdigit() and len(digits) <= _MAX_DIGITS else 0
+        record = content[position : position + length]
+        key, equals, value = record[len(digits) + 1 : -1].partition(b"=")
+        if not (key and equals and len(record) == length and record.endswith(b"\n")):
+            raise TarDamagedError("an extended header holds an invalid record")
+        name = key.decode("utf-8", "surrogateescape")
+        if name in ("path", "linkpath", "size") or name.startswith(_SPARSE):
+            found[name] = value.decode("utf-8", "surrogateescape")
+        position += length
+    return found
+
+
+LEADS_OUT = "path that leads out of its archive"
+MAX_NAME_BYTES = 4096
+"""The longest path of a file system, too. Longer ones take time and memory that grow faster."""
+
+_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_BUFFER_BYTES = 256 << 10
+_PADDING_BYTES = 64 << 10
+"""So much behind the end is looked at: tapes' blocks are filled up with zeros."""
+
+
+def archive_scheme(name: str) -> str | None:
+    """The fsspec protocol of archives that are called so: ``zip``, ``tar``, or None.
+
+    >>> archive_scheme("photos.ZIP"), archive_scheme("a.tar.gz"), archive_scheme("a.csv.gz")
+    ('zip', 'tar', None)
+    """
+    lowered = name.lower()
+    if lowered.endswith(".zip"):
+        return "zip"
+    return "tar" if lowered.endswith(_SUFFIXES) else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Member:
+    offset: int
+    num_bytes: int
+    problem: str = ""
+
+
+class TarArchive(AbstractArchiveFileSystem):
+    """The regular files of a tar archive, compressed or not; links to them count as they do."""
+
+    protocol = "tar"
+    cachable = False
+    root_marker = ""
+
+    def __init__(
+        self,
+        read: Read,
+        *,
+        num_bytes: int,
+        stamp: str,
+        name: str,
+        max_expansion: int = MAX_EXPANSION,
+    ) -> None:
+        """Finds the members: reads all of their headers.
+
+        Args:
+            read: Reads the archive's file.
+            num_bytes: Its length.
+            stamp: What changes with its content.
+            name: What it is called, in messages.
+            max_expansion: How many times its length its files may have together: compressed, or
+                as links to one another.
+
+        Raises:
+            DataError: if it is no tar archive.
+        """
+        super().__init__()
+        self._name, self._stamp = name, stamp
+        self._damage = ""
+        max_bytes = max(FREE_BYTES, max_expansion * num_bytes)
+        compression = compression_of(read(0, MAGIC_BYTES))
+        if compression:
+            read, num_bytes = self._stage(read, compression, max_expansion)
+        self._read, self._num_bytes = read, num_bytes
+        self._members = self._find_members(max_bytes)
+
+    def _stage(self, read: Read, compression: str, max_expansion: int) -> tuple[Read, int]:
+        staged = Staged()
+        try:
+            for piece in decompressed(read, compression, max_expansion=max_expansion):
+                staged.append(piece)
+        except DamagedError as error:
+            self._damage = str(error)
+        return staged.read, staged.num_bytes
+
+    def _find_members(self, max_bytes: int) -> dict[str, _Member]:
+        found: dict[str, _Member] = {}
+        links: dict[str, str] = {}
+        file = io.BufferedReader(Ranges(self._read, self._num_bytes), _BUFFER_BYTES)
+        cut_off = False
+
+        def read(start: int, stop: int) -> bytes:
+            if start >= self._num_bytes:
+                return b""
+            file.seek(start)
+            return file.read(stop - start)
+
+        headers = TarHeaders(read)
+        try:
+            for member in headers:
+                path = _normal(member.name)
+                if not path or member.kind == "folder":
+                    continue
+                if (num_bytes := len(path.encode("utf-8", "surrogateescape"))) > MAX_NAME_BYTES:
+                    path = f"{path[:100]}… at byte {member.offset}"
+                    found[path] = _unfit(too_long_name(num_bytes))
+                    continue
+                # Of two members of one name, the later one counts, as when it is unpacked.
+                links.pop(path, None)
+                if member.name.startswith("/") or ".." in path.split("/"):
+                    found[path] = _unfit(LEADS_OUT)
+                elif member.kind in ("symlink", "hardlink"):
+                    folder = posixpath.dirname(path) if member.kind == "symlink" else ""
+                    links[path] = posixpath.normpath(posixpath.join(folder, member.link))
+                    found.pop(path, None)
+                else:
+                    found[path] = self._member(member)
+                    cut_off = member.start + member.num_bytes > self._num_bytes
+        except NoTarError as error:
+            raise DataError(
+                f"{self._name} is not a tar archive, or is damaged at its beginning "
+                f"({self._damage or error}). Copy it again, or correct the source."
+            ) from None
+        except TarDamagedError as error:
+            self._damage = self._damage or f"damaged from byte {headers.offset:,} on ({error})"
+        else:
+            self._damage = self._damage or self._behind(headers.offset)
+        num_bytes = sum(member.num_bytes for member in found.values())
+        for path, target in links.items():
+            linked = None if target.startswith("/") else found.get(_normal(target))
+            num_bytes += linked.num_bytes if linked else 0
+            if num_bytes > max_bytes:
+                # Links to one member may stand for any number of its bytes.
+                found[path] = _unfit("link of an archive whose files repeat its content too often")
+            else:
+                found[path] = linked or _unfit("link to what its archive does not hold")
+        if self._damage and not cut_off:
+            found[self._name] = _unfit(f"the rest of the archive cannot be read: {self._damage}")
+        return found
+
+    def _member(self, member: TarMember) -> _Member:
+        if member.kind == "special":
+            return _unfit("special file, expected a file")
+        if member.kind == "sparse":
+            return _unfit("sparse file, which is not read from an archive")
+        if member.start + member.num_bytes > self._num_bytes:
+            num_bytes = max(0, self._num_bytes - member.start)
+            why = self._damage or f"it ends at byte {self._num_bytes:,}"
+            return _unfit(
+                f"truncated: its archive holds {num_bytes:,} of {member.num_bytes:,} bytes ({why})"
+            )
+        return _Member(offset=member.start, num_bytes=member.num_bytes)
+
+    def _behind(self, offset: int) -> str:
+        """What is wrong behind the last member: an archive ends with zeros."""
+        rest = self._read(offset, min(offset + _PADDING_BYTES, self._num_bytes))
+        if len(rest) < BLOCK_BYTES:
+            return f"it ends at byte {self._num_bytes:,} without the mark of an end"
+        if rest[:BLOCK_BYTES].strip(b"\0"):
+            return f"damaged from byte {offset:,} on (no valid header)"
+        behind = self._num_bytes - offset
+        if rest.strip(b"\0") or len(rest) < behind:
+            return f"its end is marked at byte {offset:,}, and more follows"
+        if behind % BLOCK_BYTES:
+            return f"it ends at byte {self._num_bytes:,}, in the middle of a block of zeros"
+        return ""
+
+    def _get_dirs(self) -> None:
+        """Nothing to do: members are found when the archive is opened."""
+
+    def find(self, path: str, detail: bool = False, **_: Any) -> Any:
+        """All files below a folder, by path."""
+        prefix = f"{path.strip('/')}/" if path.strip("/") else ""
+        found = {
+            name: self._info(name)
+            for name in self._members
+            if name.startswith(prefix) or name == self._name
+        }
+        return found if detail else list(found)
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """What is known of a file or folder.
+
+        Raises:
+            FileNotFoundError: if there is none.
+        """
+        path = path.strip("/")
+        if path in self._members:
+            return self._info(path)
+        if not path or any(name.startswith(f"{path}/") for name in self._members):
+            return {"name": path, "size": 0, "type": "directory"}
+        raise FileNotFoundError(path)
+
+    def _info(self, path: str) -> dict[str, Any]:
+        member = self._members[path]
+        return {
+            "name": path,
+            "size": member.num_bytes,
+            "type": "file",
+            # Where nothing is known of the archive, nothing is known of a member.
+            "ETag": self._stamp and f"{self._stamp} {member.offset}",
+            "problem": member.problem,
+            "damage": path == self._name and bool(self._damage),
+        }
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **_: Any
+    ) -> bytes:
+        """Bytes [start, end) of a file.
+
+        Raises:
+            FileNotFoundError: if there is none.
+        """
+        member = self._members.get(path)
+        if member is None:
+            raise FileNotFoundError(path)
+        first = min(start or 0, member.num_bytes)
+        last = member.num_bytes if end is None else min(end, member.num_bytes)
+        return self._read(member.offset + first, member.offset + max(first, last))
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+        member = self._members.get(path)
+        if member is None:
+            raise FileNotFoundError(path)
+        return io.BufferedReader(Ranges(self._read, member.num_bytes, member.offset))
+
+
+class Staged:
+    """An unnamed file: nothing is left behind, however the process ends."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="snapshard-", buffering=0)  # noqa: SIM115
+        self.num_bytes = 0
+        weakref.finalize(self, self._file.close)
+
+    def append(self, piece: bytes) -> None:
+        """Writes a piece behind the others."""
+        view = memoryview(piece)
+        while view:
+            written = self._file.write(view)
+            view = view[written:]
+        self.num_bytes += len(piece)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop); fewer at the end."""
+        parts = []
+        while start < stop and (part := os.pread(self._file.fileno(), stop - start, start)):
+            parts.append(part)
+            start += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _normal(name: str) -> str:
+    """A member's name as paths are written below a root."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    return "/".join(parts)
+
+
+def _unfit(problem: str) -> _Member:
+    return _Member(offset=0, num_bytes=0, problem=problem)
+
+
+def too_long_name(num_bytes: int) -> str:
+    """The problem of a member whose path has more than :data:`MAX_NAME_BYTES`."""
+    return f"path of {num_bytes:,} bytes, of which {MAX_NAME_BYTES:,} are allowed"

@@ -1,0 +1,397 @@
+"""Zip archives as filesystems: members are listed once and read by position, in parts.
+
+A member is compressed as one stream, which allows no jumps: a part that follows another is read on
+from there. ``zipfile`` reads the table of contents alone. Its streams decompress 4 KiB of bzip2 to
+5 GB at once, and believe the sizes that a table states; not all of its versions notice members
+that overlap.
+"""
+
+from __future__ import annotations
+
+import bz2
+import collections
+import io
+import os
+import stat
+import struct
+import threading
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from fsspec.archive import AbstractArchiveFileSystem
+
+from ...schemas.errors import DataError
+from ...schemas.limits import FREE_BYTES
+from .decompress import made_of
+from .ranges import Ranges, Read
+from .tar import MAX_NAME_BYTES, too_long_name
+
+FOLDER_WITH_BYTES = "name of a folder, and bytes as a file has them"
+"""The problem of a member whose name is damaged, most likely."""
+LINK = "symbolic link, which is not read from a zip; put the file there instead"
+"""Its bytes are the path that it leads to, not a record."""
+OUTSIDE = "states a place that is not in its archive"
+OVERLAPS = "shares bytes with another member of its archive"
+
+_MAX_HELD = 4
+_HEADER_BYTES = 30
+_STORED_BYTES = 1 << 20
+_PIECE_BYTES = 4 << 10
+_DICTIONARY_BYTES = 256 << 20
+_UTF_8, _ENCRYPTED, _SIZE_FOLLOWS = 0x800, 0x61, 0x8
+_ZIP64 = 0xFFFFFFFF
+_MAX_LOOKED_AT = 10_000
+_END_BYTES = 22 + (1 << 16)
+"""The record at the end of an archive, with the longest comment."""
+
+
+def _is_folder(info: zipfile.ZipInfo) -> bool:
+    # ``info.is_dir()`` fails where the name is empty.
+    return info.filename.endswith("/") or not info.filename
+
+
+class ZipArchive(AbstractArchiveFileSystem):
+    """The files of a zip archive."""
+
+    protocol = "zip"
+    cachable = False
+    root_marker = ""
+
+    def __init__(
+        self,
+        read: Read,
+        *,
+        num_bytes: int,
+        stamp: str,
+        name: str,
+        max_expansion: int,
+        ahead_bytes: int = 256 << 10,
+    ) -> None:
+        """Reads the table of contents.
+
+        Args:
+            read: Reads the archive's file.
+            num_bytes: Its length.
+            stamp: What changes with its content; empty where nothing does.
+            name: What it is called, in messages.
+            max_expansion: How many times its own size a member, and how many times the archive's
+                size its members together may decompress to.
+            ahead_bytes: How much is read at once: members stand one after the other.
+
+        Raises:
+            DataError: if it is no zip archive.
+        """
+        super().__init__()
+        self._archive_read, self._num_bytes, self._stamp = read, num_bytes, stamp
+        self._ahead_bytes = ahead_bytes
+        self._held = 0, b""
+        file = io.BufferedReader(Ranges(read, num_bytes), ahead_bytes)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                infos, end = archive.infolist(), archive.start_dir
+        except (
+            zipfile.BadZipFile,
+            NotImplementedError,
+            ValueError,
+            OverflowError,
+            struct.error,
+        ) as error:
+            what = truncation(file) or f"is not a zip archive ({error})"
+            raise DataError(f"{name} {what}. Copy it again, or correct the source.") from None
+        # Of two members of one name, the later one counts.
+        self._members = {info.filename.rstrip("/"): info for info in infos}
+        self._problems = dict(self._find_problems(end, max_expansion))
+
+    def _find_problems(self, end: int, max_expansion: int) -> Iterator[tuple[str, str]]:
+        """Which members are not read, and why; ``end`` is where the table of contents begins."""
+        num_bytes = 0
+        # From the last to the first: where a member ends, the one behind it begins at the latest.
+        for name, info in sorted(
+            self._members.items(), key=lambda found: found[1].header_offset, reverse=True
+        ):
+            stop = info.header_offset + _HEADER_BYTES + info.compress_size
+            overlaps, end = stop > end, info.header_offset
+            length = len(name.encode("utf-8", "surrogateescape"))
+            if length > MAX_NAME_BYTES:
+                yield name, too_long_name(length)
+            elif _is_folder(info):
+                if info.file_size:
+                    yield name, FOLDER_WITH_BYTES
+            elif stat.S_ISLNK(info.external_attr >> 16):
+                yield name, LINK
+            elif info.header_offset < 0:
+                yield name, OUTSIDE
+            elif overlaps:
+                yield name, OVERLAPS
+            elif problem := expansion_problem(
+                info.file_size, info.compress_size, max_expansion=max_expansion
+            ):
+                yield name, problem
+            elif expansion_problem(
+                num_bytes + info.file_size, self._num_bytes, max_expansion=max_expansion
+            ):
+                yield name, f"its archive would decompress to over {max_expansion} times its size"
+            else:
+                num_bytes += info.file_size
+
+    def _get_dirs(self) -> None:
+        """Nothing to do: members are found when the archive is opened."""
+
+    def find(self, path: str, detail: bool = False, **_: Any) -> Any:
+        """All files below a folder, by path; folders that claim to have bytes among them."""
+        prefix = f"{path.strip('/')}/" if path.strip("/") else ""
+        found = {
+            name: self._info(name)
+            for name, info in self._members.items()
+            if name.startswith(prefix) and (name in self._problems or not _is_folder(info))
+        }
+        return found if detail else list(found)
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """What is known of a file or folder.
+
+        Raises:
+            FileNotFoundError: if there is none.
+        """
+        path = path.strip("/")
+        info = self._members.get(path)
+        if info is not None and (path in self._problems or not _is_folder(info)):
+            return self._info(path)
+        if not path or info or any(name.startswith(f"{path}/") for name in self._members):
+            return {"name": path, "size": 0, "type": "directory"}
+        raise FileNotFoundError(path)
+
+    def _info(self, name: str) -> dict[str, Any]:
+        info = self._members[name]
+        found = {
+            "name": name,
+            "size": info.file_size,
+            "type": "file",
+            "problem": self._problems.get(name, ""),
+        }
+        if self._stamp:
+            # Contents of equal length and CRC-32 are easily made, and met by chance in large sets.
+            found["ETag"] = f"{self._stamp} {info.header_offset} {info.CRC:08x}"
+        return found
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **_: Any
+    ) -> bytes:
+        """Bytes [start, end) of a file.
+
+        Raises:
+            FileNotFoundError: if there is none.
+            zipfile.BadZipFile: if it is damaged, encrypted, or not what the table states.
+        """
+        with self._open(path) as file:
+            file.seek(start or 0)
+            return bytes(file.read() if end is None else file.read(max(0, end - file.tell())))
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+        info = self._members.get(path.strip("/"))
+        if info is None or _is_folder(info):
+            raise FileNotFoundError(path)
+        return io.BufferedReader(_Member(self._read, info), _STORED_BYTES)
+
+    def _read(self, start: int, stop: int) -> bytes:
+        # What is held is replaced as one, so that threads may read side by side.
+        first, held = self._held
+        if not first <= start <= stop <= first + len(held):
+            stop_ahead = min(max(stop, start + self._ahead_bytes), self._num_bytes)
+            first, held = (
+                start,
+                self._archive_read(start, stop_ahead) if start < stop_ahead else b"",
+            )
+            self._held = first, held
+        return held[start - first : stop - first]
+
+
+class _Member(io.RawIOBase):
+    """The content of one member, checked against the size and the CRC-32 that the table states."""
+
+    def __init__(self, read: Read, info: zipfile.ZipInfo) -> None:
+        super().__init__()
+        self._read, self._info = read, info
+        self._restart()
+
+    def _restart(self) -> None:
+        self._pieces, self._piece, self._position = self._content(), b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        size = self._info.file_size
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: size}[whence]
+        target = min(max(origin + offset, 0), size)
+        if target < self._position:
+            self._restart()
+        while self._position < target and self._take(target - self._position):
+            pass
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._take(len(buffer))
+        buffer[: len(part)] = part
+        return len(part)
+
+    def _take(self, num_bytes: int) -> bytes:
+        if not self._piece:
+            self._piece = next(self._pieces, b"")
+        part, self._piece = self._piece[:num_bytes], self._piece[num_bytes:]
+        self._position += len(part)
+        return part
+
+    def _content(self) -> Iterator[bytes]:
+        name, missing, crc = self._info.filename, self._info.file_size, 0
+        for piece in self._decompressed():
+            missing -= len(piece)
+            if missing < 0:
+                break
+            crc = zlib.crc32(piece, crc)
+            if missing or crc == self._info.CRC:
+                yield piece
+        if missing:
+            raise zipfile.BadZipFile(f"{name!r} is not as long as the table of contents states")
+        if crc != self._info.CRC:
+            raise zipfile.BadZipFile(f"bad CRC-32 for {name!r}")
+
+    def _decompressed(self) -> Iterator[bytes]:
+        start, stop = self._place()
+        make = _DECODERS.get(self._info.compress_type)
+        if self._info.compress_type == zipfile.ZIP_LZMA:
+            dictionary = int.from_bytes(self._read(start + 5, start + 9), "little")
+            if dictionary > _DICTIONARY_BYTES:
+                raise zipfile.BadZipFile(f"a dictionary of {dictionary:,} bytes")
+        decoder = make() if make else None
+        step = _PIECE_BYTES if decoder else _STORED_BYTES
+        while start < stop and not (decoder and decoder.eof):
+            piece = self._read(start, min(start + step, stop))
+            if not piece:
+                return
+            start += len(piece)
+            for made in made_of(decoder, piece) if decoder else (piece,):
+                if made:
+                    yield made
+
+    def _place(self) -> tuple[int, int]:
+        """Where the compressed bytes begin and end: behind a header that repeats the table."""
+        info = self._info
+        start = info.header_offset + _HEADER_BYTES
+        header = self._read(info.header_offset, start)
+        if len(header) < _HEADER_BYTES or header[:4] != b"PK\3\4":
+            raise zipfile.BadZipFile(f"no header of {info.filename!r}")
+        flags, method, name_bytes, extra_bytes = struct.unpack("<6xHH16xHH", header)
+        name = self._read(start, start + name_bytes)
+        stated = name.decode("utf-8" if flags & _UTF_8 else "cp437", "replace")
+        if stated != info.orig_filename:
+            raise zipfile.BadZipFile(f"the header of {info.filename!r} is of another member")
+        if (flags | info.flag_bits) & _ENCRYPTED:
+            raise zipfile.BadZipFile(f"{info.filename!r} is encrypted")
+        if method != info.compress_type or method not in (zipfile.ZIP_STORED, *_DECODERS):
+            raise zipfile.BadZipFile(f"{info.filename!r} is compressed by the method {method}")
+        start += name_bytes + extra_bytes
+        return start, start + info.compress_size
+
+
+_DECODERS: dict[int, Any] = {
+    zipfile.ZIP_DEFLATED: lambda: zlib.decompressobj(-zlib.MAX_WBITS),
+    zipfile.ZIP_BZIP2: bz2.BZ2Decompressor,
+    zipfile.ZIP_LZMA: lambda: zipfile.LZMADecompressor(),  # type: ignore[attr-defined]
+}
+
+
+class _Held(threading.local):
+    """What one thread has open, with the archive that it is of.
+
+    By process, archive and path. Archives are told by their identity, since those that were opened
+    from one place are equal, whatever lies there now.
+    """
+
+    def __init__(self) -> None:
+        self.members: collections.OrderedDict[tuple[int, int, str], tuple[Any, Any]]
+        self.members = collections.OrderedDict()
+
+
+_HELD = _Held()
+
+
+def expansion_problem(size: int, packed: int, *, max_expansion: int) -> str:
+    """Why a member is not decompressed; empty where it may be.
+
+    >>> expansion_problem(10**12, 10**6, max_expansion=250)
+    'it would decompress to 1,000,000,000,000 bytes, over 250 times its own size'
+    """
+    if size <= FREE_BYTES or size <= packed * max_expansion:
+        return ""
+    return f"it would decompress to {size:,} bytes, over {max_expansion} times its own size"
+
+
+def truncation(file: Any) -> str:
+    """What a truncated zip archive lacks, as a predicate; empty for what does not begin as a zip.
+
+    Args:
+        file: The archive, which can be read at any place.
+    """
+    num_bytes, start = file.seek(0, io.SEEK_END), 0
+    file.seek(max(0, num_bytes - _END_BYTES))
+    if b"PK\5\6" in file.read():
+        return ""
+    found = f"is a truncated zip archive: it ends at byte {num_bytes:,}, "
+    for _ in range(_MAX_LOOKED_AT):
+        file.seek(start)
+        header = file.read(_HEADER_BYTES)
+        if header[:4] != b"PK\3\4":
+            break
+        if len(header) < _HEADER_BYTES:
+            return f"{found}in the header of a member"
+        flags, packed, name_bytes, extra_bytes = struct.unpack("<6xH10xI4xHH", header)
+        name = file.read(min(name_bytes, MAX_NAME_BYTES)).decode("utf-8", "replace")
+        begin = start + _HEADER_BYTES + name_bytes + extra_bytes
+        start = begin + packed
+        if start > num_bytes and packed < _ZIP64:
+            held = max(0, num_bytes - begin)
+            return f"{found}and holds {held:,} of the {packed:,} compressed bytes of {name!r}"
+        if flags & _SIZE_FOLLOWS or packed >= _ZIP64:
+            break
+    return f"{found}before its table of contents does" if start else ""
+
+
+def read_part(archive: Any, path: str, start: int, stop: int) -> bytes:
+    """Reads bytes [start, stop) of a member; fewer at its end.
+
+    Args:
+        archive: An fsspec filesystem of a zip.
+        path: The member's.
+        start: The first byte. One behind what was read last in this thread costs nothing more.
+        stop: Behind the last.
+
+    Raises:
+        Exception: what fsspec and zipfile raise of members that are not there, or damaged.
+    """
+    key = (os.getpid(), id(archive), path)
+    held = _HELD.members.pop(key, None)
+    member = archive.open(path, "rb") if held is None else held[1]
+    try:
+        member.seek(start)
+        content = bytes(member.read(max(0, stop - start)))
+        is_read = stop >= archive.size(path)
+    except BaseException:
+        member.close()
+        raise
+    if is_read:
+        member.close()
+        return content
+    _HELD.members[key] = archive, member
+    if len(_HELD.members) > _MAX_HELD:
+        _, (_, oldest) = _HELD.members.popitem(last=False)
+        oldest.close()
+    return content
