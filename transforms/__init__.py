@@ -1,6 +1,7 @@
 """What is done to data: pure functions first, thin PTransforms around them.
 
-Keys, encoding, runs, shards, the index, rejects and atomic storage; the sources are in `sources`,
-the per-record steps in `prepare`. May import `schemas`; knows nothing of the order of the steps
-(`pipelines`) nor of where jobs run (`runners`).
+A record enters by `sources` (which read through `storage`), is prepared by the steps of `prepare`,
+sorted into `runs`, transformed by the graph of `analysis`, and leaves as an example of a shard
+(`examples`). May import `schemas`; knows neither the order of the steps (`pipelines`) nor where
+jobs run (`runners`).
 """

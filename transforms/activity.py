@@ -6,7 +6,7 @@ these files once a second (``pipelines.watchdog``). So a process that is stopped
 in a loop shows by what it leaves undone. Counting costs a tenth of a microsecond. Processes on
 other machines have no such folder, and report nothing.
 
-Every call of a disk, store or database is taken up and put down here, too (``storage_failures``):
+Every call of a disk, store or database is taken up and put down here, too (``storage.failures``):
 one that has ended counts, and the build names those that do not end.
 """
 

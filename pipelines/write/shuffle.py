@@ -3,7 +3,7 @@
 ``Create | groups of runs | Reshuffle | CutByShard | GroupByKey | WriteShard``. Where both runs and
 shards are many, a shard's slice of a run is too small to be worth a request: here runs are read
 once, whole, and what crosses Beam is chunks of records, keyed by shard. Order, encoder and bytes
-are those of ``write``: only how records come to their shard differs. ``ways`` says when.
+are those of ``job``: only how records come to their shard differs. ``strategy`` says when.
 """
 
 import dataclasses

@@ -1,7 +1,8 @@
-"""Reading and writing by URL: a local path or any fsspec URL, chained ones included.
+"""Files anywhere: local paths, stores and archives by URL, read by range and put atomically.
 
-A put is one atomic, durable step: a reader finds the whole file or none. Every failure becomes
-a StorageError (``storage_failures``).
+In: a local path or any fsspec URL, chained ones included. Out: bytes, open files, listings with
+stamps and hashes, or a file that was put: one atomic, durable step, so that a reader finds the
+complete file or none. Every failure is a StorageError (``failures``) without credentials.
 """
 
 from __future__ import annotations
