@@ -35,7 +35,7 @@ import functools
 import sys
 
 from snapshard import cli
-from snapshard.pipelines import inventory
+from snapshard.pipelines.inventory import step as inventory
 from snapshard.transforms.sources.blocks import group_blocks
 
 inventory.group_blocks = functools.partial(group_blocks, block_bytes=40_000)

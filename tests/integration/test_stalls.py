@@ -62,7 +62,7 @@ def analysed(inputs):
 
 
 if os.environ.get("PLACE") == "write":
-    from snapshard.transforms import shards
+    from snapshard.transforms.examples import shards
 
     shards.encode_examples = lambda columns: hang("write")
 

@@ -34,7 +34,7 @@ import signal
 import numpy as np
 import pyarrow as pa
 from snapshard.schemas.features import ClassLabel, Scalar
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.runs.files import wire_schema
 
 PREPARED = {
     "label": ClassLabel(("no", "yes")),
@@ -170,7 +170,7 @@ def test_the_child_ends_with_its_parent(tmp_path: Path, modules: Path) -> None:
     job.write_bytes(pickle.dumps(spec(staged(tmp_path / "recipe"), "hang")))
     program = (
         "import pickle, sys\n"
-        "from snapshard.pipelines.analyze import analyze\n"
+        "from snapshard.pipelines.analyze.job import analyze\n"
         "analyze(pickle.load(open(sys.argv[1], 'rb')), sys.argv[2])\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, str(job), str(tmp_path / "graph")])

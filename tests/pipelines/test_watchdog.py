@@ -448,8 +448,10 @@ PHASES = {
 }
 PHASE_SCRIPT = """
 import fsspec, snapshard as ss
-from snapshard.pipelines import build_steps, publish, watchdog
-from snapshard.transforms import opened_source, storage
+from snapshard.pipelines import build_steps, watchdog
+from snapshard.pipelines.publish import step as publish
+from snapshard.transforms import storage
+from snapshard.transforms.storage import opened_source
 
 os.chdir({folder!r})
 

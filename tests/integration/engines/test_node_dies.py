@@ -57,7 +57,7 @@ import sys
 os.environ["IS_DRIVER"] = "it reads the files, too, to infer their features"
 
 from snapshard import cli
-from snapshard.pipelines import inventory
+from snapshard.pipelines.inventory import step as inventory
 from snapshard.transforms.sources.blocks import group_blocks
 
 inventory.group_blocks = functools.partial(group_blocks, block_bytes=1)

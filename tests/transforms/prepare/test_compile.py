@@ -339,7 +339,7 @@ import snapshard as ss
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.features import Image
 from snapshard.transforms.prepare.engine.compile import StepRunner
-from snapshard.transforms.runs import wire_schema
+from snapshard.transforms.runs.files import wire_schema
 import pyarrow as pa
 import tensorflow as tf
 
