@@ -46,8 +46,9 @@ from snapshard.transforms.rejects import rejects_to_bytes
 from snapshard.transforms.runs.keys import record_keys
 
 # Loaded here, so that no child has to.
-for _module in ("diff", "gc", "reject_queries", "verify", "why", "worker_shares"):
-    importlib.import_module(f"snapshard.pipelines.{_module}")
+for _module in ("diff", "reject_queries", "verify", "why", "worker_shares"):
+    importlib.import_module(f"snapshard.pipelines.inspect.{_module}")
+importlib.import_module("snapshard.pipelines.operate.gc")
 
 NUM = 24
 
