@@ -50,6 +50,10 @@ FUZZ := 100000
 fuzz: $(VENV)/.dev ## Damages FUZZ files, others each time, and says what is made of them
 	$(PY) tests/fuzz/fuzz.py --num $(FUZZ) --first $$(date +%s)
 
+.PHONY: mutation
+mutation: $(VENV)/.dev ## Breaks the code in 240 small ways, and counts those that the quick tests tell
+	$(PY) -m tests.mutation.run --out out/mutation.json
+
 .PHONY: golden
 golden: $(VENV)/.dev ## Records the bytes of the golden snapshots anew, after an intended change
 	RECORD_GOLDEN=1 $(PY) -m pytest -q -m "" tests/golden
