@@ -21,6 +21,7 @@ from .cli_options import (
     FlinkJar,
     FlinkMaster,
     Limit,
+    Revision,
     Runner,
     SnapshotPath,
     Source,
@@ -81,6 +82,7 @@ def build(
         ),
     ] = None,
     limit: Limit = None,
+    revision: Revision = None,
     runner: Runner = "direct",
     flink_master: FlinkMaster = None,
     flink_jar: FlinkJar = None,
@@ -98,16 +100,6 @@ def build(
     repair: Annotated[
         bool,
         typer.Option("--repair", help="Check what is built already; build again what is damaged."),
-    ] = False,
-    retry_rejects: Annotated[
-        bool,
-        typer.Option(
-            "--retry-rejects",
-            help="Prepare blocks that hold rejects again, and reuse all else: for causes outside "
-            "of the fingerprint, such as a library mended in place or memory that ran out. Files "
-            "that were mended are prepared again without it. If a block comes out otherwise, a new "
-            "snapshot is published beside the old one.",
-        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line.")
@@ -137,7 +129,7 @@ def build(
     bars = terminal.Bars()
     with watched_build(stall_timeout_of(engine), progress=bars):
         with expected_to_advance(f"the recipe {source}"):
-            recipe = recipe_of(source)
+            recipe = recipe_of(source, revision=revision)
         with bars:
             snapshot = run_build(
                 recipe,
@@ -145,7 +137,6 @@ def build(
                 limit=limit,
                 runner=engine,
                 repair=repair,
-                retry_rejects=retry_rejects,
                 write_by=check_way(write_by),
                 workspace=workspace,
                 progress=bars,
@@ -185,6 +176,7 @@ def step(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False)] = None,
     limit: Limit = None,
+    revision: Revision = None,
     runner: Runner = "direct",
     flink_master: FlinkMaster = None,
     flink_jar: FlinkJar = None,
@@ -219,7 +211,7 @@ def step(
     bars = terminal.Bars()
     with watched_build(stall_timeout_of(engine), progress=bars):
         with expected_to_advance(f"the recipe {source}"):
-            recipe = recipe_of(source)
+            recipe = recipe_of(source, revision=revision)
         with bars:
             report = run_step(
                 recipe,
@@ -251,6 +243,7 @@ def init(source: Source) -> None:
 def plan(
     source: Source,
     limit: Limit = None,
+    revision: Revision = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -280,7 +273,7 @@ def plan(
         for shares in shares_of_snapshot(Snapshot.open(source), workers):
             terminal.show_shares(shares, batch_size, exact=True)
         return
-    recipe = recipe_of(source)
+    recipe = recipe_of(source, revision=revision)
     with terminal.Bars() as bars:
         found = forecast(recipe, progress=bars, limit=limit)
     skipped = ", ".join(f"{reason}: {number:,}" for reason, number in found.num_skipped.items())
@@ -440,6 +433,7 @@ def why(
         ),
     ],
     limit: Limit = None,
+    revision: Revision = None,
     files: Annotated[
         int, typer.Option(min=0, help="Name so many input files of each kind.", metavar="N")
     ] = 10,
@@ -459,7 +453,7 @@ def why(
     if lies_at(old):
         found = explain(Snapshot.open(old), Snapshot.open(new), num_shown=files)
     else:
-        recipe = recipe_of(old)
+        recipe = recipe_of(old, revision=revision)
         with terminal.Bars() as bars:
             found = why_not_found(recipe, new, progress=bars, limit=limit, num_shown=files)
     if as_json:

@@ -28,6 +28,17 @@ Limit = Annotated[
         show_default=False,
     ),
 ]
+Revision = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Replaces the recipe's revision=. Another number prepares the blocks that hold "
+        "rejects again and reuses everything else: for causes outside of the recipe and the data, "
+        "such as a service that did not answer.",
+        metavar="N",
+        show_default=False,
+    ),
+]
 Runner = Annotated[
     str,
     typer.Option(
@@ -102,15 +113,15 @@ def engine_of(name: str, beam_options: list[str], **settings: str | float | None
     return runner_config(name, **settings, beam_options=tuple(beam_options) or None)
 
 
-def recipe_of(source: str) -> Recipe:
-    """The recipe in a file, or the one that raw data suggests, shown."""
-    if source.endswith(".py"):
-        from .pipelines.recipe.shipping import load_recipe_file
+def recipe_of(source: str, *, revision: int | None = None) -> Recipe:
+    """The recipe in a file, or the one that raw data suggests, shown; with another revision."""
+    from .pipelines.recipe.shipping import load_recipe_file, revised
 
-        return load_recipe_file(source)
+    if source.endswith(".py"):
+        return revised(load_recipe_file(source), revision)
     from . import terminal
     from .pipelines.recipe.suggest import recipe_text, suggest_recipe
 
     recipe = suggest_recipe(source)
     terminal.show_note(recipe_text(recipe))
-    return recipe
+    return revised(recipe, revision)

@@ -28,7 +28,6 @@ from .chain import Chain
 from .engines import runner_config
 from .inventory.survey import Survey
 from .preflight import check_place
-from .prepare.retries import latest_amended
 from .recipe.shipping import refuse_optimized_python, refuse_while_loading, stage
 from .recovery import redoing_damage
 from .snapshot import Snapshot
@@ -48,7 +47,6 @@ def build(
     workers: int | None = None,
     limit: int | None = None,
     runner: str | RunnerConfig = "direct",
-    retry_rejects: bool = False,
     repair: bool = False,
     write_by: WriteBy = "auto",
     workspace: str | os.PathLike[str] | None = None,
@@ -69,10 +67,6 @@ def build(
         runner: Where the jobs run, which changes no byte: "direct" (Beam's embedded engine),
             "prism", "flink", an engine with its settings, as ``ss.Flink(master="host:8081")``,
             or the path of a TOML file that holds them.
-        retry_rejects: Prepares blocks that hold rejects again, and reuses all else: for causes
-            that the fingerprint does not see, such as a library mended in place. What is mended
-            in the source itself is prepared again anyway. Where a block comes out otherwise,
-            another snapshot is published beside the one that there may be.
         repair: Checks a snapshot that is built already, and builds again what is damaged.
         write_by: How records come to their shard, which changes no byte: "ranges" (each shard
             reads its slice of every run), "shuffle" (the engine's own), or "auto": the shuffle
@@ -112,7 +106,7 @@ def build(
             limit=limit,
             write_by=write_by,
             workspace=workspace,
-        ).run(repair=repair, retry_rejects=retry_rejects)
+        ).run(repair=repair)
 
 
 def run_step(
@@ -226,29 +220,27 @@ def _config(runner: str | RunnerConfig, workers: int | None) -> RunnerConfig:
 class Build(BuildSteps):
     """One build under way: all steps in this process."""
 
-    def run(self, *, repair: bool = False, retry_rejects: bool = False) -> Snapshot:
+    def run(self, *, repair: bool = False) -> Snapshot:
         """Runs what is not done yet."""
         with self._occupying():
-            return self._run(repair=repair, retry=retry_rejects)
+            return self._run(repair=repair)
 
-    def _run(self, *, repair: bool, retry: bool) -> Snapshot:
+    def _run(self, *, repair: bool) -> Snapshot:
         started = time.time()
         with contextlib.ExitStack() as stack:
             # What has never been built will need it: it need not wait for the inventory.
             process = None if storage.exists(self._out.latest) else self._start_analysis(stack)
             found = self.survey()
-            if not retry:
-                latest = latest_amended(self._workspace, found.fingerprint)
-                published = self.published(latest, repair=repair)
-                if published is not None:
-                    return published
+            published = self.published(found.fingerprint, repair=repair)
+            if published is not None:
+                return published
             if process is None and found.inventory.num_hashed:
                 process = self._start_analysis(stack)
 
             def build_all(met: Sequence[str]) -> Snapshot:
                 # A process for the analysis serves once.
                 ready = None if met else process
-                return self._build(found, ready, met, started=started, repair=repair, retry=retry)
+                return self._build(found, ready, met, started=started)
 
             return redoing_damage(build_all)
 
@@ -269,8 +261,6 @@ class Build(BuildSteps):
         met: Sequence[str],
         *,
         started: float,
-        repair: bool,
-        retry: bool,
     ) -> Snapshot:
         staged = stage(found.recipe, self._workspace)
         if process is not None:
@@ -283,12 +273,7 @@ class Build(BuildSteps):
                     dependencies=found.dependencies,
                 )
             )
-        plain = found.fingerprint
-        found, prepared = self.prepare(found, staged, thorough=bool(met), retry=retry)
-        if (retry or found.fingerprint != plain) and (
-            published := self.published(found.fingerprint, repair=repair)
-        ) is not None:
-            return published
+        prepared = self.prepare(found, staged, thorough=bool(met))
         graph = self.analyze(found, staged, prepared, process=process)
         layout = self.plan(found, prepared.summary, graph)
         settings = self.settings(found, prepared.summary, layout, graph)

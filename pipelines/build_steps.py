@@ -34,7 +34,6 @@ from .plan.split_leakage import find_leaks
 from .plan.step import Layout, lay_out
 from .preflight import refuse_memory_of_one_process, refuse_output_among_data, runs_here
 from .prepare.rejects import check_prepared, forget_refused, told_source
-from .prepare.retries import amended_survey, read_amended, record_amended, record_build
 from .prepare.run_files import keys_suffix
 from .prepare.stages import label_of
 from .prepare.step import Prepared, prepare_records
@@ -134,21 +133,17 @@ class BuildSteps:
         forget_refused(self._workspace)
         return dataclasses.replace(snapshot, cached=True)
 
-    def prepare(
-        self, found: Survey, staged: StagedRecipe, *, thorough: bool = False, retry: bool = False
-    ) -> tuple[Survey, Prepared]:
-        """Makes sure that all records are prepared; gives the survey with what stands for what.
+    def prepare(self, found: Survey, staged: StagedRecipe, *, thorough: bool = False) -> Prepared:
+        """Makes sure that all records are prepared.
 
         Args:
             found: The survey.
             staged: Its recipe.
             thorough: Reads every run that there is already, and makes damaged ones anew.
-            retry: Prepares blocks that hold rejects again.
 
         Raises:
             RejectsError: if there are more rejects than the recipe allows.
         """
-        amended = read_amended(self._workspace)
         with self._timed("prepare"):
             prepared = prepare_records(
                 found,
@@ -157,14 +152,9 @@ class BuildSteps:
                 runner=self._runner,
                 progress=self._progress,
                 thorough=thorough,
-                amended=amended,
-                retry=retry,
             )
         check_prepared(found, prepared, self._workspace)
-        record_amended(self._workspace, prepared.amended, before=amended)
-        plain, found = found.fingerprint, amended_survey(found, prepared.outcomes)
-        record_build(self._workspace, plain, found.fingerprint)
-        return found, prepared
+        return prepared
 
     def analyze(
         self,
@@ -300,7 +290,7 @@ class BuildSteps:
         facts = {
             "blocks": {
                 "total": prepared.num_units,
-                "prepared": prepared.num_made + prepared.num_retried,
+                "prepared": prepared.num_made,
             },
             "damage_met": list(notes.damage_met),
             "fingerprint_details": fingerprint_details(found),
@@ -313,7 +303,6 @@ class BuildSteps:
                 "skipped": dict(found.inventory.num_skipped),
                 "source": told_source(found),
             },
-            "retried": {"blocks": prepared.num_retried, "amended": prepared.num_amended},
             "runner": notes.runner,
             "seconds": {name: round(value, 3) for name, value in notes.seconds.items()},
             "shards": {
@@ -325,7 +314,7 @@ class BuildSteps:
             "work": {
                 "blocks": list_inputs(found, self._workspace),
                 "graph": settings.graph,
-                "runs": [entry.run.run_id for entry in prepared.entries],
+                "runs": [*(entry.run.run_id for entry in prepared.entries), *prepared.replaced],
                 "summary": list(prepared.summaries),
             },
         }

@@ -25,7 +25,6 @@ from .chain_notes import DAMAGE, FIRST, ChainNotes, chain_id
 from .inventory.pinned import changed_files, put_pinned, read_pinned
 from .inventory.survey import Survey, survey
 from .plan.step import Layout, find_layout
-from .prepare.retries import amended_survey, latest_amended, read_amended
 from .prepare.step import Prepared, find_prepared, prepare_part
 from .recipe.shipping import stage
 from .recovery import redoing_damage
@@ -54,7 +53,7 @@ class Chain(BuildSteps):
             found = self._pinned(step)
             if self._is_published(found):
                 if step == STEPS[-1]:
-                    self.published(self._final(found))
+                    self.published(found.fingerprint)
                 return self._report(step, found, {}, part=part, reused=True)
             for before in steps_before(step):
                 if self._notes.find(before) is None:
@@ -68,7 +67,6 @@ class Chain(BuildSteps):
         if step == "prepare":
             return self._do_prepare(found, part)
         prepared = self._prepared(step)
-        found = amended_survey(found, prepared.outcomes)
         if step == "analyze":
             return self._do_analyze(found, prepared)
         graph = self._graph(step)
@@ -110,7 +108,6 @@ class Chain(BuildSteps):
         noted = self._notes.find("prepare")
         done = None if noted is None else find_prepared(self._workspace, noted)
         if done is not None:
-            found = amended_survey(found, done.outcomes)
             return self._report_prepared(found, done, num_made=0, part=part)
         if changed := changed_files(found.inventory, found.opened):
             others = " and others" if changed[1:] else ""
@@ -128,7 +125,6 @@ class Chain(BuildSteps):
                 blocks=blocks,
                 runner=self._runner,
                 progress=self._progress,
-                amended=read_amended(self._workspace),
             )
             facts = {"num_blocks": len(blocks), "num_made": num_made}
             self._notes.put_part("prepare", part, num_made=num_made)
@@ -137,19 +133,18 @@ class Chain(BuildSteps):
         thorough = damage is not None and not damage["mended"]
         met: list[str] = []
 
-        def prepare(more: Sequence[str]) -> tuple[Survey, Prepared]:
+        def prepare(more: Sequence[str]) -> Prepared:
             met[:] = more
             return self.prepare(found, staged, thorough=thorough or bool(more))
 
-        made, prepared = redoing_damage(prepare)
+        prepared = redoing_damage(prepare)
         if damage is not None or met:
             told = [*(damage["met"] if damage is not None else []), *met]
             self._notes.put(DAMAGE, {"met": told, "mended": True})
         num_made = prepared.num_made + sum(self._notes.made_in_parts("prepare"))
         counted = dataclasses.replace(prepared, num_made=num_made)
-        told_all = {**counted.to_json(), "fingerprint": made.fingerprint, **self._seconds_of()}
-        self._notes.put("prepare", told_all)
-        return self._report_prepared(made, prepared, num_made=prepared.num_made)
+        self._notes.put("prepare", {**counted.to_json(), **self._seconds_of()})
+        return self._report_prepared(found, prepared, num_made=prepared.num_made)
 
     def _report_prepared(
         self, found: Survey, prepared: Prepared, *, num_made: int, part: Part | None = None
@@ -315,15 +310,8 @@ class Chain(BuildSteps):
             self._refuse(step, "analyze")
         return graph
 
-    def _final(self, found: Survey) -> str:
-        """The fingerprint that the chain's snapshot has: another one where blocks were retried."""
-        told = self._notes.find("prepare")
-        if told is not None:
-            return str(told["fingerprint"])
-        return latest_amended(self._workspace, found.fingerprint)
-
     def _is_published(self, found: Survey) -> bool:
-        return storage.exists(join(self._out.snapshot(self._final(found)), MANIFEST))
+        return storage.exists(join(self._out.snapshot(found.fingerprint), MANIFEST))
 
     def _refuse(self, step: str, needed: str) -> NoReturn:
         raise StepOrderError(
@@ -354,12 +342,11 @@ class Chain(BuildSteps):
         part: Part | None = None,
         reused: bool | None = None,
     ) -> StepReport:
-        fingerprint = self._final(found)
         return StepReport(
             step=step,
             part=part,
-            fingerprint=fingerprint,
-            path=self._out.snapshot(fingerprint),
+            fingerprint=found.fingerprint,
+            path=self._out.snapshot(found.fingerprint),
             reused=self._progress.reused if reused is None else reused,
             published=self._is_published(found),
             seconds=time.perf_counter() - self._begun,

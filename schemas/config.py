@@ -152,3 +152,13 @@ def config_class(cls: type[_T]) -> type[_T]:
     init.__wrapped__ = validate  # type: ignore[attr-defined]
     made.__init__ = init
     return made  # type: ignore[no-any-return]
+
+
+def check_revision(revision: object) -> None:
+    """Refuses what is not the number of a revision.
+
+    Raises:
+        RecipeError: if it is not an integer of 0 or more.
+    """
+    if isinstance(revision, bool) or not isinstance(revision, int) or revision < 0:
+        raise RecipeError(f"Recipe: revision={revision!r}, expected an integer, 0 or more.")

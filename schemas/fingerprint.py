@@ -88,16 +88,16 @@ class FingerprintParts:
     """Code of the ``preprocessing_fn``; None without one."""
     analysis: object = None
     """How the analysis ran: batch size, where; None without one."""
-    amended: object = None
-    """The outcomes of blocks that were retried, by the runs that they stand for; None for none."""
+    revision: int = 0
+    """The recipe's; it shapes the runs of blocks that hold rejects."""
     versions: Mapping[str, str] = dataclasses.field(default_factory=lambda: library_versions())
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> dict[str, object]:
         """The parts by name."""
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        if self.amended is None:
-            del parts["amended"]
+        if self.revision == 0:
+            del parts["revision"]
         return parts
 
 

@@ -146,19 +146,6 @@ class Workspace:
     root: str
 
     @property
-    def amended_runs(self) -> str:
-        """Which runs stand for others since blocks were retried: a file each."""
-        return join(self.root, "amended", "runs")
-
-    def amended_run(self, run_id: str) -> str:
-        """Which run stands for this one."""
-        return join(self.amended_runs, f"{run_id}.json")
-
-    def amended_build(self, fingerprint: str) -> str:
-        """Which fingerprint stands for this one since blocks were retried."""
-        return join(self.root, "amended", "builds", f"{fingerprint}.json")
-
-    @property
     def elsewhere(self) -> str:
         """In a name's folder: the note that says where its workspace lies instead."""
         return join(self.root, "elsewhere.json")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .analysis import check_analysis
 from .blocks import Block, RawBatch, Selection, SourceFile
-from .config import check_texts
+from .config import check_revision, check_texts
 from .errors import RecipeError
 from .features import Feature, Features, Struct, flatten, wire_columns
 from .limits import Limits
@@ -280,6 +280,8 @@ class Recipe:
         shards: Sizes, numbers, compression.
         features: The prepared records' features. None infers them; declared ones are enforced.
         seed: Enters every record's key: another seed is another order and other splits.
+        revision: Another number prepares the blocks that hold rejects again: for causes outside of
+            the recipe and the data, such as a service that did not answer. See docs/rejects.md.
         max_rejects: How many records may be rejected: a fraction of all (a float; 1.0 allows all
             of them) or a count (an int; 1 is one record). None means 0 for tables and 1 % for
             media. By stage: ``{"read": 0.01, "validate": 0, "total": 100}``. A stage that is not
@@ -308,6 +310,7 @@ class Recipe:
     shards: Shards = dataclasses.field(default_factory=Shards)
     features: Mapping[str, Feature | Struct] | None = None
     seed: int = 0
+    revision: int = 0
     max_rejects: Budget = None
     limits: Limits = dataclasses.field(default_factory=Limits)
     analyze_on_runner: bool = False
@@ -383,6 +386,7 @@ class Recipe:
         object.__setattr__(self, "depends_on", tuple(self.depends_on))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise RecipeError(f"Recipe: seed={self.seed!r} is not an integer.")
+        check_revision(self.revision)
         object.__setattr__(self, "max_rejects", check_budget(self.max_rejects))
         object.__setattr__(self, "folder", _calling_folder())
 

@@ -151,6 +151,7 @@ def _all_changes(old: Told, new: Told) -> list[Change]:
     found += _steps(old, new)
     found += _preprocessing(old, new)
     found += _changed("seed", "", before.get("seed"), after.get("seed"))
+    found += _changed("revision", "", first.get("revision", 0), second.get("revision", 0))
     found += _splits(_of(first, "splits"), _of(second, "splits"))
     found += _mapped("shards", _of(first, "shards"), _of(second, "shards"))
     found += _mapped("analysis", _of(first, "analysis"), _of(second, "analysis"))
@@ -347,7 +348,7 @@ def _splits(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 
 _KNOWN = {"name", "format_version", "versions", "inputs", "preprocessing", "splits", "shards"}
-_KNOWN |= {"analysis", "prepare"}
+_KNOWN |= {"analysis", "prepare", "revision"}
 _KNOWN_PREPARE = {"format", "group", "prepared", "raw", "seed", "source", "sides", "steps"}
 _KNOWN_PREPARE |= {"versions", "structs", "depends_on"}
 

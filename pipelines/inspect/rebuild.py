@@ -29,7 +29,7 @@ from ..build_steps import BuildSteps
 from ..engines import runner_config
 from ..inventory.survey import Survey
 from ..prepare.step import prepare_records
-from ..recipe.shipping import stage
+from ..recipe.shipping import revised, stage
 from ..snapshot import Snapshot
 from ..snapshot_files import SnapshotFiles
 from .part_changes import build_facts
@@ -151,7 +151,10 @@ def rebuild_shard(
             "Give the recipe or data that it was built from."
         )
     facts = build_facts(snapshot)
-    splits = facts.get("fingerprint_parts", {}).get("splits")
+    parts = facts.get("fingerprint_parts", {})
+    splits, revision = parts.get("splits"), parts.get("revision", 0)
+    # It decided which runs were made again, not what is in them.
+    recipe = revised(recipe, revision if isinstance(revision, int) else None)
     limit = splits.get("limit") if isinstance(splits, dict) else None
     with (
         storage.temporary_folder() as scratch,

@@ -19,7 +19,6 @@ from ..inventory.fingerprint_details import (
     surveyed_inputs,
 )
 from ..inventory.survey import survey
-from ..prepare.retries import as_retried
 from ..snapshot import Snapshot, lies_at
 from ..workspace import find_workspace
 from .input_changes import InputChanges, input_changes
@@ -141,7 +140,6 @@ def why_not_found(
             write=False,
             limit=limit,
         )
-        found = as_retried(found, find_workspace(folder), folder)
         details = fingerprint_details(found)
     path = join(folder, found.fingerprint)
     published = storage.exists(join(path, MANIFEST))

@@ -159,6 +159,7 @@ def survey(
         analysis=analysis,
         splits=recipe.splits.to_json() | ({} if limit is None else {"limit": limit}),
         shards=recipe.shards.to_json(),
+        revision=recipe.revision,
         versions=versions,
         format_version=FORMAT_VERSION,
     )

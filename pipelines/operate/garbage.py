@@ -117,6 +117,8 @@ def _is_garbage_work(room: str, rest: list[str], references: References) -> bool
     # runs/<two digits>/<run id>.…; elsewhere the id comes first.
     name = rest[1] if room == "runs" and len(rest) > 1 else rest[0]
     name = name.split(".")[0]
+    if room == "amended":
+        return True  # an older version's notes
     if room == "scratch":
         return name.startswith(storage.SCRATCH)
     if room not in ROOMS or not _ID.fullmatch(name):

@@ -25,7 +25,6 @@ from ...transforms import storage
 from ...transforms.storage.stamps import modified_ns
 from ..chain_notes import chains, is_recent
 from ..locks import SAFE_AGE_S, alone
-from ..prepare.retries import latest_amended
 from ..workspace import find_workspace, foreign_workspace
 from .garbage import FINGERPRINT, ROOMS, WORK, References, StoredFile, choose_garbage
 
@@ -111,7 +110,7 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
         chains_kept = {
             chain
             for chain, fingerprint, _ in chains(workspace)
-            if _is_published(folder, workspace, fingerprint)
+            if _is_published(folder, fingerprint)
         }
         references = dataclasses.replace(references, chains=frozenset(chains_kept))
         unpublished = found - references.published - set(links)
@@ -184,14 +183,13 @@ def _files_elsewhere(folder: str, workspace: Workspace) -> Iterator[StoredFile]:
 def _under_way(folder: str, workspace: Workspace) -> bool:
     """Whether a chain of steps may go on: what its steps made is not referred to yet."""
     return any(
-        is_recent(when) and not _is_published(folder, workspace, fingerprint)
+        is_recent(when) and not _is_published(folder, fingerprint)
         for _, fingerprint, when in chains(workspace)
     )
 
 
-def _is_published(folder: str, workspace: Workspace, fingerprint: str) -> bool:
-    standing = latest_amended(workspace, fingerprint)
-    return storage.exists(join(folder, standing, MANIFEST))
+def _is_published(folder: str, fingerprint: str) -> bool:
+    return storage.exists(join(folder, fingerprint, MANIFEST))
 
 
 def _remove(

@@ -60,16 +60,17 @@ class PrepareConfig:
     """The sha256 of each file beside the source, by URL."""
     dependencies: Dependencies = dataclasses.field(default_factory=Dependencies)
     """What the recipe depends on beside its source."""
-    amended: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The runs that stand for others since blocks were retried: id -> id."""
+    revision: int = 0
+    """The recipe's: units whose run of revision 0 holds rejects get a run of this one."""
     bins: KeyBins = KeyBins()  # noqa: RUF009
     """What the runs' summaries count by."""
 
-    def run_id(self, unit: WorkUnit) -> str:
-        """The name of a unit's run."""
+    def run_id(self, unit: WorkUnit, revision: int = 0) -> str:
+        """The name of a unit's run of a revision."""
         text = f"{self.digest}/{self.previous}/{unit.block_id}"
-        run_id = hashlib.sha256(text.encode()).hexdigest()[:32]
-        return self.amended.get(run_id, run_id)
+        if revision:
+            text = f"{text}/{revision}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class RunMaker:
@@ -120,7 +121,13 @@ class RunMaker:
             return self._make(unit)
 
     def _make(self, unit: WorkUnit) -> Summary:
-        run_id = self._config.run_id(unit)
+        made = self._make_run(unit, self._config.run_id(unit))
+        revision = self._config.revision
+        if revision and made.entries[0].run.num_rejects:
+            return self._make_run(unit, self._config.run_id(unit, revision))
+        return made
+
+    def _make_run(self, unit: WorkUnit, run_id: str) -> Summary:
         info = run_in_place(self._config.workspace, run_id)
         if info is not None:
             with contextlib.suppress(DamagedWorkError):
@@ -204,5 +211,6 @@ def summary_digest(config: PrepareConfig, units: Sequence[WorkUnit], splits: Spl
     """Names the summary of these units' runs."""
     run_ids = sorted(config.run_id(unit) for unit in units)
     counted_by = [] if config.bins == KeyBins() else [repr(config.bins)]
-    text = "\n".join([keys_suffix(splits), *counted_by, *run_ids])
+    revision = [f"revision {config.revision}"] if config.revision else []
+    text = "\n".join([keys_suffix(splits), *counted_by, *revision, *run_ids])
     return name_summary(hashlib.sha256(text.encode()).hexdigest()[:32], len(units))

@@ -95,7 +95,7 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
         raise RejectsError(
             f"{_budget_words(exceeded, counts.total(), num_records)}\n{reasons}\n"
             "Fix the files, or allow more with max_rejects= in the recipe (a fraction or a count, "
-            "in all or by stage); if the cause lay elsewhere, build with --retry-rejects. "
+            f"in all or by stage). {_try_again(found)} "
             f"{_where_rejects_are(workspace)}"
         )
     num_before = prepared.entries.total("num_records")  # of the stages before the last
@@ -117,11 +117,20 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
         share = "The only record was" if num_records == 1 else f"All {num_records:,} records were"
         raise RejectsError(
             f"{share} rejected; nothing was published. max_rejects= allows it, but a snapshot "
-            f"needs a record.\n{reasons}\nFix the files; if the cause lay elsewhere, build with "
-            f"--retry-rejects. {_where_rejects_are(workspace)}"
+            f"needs a record.\n{reasons}\nFix the files. {_try_again(found)} "
+            f"{_where_rejects_are(workspace)}"
         )
     if num_kept == 0:
         raise DataError("The source holds no records. Nothing was published.")
+
+
+def _try_again(found: Survey) -> str:
+    revision = found.recipe.revision + 1
+    return (
+        "If the cause is outside of the recipe and the data, such as a service that did not "
+        f"answer, set revision={revision} in the recipe or build with --revision {revision}: "
+        "that prepares the blocks with rejects again."
+    )
 
 
 def _where_rejects_are(workspace: Workspace) -> str:

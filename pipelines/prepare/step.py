@@ -27,7 +27,6 @@ from ..watchdog import expected_to_advance
 from .block_worker import PrepareConfig, run_files, summary_digest
 from .key_bins import bins_for
 from .merging import plan_spans
-from .retries import outcome, retry_stage
 from .run_files import run_in_place
 
 STEP = "prepare"
@@ -51,21 +50,14 @@ class Prepared:
     """Blocks, and ranges of later stages …"""
     num_made: int
     """… and how many of them had no run yet."""
-    num_retried: int
-    """Blocks and ranges that held rejects and were prepared again …"""
-    num_amended: int
-    """… and how many of them came out otherwise."""
-    amended: Mapping[str, str]
-    """All runs that stand for others in the workspace: id -> id."""
-    outcomes: Mapping[str, str]
-    """What those of them hold that this build has, by the id of the run that they stand for."""
+    replaced: tuple[str, ...] = ()
+    """Runs of revision 0 that hold rejects, and that the recipe's revision replaced."""
 
     def to_json(self) -> dict[str, object]:
         """What :func:`find_prepared` finds them by, as plain JSON."""
-        counts = ("num_units", "num_made", "num_retried", "num_amended")
         return {
-            "counts": {name: getattr(self, name) for name in counts},
-            "outcomes": dict(self.outcomes),
+            "counts": {name: getattr(self, name) for name in ("num_units", "num_made")},
+            "replaced": list(self.replaced),
             "summaries": list(self.summaries),
         }
 
@@ -92,6 +84,7 @@ def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> P
         source=found.extracted,
         sides=found.opened.sides,
         dependencies=found.dependencies,
+        revision=found.recipe.revision,
     )
 
 
@@ -126,8 +119,6 @@ def prepare_records(
     runner: JobRunner,
     progress: Progress,
     thorough: bool = False,
-    amended: Mapping[str, str] | None = None,
-    retry: bool = False,
 ) -> Prepared:
     """Makes sure that every unit of every stage has its run.
 
@@ -138,38 +129,30 @@ def prepare_records(
         runner: What runs the jobs.
         progress: Told how far they are.
         thorough: Reads every run that there is already, all of it, and makes damaged ones anew.
-        amended: The runs that stand for others: id -> id.
-        retry: Prepares units that hold rejects again.
 
     Raises:
         DamagedWorkError: if a run of an earlier stage turns out to be damaged.
     """
     config = first_config(found, staged, workspace)
-    config = dataclasses.replace(config, amended=dict(amended or {}))
     units: Sequence[WorkUnit] = found.inventory.blocks
     tables: list[RunTable] = []
     digests: list[str] = []
-    outcomes: dict[str, str] = {}
-    num_units = num_made = num_retried = num_amended = 0
+    replaced: list[str] = []
+    num_units = num_made = 0
     while True:
         if config.stage + 1 == len(found.stages):
             recipe = found.recipe
             bins = bins_for(recipe.splits, recipe.shards, num_units=len(units))
             config = dataclasses.replace(config, bins=bins)
-        if retry:
-            done = retry_stage(
-                config, units, splits=found.recipe.splits, runner=runner, progress=progress
-            )
-            config = done.config
-            num_retried += done.num_retried
-            num_amended += done.num_amended
         digest = summary_digest(config, units, found.recipe.splits)
         label = f"{STEP} {config.stage + 1}" if len(found.stages) > 1 else STEP
         missing = _missing_runs(config, units, found.recipe, thorough=thorough)
         made = len(missing)
         summary = None if missing else find_summary(workspace, digest)
         if summary is None:
-            _run_stage(config, units, digest, label=label, runner=runner, progress=progress)
+            _run_stage(
+                config, units, missing, digest, label=label, runner=runner, progress=progress
+            )
             summary = read_summary(workspace, digest)
         else:
             progress.start(label, total=len(units), unit="blocks")
@@ -178,7 +161,7 @@ def prepare_records(
             note += "; what was damaged is made anew"
         progress.finish(label, reused=not made, note=note)
         tables.append(summary.table)
-        outcomes |= _outcomes(config, units, summary)
+        replaced += _replaced(config, units, summary)
         digests.append(digest)
         num_units, num_made = num_units + len(units), num_made + made
         if config.stage + 1 == len(found.stages):
@@ -200,10 +183,7 @@ def prepare_records(
         entries=RunTable.joined(tables),
         num_units=num_units,
         num_made=num_made,
-        num_retried=num_retried,
-        num_amended=num_amended,
-        amended=config.amended,
-        outcomes=outcomes,
+        replaced=tuple(replaced),
     )
 
 
@@ -215,7 +195,6 @@ def prepare_part(
     blocks: Sequence[WorkUnit],
     runner: JobRunner,
     progress: Progress,
-    amended: Mapping[str, str],
 ) -> int:
     """Makes sure that some blocks have their runs of the first stage; sums up nothing.
 
@@ -226,24 +205,22 @@ def prepare_part(
         blocks: Some of the survey's.
         runner: What runs the job.
         progress: Told how far it is.
-        amended: The runs that stand for others: id -> id.
 
     Returns:
         How many had no run yet.
     """
     config = first_config(found, staged, workspace)
-    config = dataclasses.replace(config, amended=dict(amended))
-    missing = set(_missing_runs(config, blocks, found.recipe, thorough=False))
-    units = [block for block in blocks if config.run_id(block) in missing]
-    if not units:
+    missing = _missing_runs(config, blocks, found.recipe, thorough=False)
+    if not missing:
         progress.start(STEP, total=len(blocks), unit="blocks")
     else:
         # Of no use to anybody: the summary that counts is that of all blocks.
-        name = hashlib.sha256(f"part {sorted(missing)}".encode()).hexdigest()[:32]
-        _run_stage(config, units, name, label=STEP, runner=runner, progress=progress)
+        name = hashlib.sha256(f"part {sorted(missing.values())}".encode()).hexdigest()[:32]
+        units = list(missing)
+        _run_stage(config, units, missing, name, label=STEP, runner=runner, progress=progress)
         remove_summary(workspace, name)
-    progress.finish(STEP, reused=not units)
-    return len(units)
+    progress.finish(STEP, reused=not missing)
+    return len(missing)
 
 
 def find_prepared(workspace: Workspace, told: Mapping[str, Any]) -> Prepared | None:
@@ -260,46 +237,55 @@ def find_prepared(workspace: Workspace, told: Mapping[str, Any]) -> Prepared | N
         digest=told["summaries"][-1],
         summaries=tuple(told["summaries"]),
         entries=RunTable.joined([summary.table for summary in summaries]),
-        amended={},
-        outcomes=told["outcomes"],
+        replaced=tuple(told["replaced"]),
         **told["counts"],
     )
 
 
-def _outcomes(config: PrepareConfig, units: Sequence[WorkUnit], summary: Summary) -> dict[str, str]:
-    """What the stage's runs hold that stand for others."""
-    if not config.amended:
-        return {}
-    infos = {entry.run.run_id: entry.run for entry in summary.entries}
-    plain = dataclasses.replace(config, amended={})
-    run_ids = ((plain.run_id(unit), config.run_id(unit)) for unit in units)
-    return {first: outcome(infos[now]) for first, now in run_ids if first != now}
+def _replaced(config: PrepareConfig, units: Sequence[WorkUnit], summary: Summary) -> set[str]:
+    """The runs of revision 0 in whose place the stage has one of the recipe's revision."""
+    if not config.revision:
+        return set()
+    return {config.run_id(unit) for unit in units} - {entry.run.run_id for entry in summary.entries}
 
 
 def _missing_runs(
     config: PrepareConfig, units: Sequence[WorkUnit], recipe: Recipe, *, thorough: bool
-) -> list[str]:
-    """The units' runs that have to be made, in part or in whole."""
+) -> dict[WorkUnit, str]:
+    """The units whose run has to be made, in part or as a whole, each with that run's name."""
     files = run_files(config, recipe)
 
-    def is_missing(unit: WorkUnit) -> bool:
-        info = run_in_place(config.workspace, config.run_id(unit))
+    def is_missing(run_id: str) -> bool:
+        info = run_in_place(config.workspace, run_id)
         return info is None or (thorough and files.drop_damage(info))
+
+    def missing_run(unit: WorkUnit) -> str | None:
+        run_id = config.run_id(unit)
+        if is_missing(run_id):
+            return run_id
+        if not config.revision:
+            return None
+        info = run_in_place(config.workspace, run_id)
+        if info is None or not info.num_rejects:
+            return None
+        run_id = config.run_id(unit, config.revision)
+        return run_id if is_missing(run_id) else None
 
     # Three small requests each: a store answers slowly, and many at once.
     local = storage.is_local(config.workspace.root)
-    missing = []
+    missing: dict[WorkUnit, str] = {}
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1) if local else 64) as pool:
         for start in range(0, len(units), _LOOKED_FOR):
             some = units[start : start + _LOOKED_FOR]
-            found = pool.map(is_missing, some)
-            missing += [config.run_id(unit) for unit, gone in zip(some, found, strict=True) if gone]
+            found = zip(some, pool.map(missing_run, some), strict=True)
+            missing |= {unit: run_id for unit, run_id in found if run_id is not None}
     return missing
 
 
 def _run_stage(
     config: PrepareConfig,
     units: Sequence[WorkUnit],
+    missing: Mapping[WorkUnit, str],
     digest: str,
     *,
     label: str,
@@ -308,7 +294,8 @@ def _run_stage(
 ) -> None:
     """Makes sure that each unit has its run, and sums them up."""
     descriptors = write_descriptors(units, config.workspace)
-    outputs = [config.workspace.run_info(config.run_id(unit)) for unit in units]
+    run_ids = (missing.get(unit) or config.run_id(unit) for unit in units)
+    outputs = [config.workspace.run_info(run_id) for run_id in run_ids]
     with watched(progress, label, outputs=outputs, unit="blocks"):
         # Takes seconds: in the step's time, so that its bar shows.
         from .job import PrepareRuns

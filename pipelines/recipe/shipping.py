@@ -7,6 +7,7 @@ function, inferred from data) travels by value. Either way a job carries a small
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import itertools
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Protocol
 
+from ...schemas.config import check_revision
 from ...schemas.errors import DamagedWorkError, RecipeError
 from ...schemas.naming import Workspace
 from ...schemas.recipe import Recipe
@@ -116,6 +118,21 @@ def keep_origin(recipe: Recipe, original: Recipe) -> None:
     origin = _ORIGINS.of(original)
     if origin is not None:
         _ORIGINS.remember(recipe, origin)
+
+
+def revised(recipe: Recipe, revision: int | None) -> Recipe:
+    """The recipe with another revision; None leaves it as it is.
+
+    Raises:
+        RecipeError: if the revision is negative.
+    """
+    if revision is None or revision == recipe.revision:
+        return recipe
+    check_revision(revision)
+    changed = copy.copy(recipe)
+    object.__setattr__(changed, "revision", revision)
+    keep_origin(changed, recipe)
+    return changed
 
 
 def refuse_written_secrets(recipe: Recipe) -> None:

@@ -14,7 +14,6 @@ from snapshard import cli
 from snapshard.pipelines import build_steps, startup_noise
 from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.inventory.step import group_blocks
-from snapshard.pipelines.prepare import step as preparing
 from snapshard.schemas.errors import StorageError
 
 ROWS = """\
@@ -37,6 +36,7 @@ recipe = ss.Recipe(
     source=ss.Files("data", read=read, label=None),
     splits=ss.Splits(train=0.5, test=0.5),
     max_rejects={max_rejects},
+    revision={revision},
 )
 """
 
@@ -115,8 +115,8 @@ class Rows:
             )
         self.write(2)
 
-    def write(self, max_rejects: Any) -> None:
-        text = ROWS.format(max_rejects=max_rejects)
+    def write(self, max_rejects: Any, *, revision: int = 0) -> None:
+        text = ROWS.format(max_rejects=max_rejects, revision=revision)
         (self.folder / "recipe.py").write_text(text)
 
     def build(self, *options: str, out: Path | None = None) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def listed(snapshot: Path | str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.slow  # builds six times
 @pytest.mark.usefixtures("many_blocks")
-def test_a_retry_redoes_the_blocks_with_rejects_and_reuses_the_others(
+def test_a_revision_redoes_the_blocks_with_rejects_and_reuses_the_others(
     rows: Rows, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = rows.build()
@@ -166,73 +166,83 @@ def test_a_retry_redoes_the_blocks_with_rejects_and_reuses_the_others(
     assert first["num_rejects"] == 2
     assert total > 5
     assert set(listed(first["path"])) == {"04.txt#0", "21.txt#0"}
-    # What is down stays down: nothing changes, and nothing is published.
-    before = hashes(rows.out / "rows" / first["fingerprint"])
-    assert rows.build("--retry-rejects")["cached"]
-    assert rows.latest() == first["fingerprint"]
+    before = hashes(first["path"])
     monkeypatch.setenv("SERVICE", "1")
     assert rows.build()["path"] == first["path"]
-    second = rows.build("--retry-rejects")
+    second = rows.build("--revision", "1")
     assert not second["cached"]
     assert second["fingerprint"] != first["fingerprint"]
     assert second["num_rejects"] == 0
     assert second["facts"]["blocks"] == {"total": total, "prepared": 2}
-    assert second["facts"]["retried"] == {"blocks": 2, "amended": 2}
     assert hashes(first["path"]) == before
     assert rows.latest() == second["fingerprint"]
     for path in (first["path"], second["path"]):
         assert call("verify", path)[0] == 0
     # The same as a build that met no trouble, but for what names the snapshot.
-    anew = rows.build(out=rows.folder / "other")
-    assert anew["fingerprint"] == first["fingerprint"]
+    untroubled = rows.build(out=rows.folder / "other")
+    assert untroubled["fingerprint"] == first["fingerprint"]
     named = {"build.json", "manifest.json"}
-    same = {name: one for name, one in hashes(anew["path"]).items() if name not in named}
+    same = {name: one for name, one in hashes(untroubled["path"]).items() if name not in named}
     for name, one in hashes(second["path"]).items():
         if name not in named and not name.startswith("reader"):
             assert same[name] == one, name
-    # Later builds know it, also with the service gone, and after the garbage is collected.
+    # The revision alone says which of the two is meant, also after garbage collection.
     monkeypatch.delenv("SERVICE")
-    for options in ((), ("--retry-rejects",)):
-        again = rows.build(*options)
-        assert (again["cached"], again["path"]) == (True, second["path"])
     assert call("gc", rows.out)[0] == 0
-    assert rows.build()["path"] == second["path"]
-    # Nor are the amended blocks forgotten where others are added.
+    assert rows.build()["path"] == first["path"]
+    rows.write(2, revision=1)
+    again = rows.build()
+    assert (again["cached"], again["path"]) == (True, second["path"])
+    # Where files are added, the revised blocks are reused like all others.
     (rows.folder / "data" / "30.txt").write_text("300\n")
     third = rows.build()
     assert third["num_rejects"] == 0
     assert third["facts"]["blocks"]["prepared"] <= 2
 
 
-@pytest.mark.slow  # builds ten times
-@pytest.mark.parametrize("name", ["retry_stage", "record_amended", "record_build", "point_latest"])
+@pytest.mark.slow  # builds five times
+@pytest.mark.usefixtures("many_blocks")
+def test_a_revision_that_changes_nothing_gives_the_same_records(rows: Rows, call: Call) -> None:
+    first = rows.build()
+    second = rows.build("--revision", "1")
+    assert second["path"] != first["path"]
+    assert set(listed(second["path"])) == set(listed(first["path"]))
+    assert second["facts"]["blocks"]["prepared"] == 2
+    code, said, _ = call("diff", first["path"], second["path"], "--json")
+    assert code == 0, said
+    # Those of revision 1 are no longer asked.
+    assert rows.build("--revision", "2")["facts"]["blocks"]["prepared"] == 2
+    code, said, _ = call("why", first["path"], second["path"])
+    assert code == 0
+    assert "revision" in said
+
+
+@pytest.mark.slow  # builds nine times
+@pytest.mark.usefixtures("many_blocks")
+@pytest.mark.parametrize("name", ["prepare_records", "write_job", "point_latest"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_retry_that_is_killed_alters_nothing_and_goes_on(
+def test_a_revision_that_is_killed_alters_nothing_and_resumes(
     rows: Rows, monkeypatch: pytest.MonkeyPatch, name: str, after: bool
 ) -> None:
     first = rows.build()
     before = hashes(first["path"])
     monkeypatch.setenv("SERVICE", "1")
-    where = preparing if name == "retry_stage" else build_steps
-    real = getattr(where, name)
+    real = getattr(build_steps, name)
 
     def killed(*arguments: Any, **options: Any) -> None:
         if after:
             real(*arguments, **options)
         raise StorageError("killed")
 
-    monkeypatch.setattr(where, name, killed)
-    command = (rows.folder / "recipe.py", "--out", rows.out, "--retry-rejects")
+    monkeypatch.setattr(build_steps, name, killed)
+    command = (rows.folder / "recipe.py", "--out", rows.out, "--revision", "1")
     assert rows.call("build", *command)[0] == 1
-    monkeypatch.setattr(where, name, real)
+    monkeypatch.setattr(build_steps, name, real)
     assert hashes(first["path"]) == before
-    # Whichever a plain build finds is whole; the retry goes on.
-    plain = rows.build()
-    assert plain["cached"] or plain["num_rejects"] == 0
-    second = rows.build("--retry-rejects")
+    assert rows.build()["path"] == first["path"]
+    second = rows.build("--revision", "1")
     assert second["num_rejects"] == 0
     assert second["path"] != first["path"]
-    assert rows.build()["path"] == second["path"]
     assert hashes(first["path"]) == before
     for path in (first["path"], second["path"]):
         assert rows.call("verify", path)[0] == 0
@@ -264,12 +274,12 @@ def test_a_refused_build_shows_its_rejects_and_goes_on_when_retried(
         "210 service\n211\n",
     ]
     monkeypatch.setenv("SERVICE", "1")
-    rows.refuse()
-    built = rows.build("--retry-rejects")
+    assert "--revision 1" in rows.refuse()
+    built = rows.build("--revision", "1")
     assert built["num_rejects"] == 0
     assert not (work / "rejects.parquet").exists()
     assert not (work / "refused.json").exists()
-    assert rows.build()["cached"]
+    assert rows.build("--revision", "1")["cached"]
 
 
 @pytest.mark.slow  # builds three times
@@ -282,8 +292,6 @@ def test_a_mended_file_alone_is_prepared_again(rows: Rows) -> None:
     assert set(listed(second["path"])) == {"04.txt#0"}
     facts = second["facts"]["blocks"]
     assert (facts["prepared"], facts["total"]) == (1, first["facts"]["blocks"]["total"])
-    # A retry that comes out as before is worth nothing new.
-    assert rows.build("--retry-rejects")["path"] == second["path"]
 
 
 @pytest.mark.slow  # loads TensorFlow for a step in Python

@@ -385,7 +385,7 @@ def test_parts_share_the_first_of_several_stages(project: Project) -> None:
 
 
 @pytest.mark.slow  # several builds
-def test_retried_blocks_belong_to_a_chain_as_to_a_build(project: Project) -> None:
+def test_a_revision_belongs_to_a_chain_as_to_a_build(project: Project) -> None:
     flag = project.folder / "out-of-memory"
     project.describe(
         rest="prepare=[ss.records.map_python(fails, {'twice': ss.Scalar('int64')})],max_rejects=10,"
@@ -396,7 +396,9 @@ def test_retried_blocks_belong_to_a_chain_as_to_a_build(project: Project) -> Non
     first = build(project.recipe, project.out)
     assert first.manifest.num_rejects == 4
     flag.unlink()
-    again = build(project.recipe, project.out, retry_rejects=True)
+    path.write_text(path.read_text().replace("max_rejects=10,", "max_rejects=10, revision=1,"))
+    again = build(project.recipe, project.out)
+    assert again.manifest.num_rejects == 0
     assert again.path != first.path
     for report in project.steps(*STEPS):
         assert (report.published, report.path) == (True, again.path)
