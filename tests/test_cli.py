@@ -244,7 +244,7 @@ class TestPlan:
         steps = min(-(-num // 5) for num in nums)
         unread = sum(max(0, num - 5 * steps) for num in nums)
         for part in (
-            r"train by worker, about\n",
+            r"train by worker, approximately\n",
             r"worker  shards  examples  size +batches\n",
             rows,
             r"1 shard: several workers read a part of each\n",
