@@ -496,7 +496,9 @@ def rejects(
     listed: Annotated[bool, typer.Option("--list", help="List rejects one by one.")] = False,
     number: Annotated[
         int,
-        typer.Option("--number", min=0, help="With --list: at most N; 0 for all.", metavar="N"),
+        typer.Option(
+            "--number", min=0, help="With --list: show at most N; 0 for all.", metavar="N"
+        ),
     ] = 20,
     offset: Annotated[
         int, typer.Option(min=0, help="With --list: skip the first N.", metavar="N")

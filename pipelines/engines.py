@@ -43,9 +43,10 @@ def runner_config(name: str, **settings: Any) -> RunnerConfig:
         given = stored | given
     config = CONFIGS.get(name)
     if config is None:
+        problem = f"unknown runner {name!r}" if name else "no runner given"
         raise RecipeError(
-            f"{where}unknown runner {name!r}, expected one of {', '.join(CONFIGS)}, or a TOML file "
-            'that names one, such as runner = "flink".'
+            f"{where}{problem}, expected one of {', '.join(CONFIGS)}, or a TOML file that names "
+            'one, such as runner = "flink".'
         )
     given = {key.removeprefix(f"{name}_"): value for key, value in given.items()}
     known = [field.name for field in dataclasses.fields(config)]

@@ -81,7 +81,7 @@ class JobServer:
             self._process.terminate()
             self.wait_until_ended(_END_SECONDS)
         if self._process.stdin is not None:
-            self._process.stdin.close()  # kills what is left
+            self._process.stdin.close()  # kills the remaining processes
         self.wait_until_ended(_END_SECONDS)
         # A stopped guard does not react; the build's guard ends the server instead.
         self._process.kill()

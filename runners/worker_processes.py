@@ -121,7 +121,7 @@ class WorkerProcesses:
             except ValueError:
                 return errors.StorageError(
                     f"Cannot write {self._failures}, where a worker process records why the job "
-                    f"{self._job_name!r} failed: the disk seems to be full. Free some space, or "
+                    f"{self._job_name!r} failed: probably no space is left there. Free some, or "
                     "set TMPDIR to another folder. Finished work is kept. Run the same build again "
                     "to resume."
                 )

@@ -12,7 +12,7 @@ float16, bfloat16, float32       float32  one value each: float32 holds every fl
 float64                          bytes    packed: little-endian bytes, in one string
 string                           bytes    one value each
 tensors and sequences of int8,   bytes    packed: little-endian bytes, row-major, in one string,
-uint8, int16, uint16, float16,            a quarter or less of what a list of them takes
+uint8, int16, uint16, float16,            at most a quarter of the size of a list of them
 bfloat16, float64
 ================================ ======== ==================================================
 """
