@@ -25,16 +25,16 @@ def main() -> None:
     folder, *arguments = sys.argv[1:]
     command = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, process_group=0)
     signal.signal(signal.SIGTERM, lambda *_: _send(command, signal.SIGTERM))
-    is_orphan = threading.Event()
+    orphaned = threading.Event()
 
     def watch() -> None:
         os.read(0, 1)
-        is_orphan.set()
+        orphaned.set()
         _send(command, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
     code = command.wait()
-    if is_orphan.is_set():
+    if orphaned.is_set():
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(code if code >= 0 else 128 - code)
 

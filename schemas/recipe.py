@@ -293,12 +293,12 @@ class Recipe:
         transform_from: A snapshot whose transform graph is used instead of an analysis, or the
             folder of a graph in a workspace. Relative paths are resolved against the recipe's
             folder.
-        depends_on: Files and values that the recipe's functions depend on but whose code does not
-            show: files that they open, the inputs of an object that cannot be hashed. A str or
-            Path is a file, a folder (all its files) or a glob, relative to the recipe's folder, or
-            a URL; everything else is a value (write a string value as ``("text",)``). Contents and
-            values enter the fingerprint, as do, if an object cannot be hashed, all files that the
-            recipe's code opens while it is loaded.
+        depends_on: Files and values that the recipe's functions depend on without their code
+            showing it: files that they open, or inputs of an object that cannot be hashed. A str
+            or Path is a file, a folder (all its files) or a glob, relative to the recipe's folder,
+            or a URL; everything else is a value (write a string value as ``("text",)``). Contents
+            and values enter the fingerprint. If an object cannot be hashed, so do all files that
+            the recipe's code opens while it is loaded.
     """
 
     name: str
