@@ -79,7 +79,7 @@ class FlinkRunner(PortableRunner):
         return f"snapshard-{job_name}-{uuid.uuid4().hex[:8]}"
 
     def end_job(self, name: str) -> None:
-        """Cancels a job of a cluster: cancelling it through the job server does not."""
+        """Cancels a job on a cluster: a cancellation through its job server does not reach it."""
         if self._master == EMBEDDED:
             return
         deadline, problem = time.monotonic() + _END_SECONDS, f"not within {_END_SECONDS:.0f} s"
