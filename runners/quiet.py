@@ -50,7 +50,7 @@ def quiet_threads() -> Iterator[None]:
 
     _hide_lost_connections()
     # Beam prints the errors of steps to standard error, and also sends them to the engine.
-    vars(sdk_worker)["print"] = _unprinted
+    vars(sdk_worker)["print"] = _print_nothing
     try:
         yield
     finally:
@@ -76,5 +76,5 @@ def _hide_lost_connections() -> None:
     threading.excepthook = hook
 
 
-def _unprinted(*_: object, **__: object) -> None:
+def _print_nothing(*_: object, **__: object) -> None:
     """Prints nothing."""

@@ -27,7 +27,7 @@ class SourceFile:
     """Path relative to the source's root, parts joined by '/'."""
     num_bytes: int
     stamp: str
-    """The store's etag, or the modification time in ns: the key of the hash cache."""
+    """The store's etag, or the modification time in ns: part of the hash cache's key."""
     sha256: str = ""
     """SHA-256 of the content, hex; empty until known, or if ``problem`` says why it is not."""
     problem: str = ""

@@ -73,7 +73,7 @@ def _texts_in(value: object) -> Iterator[str]:
 
 
 def as_tuple(value: object) -> Any:
-    """Converts any ordered iterable to a tuple; returns single values unchanged."""
+    """Converts an ordered iterable to a tuple; returns all else (strings, sets …) unchanged."""
     if isinstance(value, str | bytes | Mapping | set | frozenset):
         return value
     return tuple(value) if isinstance(value, Iterable) else value

@@ -133,7 +133,7 @@ def check_masks(features: Features) -> None:
         if mask is not None and any(f"{other}.".startswith(f"{mask}.") for other in features):
             raise RecipeError(
                 f"Feature {name!r} may be missing, so the reader adds a mask {mask!r}, but a "
-                "feature of that name already exists. Rename one of them, or set a value for "
+                "feature of that name already exists. Rename one of them, or set the value to read "
                 f"where {name!r} is missing: default= of its type, or ss.tables.fill."
             )
 

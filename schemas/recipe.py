@@ -244,7 +244,7 @@ class CrossStep(Protocol):
         """Refuses splits that the step would leak across, or that it cannot know.
 
         Raises:
-            RecipeError: if it does; the message says which splits to use instead.
+            RecipeError: for such splits; the message says which to use instead.
         """
 
     def order(

@@ -123,7 +123,7 @@ class Splits:
             name: tuple(sorted(text.casefold() for text in texts))
             for name, texts in _texts(folders or FOLDERS, "by_folder").items()
         }
-        _check_apart(values)
+        _check_disjoint(values)
         return cls._of(SplitRule(by="folder", values=tuple(values.items())))
 
     @classmethod
@@ -139,7 +139,7 @@ class Splits:
             RecipeError: if a value belongs to two splits, or a split name is invalid.
         """
         texts = _texts(values or FOLDERS, "by_column")
-        _check_apart(texts)
+        _check_disjoint(texts)
         rule = SplitRule(by="column", feature=feature, values=tuple(texts.items()))
         return cls._of(rule)
 
@@ -306,7 +306,7 @@ def _texts(given: Mapping[str, str | Sequence[str]], what: str) -> dict[str, tup
     return texts
 
 
-def _check_apart(values: Mapping[str, tuple[str, ...]]) -> None:
+def _check_disjoint(values: Mapping[str, tuple[str, ...]]) -> None:
     owner: dict[str, str] = {}
     for name, texts in values.items():
         for text in texts:
