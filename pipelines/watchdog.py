@@ -2,11 +2,11 @@
 
 Once a second a thread reads the activities that the build's processes report
 (``transforms.activity``): elements such as blocks and shards, and the current step of the build,
-for which any progress of these processes counts. A warning names an activity without progress for a
-minute. After the build's ``stall_timeout`` the process at fault is killed (or the build interrupted, if it
-is the build's own process), and the build fails with an error that names the activity and the
-pending calls of disks and stores. A second process (``guard``) does the same if no thread of the
-build can run, and cleans up after a build that was killed.
+for which any progress of these processes counts. A warning names an activity without progress for
+a minute. After the build's ``stall_timeout`` the process at fault is killed (or the build
+interrupted, if it is the build's own process), and the build fails with an error that names the
+activity and the pending calls of disks and stores. A second process (``guard``) does the same if no
+thread of the build can run, and cleans up after a build that was killed.
 
 Time in which the build was stopped (Ctrl-Z) or the machine slept does not count.
 """
