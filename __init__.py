@@ -5,8 +5,8 @@ the shards; a build reads the raw files with Apache Beam, runs the deterministic
 single time, and publishes a directory of balanced TFRecord shards together with the package
 `reader`, which builds the matching `tf.data` input pipeline.
 
-The names below load on first use, so that `import snapshard` is quick and loads neither
-TensorFlow nor Apache Beam.
+The names below load on first use: `import snapshard` is fast and loads neither TensorFlow nor
+Apache Beam.
 """
 
 import importlib
@@ -101,8 +101,8 @@ __all__ = [
     "text",
 ]
 
-# Public name -> the module that defines it, relative to this package: the imports above, said again
-# for the running program. A module is its own value: `images`.
+# Public name -> the module that defines it, relative to this package: the imports above again, for
+# use at run time. Names such as `images` are modules themselves.
 _EXPORTS: dict[str, str] = {
     "Files": ".transforms.sources.own_files",
     "HuggingFace": ".transforms.sources.hugging_face",
@@ -154,7 +154,7 @@ _MODULES: dict[str, str] = {
 }
 
 
-if not TYPE_CHECKING:  # else a misspelt name would pass as Any
+if not TYPE_CHECKING:  # otherwise type checkers would accept misspelt names as Any
 
     def __getattr__(name: str) -> Any:
         if name in _EXPORTS:

@@ -1,4 +1,4 @@
-"""``python -m snapshard``: the same as the command ``snapshard``."""
+"""``python -m snapshard``: equivalent to the command ``snapshard``."""
 
 from .cli import main
 

@@ -1,8 +1,8 @@
-"""The command line: arguments in, calls out. What it prints is in ``terminal``.
+"""The command line: parses arguments and calls the pipelines; ``terminal`` prints the results.
 
 Exit codes: 0 done, 1 a store, disk, engine or process failed, 2 usage or recipe error, 3 the data
-is refused, 4 a snapshot is damaged, 5 a defect, 130 interrupted. Only 1 and 130 are worth another
-try; only a defect shows a traceback.
+is refused, 4 a snapshot is damaged, 5 a defect, 130 interrupted. Only 1 and 130 are worth a retry;
+only a defect shows a traceback.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from .schemas.recipe import Recipe
 
 _WITH_THREADS = {"pyarrow", "tensorflow"}
-"""Libraries whose threads may still run in the end."""
+"""Libraries whose threads may still run at exit."""
 _DEFECT = 5
-"""For what nothing expected. Python's own code, 1, would have schedulers try again."""
+"""Exit code for unexpected errors. Python's own code, 1, would make schedulers retry."""
 
 app = typer.Typer(
     name="snapshard",
@@ -76,7 +76,8 @@ def build(
         int | None,
         typer.Option(
             min=1,
-            help="Worker processes; of other engines than direct, elements at once. [default: 1]",
+            help="Number of worker processes; for engines other than direct, of elements processed "
+            "at once. (default: 1)",
             metavar="N",
             show_default=False,
         ),
@@ -92,22 +93,24 @@ def build(
     write_by: Annotated[
         str,
         typer.Option(
-            help="How records come to their shard: ranges of runs, the engine's shuffle, or auto. "
-            "Changes no byte.",
-            metavar="WAY",
+            help="How records reach their shard: ranges (read from runs by key range), shuffle "
+            "(by the engine), or auto. Does not change the output.",
+            metavar="STRATEGY",
         ),
     ] = "auto",
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Check what is built already; build again what is damaged."),
+        typer.Option(
+            "--repair", help="Check existing output and work; rebuild whatever is damaged."
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line.")
     ] = False,
 ) -> None:
-    """Build the snapshot of a recipe or of raw data; a build that was cut short goes on.
+    """Build the snapshot of a recipe or of raw data; resumes an interrupted build.
 
-    What follows -- goes to Beam: snapshard build recipe.py --out DIR --runner flink
+    Options after -- are passed to Beam: snapshard build recipe.py --out DIR --runner flink
     --flink-master host:8081 -- --environment_type=DOCKER --environment_config=IMAGE
     """
     from . import terminal
@@ -158,8 +161,8 @@ def step(
     name: Annotated[
         str,
         typer.Argument(
-            help="inventory, prepare, analyze, plan, write, verify or publish; each needs those "
-            "before it.",
+            help="inventory, prepare, analyze, plan, write, verify or publish; each requires the "
+            "ones before it.",
             metavar="STEP",
         ),
     ],
@@ -168,13 +171,16 @@ def step(
     part: Annotated[
         str | None,
         typer.Option(
-            help="A part of prepare or write alone, 1/8 to 8/8. Then prepare is still to be run, "
-            "which finds it done.",
+            help="Run only one part of prepare or write: for 8 parts, 1/8 to 8/8. After the parts "
+            "of prepare, run prepare itself, which reuses them.",
             metavar="PART",
             show_default=False,
         ),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False)] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="See build --help.", metavar="N", show_default=False),
+    ] = None,
     limit: Limit = None,
     revision: Revision = None,
     runner: Runner = "direct",
@@ -183,14 +189,14 @@ def step(
     spark_master: SparkMaster = None,
     stall_timeout: StallTimeout = None,
     workspace: Workspace = None,
-    write_by: Annotated[str, typer.Option(help="As a build has it.", metavar="WAY")] = "auto",
+    write_by: Annotated[str, typer.Option(help="See build --help.", metavar="STRATEGY")] = "auto",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object as the last line.")
     ] = False,
 ) -> None:
-    """Run one step of a build, as a scheduler's task; one that is done does nothing.
+    """Run one step of a build, as a scheduler's task; a finished step does nothing.
 
-    All steps of a build take the same recipe, --out and --limit.
+    All steps of a build must have the same recipe, --out and --limit.
     """
     from . import terminal
     from .pipelines.build import run_step
@@ -232,7 +238,7 @@ def step(
 
 @app.command()
 def init(source: Source) -> None:
-    """Print the recipe that raw data suggests, as a file worth keeping."""
+    """Print a suggested recipe for raw data, ready to save as a .py file."""
     from . import terminal
     from .pipelines.recipe.suggest import describe_suggestion
 
@@ -248,28 +254,28 @@ def plan(
         int | None,
         typer.Option(
             min=1,
-            help="Show, too, what each of so many trainers would read; of a snapshot, if SOURCE is "
-            "one, what it does read.",
+            help="Also show what each of N trainers would read; if SOURCE is a snapshot, what each "
+            "reads.",
             metavar="N",
             show_default=False,
         ),
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Examples in a trainer's batch.", metavar="B", show_default=False),
+        typer.Option(min=1, help="Examples per trainer batch.", metavar="B", show_default=False),
     ] = None,
 ) -> None:
-    """Show what a build would read and make, or how a snapshot divides. Writes nothing."""
+    """Show what a build would read and write, or how a snapshot is divided. Writes nothing."""
     from . import terminal
     from .pipelines.inspect.forecast import forecast
     from .pipelines.inspect.worker_shares import shares_of_snapshot, shares_to_come
     from .pipelines.snapshot import Snapshot, lies_at
 
     if batch_size is not None and workers is None:
-        raise typer.BadParameter("--batch-size goes with --workers.")
+        raise typer.BadParameter("--batch-size requires --workers.")
     if workers is not None and lies_at(source):
         if limit is not None:
-            raise typer.BadParameter(f"--limit is for data, and {source} is a snapshot.")
+            raise typer.BadParameter(f"--limit is for raw data, but {source} is a snapshot.")
         for shares in shares_of_snapshot(Snapshot.open(source), workers):
             terminal.show_shares(shares, batch_size, exact=True)
         return
@@ -297,8 +303,8 @@ def plan(
     terminal.say(
         f"about {terminal.human_count(found.num_examples, 'examples')} of "
         f"{terminal.human_bytes(found.example_bytes)}, {terminal.human_bytes(found.output_bytes)} "
-        f"in all before compression; this {'fits' if found.fits_memory else 'does not fit'} into "
-        f"the {terminal.human_bytes(found.free_memory_bytes)} of memory that are free here"
+        f"in total before compression; this {'fits' if found.fits_memory else 'does not fit'} into "
+        f"the {terminal.human_bytes(found.free_memory_bytes)} of free memory on this machine"
     )
     if workers is not None:
         for split in found.splits:
@@ -309,7 +315,7 @@ def plan(
 
 @app.command()
 def inspect(snapshot: SnapshotPath) -> None:
-    """Show what a snapshot holds."""
+    """Show the contents of a snapshot."""
     from . import terminal
     from .pipelines.snapshot import Snapshot
 
@@ -345,17 +351,18 @@ def verify(
     sample: Annotated[
         str | None,
         typer.Option(
-            help="Only a quick look: so many records, 1%, 0.01 or 500, and all names and lengths.",
+            help="Check only a sample of records (1%, 0.01 or 500), and all names and lengths.",
             metavar="SHARE",
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Another one draws another sample.", metavar="N")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample.", metavar="N")] = 0,
     shard: Annotated[
         str | None,
         typer.Option(
             "--rebuild-shard",
-            help="Build this shard again from the source, and compare: train-3, or 3 among all.",
+            help="Rebuild this shard from the source and compare: train-3, or 3 counting all "
+            "shards.",
             metavar="SHARD",
             show_default=False,
         ),
@@ -364,19 +371,19 @@ def verify(
         str | None,
         typer.Option(
             "--from",
-            help="What the snapshot was built from, for --rebuild-shard: a recipe or raw data.",
+            help="For --rebuild-shard: the recipe or raw data that the snapshot was built from.",
             metavar="SOURCE",
             show_default=False,
         ),
     ] = None,
     lines: Annotated[
-        int, typer.Option(min=0, help="Show so many damages; 0 for all.", metavar="N")
+        int, typer.Option(min=0, help="Show at most N problems; 0 for all.", metavar="N")
     ] = 50,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, with all damages.")
+        bool, typer.Option("--json", help="Print one JSON object with all problems.")
     ] = False,
 ) -> None:
-    """Check every file of a snapshot against its manifest, and name the records that differ."""
+    """Check every file of a snapshot against its manifest, and name damaged records."""
     from . import terminal
     from .pipelines.inspect.verify import check_snapshot
     from .pipelines.inspect.verify_sample import SampleSize
@@ -395,17 +402,18 @@ def verify(
 
 @app.command()
 def diff(
-    old: Annotated[str, typer.Argument(help="A snapshot's folder.", metavar="OLD")],
-    new: Annotated[str, typer.Argument(help="Another snapshot's.", metavar="NEW")],
+    old: Annotated[str, typer.Argument(help="Folder of a snapshot.", metavar="OLD")],
+    new: Annotated[str, typer.Argument(help="Folder of another snapshot.", metavar="NEW")],
     ids: Annotated[
-        int, typer.Option(min=0, help="Name so many records of each kind.", metavar="N")
+        int, typer.Option(min=0, help="List at most N records of each kind.", metavar="N")
     ] = 10,
     only_ids: Annotated[
-        bool, typer.Option("--only-ids", help="Read indexes alone: find no changed contents.")
+        bool,
+        typer.Option("--only-ids", help="Read only indexes; does not find changed contents."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what changed from one snapshot to another: records, features, settings."""
+    """Show what changed between two snapshots: records, features, settings."""
     from . import terminal
     from .pipelines.inspect.change_texts import diff_text
     from .pipelines.inspect.diff import diff as run_diff
@@ -424,25 +432,26 @@ def diff(
 def why(
     old: Annotated[
         str,
-        typer.Argument(help="A snapshot's folder; or a recipe file or raw data.", metavar="A"),
+        typer.Argument(help="Folder of a snapshot; or a recipe file or raw data.", metavar="A"),
     ],
     new: Annotated[
         str,
         typer.Argument(
-            help="Another snapshot's folder; with a recipe, the --out of its builds.", metavar="B"
+            help="Folder of another snapshot; for a recipe or raw data, the --out of its builds.",
+            metavar="B",
         ),
     ],
     limit: Limit = None,
     revision: Revision = None,
     files: Annotated[
-        int, typer.Option(min=0, help="Name so many input files of each kind.", metavar="N")
+        int, typer.Option(min=0, help="List at most N input files of each kind.", metavar="N")
     ] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Explain a miss: what differs in the fingerprints of A and B.
+    """Explain why a snapshot is not reused: how the fingerprints of A and B differ.
 
-    A and B are snapshots; or A is what a build would take (a recipe, raw data) and B where it
-    would put it: then, why that build would not find the latest snapshot there. Builds nothing.
+    Either A and B are snapshots; or A is the source of a build (a recipe, raw data) and B its
+    --out: then explains why that build would not reuse the latest snapshot there. Builds nothing.
     """
     from . import terminal
     from .pipelines.inspect.change_texts import explanation_text
@@ -467,34 +476,37 @@ def rejects(
     snapshot: Annotated[
         str,
         typer.Argument(
-            help="A snapshot's folder; or the folder of a name, then the rejects of its last "
-            "build, also of one that was refused for them; or a rejects.parquet.",
+            help="Folder of a snapshot; or of all snapshots of a name, for the rejects of the last "
+            "build, even if it failed because of them; or a rejects.parquet file.",
             metavar="SNAPSHOT",
         ),
     ],
     by: Annotated[
         str | None,
         typer.Option(
-            help="Count by reason, stage, exception or source.", metavar="WHAT", show_default=False
+            help="Count by reason, stage, exception or source.", metavar="FIELD", show_default=False
         ),
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List them one by one.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List rejects one by one.")] = False,
     number: Annotated[
-        int, typer.Option("--number", min=0, help="With --list: so many; 0 for all.", metavar="N")
+        int,
+        typer.Option(
+            "--number", min=0, help="With --list: show at most N; 0 for all.", metavar="N"
+        ),
     ] = 20,
     offset: Annotated[
-        int, typer.Option(min=0, help="With --list: leave the first N out.", metavar="N")
+        int, typer.Option(min=0, help="With --list: skip the first N.", metavar="N")
     ] = 0,
     stage: Annotated[
-        str | None, typer.Option(help="Only those of a stage.", show_default=False)
+        str | None, typer.Option(help="Only rejects of this stage.", show_default=False)
     ] = None,
     reason: Annotated[
-        str | None, typer.Option(help="Only those of a reason.", show_default=False)
+        str | None, typer.Option(help="Only rejects with this reason.", show_default=False)
     ] = None,
     export: Annotated[
         str | None,
         typer.Option(
-            help="Write what the records held to files in a new folder, and an index.jsonl.",
+            help="Write the content of the records to files in a new folder, with an index.jsonl.",
             metavar="DIR",
             show_default=False,
         ),
@@ -502,25 +514,25 @@ def rejects(
     source: Annotated[
         str | None,
         typer.Option(
-            help="With --export: where the source lies now, for payloads over 64 KiB.",
+            help="With --export: current location of the source, for payloads over 64 KiB.",
             metavar="URL",
             show_default=False,
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; with --list one a line.")
+        bool, typer.Option("--json", help="Print one JSON object; with --list, one per line.")
     ] = False,
 ) -> None:
-    """Show the records that were left out: by reason, one by one, or as files.
+    """Show rejected records: by reason, one by one, or exported as files.
 
-    Without options: counts per stage and reason, and the first three of each.
+    By default: counts per stage and reason, and the first three of each.
     """
     from . import terminal
     from .pipelines.inspect.reject_queries import RejectFilter, RejectsFile
     from .pipelines.inspect.reject_report import export_lines, group_lines, list_lines
 
     if export is not None and (listed or by is not None):
-        raise typer.BadParameter("--export goes without --list and --by.")
+        raise typer.BadParameter("--export cannot be combined with --list or --by.")
     wanted = RejectFilter(stage=stage, reason=reason)
     found = RejectsFile.find(snapshot)
     if export is not None:
@@ -535,10 +547,10 @@ def rejects(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def bench(context: typer.Context, snapshot: SnapshotPath) -> None:
-    """Measure how fast a snapshot reads here, by the benchmark that its reader ships.
+    """Measure how fast a snapshot reads on this machine, with the benchmark in its reader.
 
-    For example: snapshard bench SNAPSHOT --batch-size 256 --sweep --mb-per-s 10,100. All that it
-    takes: python SNAPSHOT/reader benchmark --help.
+    For example: snapshard bench SNAPSHOT --batch-size 256 --sweep --mb-per-s 10,100. For all
+    options: python SNAPSHOT/reader benchmark --help.
     """
     from .pipelines.inspect.bench import bench as run_bench
     from .pipelines.snapshot import Snapshot
@@ -551,22 +563,29 @@ def check_runner(
     context: typer.Context,
     engine: Annotated[
         str,
-        typer.Argument(help="The engine, or a TOML file that names it.", metavar="ENGINE"),
+        typer.Argument(
+            help="direct, prism, flink, spark, dataflow, or a TOML file with an engine and its "
+            "settings.",
+            metavar="ENGINE",
+        ),
     ],
     out: Annotated[
         str | None,
         typer.Option(
-            help="An output root that builds will have: whether every worker reaches it.",
+            help="Output root of later builds: checks that every worker can access it.",
             metavar="DIR",
             show_default=False,
         ),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, metavar="N", show_default=False)] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="See build --help.", metavar="N", show_default=False),
+    ] = None,
     flink_master: FlinkMaster = None,
     flink_jar: FlinkJar = None,
     spark_master: SparkMaster = None,
 ) -> None:
-    """Look whether an engine can run builds: what it needs, then a small job."""
+    """Check whether an engine can run builds: its requirements, then a small job."""
     from . import terminal
     from .pipelines.operate.check_runner import check_runner as run_check
 
@@ -587,11 +606,14 @@ def check_runner(
 @app.command("flex-template")
 def flex_template(
     launcher: Annotated[
-        str, typer.Argument(help="The image of that stage of the Dockerfile.", metavar="LAUNCHER")
+        str,
+        typer.Argument(help="Image of the Dockerfile's launcher stage.", metavar="LAUNCHER"),
     ],
-    worker: Annotated[str, typer.Argument(help="Likewise.", metavar="WORKER")],
+    worker: Annotated[
+        str, typer.Argument(help="Image of the Dockerfile's worker stage.", metavar="WORKER")
+    ],
 ) -> None:
-    """Print the Flex Template by which schedulers build on Dataflow: put it on gs:// and run it."""
+    """Print a Flex Template for builds on Dataflow by schedulers; upload it to gs:// to run it."""
     from . import terminal
     from .pipelines.operate.flex_template import container_spec
 
@@ -601,24 +623,29 @@ def flex_template(
 @app.command()
 def gc(
     folder: Annotated[
-        str, typer.Argument(help="An output root, or the folder of one name.", metavar="DIR")
+        str,
+        typer.Argument(
+            help="An output root, or the folder of all snapshots of a name.", metavar="DIR"
+        ),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be removed.")
+    ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, each file in it.")
+        bool, typer.Option("--json", help="Print one JSON object that lists each file.")
     ] = False,
 ) -> None:
-    """Clear work that no snapshot refers to, and unpublished directories."""
+    """Remove work that no snapshot refers to, and unpublished folders."""
     from . import terminal
     from .pipelines.operate.gc import collect_garbage
 
     report = collect_garbage(folder, dry_run=dry_run)
     for path in report.links:
-        terminal.show_warning(f"{path} is a symbolic link: what lies behind it is left alone.")
+        terminal.show_warning(f"{path} is a symbolic link: its target was not touched.")
     for path in report.foreign:
         terminal.show_warning(
             f"The workspace {path} belongs to another output root, from which this one was copied "
-            "or moved: it is left alone. If that root no longer exists, remove the workspace."
+            "or moved: it was not touched. If that root no longer exists, remove the workspace."
         )
     if as_json:
         terminal.say_json(report.to_json())
@@ -626,9 +653,7 @@ def gc(
     for path in report.unpublished:
         terminal.say(f"{'would remove' if dry_run else 'removed'} {path}, which is not published")
     for path in report.busy:
-        terminal.show_warning(
-            f"{path} is left alone: a build is at work there, or a chain of steps is under way."
-        )
+        terminal.show_warning(f"{path} was not touched: a build or a chain of steps is using it.")
     terminal.say(
         f"{'would free' if dry_run else 'freed'} {terminal.human_bytes(report.num_bytes)} in "
         f"{terminal.human_count(report.num_files, 'files')}"
@@ -636,14 +661,14 @@ def gc(
 
 
 def _rebuild(snapshot: str, shard: str | None, source: str | None, *, as_json: bool) -> int:
-    """Builds a shard again and says how it compares; gives the exit code."""
+    """Rebuilds a shard and prints how it compares; returns the exit code."""
     from . import terminal
     from .pipelines.inspect.rebuild import rebuild_shard
 
     if shard is None or source is None:
         raise typer.BadParameter(
-            "--rebuild-shard and --from go together: --from names the recipe or the data that the "
-            "snapshot was built from. No code that lies beside a snapshot is run."
+            "--rebuild-shard and --from require each other: --from names the recipe or raw data "
+            "that the snapshot was built from. Code in a snapshot's folder is never run."
         )
     recipe = recipe_of(source)
     with terminal.Bars() as bars:
@@ -686,7 +711,7 @@ def _show_rejects(snapshot: Snapshot) -> None:
 
     if snapshot.manifest.num_filtered:
         number = terminal.human_count(snapshot.manifest.num_filtered, "records")
-        terminal.say(f"filtered: {number} that steps dropped on purpose")
+        terminal.say(f"filtered: {number} dropped by steps")
     if snapshot.manifest.num_rejects:
         number = terminal.human_count(snapshot.manifest.num_rejects, "rejects")
         terminal.say(f"{number}, with their reasons: snapshard rejects {snapshot.path}")
@@ -698,9 +723,9 @@ def _show_leaks(snapshot: Snapshot) -> None:
     for splits, number in snapshot.manifest.shared_contents.items():
         contents = terminal.human_count(number, "equal contents")
         terminal.say(
-            f"warning: {contents} in both {' and '.join(splits.split(', '))}. What is trained on "
-            "would be tested on: drop them (ss.records.drop_duplicates()), or keep them together "
-            "(Splits(…, group_by=…))."
+            f"warning: {contents} in both {' and '.join(splits.split(', '))}. A model would be "
+            "tested on data that it was trained on: drop them (ss.records.drop_duplicates()), or "
+            "keep them together (Splits(…, group_by=…))."
         )
 
 
@@ -712,8 +737,8 @@ def _show_empty_splits(snapshot: Snapshot, recipe: Recipe) -> None:
     counts = {name: split.num_examples for name, split in splits.items()}
     if empty := empty_splits(recipe.splits, counts):
         terminal.show_warning(
-            f"no record fell into {' and '.join(empty)}, of {sum(counts.values()):,} in all. Give "
-            "other fractions, or one split alone, in a recipe: splits=ss.Splits(train=1.0)."
+            f"none of the {sum(counts.values()):,} records fell into {' and '.join(empty)}. Set "
+            "other fractions, or a single split, in a recipe: splits=ss.Splits(train=1.0)."
         )
 
 
@@ -745,24 +770,25 @@ def main(arguments: list[str] | None = None) -> None:
         code = _run(arguments)
     except KeyboardInterrupt:
         code = endings.INTERRUPTED
-    except BrokenPipeError:  # whoever read the output has enough of it
+    except BrokenPipeError:  # the reader of the output has closed it
         code = 1
     except MemoryError:
         terminal.show_error(
-            "out of memory. Give it more, or build with fewer workers; the same command resumes."
+            "out of memory. Provide more, or build with fewer workers. Finished work is kept: run "
+            "the same command to resume."
         )
         code = 1
     except Exception:
         terminal.show_traceback(traceback.format_exc())
         terminal.show_error(
-            "this is a defect in snapshard or in a library, and another try would end alike. "
+            "this is a defect in snapshard or in a library; running it again would not help. "
             "Report it with the traceback above."
         )
         code = _DEFECT
-    if code == endings.INTERRUPTED:  # typer makes it of a KeyboardInterrupt
+    if code == endings.INTERRUPTED:  # typer converts KeyboardInterrupt to this code
         terminal.show_error(endings.MESSAGE)
     if arguments is None and not _WITH_THREADS.isdisjoint(sys.modules):
-        # Threads of libraries that still run may abort the interpreter's end, and the exit code.
+        # Library threads that still run may abort the interpreter at exit and change the exit code.
         with contextlib.suppress(OSError):
             terminal.flush()
         os._exit(code)
@@ -780,14 +806,14 @@ def _run(arguments: list[str] | None) -> int:
         terminal.show_error(str(error))
         return error.exit_code
     except typer.TyperException as error:
-        if message := error.format_message():  # none where the help was shown instead
+        if message := error.format_message():  # empty if the help was shown instead
             command = getattr(getattr(error, "ctx", None), "command_path", "snapshard")
             stop = "" if message.endswith((".", "?")) else "."
             terminal.show_error(f"{message}{stop} Try '{command} --help'.")
         return 2
     except BrokenPipeError:
         raise
-    except OSError as error:  # a full disk or a missing temporary folder: not a defect
+    except OSError as error:  # for example a full disk or a missing temporary folder: not a defect
         from .transforms.storage.failures import failing_as_storage_error
 
         try:

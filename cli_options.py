@@ -1,4 +1,4 @@
-"""What commands have in common: arguments and options, and what is made of them."""
+"""Arguments and options that several commands share, and their conversion to objects."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 Source = Annotated[
     str,
     typer.Argument(
-        help="A recipe file (.py), or raw data itself: a folder of class folders of images, a "
-        "CSV file or a folder of them; a path, a glob or a URL.",
+        help="A recipe file (.py), or raw data: a folder of images with a subfolder per class, "
+        "a CSV file, or a folder of CSV files; a path, glob or URL.",
         metavar="SOURCE",
         show_default=False,
     ),
@@ -23,7 +23,7 @@ Limit = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Take so many records, those with the lowest keys: for a dry run.",
+        help="Use only N records, those with the lowest keys, for a dry run.",
         metavar="N",
         show_default=False,
     ),
@@ -42,16 +42,16 @@ Revision = Annotated[
 Runner = Annotated[
     str,
     typer.Option(
-        help="Where the jobs run: direct, prism, flink, spark, dataflow, or a TOML file that names "
-        "one with its settings. Changes no byte.",
+        help="Where the jobs run: direct, prism, flink, spark, dataflow, or a TOML file with an "
+        "engine and its settings. Does not change the output.",
         metavar="ENGINE",
     ),
 ]
 Workspace = Annotated[
     str | None,
     typer.Option(
-        help="Where work is kept for builds to come, a folder or URL: by default in --out, or "
-        "where earlier builds of it put it. --out itself puts it back.",
+        help="Folder or URL where finished work is kept for later builds. By default in --out, or "
+        "where earlier builds into --out kept it. Give --out itself to return to the default.",
         metavar="DIR",
         show_default=False,
     ),
@@ -59,7 +59,7 @@ Workspace = Annotated[
 FlinkMaster = Annotated[
     str | None,
     typer.Option(
-        help="A Flink cluster's web address, host:port; without it Flink runs on this machine.",
+        help="Web address of a Flink cluster, host:port. By default Flink runs on this machine.",
         metavar="HOST:PORT",
         show_default=False,
     ),
@@ -67,7 +67,7 @@ FlinkMaster = Annotated[
 FlinkJar = Annotated[
     str | None,
     typer.Option(
-        help="Beam's job server for Flink; by default what SNAPSHARD_FLINK_JAR names.",
+        help="Jar of Beam's job server for Flink. By default the value of SNAPSHARD_FLINK_JAR.",
         metavar="FILE",
         show_default=False,
     ),
@@ -75,7 +75,7 @@ FlinkJar = Annotated[
 SparkMaster = Annotated[
     str | None,
     typer.Option(
-        help="A Spark cluster's master, spark://host:7077; without it Spark runs on this machine.",
+        help="Master of a Spark cluster, spark://host:7077. By default Spark runs on this machine.",
         metavar="URL",
         show_default=False,
     ),
@@ -84,37 +84,43 @@ StallTimeout = Annotated[
     float | None,
     typer.Option(
         min=0,
-        help="Fail where nothing advances for so many seconds; 0 never does. [default: 600]",
+        help="Fail the build after this many seconds without progress; 0 means never. "
+        "(default: 600)",
         metavar="SECONDS",
         show_default=False,
     ),
 ]
 BEAM_OPTIONS = {"allow_extra_args": True}
-"""What follows ``--`` goes to Beam."""
+"""Options after ``--`` are passed to Beam."""
 SnapshotPath = Annotated[
     str,
     typer.Argument(
-        help="A snapshot's folder, or one that holds snapshots: then the latest.",
+        help="Folder of a snapshot, or of several snapshots: then the latest is used.",
         metavar="SNAPSHOT",
     ),
 ]
 
 
 def engine_of(name: str, beam_options: list[str], **settings: str | float | None) -> RunnerConfig:
-    """What the arguments say of the engine."""
+    """The engine configuration for the command line's arguments.
+
+    Raises:
+        typer.BadParameter: if an extra argument is not an option of Beam.
+        RecipeError: if the engine or one of its settings is invalid.
+    """
     from .pipelines.engines import runner_config
 
     for option in beam_options:
         if not option.startswith("--"):
             raise typer.BadParameter(
-                f"Got unexpected extra argument ({option}). Options of Beam follow --, each as "
+                f"Got unexpected extra argument ({option}). Put Beam options after --, each as "
                 "--name=value."
             )
     return runner_config(name, **settings, beam_options=tuple(beam_options) or None)
 
 
 def recipe_of(source: str, *, revision: int | None = None) -> Recipe:
-    """The recipe in a file, or the one that raw data suggests, shown; with another revision."""
+    """Loads a recipe file, or suggests a recipe for raw data and prints it."""
     from .pipelines.recipe.shipping import load_recipe_file, revised
 
     if source.endswith(".py"):

@@ -1,7 +1,6 @@
-"""What the command line shows: progress bars, tables, and errors as messages.
+"""Output of the command line: progress bars, tables, and error messages.
 
-Progress and notes go to standard error, results to standard output, so that a pipe gets
-results alone.
+Progress and notes go to standard error, results to standard output: a pipe gets only results.
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ if TYPE_CHECKING:
     from .pipelines.inspect.verify_report import Report
     from .pipelines.inspect.worker_shares import SplitShares
 
-# Neither markup nor emoji: what is printed holds names from the data.
+# Neither markup nor emoji: the output contains names from the data.
 out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def prepare_streams() -> None:
-    """Lets any text be written: what the terminal's encoding lacks is written as an escape.
+    """Makes any text printable: characters that the encoding cannot represent become escapes.
 
-    Streams that were closed lead nowhere from now on: the next file to be opened would get their
-    descriptors, and what libraries write there.
+    Redirects closed streams to the null device: otherwise the next opened file would get their
+    descriptor, and libraries' output.
     """
     for descriptor in range(3):
         try:
@@ -74,10 +73,9 @@ def prepare_streams() -> None:
 
 
 def printable(text: str) -> str:
-    r"""Text in which no character steers the terminal or is not seen, line breaks apart.
+    r"""Text with control and invisible characters, except line breaks and tabs, as escapes.
 
-    Secrets that this process knows are hidden.
-
+    Secrets known to this process are hidden.
 
     >>> printable("a \x1b[31mred\x1b[0m name")
     'a \\x1b[31mred\\x1b[0m name'
@@ -112,7 +110,7 @@ def show_warning(message: str) -> None:
 
 
 def show_traceback(text: str) -> None:
-    """Prints the traceback of a defect on standard error, without credentials in its lines."""
+    """Prints the traceback of a defect on standard error, with credentials removed."""
     from .transforms.storage.redaction import redact
 
     err.print(redact(printable(text)))
@@ -124,7 +122,7 @@ def show_note(message: str) -> None:
 
 
 def human_bytes(size: float) -> str:
-    """A size for people, in decimal units.
+    """A size in decimal units, for people.
 
     >>> human_bytes(150_000_000)
     '150 MB'
@@ -137,7 +135,7 @@ def human_bytes(size: float) -> str:
 
 
 def human_count(number: int, unit: str) -> str:
-    """A number of things whose plural is given.
+    """A count with its unit, which is given in the plural.
 
     >>> human_count(1, "shards"), human_count(1200, "files")
     ('1 shard', '1,200 files')
@@ -146,27 +144,27 @@ def human_count(number: int, unit: str) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """A span of time for people.
+    """A duration, for people.
 
     >>> human_seconds(9.7), human_seconds(125), human_seconds(7260)
     ('9 s', '2:05 min', '2:01 h')
     """
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02} min"
-    return f"{whole // 3600}:{whole // 60 % 60:02} h"
+    total = int(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60}:{total % 60:02} min"
+    return f"{total // 3600}:{total // 60 % 60:02} h"
 
 
 class Bars:
-    """Progress of each step as a bar on a terminal, as one line a step elsewhere."""
+    """Progress of each step: bars on a terminal, otherwise one line per step."""
 
     def __init__(self) -> None:
-        """Draws nothing yet."""
+        """Prepares the bars; draws nothing yet."""
         self._steps: dict[str, _Step] = {}
         self._drawn: Progress | None = None
-        # On a dumb terminal nothing can be drawn over; elsewhere, lines last.
+        # A dumb terminal cannot redraw; files and pipes keep every line.
         if err.is_interactive and err.file.isatty():
             self._drawn = Progress(
                 SpinnerColumn(finished_text="[green]✓[/]"),
@@ -219,7 +217,7 @@ class Bars:
 
 
 class _Step:
-    """How far one step is, and how fast it goes."""
+    """Progress and speed of one step."""
 
     def __init__(self, *, total: int | None, unit: str) -> None:
         self.total = total
@@ -230,27 +228,27 @@ class _Step:
         self._first: tuple[int, float] | None = None
         self._advanced = self._begun
         self._seconds: float | None = None
-        self._words = ""
+        self._note = ""
 
     def advance(self, done: int) -> None:
         now = time.monotonic()
         if self._first is None:
-            # What was done before counts for no rate.
+            # Work done before does not count towards the rate.
             self._first = (done, now)
         if done != self._done:
             self._done, self._advanced = done, now
 
     def finish(self, *, reused: bool, note: str) -> None:
         self._seconds = time.monotonic() - self._begun
-        # "1 shards" is what a note says that was written for all numbers.
+        # Notes use the plural for all numbers: "1 shards".
         note = re.sub(r"^(1 \w+)s$", r"\1", note)
-        self._words = ", ".join(filter(None, (note, "reused" if reused else "")))
+        self._note = ", ".join(filter(None, (note, "reused" if reused else "")))
 
     def facts(self) -> str:
-        """Counts, rate and time left; in the end, what was done and how long it took."""
+        """Counts, rate and time left; after the end, the amount of work and its duration."""
         if self._seconds is not None:
             amount = "" if self.total is None else human_count(self.total, self._unit)
-            return ", ".join(filter(None, (amount, self._words, f"{self._seconds:.1f} s")))
+            return ", ".join(filter(None, (amount, self._note, f"{self._seconds:.1f} s")))
         elapsed = time.monotonic() - self._begun
         if self.total is None:
             return human_seconds(elapsed)
@@ -268,7 +266,7 @@ class _Step:
 
 
 class _Facts(ProgressColumn):
-    """The words beside a bar, reckoned anew each time it is drawn."""
+    """The text next to a bar, computed each time it is drawn."""
 
     max_refresh = 0.2
 
@@ -278,7 +276,7 @@ class _Facts(ProgressColumn):
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table on standard output; numbers stand on the right."""
+    """Prints a table on standard output; numbers are right-aligned."""
     kept = [list(row) for row in rows]
     say(title)
     lines = [list(columns), *([_cell(value) for value in row] for row in kept)]
@@ -298,7 +296,7 @@ def _cell(value: object) -> str:
 
 
 def show_features(features: Features, title: str = "features") -> None:
-    """Prints features, one a line."""
+    """Prints features, one per line."""
     rows = [(name, describe_feature(feature)) for name, feature in features.items()]
     show_table(title, ("name", "type"), rows)
 
@@ -311,14 +309,15 @@ def show_missing(
     where: str,
     stored: bool = True,
 ) -> None:
-    """Prints which features lack how many values, and what stands there.
+    """Prints how many values each feature lacks, and what is returned instead.
 
     Args:
         features: The features.
-        counts: Records without a value, by feature that may be missing.
+        counts: Number of records without a value, by feature that may be missing.
         label: The feature to predict.
-        where: In which records, in words.
-        stored: Whether these are what the reader gives; else what a ``preprocessing_fn`` gets.
+        where: Which records, for the title.
+        stored: Whether these are the features that the reader returns, rather than those that a
+            ``preprocessing_fn`` gets.
     """
     rows = []
     for name, number in counts.items():
@@ -332,7 +331,7 @@ def show_missing(
         elif form.shape:
             given = "an empty list"
         else:
-            given = "NaN" if form.fill != form.fill else f"{form.fill!r}, as its default= says"
+            given = "NaN" if form.fill != form.fill else f"{form.fill!r}, from default="
         rows.append((name, number, given))
     if not rows:
         return
@@ -341,23 +340,23 @@ def show_missing(
     if not stored:
         return
     if any(mask_name(name, features[name]) for name in counts):
-        say("ss.tables.fill, or default= of its type, puts a value there instead of a mask")
+        say("to get a value instead of a mask: ss.tables.fill, or default= of the feature's type")
     if label is not None and counts.get(label) and mask_name(label, features[label]):
         show_warning(
             f"{counts[label]:,} examples have no label {label!r}, so the reader will refuse "
-            "as_supervised=True. Fill it, drop such records (ss.tables.missing, then "
+            "as_supervised=True. Fill it, drop these records (ss.tables.missing, then "
             "ss.records.filter), or declare it without optional=True, which rejects them."
         )
 
 
 def show_counts(title: str, counts: Mapping[str, int]) -> None:
-    """Prints how often each name occurs, in a line, cut where there are many."""
+    """Prints how often each name occurs, in one line, truncated if it is long."""
     listed = ", ".join(f"{_cell(name)}: {counts[name]:,}" for name in sorted(counts))
     say(f"{title}: {shorten(listed, 600)}")
 
 
 def describe_feature(feature: Feature) -> str:
-    """What a feature holds, in a line.
+    """A feature's type, in one line.
 
     >>> from snapshard.schemas.features import Scalar
     >>> describe_feature(Image(height=64, width=64))
@@ -385,17 +384,17 @@ def describe_feature(feature: Feature) -> str:
     missing = ", may be missing" if form.optional else ""
     default = getattr(feature, "default", None)
     if default is not None:
-        missing += f", then {default!r}"
+        missing += f", default {default!r}"
     return text + missing
 
 
 def shorten(text: str, limit: int) -> str:
-    """A text, cut where it is long."""
+    """A text, truncated if it is longer than the limit."""
     return text if len(text) <= limit else f"{text[:limit]} …"
 
 
 def show_splits(manifest: Manifest) -> None:
-    """Prints the splits of a snapshot, the largest first."""
+    """Prints the splits of a snapshot, largest first."""
     rows = []
     splits = sorted(manifest.splits.items(), key=lambda item: -item[1].num_examples)
     for name, split in splits:
@@ -422,11 +421,11 @@ def show_splits_to_come(splits: Iterable[SplitForecast]) -> None:
         for split in splits
     ]
     columns = ("name", "examples", "shards", "size", "each shard")
-    show_table("splits to come, about", columns, rows)
+    show_table("planned splits, approximately", columns, rows)
 
 
 def show_shares(split: SplitShares, batch_size: int | None, *, exact: bool) -> None:
-    """Prints what each worker gets of a split."""
+    """Prints each worker's share of a split."""
     columns = ["worker", "shards", "examples", "size"]
     rows: list[list[object]] = [
         [index, worker.num_shards, worker.num_examples, human_bytes(worker.num_bytes)]
@@ -436,33 +435,33 @@ def show_shares(split: SplitShares, batch_size: int | None, *, exact: bool) -> N
         columns.append("batches")
         for row, worker in zip(rows, split.workers, strict=True):
             row.append(worker.num_batches(batch_size))
-    show_table(f"{split.name} by worker{'' if exact else ', about'}", columns, rows)
+    show_table(f"{split.name} by worker{'' if exact else ', approximately'}", columns, rows)
     if split.num_divided:
         say(f"  {human_count(split.num_divided, 'shards')}: several workers read a part of each")
     if batch_size is not None:
         say(
             f"  equal_steps=True: {human_count(split.equal_steps(batch_size), 'steps')} for each "
             f"worker, {split.num_left_out(batch_size):,} of "
-            f"{human_count(split.num_examples, 'examples')} left out in an epoch"
+            f"{human_count(split.num_examples, 'examples')} left out per epoch"
         )
 
 
 def show_report(report: Report, *, lines: int) -> None:
-    """Prints what verify has found: what is wrong on standard error."""
+    """Prints the report of verify: warnings and problems on standard error."""
     for warning in report.warnings:
         show_warning(str(warning))
-    if wrong := report.lines(lines):
-        show_error("\n".join(wrong))
-    if told := report.summary():
-        say(told)
+    if problems := report.lines(lines):
+        show_error("\n".join(problems))
+    if summary := report.summary():
+        say(summary)
 
 
 def flush() -> None:
-    """Makes sure that what was printed is out before a process ends.
+    """Writes all buffered output, before the process ends.
 
     Raises:
-        OSError: if it cannot be written; what is left then goes nowhere, or the interpreter
-            would try again and complain.
+        OSError: if it cannot be written; the rest is then discarded, since the interpreter would
+            otherwise try again and report an error.
     """
     try:
         sys.stdout.flush()

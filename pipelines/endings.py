@@ -1,9 +1,9 @@
-"""How the command line ends when it is told to: in order where that works, and soon in any case.
+"""How the command line ends when it gets a signal: cleanly if possible, and soon in any case.
 
-SIGTERM and SIGHUP do what Ctrl-C does: they raise KeyboardInterrupt in the main thread, once that
-runs Python again. A thread of its own sees to the rest: it ends the process where the main thread
-does not within ``END_S``. Where not even that thread runs, because code in C keeps Python's lock,
-the guard of a build sees that the signal came, and kills the process a little later.
+SIGTERM and SIGHUP act like Ctrl-C: they raise KeyboardInterrupt in the main thread, once that runs
+Python again. A separate thread ends the process if the main thread does not do so within
+``END_S``. If not even that thread runs, because C code holds Python's lock, the guard of a build
+notices the signal and kills the process a little later.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import time
 from collections.abc import Iterator
 
 END_S = 6.0
-"""What a process has to end in order, once it was told to."""
+"""Seconds that a process has to end cleanly after a signal."""
 END_ELSEWHERE_S = 60.0
-"""The same of a build whose job has to be cancelled on other machines."""
+"""The same for a build whose job must be cancelled on other machines."""
 INTERRUPTED = 130
-"""The shell's code for a program that SIGINT ended."""
-MESSAGE = "interrupted. What is done is kept: the same command goes on."
+"""The shell's exit code for a program ended by SIGINT."""
+MESSAGE = "interrupted. Finished work is kept. Run the same command to resume."
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _reader = -1
@@ -33,15 +33,15 @@ _forking = threading.local()
 
 
 def take_endings_for_interrupts() -> None:
-    """Has SIGTERM and SIGHUP, of schedulers and lost terminals, do what Ctrl-C does.
+    """Makes SIGTERM and SIGHUP, from schedulers and lost terminals, act like Ctrl-C.
 
-    What somebody else handles or ignores (``nohup``) stays as it is.
+    Signals that are already handled or ignored (``nohup``) are unchanged.
     """
     global _reader
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
-    # Not a pipe: what arrived must stay where the guard sees it, and be looked at all the same.
+    # Not a pipe: this process must be able to peek at signals and leave them visible to the guard.
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
@@ -53,13 +53,13 @@ def take_endings_for_interrupts() -> None:
 
 
 def signals_fd() -> int:
-    """A descriptor that has nothing to read until this process is told to end; -1 for none."""
+    """A descriptor that becomes readable when this process gets a signal to end; -1 if none."""
     return _reader
 
 
 @contextlib.contextmanager
 def ending_within(seconds: float) -> Iterator[None]:
-    """Gives the process so long to end, if it is told to while the body runs."""
+    """Gives the process this long to end if it gets a signal while the body runs."""
     global _seconds
     before, _seconds = _seconds, seconds
     try:
@@ -69,25 +69,25 @@ def ending_within(seconds: float) -> Iterator[None]:
 
 
 def fail() -> None:
-    """Interrupts the main thread as Ctrl-C does, for a failure that the caller sees to."""
+    """Interrupts the main thread like Ctrl-C, for a failure that the caller handles."""
     _failing.set()
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def end_now(message: str, *, code: int) -> None:
-    """Ends this process, whatever its threads are at."""
+    """Ends this process, whatever its threads are doing."""
     with contextlib.suppress(OSError):
         os.write(2, f"error: {message}\n".encode("utf-8", "backslashreplace"))
     os._exit(code)
 
 
 def seconds_to_end() -> float:
-    """What this process has to end in order, if it is told to now."""
+    """Seconds that this process has to end cleanly, if it gets a signal now."""
     return _seconds
 
 
 def _hold_endings() -> None:
-    """Lets signals to this thread wait while it forks: the fork begins with its handlers."""
+    """Blocks signals to this thread while it forks: the fork starts with its handlers."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
@@ -96,9 +96,9 @@ def _release_endings() -> None:
 
 
 def _forget_endings() -> None:
-    """Lets a fork, such as a process of a pool that a user's function makes, end by itself alone.
+    """Makes signals end only the fork, such as a process of a pool that a user's function makes.
 
-    A signal that came to it would else arrive at the socket that it shares with its parent.
+    Otherwise its signals would arrive at the socket that it shares with its parent.
     """
     with contextlib.suppress(ValueError):
         signal.set_wakeup_fd(-1)
@@ -109,7 +109,7 @@ def _forget_endings() -> None:
 
 
 def _end_in_time(reader: socket.socket) -> None:
-    """Waits for a signal, and ends the process where it is still there some time later."""
+    """Waits for a signal, and ends the process if it still runs some time later."""
     while True:
         select.select([reader], [], [])
         arrived = reader.recv(64, socket.MSG_PEEK)

@@ -1,4 +1,4 @@
-"""What a user says of the engine: its name and settings, or the file that a team keeps them in."""
+"""Engine configurations from a name and settings, or from a TOML file shared by a team."""
 
 from __future__ import annotations
 
@@ -17,44 +17,46 @@ CONFIGS: dict[str, type[RunnerConfig]] = {
     "spark": Spark,
     "dataflow": Dataflow,
 }
-"""What each engine is told, by its name."""
+"""Configuration class of each engine, by name."""
 
 
 def runner_config(name: str, **settings: Any) -> RunnerConfig:
-    """What is said of an engine by its name, or by a TOML file.
+    """The configuration of an engine, from its name or from a TOML file.
 
-    A file holds ``runner = "flink"`` and the fields of that engine's config.
+    A file contains ``runner = "flink"`` and the fields of that engine's configuration.
 
     Args:
         name: ``direct``, ``prism``, ``flink``, ``spark``, ``dataflow``, or the path of a ``.toml``
             file.
-        settings: Fields of the config; None is not said. They win over those of the file. With an
-            engine's name before theirs (``flink_master``) they are that engine's alone.
+        settings: Fields of the configuration; None means not set. They override those of the file.
+            With an engine's name as prefix (``flink_master``) they apply only to that engine.
 
     Raises:
-        RecipeError: if there is no such engine, file, or field.
+        RecipeError: if the engine, file or field does not exist, or a value is invalid.
     """
-    said = {key: value for key, value in settings.items() if value is not None}
+    given = {key: value for key, value in settings.items() if value is not None}
     where = ""
     if name.endswith(".toml"):
-        told = _read(name)
+        stored = _read(name)
         where = f"{name}: "
-        name = str(told.pop("runner", ""))
-        said = told | said
+        name = str(stored.pop("runner", ""))
+        given = stored | given
     config = CONFIGS.get(name)
     if config is None:
+        problem = f"unknown runner {name!r}" if name else "no runner given"
         raise RecipeError(
-            f"{where}runner {name!r}, expected one of {', '.join(CONFIGS)}, or a TOML file that "
-            'names one, as in runner = "flink".'
+            f"{where}{problem}, expected one of {', '.join(CONFIGS)}, or a TOML file that names "
+            'one, such as runner = "flink".'
         )
-    said = {key.removeprefix(f"{name}_"): value for key, value in said.items()}
+    given = {key.removeprefix(f"{name}_"): value for key, value in given.items()}
     known = [field.name for field in dataclasses.fields(config)]
-    unknown = sorted(said.keys() - set(known))
+    unknown = sorted(given.keys() - set(known))
     if unknown:
         raise RecipeError(
-            f"{where}the runner {name} takes no {unknown[0]!r}; it takes {', '.join(known)}."
+            f"{where}the runner {name} has no setting {unknown[0]!r}, expected one of "
+            f"{', '.join(known)}."
         )
-    return config(**said)
+    return config(**given)
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -64,4 +66,4 @@ def _read(path: str) -> dict[str, Any]:
     except OSError as error:
         raise RecipeError(f"The runner file {path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise RecipeError(f"The runner file {path} is no TOML: {error}.") from None
+        raise RecipeError(f"The runner file {path} is not valid TOML: {error}.") from None

@@ -1,4 +1,4 @@
-"""What a build refuses before it begins: places that cannot hold its output or its source."""
+"""Checks before a build starts: places that cannot be used for its output or source."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..transforms.storage.opened_source import open_source
 
 
 def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRunner) -> None:
-    """Refuses ``memory://``, and this machine's disks, where workers would look for them in vain.
+    """Refuses ``memory://``, and local disks, if workers cannot access them.
 
     Raises:
-        RecipeError: if the source or the output lies there, or an analysis on the engine could
-            not keep its temporary files beside the output.
+        RecipeError: if the source or the output is there, or an analysis on the engine could not
+            keep its temporary files in the workspace.
     """
     if runner.shares_memory:
         return
@@ -30,23 +30,24 @@ def refuse_memory_of_one_process(recipe: Recipe, out: OutputPaths, runner: JobRu
     for url in (*urls, out.out, out.workspace):
         if not runner.sees_local_files and storage.is_local(url.rpartition("::")[2]):
             raise RecipeError(
-                f"{storage.redact(url)} lies on this machine, where no worker of {runner.name} can "
-                f"{'read' if url in urls else 'write'} it. Put it where they reach it, on an "
-                "object store, and give its URL, as in gs://bucket/folder."
+                f"{storage.redact(url)} is on this machine, where no worker of {runner.name} can "
+                f"{'read' if url in urls else 'write'} it. Put it on an object store that they "
+                "can access, and give its URL, such as gs://bucket/folder."
             )
         if storage.is_in_memory(url):
             raise RecipeError(
-                f"{storage.redact(url)} lies in the memory of this process, where no worker "
+                f"{storage.redact(url)} is in the memory of this process, where no worker "
                 "process can read or write it. Build with workers=1, or put it into files."
             )
     if recipe.analyze_on_runner and not (
         runs_here(runner) or is_reached_by_tensorflow(out.workspace)
     ):
         raise RecipeError(
-            "analyze_on_runner keeps temporary files of TensorFlow's in the workspace, and "
-            f"TensorFlow cannot write to {storage.redact(out.workspace)}. Put the output, or the "
-            "workspace alone, on gs://, hdfs:// or a disk that all workers share; or leave "
-            "analyze_on_runner= out of the recipe: then one process beside the build analyses."
+            "analyze_on_runner keeps TensorFlow's temporary files in the workspace, and "
+            f"TensorFlow cannot write to {storage.redact(out.workspace)}. Put the output, or only "
+            "the workspace, on gs://, hdfs:// or a disk that all workers share; or leave "
+            "analyze_on_runner= out of the recipe: the analysis then runs in one process on this "
+            "machine."
         )
 
 
@@ -56,15 +57,15 @@ def runs_here(runner: JobRunner) -> bool:
 
 
 def is_reached_by_tensorflow(url: str) -> bool:
-    """Whether TensorFlow, and Beam, write there by themselves."""
+    """Whether TensorFlow and Beam can write there directly."""
     return storage.is_local(url) or url.startswith(("gs://", "hdfs://"))
 
 
 def refuse_output_among_data(recipe: Recipe, out: OutputPaths) -> None:
-    """Refuses an output that the next build would take for records.
+    """Refuses an output that the next build would read as records.
 
     Raises:
-        RecipeError: if the output's folder lies in the source's, and the source would read it.
+        RecipeError: if the output's folder is inside the source, and the source would read it.
     """
     source = recipe.source
     if not isinstance(source, Source):
@@ -80,20 +81,20 @@ def refuse_output_among_data(recipe: Recipe, out: OutputPaths) -> None:
         written = SourceFile(path=f"{inside}/{MANIFEST}", num_bytes=1, stamp="")
         if inside.split(os.sep)[0] != os.pardir and source.select([written]).files:
             raise RecipeError(
-                f"The {what} {folder} lies inside the source {opened.shown}: the next build would "
-                "take it for data. Choose a folder beside the source."
+                f"The {what} {folder} is inside the source {opened.shown}: the next build would "
+                "read it as data. Choose a folder outside the source."
             )
 
 
 def check_place(place: object, argument: str) -> None:
-    """Refuses what cannot be a folder to write to, before anything is read.
+    """Checks that a place can be a folder to write to, before anything is read.
 
     Args:
         place: A path or URL.
-        argument: What messages call it.
+        argument: Name of the argument in messages.
 
     Raises:
-        RecipeError: if it is not a path or URL, is empty, not valid UTF-8, or a protocol alone.
+        RecipeError: if it is not a path or URL, is empty, not valid UTF-8, or only a protocol.
         PlaceError: if it is a file.
     """
     if not isinstance(place, str | os.PathLike) or not isinstance(os.fspath(place), str):
@@ -102,12 +103,12 @@ def check_place(place: object, argument: str) -> None:
     if not url:
         raise RecipeError(f"{argument} is empty, expected a folder or URL.")
     if "\0" in url or not is_unicode(url):
-        # The snapshot's files name its folder, and they are UTF-8.
+        # The snapshot's files contain its folder's name, and they are UTF-8.
         raise RecipeError(f"{argument}={url!r} is not valid UTF-8 text. Choose another place.")
     if not storage.is_local(url):
         if not url.partition("://")[2].strip("/"):
             raise RecipeError(
-                f"{argument}: {url} is a protocol alone, expected a folder or URL, such as "
+                f"{argument}: {url} is only a protocol, expected a folder or URL, such as "
                 f"{url.rstrip('/')}//bucket/folder."
             )
         return
@@ -116,7 +117,7 @@ def check_place(place: object, argument: str) -> None:
         is_file = protocol in ("file", "local")
         missing = "slashes: write /" if is_file else f"a slash: write {protocol}://"
         raise RecipeError(
-            f"{argument}: {url} lacks {missing}{rest}, or ./{url} for a folder of that name."
+            f"{argument}: {url} is missing {missing}{rest}, or ./{url} for a folder of that name."
         )
     path = storage.local_path(url)
     if os.path.exists(path) and not os.path.isdir(path):

@@ -1,6 +1,6 @@
-"""Progress of a Beam job, seen from outside: by the durable outputs that have arrived.
+"""Progress of a Beam job, measured from outside: counts the durable outputs that exist.
 
-It works alike on every engine, with any number of workers, and counts what was reused.
+Works the same on every engine, with any number of workers, and includes reused outputs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SECONDS_BETWEEN_REMOTE_LOOKS = 10.0
 def watched(progress: Progress, step: str, *, outputs: Iterable[str], unit: str) -> Iterator[None]:
     """Reports how many of a step's output files exist, until the body ends.
 
-    What the body raises goes on as it is; whatever fails in looking is not told, since it
-    concerns nobody but the bar.
+    Errors of the body are raised unchanged; errors of the polling are ignored, since only the
+    progress bar depends on it.
     """
     watching = _Watch(outputs)
     progress.start(step, total=watching.total, unit=unit)
     watching.look()
-    # What is there already: a rate is reckoned from here on.
+    # Outputs that already exist: the rate is computed from here.
     progress.advance(step, done=watching.num_found)
     ended = threading.Event()
 
@@ -50,7 +50,7 @@ def watched(progress: Progress, step: str, *, outputs: Iterable[str], unit: str)
 
 
 class _Watch:
-    """Looks for files; those that were found are not looked for again."""
+    """Polls for files; files once found are not polled again."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         self._missing: dict[str, set[str]] = {}
@@ -63,12 +63,12 @@ class _Watch:
         self.seconds = SECONDS_BETWEEN_REMOTE_LOOKS if remote else SECONDS_BETWEEN_LOOKS
 
     def look(self) -> None:
-        """Counts what has arrived."""
+        """Counts the files that exist by now."""
         for folder, names in list(self._missing.items()):
             try:
                 found = names.intersection(storage.list_names(folder))
             except SnapshardError:
-                # The job will meet the same trouble, and say so; or it passes.
+                # The job will report the same error, or it is temporary.
                 continue
             self.num_found += len(found)
             names -= found

@@ -1,10 +1,10 @@
-"""Keeps what libraries say to themselves off the terminal, and loses no other word.
+"""Keeps libraries' startup messages off the terminal, and drops nothing else.
 
 TensorFlow's C++ code writes to file descriptor 2 before any setting can silence it: that no GPU
-was found, that oneDNN is on, and that it has not set up logging yet. While TensorFlow is imported
-and looks for devices, that descriptor therefore leads to a small process that passes on every
-line but those. A process of its own, so that the last words of a crash come through as well. What
-Python writes does not take that way.
+was found, that oneDNN is on, and that logging is not set up yet. While TensorFlow is imported and
+looks for devices, that descriptor therefore leads to a small process that passes on every line
+except those. A separate process also passes on the last output before a crash. Python's own output
+is not redirected.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 
 NOISE = (
     rb"WARNING: All log messages before absl::InitializeLog\(\)"
-    # Information, warnings and errors; a fatal one comes through.
+    # Information, warnings and errors; fatal errors are passed on.
     rb"|[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ [\w./-]+:\d+\] "
     rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] "
     rb"|To enable the following instructions: "
 )
-"""What a line of noise begins with."""
+"""Matches the beginning of a line of noise."""
 
 _FILTER = """
 import os, re
@@ -49,15 +49,15 @@ _CHATTY = (
     *("adlfs", "aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs"),
     *("google", "paramiko", "s3fs", "urllib3"),
 )
-"""Loggers of stores' clients. What they log and give up on comes as an error as well, without the
+"""Loggers of stores' clients. Failures that they log are also raised as errors, without the
 credentials of URLs."""
 
 
 def hush_libraries() -> None:
-    """Arranges that TensorFlow loads silently in this process, uses no GPU, and others are quiet.
+    """Makes TensorFlow load silently and use no GPU in this process, and silences other libraries.
 
-    A build decodes and encodes on the processor; a GPU that it took would be missing where a
-    model trains meanwhile. Whoever sets ``TF_CPP_MIN_LOG_LEVEL=0`` sees all that TensorFlow says.
+    A build decodes and encodes on the CPU; a GPU that it occupied would be missing for a model
+    that trains at the same time. ``TF_CPP_MIN_LOG_LEVEL=0`` shows all of TensorFlow's output.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -71,9 +71,9 @@ def hush_libraries() -> None:
 
 @contextmanager
 def without_noise() -> Iterator[None]:
-    """Filters what is written to file descriptor 2 meanwhile; Python's own writing goes past."""
+    """Filters file descriptor 2 while the body runs; Python's own output bypasses the filter."""
     sys.stderr.flush()
-    # Never closed: another thread, that of a progress bar, may be about to write there.
+    # Never closed: another thread, such as that of a progress bar, may be about to write to it.
     kept = os.dup(2)
     python, past = sys.stderr, None
     if _descriptor(python) == 2:
@@ -90,7 +90,7 @@ def without_noise() -> Iterator[None]:
         [sys.executable, "-I", "-S", "-c", _FILTER.format(noise=NOISE)],
         stdin=subprocess.PIPE,
         stderr=kept,
-        # Ctrl-C is for the process that is filtered; the filter ends with it.
+        # Ctrl-C is for the filtered process; the filter ends with it.
         start_new_session=True,
     )
     pipe = filtering.stdin
@@ -109,7 +109,7 @@ def without_noise() -> Iterator[None]:
 
 
 def is_noise(line: bytes) -> bool:
-    """Whether a line is one of those that TensorFlow writes whatever it is told.
+    """Whether a line is one that TensorFlow writes whatever its settings.
 
     >>> is_noise(b"I0000 00:00:1795244383.977556   26434 port.cc:153] oneDNN custom operations")
     True
@@ -128,7 +128,7 @@ def _descriptor(stream: Any) -> int | None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow as others do, and has it loaded without noise."""
+    """Finds TensorFlow through the other finders, and makes it load without noise."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -144,14 +144,14 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _load_quietly(loader: Any) -> None:
-    """Makes a loader's next module load without noise; then the loader is as it was."""
+    """Makes a loader's next module load without noise, and then restores the loader."""
     load = loader.exec_module
 
     def load_quietly(module: ModuleType) -> None:
         del loader.exec_module
         with without_noise():
             load(module)
-            # Looking for devices is the other thing that it talks about.
+            # Listing devices is the other source of messages.
             module.config.list_physical_devices()
 
     loader.exec_module = load_quietly

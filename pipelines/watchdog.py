@@ -1,12 +1,12 @@
-"""Ends a build that does not advance, and whatever it started.
+"""Ends a build that makes no progress, and all processes that it started.
 
-A thread reads once a second what the build's processes report (``transforms.activity``): elements
-such as blocks and shards, and the step that the build itself is at, for which whatever any of them
-does counts. What has not advanced for a minute is named in a warning; after the build's
-``stall_timeout`` the process at fault is killed, or the build interrupted where it is the build
-itself, and the build fails with an error that names it, and the calls of disks and stores that have
-not ended. A second process (``guard``) does the same where no thread of the build can run, and
-clears up after a build that was killed.
+Once a second a thread reads the activities that the build's processes report
+(``transforms.activity``): elements such as blocks and shards, and the current step of the build,
+for which any progress of these processes counts. A warning names an activity without progress for
+a minute. After the build's ``stall_timeout`` the process at fault is killed (or the build
+interrupted, if it is the build's own process), and the build fails with an error that names the
+activity and the pending calls of disks and stores. A second process (``guard``) does the same if no
+thread of the build can run, and cleans up after a build that was killed.
 
 Time in which the build was stopped (Ctrl-Z) or the machine slept does not count.
 """
@@ -46,33 +46,33 @@ from .endings import END_S, end_now, fail, seconds_to_end, signals_fd
 from .preflight import runs_here
 
 WARN_S = 60.0
-"""So long after an element advanced last, it is named; sooner where little time is left by then."""
+"""Seconds without progress before a warning; fewer if the timeout is shorter than two minutes."""
 MIN_JOB_S = 60.0
-"""A job has so long at least to begin: processes load their libraries, and report nothing yet."""
+"""Minimum seconds for a job to start: processes load their libraries and report nothing yet."""
 _GUARD_WAITS_S = 2.0
-"""The guard gives the build so much longer to end than the build gives itself."""
+"""Seconds that the guard gives the build to end beyond what the build gives itself."""
 _MAX_CALLS = 3
 _ADVICE = (
-    "Look at what it may wait for: a disk, network mount, store or database that hangs, a function "
-    "that does not end, a process that was stopped. If it only needs longer: --stall-timeout "
-    "(stall_timeout= of the runner)."
+    "Check what it may be waiting for: a disk, network mount, store or database that hangs, a "
+    "function that does not return, a process that was stopped. If it only needs more time, set "
+    "--stall-timeout (stall_timeout= of the runner)."
 )
 _RESUME = "Finished work is kept. Run the same command to resume."
 
 
 def stall_timeout_of(config: RunnerConfig) -> float:
     """Seconds without progress after which a build fails; 0 for no limit."""
-    # A service looks after its own machines, and what runs here only waits for it.
+    # A service watches its own machines; this process only waits for it.
     return 0.0 if isinstance(config, Dataflow) else config.stall_timeout
 
 
 @contextlib.contextmanager
 def watched_build(stall_timeout: float, *, progress: Progress) -> Iterator[None]:
-    """Watches a build that the body runs; one within another is the same build.
+    """Watches the build that the body runs; nested calls belong to the same build.
 
     Args:
         stall_timeout: Seconds without progress after which it fails; 0 for no limit.
-        progress: Where warnings go.
+        progress: Receives warnings.
 
     Raises:
         RunnerError: if it stalled.
@@ -98,12 +98,12 @@ def watched_build(stall_timeout: float, *, progress: Progress) -> Iterator[None]
 
 @contextlib.contextmanager
 def expected_to_advance(what: str, runner: JobRunner | None = None) -> Iterator[None]:
-    """Has the build fail where nothing at all advances while the body runs.
+    """Makes the build fail if nothing at all makes progress while the body runs.
 
     Args:
-        what: What the body does or waits for, as a message names it.
-        runner: The engine, where it waits for one. Of one on other machines no advance is expected,
-            unless a process that the build started here is stopped.
+        what: What the body does or waits for, for messages.
+        runner: The engine that it waits for, if any. No progress is expected of an engine on other
+            machines, unless a process that the build started here is stopped.
     """
     elsewhere = runner is not None and not runs_here(runner)
     with working_on(what, kind=ELSEWHERE if elsewhere else JOB):
@@ -112,10 +112,10 @@ def expected_to_advance(what: str, runner: JobRunner | None = None) -> Iterator[
 
 @contextlib.contextmanager
 def _in_environment(folder: str) -> Iterator[None]:
-    """Lets what the build starts know the build's folder, and be known by it.
+    """Passes the build's folder to the processes that it starts, which also identifies them.
 
-    In the main thread that is whatever is started, by the user's functions too. A build in another
-    thread has an application beside it, whose processes are not the build's.
+    In the main thread this includes all processes, even those started by user functions. A build in
+    another thread is part of an application, whose processes are not the build's.
     """
     token = BUILD_HERE.set(folder)
     in_main = threading.current_thread() is threading.main_thread()
@@ -134,7 +134,7 @@ def _in_environment(folder: str) -> Iterator[None]:
 
 @dataclasses.dataclass
 class _Seen:
-    """What was seen of an element, and for how long it has not changed."""
+    """The last observed state of an element, and for how long it has not changed."""
 
     count: tuple[object, ...]
     quiet: float = 0.0
@@ -157,7 +157,7 @@ class _Watchdog:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Has a process of its own look after this one while the body runs."""
+        """Makes a separate process watch this one while the body runs."""
         signals = signals_fd()
         arguments = [str(os.getpid()), _mark(self._folder), self._folder, str(signals)]
         self._guard = subprocess.Popen(
@@ -166,7 +166,7 @@ class _Watchdog:
             stdout=subprocess.DEVNULL,
             env={name: value for name, value in os.environ.items() if name != BUILD_FOLDER},
             pass_fds=(signals,) if signals >= 0 else (),
-            # Ctrl-C on the terminal, and a terminal that is closed, are for the build.
+            # The build handles Ctrl-C on the terminal, and a closed terminal.
             start_new_session=True,
         )
         pipe = self._guard.stdin
@@ -175,18 +175,18 @@ class _Watchdog:
         try:
             yield
         finally:
-            # Said, since a fork of this process may keep the pipe open.
+            # Written explicitly, since a fork of this process may keep the pipe open.
             with contextlib.suppress(OSError):
                 os.write(pipe.fileno(), b"null\n")
             with contextlib.suppress(OSError):
                 pipe.close()
-            # It kills what is left, which takes a few milliseconds where nothing is.
+            # It kills remaining processes; if there are none, this takes a few milliseconds.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._guard.wait(timeout=2 * END_S)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Looks at what the processes report while the body runs."""
+        """Checks the reports of the processes while the body runs."""
         self._tell_guard()
         thread = threading.Thread(target=self._watch, name="watch_build", daemon=True)
         thread.start()
@@ -211,10 +211,10 @@ class _Watchdog:
                 return
 
     def _read(self) -> tuple[list[Activity], dict[int, int]]:
-        """All elements under way, and of each process the counter of its other threads."""
+        """All current activities, and for each process the counter of its other threads."""
         found: list[Activity] = []
         counters: dict[int, int] = {}
-        # What cannot be read counts as silent: to end here would be to look after nothing.
+        # Unreadable reports count as no progress: raising here would end the watch.
         with contextlib.suppress(OSError):
             for name in os.listdir(self._folder):
                 if not name.endswith(SUFFIX):
@@ -228,7 +228,7 @@ class _Watchdog:
     def _look(
         self, found: Sequence[Activity], counters: dict[int, int], passed: float
     ) -> Activity | None:
-        """Warns of what has been quiet for a while; gives what has been for too long."""
+        """Warns of activities without progress; returns one that exceeded its limit."""
         everything = (
             *sorted(counters.items()),
             *((a.pid, a.slot, a.number, a.counter) for a in found),
@@ -237,7 +237,7 @@ class _Watchdog:
             found = [a for a in found if a.kind != ELSEWHERE]
         seen: dict[tuple[int, int, int], _Seen] = {}
         stalled = None
-        # Elements first: they say more than the job that waits for them.
+        # Elements first: they are more specific than the job that waits for them.
         for activity in sorted(found, key=lambda a: a.kind):
             key = (activity.pid, activity.slot, activity.number)
             count: tuple[object, ...] = (activity.counter, counters[activity.pid])
@@ -256,11 +256,11 @@ class _Watchdog:
                 last.has_warned = True
                 if activity.kind == ELEMENT or not self._has_warned_of_another(found):
                     named = _named(activity, self._folder)
-                    # A user's own that cannot warn must not end this thread.
+                    # A user's Progress that raises must not end this thread.
                     with contextlib.suppress(Exception):
                         self._progress.warn(
-                            f"No progress for {duration(last.quiet)} on {named}. Without any the "
-                            f"build fails after {duration(limit)}."
+                            f"No progress for {duration(last.quiet)} on {named}. The build fails "
+                            f"after {duration(limit)} without progress."
                         )
         self._seen = seen
         return stalled
@@ -270,7 +270,7 @@ class _Watchdog:
         return any(key in self._seen and self._seen[key].has_warned for key in keys)
 
     def _end(self, stalled: Activity) -> None:
-        """Ends the build: in order where that works, and at once where it does not."""
+        """Ends the build: cleanly if possible, otherwise immediately."""
         named = _named(stalled, self._folder)
         limit = duration(self._limits[stalled.kind])
         self.failure = RunnerError(f"No progress for {limit} on {named}. {_ADVICE} {_RESUME}")
@@ -290,8 +290,8 @@ class _Watchdog:
         return has_ended
 
     def _tell_guard(self) -> None:
-        """Shows the guard that threads of this process run."""
-        said = {
+        """Tells the guard that the threads of this process run."""
+        settings = {
             "advice": _ADVICE,
             "ends_within": seconds_to_end() + _GUARD_WAITS_S,
             "job_timeout": self._limits[JOB],
@@ -300,13 +300,13 @@ class _Watchdog:
         }
         pipe = self._guard.stdin if self._guard is not None else None
         if pipe is not None:
-            # One that is full is of a guard that somebody stopped.
+            # The pipe is full if someone stopped the guard.
             with contextlib.suppress(OSError, ValueError):
-                os.write(pipe.fileno(), json.dumps(said).encode() + b"\n")
+                os.write(pipe.fileno(), json.dumps(settings).encode() + b"\n")
 
 
 def _kill(pid: int) -> None:
-    """Kills a process, and its group where it leads one."""
+    """Kills a process, and its group if it leads one."""
     with contextlib.suppress(OSError):
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)
@@ -326,18 +326,18 @@ def _is_alive(pid: int) -> bool:
 
 
 def _mark(folder: str) -> str:
-    """What the processes of a build have in their environment."""
+    """The entry that the processes of a build have in their environment."""
     return f"{BUILD_FOLDER}={folder}"
 
 
 def _stopped(folder: str) -> list[int]:
-    """The processes of a build, this one apart, that are stopped."""
+    """The stopped processes of a build, except this one."""
     return [pid for pid in processes_of(_mark(folder)) if is_stopped(pid)]
 
 
 def _named(activity: Activity, folder: str) -> str:
     if activity.kind != ELEMENT:
-        # The last ones that began: what has begun them waits for them.
+        # The calls started last: earlier ones wait for them.
         calls = " or to ".join(calls_under_way()[-_MAX_CALLS:])
         named = f"{activity.what} (waiting to {calls})" if calls else activity.describe()
         stopped = ", ".join(map(str, _stopped(folder)))

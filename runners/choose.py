@@ -1,4 +1,4 @@
-"""From what a user says of an engine to the engine."""
+"""Maps the configuration of an engine to its runner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..schemas.runner import Dataflow, Direct, Flink, JobRunner, Prism, RunnerCo
 
 
 def make_runner(config: RunnerConfig) -> JobRunner:
-    """The engine that a config describes; nothing is started or checked yet."""
+    """The runner for a configuration; nothing is started or checked yet."""
     if isinstance(config, Direct):
         from .direct import DirectRunner
 

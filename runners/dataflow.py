@@ -1,4 +1,4 @@
-"""Dataflow: Google's service that runs Beam jobs on machines which it starts for them."""
+"""Dataflow: Google's service that runs Beam jobs on machines that it starts for them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .dataflow_checks import check_options, check_service
 from .portable import defect_in, own_error, parsed_options
 from .quiet import quiet
 
-_LAST_WORDS = 2000
+_LAST_CHARACTERS = 2000
 _MAX_NAME = 63
 _DONE = "DONE"
 
 
 class DataflowRunner:
-    """Runs jobs on Dataflow; a context manager around a build's jobs, which starts nothing itself.
+    """Runs jobs on Dataflow; a context manager around a build's jobs that starts nothing itself.
 
-    It fulfils :class:`snapshard.schemas.runner.JobRunner`.
+    Implements :class:`snapshard.schemas.runner.JobRunner`.
     """
 
     name = "dataflow"
@@ -37,14 +37,14 @@ class DataflowRunner:
     sees_local_files = False
 
     def __init__(self, config: Dataflow) -> None:
-        """Takes what Dataflow is told; asks nobody yet."""
+        """Stores the configuration; contacts no service."""
         self._config = config
 
     def check(self) -> None:
-        """Looks for what Dataflow needs, credentials and the bucket of its files included.
+        """Checks Dataflow's requirements, including credentials and the bucket of its files.
 
         Raises:
-            RecipeError: if something is missing: what, and how to get it.
+            RecipeError: if something is missing; the message says what, and how to get it.
         """
         with quiet():
             options = self.options("check")
@@ -54,12 +54,13 @@ class DataflowRunner:
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
-        Interrupted (Ctrl-C, SIGTERM), it cancels the job, which would go on and cost. With
-        ``--template_location`` the job is described and its files are put, and nothing runs.
-        A :class:`SnapshardError` raised by a DoFn comes out as itself, with its own message.
+        On an interrupt (Ctrl-C, SIGTERM) it cancels the job, which would otherwise keep running
+        and cost money. With ``--template_location`` the job is only described and its files are
+        uploaded; nothing runs. A :class:`SnapshardError` raised by a DoFn is raised here with its
+        class and message.
 
         Raises:
-            RunnerError: if Dataflow did not take the job, or it did not end well.
+            RunnerError: if Dataflow did not accept the job, or the job failed.
         """
         import apache_beam as beam
 
@@ -73,29 +74,29 @@ class DataflowRunner:
             except SnapshardError:
                 raise
             except KeyboardInterrupt:
-                # The service may have taken it, and its answer be on its way.
-                _tell(
-                    f"Dataflow may have taken the job {job_name!r}, which then goes on and costs. "
-                    f"If it is there, stop it: {_console(options)}"
+                # The service may have accepted it, with its response still on the way.
+                _notify(
+                    f"Dataflow may have accepted the job {job_name!r}, which then keeps running "
+                    f"and costs money. If it is listed, stop it: {_console(options)}"
                 )
                 raise
             except Exception as error:
                 raise RunnerError(
-                    f"Dataflow did not take the job {job_name!r}: {_shortened(str(error))}"
+                    f"Dataflow did not accept the job {job_name!r}: {_shortened(str(error))}"
                 ) from None
             if result.has_job:
                 self._wait(result, pipeline.runner, job_name=job_name)
 
     def options(self, job_name: str) -> Any:
-        """Beam's options for a job: what the config says, then the user's own, which win.
+        """Beam's options for a job: the configuration, then the user's, which take precedence.
 
         Raises:
-            RecipeError: if Beam does not take one of the user's.
+            RecipeError: if Beam does not accept one of the user's options.
         """
         from apache_beam.options.pipeline_options import GoogleCloudOptions
 
         config = self._config
-        said = {
+        configured = {
             "project": config.project,
             "region": config.region,
             "temp_location": config.temp_location,
@@ -108,13 +109,14 @@ class DataflowRunner:
         }
         flags = [
             "--runner=DataflowRunner",
-            # The image has Beam, and what else there is to know of this environment is in it too.
+            # The image contains Beam and everything else that workers need.
             "--sdk_location=container",
-            # Beam would send what __main__ holds, a notebook's data too; recipes travel otherwise.
+            # Beam would send the content of __main__, even a notebook's data; recipes are shipped
+            # separately.
             "--no_save_main_session",
             "--experiments=disable_logging_submission_environment",
             f"--labels=snapshard_step={job_name}",
-            *(f"--{name}={value}" for name, value in said.items() if value),
+            *(f"--{name}={value}" for name, value in configured.items() if value),
             *config.beam_options,
         ]
         options = parsed_options(flags, given=config.beam_options)
@@ -137,7 +139,7 @@ class DataflowRunner:
     def _wait(self, result: Any, runner: Any, *, job_name: str) -> None:
         """Waits for the job's end."""
         url = _console(result._options, job_id=result.job_id())
-        _tell(f"The job {job_name!r} runs on Dataflow: {url}")
+        _notify(f"The job {job_name!r} runs on Dataflow: {url}")
         try:
             with _ended_as_interrupted():
                 # Beam's own wait does this in a thread, which loses what is raised there.
@@ -145,33 +147,33 @@ class DataflowRunner:
         except KeyboardInterrupt:
             with contextlib.suppress(Exception):
                 result.cancel()
-                _tell(f"The job {job_name!r} is told to stop: {url}")
+                _notify(f"The job {job_name!r} is being cancelled: {url}")
                 raise
-            _tell(f"The job {job_name!r} could not be told to stop, and costs: {url}")
+            _notify(f"The job {job_name!r} could not be cancelled and keeps costing money: {url}")
             raise
         except Exception as error:
             raise RunnerError(
-                f"The job {job_name!r} was lost sight of; it may go on: {url}. Start the same "
-                "build again when it has ended: it goes on from what is finished. What went "
-                f"wrong: {_shortened(str(error))}"
+                f"The connection to the job {job_name!r} was lost; it may still run: {url}. "
+                "Finished work is kept. When the job has ended, run the same build again to "
+                f"resume. Cause: {_shortened(str(error))}"
             ) from None
         state = str(result.state)
         if state != _DONE:
-            said = str(getattr(runner, "last_error_msg", None) or "nothing.")
+            reported = str(getattr(runner, "last_error_msg", None) or "nothing.")
             raise (
-                own_error(said)
-                or defect_in(said)
+                own_error(reported)
+                or defect_in(reported)
                 or RunnerError(
-                    f"The job {job_name!r} ended as {state} on Dataflow: {url}. Start the same "
-                    "build again: it goes on from what is finished. What Dataflow said: "
-                    f"{_shortened(said)}"
+                    f"The job {job_name!r} ended as {state} on Dataflow: {url}. Finished work is "
+                    "kept. Run the same build again to resume. Dataflow reported: "
+                    f"{_shortened(reported)}"
                 )
             )
 
 
 @contextlib.contextmanager
 def _ended_as_interrupted() -> Iterator[None]:
-    """Has SIGTERM, by which schedulers end a task, do what Ctrl-C does, where nobody handles it."""
+    """Treats SIGTERM, by which schedulers end a task, like Ctrl-C, unless it is handled already."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -186,7 +188,7 @@ def _ended_as_interrupted() -> Iterator[None]:
 
 
 def _console(options: Any, *, job_id: str = "") -> str:
-    """Where to look at a job, or at all jobs of the project."""
+    """URL of a job, or of all jobs of the project, in Google's console."""
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
     cloud = options.view_as(GoogleCloudOptions)
@@ -194,17 +196,17 @@ def _console(options: Any, *, job_id: str = "") -> str:
     return f"https://console.cloud.google.com/dataflow/jobs{job}?project={cloud.project}"
 
 
-def _tell(text: str) -> None:
-    """Says at once what costs, and where to look at it: no log, which might not be shown."""
+def _notify(text: str) -> None:
+    """Prints immediately what costs money; a log message might not be shown."""
     print(text, file=sys.stderr, flush=True)
 
 
 def _unique_name(prefix: str, job_name: str) -> str:
-    """A job's name, which no other that is under way may bear."""
+    """A job name that no other running job has, which Dataflow requires."""
     stamp = f"-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:6]}"
     plain = re.sub("[^-a-z0-9]+", "-", f"{prefix}-{job_name}".lower())
     return plain[: _MAX_NAME - len(stamp)] + stamp
 
 
 def _shortened(text: str) -> str:
-    return text.strip()[-_LAST_WORDS:]
+    return text.strip()[-_LAST_CHARACTERS:]

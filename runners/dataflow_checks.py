@@ -1,6 +1,6 @@
-"""What Dataflow needs, looked for before a job: each thing that is missing is said with its cure.
+"""Checks Dataflow's requirements before a job; each error says how to fix it.
 
-First what can be told from the options alone, then what Google has to be asked.
+First come the checks of the options alone, then those that ask Google.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _SECONDS = 20.0
 
 
 def check_options(options: Any) -> None:
-    """Looks at what is said of a job.
+    """Checks the options of a job.
 
-    A project and a region that are not said are taken from ``GOOGLE_CLOUD_PROJECT`` and
-    ``CLOUDSDK_COMPUTE_REGION``, as Google's own tools do.
+    A missing project and region are taken from ``GOOGLE_CLOUD_PROJECT`` and
+    ``CLOUDSDK_COMPUTE_REGION``, as in Google's own tools.
 
     Args:
-        options: Beam's ``PipelineOptions``; completed.
+        options: Beam's ``PipelineOptions``; missing values are filled in.
 
     Raises:
-        RecipeError: if something is missing, or cannot be.
+        RecipeError: if an option is missing or invalid.
     """
     _check_installed()
     from apache_beam.options import pipeline_options as beam_options
@@ -41,45 +41,48 @@ def check_options(options: Any) -> None:
         "project",
         cloud.project,
         _PROJECT,
-        "the id of a Google Cloud project, as in my-project-1234 (neither its name nor its number)",
+        "the id of a Google Cloud project, such as my-project-1234 (not its name or number)",
     )
-    _check_value("region", cloud.region, _REGION, "where the machines are, as in us-central1")
+    _check_value("region", cloud.region, _REGION, "the region of the machines, such as us-central1")
     _check_value(
         "temp_location",
         cloud.temp_location,
         _FOLDER,
-        "a folder for Dataflow's own files, as in gs://my-bucket/dataflow, in a bucket of that "
-        "region",
+        "a folder for Dataflow's temporary files, such as gs://my-bucket/dataflow, in a bucket of "
+        "that region",
     )
     if cloud.staging_location:
         _check_value(
-            "staging_location", cloud.staging_location, _FOLDER, "a folder, as in gs://my-bucket/x"
+            "staging_location",
+            cloud.staging_location,
+            _FOLDER,
+            "a folder, such as gs://my-bucket/x",
         )
     if cloud.service_account_email:
         _check_value(
             "service_account_email",
             cloud.service_account_email,
             _ACCOUNT,
-            "the e-mail address of a service account, as in "
+            "the e-mail address of a service account, such as "
             "name@my-project-1234.iam.gserviceaccount.com",
         )
     least, most = workers.num_workers, workers.max_num_workers
     if least and most and least > most:
         raise RecipeError(
-            f"Dataflow: {least} workers to begin with are more than the most, {most}. Raise "
-            "max_workers (--max_num_workers), or ask for fewer (--workers)."
+            f"Dataflow: the initial number of workers, {least}, is above the maximum, {most}. "
+            "Raise max_workers (--max_num_workers), or use fewer workers (--workers)."
         )
     _check_packages(options.view_as(beam_options.SetupOptions), workers)
     if cloud.template_location or options.view_as(beam_options.TestOptions).dry_run:
         raise RecipeError(
-            "Dataflow: a build is several jobs, each planned from what the one before it wrote: no "
-            "classic template (--template_location) or --dry_run holds it. Give a scheduler the "
-            "Flex Template, which runs a whole build: see docs/dataflow.md."
+            "Dataflow: a build is several jobs, each planned from the output of the one before, so "
+            "a classic template (--template_location) or --dry_run cannot contain it. Use the Flex "
+            "Template, which runs a complete build: see docs/dataflow.md."
         )
 
 
 def check_service(options: Any) -> None:
-    """Asks Google: whether there are credentials, and whether they reach the bucket.
+    """Checks that there are valid Google credentials and that they give access to the buckets.
 
     Raises:
         RecipeError: if not.
@@ -100,33 +103,33 @@ def _check_installed() -> None:
         from google.cloud import storage  # type: ignore[import-untyped]  # noqa: F401
     except ImportError as error:
         raise RecipeError(
-            f"Dataflow needs Google's client libraries, and {error.name} is not there. Get them "
-            "with: pip install 'apache-beam[gcp]'"
+            f"Dataflow needs Google's client libraries, and {error.name} is not installed. Install "
+            "them with: pip install 'apache-beam[gcp]'"
         ) from None
 
 
 def _check_value(name: str, value: str | None, pattern: re.Pattern[str], meaning: str) -> None:
     if not value:
         raise RecipeError(
-            f"Dataflow: no {name} is given, {meaning}. Put it into the runner file "
+            f"Dataflow: missing {name}, expected {meaning}. Set it in the runner file "
             f'({_field(name)} = "…"), or after --: --{name}=…'
         )
     if pattern.fullmatch(value) is None:
-        raise RecipeError(f"Dataflow: {name} is {value!r}, expected {meaning}.")
+        raise RecipeError(f"Dataflow: invalid {name} {value!r}, expected {meaning}.")
 
 
 def _field(option: str) -> str:
-    """What the config calls an option of Beam."""
+    """The name of a Beam option in the configuration."""
     return {"service_account_email": "service_account"}.get(option, option)
 
 
 def _check_packages(setup: Any, workers: Any) -> None:
-    """Whether workers will have snapshard."""
-    brought = (setup.extra_packages, setup.setup_file, setup.requirements_file)
-    if workers.sdk_container_image or any(brought):
+    """Checks that workers will have snapshard."""
+    packages = (setup.extra_packages, setup.setup_file, setup.requirements_file)
+    if workers.sdk_container_image or any(packages):
         return
     raise RecipeError(
-        "Dataflow: its workers would not have snapshard. Give the image that the Dockerfile makes, "
+        "Dataflow: the workers would not have snapshard. Give the image built from the Dockerfile, "
         'in the runner file (image = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/snapshard:TAG") or '
         "after --: --sdk_container_image=…; or let each worker install it when it starts: "
         "--extra_package=snapshard.whl (from python -m build)."
@@ -145,18 +148,17 @@ def _check_credentials(scopes: list[str]) -> None:
             credentials.refresh(google.auth.transport.requests.Request())
     except google.auth.exceptions.DefaultCredentialsError:
         raise RecipeError(
-            "Dataflow: no Google credentials are found. Log in with: gcloud auth "
-            "application-default login; or name a service account's key file in "
-            "GOOGLE_APPLICATION_CREDENTIALS."
+            "Dataflow: no Google credentials found. Log in with: gcloud auth application-default "
+            "login; or set GOOGLE_APPLICATION_CREDENTIALS to a service account's key file."
         ) from None
     except google.auth.exceptions.TransportError as error:
         raise RecipeError(
-            f"Dataflow: Google cannot be reached from here, to try the credentials: {error}."
+            f"Dataflow: cannot reach Google to check the credentials: {error}."
         ) from None
     except google.auth.exceptions.GoogleAuthError as error:
         raise RecipeError(
-            f"Dataflow: Google does not take the credentials that are found: {error}. Log in again "
-            "with: gcloud auth application-default login"
+            f"Dataflow: Google rejected the credentials: {error}. Log in again with: gcloud auth "
+            "application-default login"
         ) from None
 
 
@@ -171,11 +173,12 @@ def _check_bucket(folder: str, options: Any) -> None:
     try:
         client = create_storage_client(options, not cloud.no_auth)
         there = client.bucket(bucket).exists(timeout=_SECONDS, retry=None)
-    # Of the connection: ConnectionError of requests is an OSError.
+    # OSError for the connection: requests.ConnectionError is one.
     except (GoogleAPIError, OSError) as error:
-        raise RecipeError(f"Dataflow: the bucket of {folder} cannot be reached: {error}.") from None
+        raise RecipeError(f"Dataflow: cannot access the bucket of {folder}: {error}.") from None
     if not there:
         raise RecipeError(
-            f"Dataflow: there is no bucket {bucket!r}, or these credentials do not see it. Make it "
-            f"with: gcloud storage buckets create gs://{bucket} --location={cloud.region}"
+            f"Dataflow: the bucket {bucket!r} does not exist, or these credentials have no access "
+            f"to it. Create it with: gcloud storage buckets create gs://{bucket} "
+            f"--location={cloud.region}"
         )

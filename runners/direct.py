@@ -1,7 +1,7 @@
 """The direct runner: Beam's embedded engine, in this process or in several worker processes.
 
-``--runner=DirectRunner`` names a switching runner that may download another engine, so the
-embedded one is named outright (docs/decisions/0003-direct-runner.md).
+``--runner=DirectRunner`` selects a switching runner that may download another engine, so the
+embedded engine is used explicitly (docs/decisions/0003-direct-runner.md).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _WORKERS = ("--direct_num_workers", "--direct_running_mode")
 class DirectRunner:
     """Runs jobs on this machine: in this process, or with ``num_workers`` worker processes.
 
-    It fulfils :class:`snapshard.schemas.runner.JobRunner`. The engine keeps shuffled data in
+    Implements :class:`snapshard.schemas.runner.JobRunner`. The engine keeps shuffled data in
     memory and does not recover: a worker process that dies ends the job within seconds. As a
-    context manager it keeps its worker processes from one job to the next, and what is there
-    when a job starts out of garbage collections.
+    context manager it keeps its worker processes between jobs, and excludes objects that exist at
+    the start of a job from garbage collection.
     """
 
     num_workers: int = 1
@@ -50,35 +50,35 @@ class DirectRunner:
 
     @property
     def name(self) -> str:
-        """What the user calls the engine."""
+        """The engine's name, as users write it."""
         return "direct"
 
     @property
     def threads_per_worker(self) -> int:
-        """The machine's cores, shared out; more than four at once would only cost memory."""
+        """The machine's cores divided by the workers; more than four would only cost memory."""
         return max(1, min(4, (os.cpu_count() or 1) // self.num_workers))
 
     @property
     def shares_memory(self) -> bool:
-        """Whether there is but one worker: this process."""
+        """Whether the only worker is this process."""
         return self.num_workers == 1
 
     @property
     def sees_local_files(self) -> bool:
-        """Always: workers are processes here."""
+        """Always true: workers are processes on this machine."""
         return True
 
     def check(self) -> None:
-        """Looks at the options for Beam; needs nothing that snapshard did not bring.
+        """Checks the Beam options; the engine needs nothing beyond snapshard's dependencies.
 
         Raises:
-            RecipeError: if Beam does not take one of them, or it would choose other workers.
+            RecipeError: if Beam does not accept an option, or one would change the workers.
         """
         for option in self.beam_options:
             if option.partition("=")[0] in _WORKERS:
                 raise RecipeError(
-                    f"{option}: the workers of direct are snapshard's own processes. Say how many "
-                    "with --workers (workers=)."
+                    f"{option}: the workers of direct are snapshard's own processes. Set their "
+                    "number with --workers (workers=)."
                 )
         if self.beam_options:
             parsed_options(self.beam_options, given=self.beam_options)
@@ -86,7 +86,7 @@ class DirectRunner:
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
-        A :class:`SnapshardError` raised by a DoFn comes out as itself, with its own message.
+        A :class:`SnapshardError` raised by a DoFn is raised here with its class and message.
 
         Raises:
             RunnerError: if a worker process ended before the job did.
@@ -98,7 +98,7 @@ class DirectRunner:
                 self._run_in_processes(construct, job_name=job_name)
 
     def __enter__(self) -> DirectRunner:
-        """Begins to keep worker processes."""
+        """Starts keeping worker processes between jobs."""
         self._pool = WorkerPool()
         gc.freeze()
         return self
@@ -129,7 +129,7 @@ class DirectRunner:
             self._run(construct, job_name=job_name, environment=None)
         except BaseException as error:
             own = without_step(error)
-            # Neither an error of ours nor Ctrl-C is a defect of the step that was running.
+            # Neither a SnapshardError nor Ctrl-C is a defect of the running step.
             if isinstance(own, SnapshardError) or not isinstance(own, Exception):
                 raise own from own.__cause__
             raise
@@ -147,8 +147,8 @@ class DirectRunner:
         engine = FnApiRunner(default_environment=environment)
         pipeline = new_pipeline(runner=engine, options=options)
         construct(pipeline)
-        # TensorFlow and Beam have made a million objects that stay: without a look at each of
-        # them in every full collection, a build of many small files takes about 5 % less.
+        # TensorFlow and Beam have made a million permanent objects: excluding them from every full
+        # collection makes a build of many small files about 5 % faster.
         gc.freeze()
         try:
             with _short_samples():
@@ -159,10 +159,10 @@ class DirectRunner:
 
 
 def without_step(error: BaseException) -> BaseException:
-    """The error as it was raised, where Beam raised a copy of it that names the step.
+    """The original error, if Beam raised a copy of it that names the step.
 
-    Beam's copy appends "[while running …]" to the message, or is a RuntimeError where the
-    class cannot be copied; the error itself is then its context.
+    Beam's copy appends "[while running …]" to the message, or is a RuntimeError if the class
+    cannot be copied; the original error is its context.
     """
     while getattr(error, "_tagged_with_step", False) and error.__context__ is not None:
         error = error.__context__
@@ -171,9 +171,9 @@ def without_step(error: BaseException) -> BaseException:
 
 @contextlib.contextmanager
 def _short_samples() -> Iterator[None]:
-    """Has Beam look every few milliseconds at which step is running, and not every 200.
+    """Makes Beam sample the running step every few milliseconds instead of every 200.
 
-    At the end of a bundle it waits until its sampler's thread wakes: 0.1 s of each of our jobs,
+    At the end of a bundle Beam waits until its sampler thread wakes: 0.1 s in each of our jobs,
     which have one long bundle. No option sets this.
     """
     from apache_beam.runners.worker.statesampler import StateSampler

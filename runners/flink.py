@@ -17,7 +17,7 @@ from .java import check_jar, check_java, java_program, refuse_loopback
 from .portable import PortableRunner
 
 EMBEDDED = "[local]"
-"""The master that means: in the job server, on this machine."""
+"""The master for the embedded engine, in the job server on this machine."""
 
 _REACH_SECONDS = 5.0
 _END_SECONDS = 20.0
@@ -31,13 +31,13 @@ class FlinkRunner(PortableRunner):
     name = "flink"
 
     def __init__(self, config: Flink) -> None:
-        """Takes where Flink and its job server lie; starts nothing."""
+        """Stores the configuration; starts nothing."""
         super().__init__(num_workers=config.workers, beam_options=config.beam_options)
         self._master = config.master
         self._jar = config.jar or os.environ.get("SNAPSHARD_FLINK_JAR", "")
 
     def check(self) -> None:
-        """Looks for Java, the job server and the cluster.
+        """Checks for Java, the job server and the cluster.
 
         Raises:
             RecipeError: if one of them is missing.
@@ -56,11 +56,11 @@ class FlinkRunner(PortableRunner):
             refuse_loopback("Flink", self._master)
 
     def engine_options(self) -> list[str]:
-        """The runner and its parallelism."""
+        """The Beam options that select the runner and its parallelism."""
         return ["--runner=PortableRunner", f"--parallelism={self._num_workers}"]
 
     def server_command(self, port: int, folder: str) -> list[str]:
-        """The job server, which holds Flink itself where there is no cluster."""
+        """The job server's command line; without a cluster, it includes Flink itself."""
         return [
             java_program(),
             f"-Djava.io.tmpdir={folder}",
@@ -75,11 +75,11 @@ class FlinkRunner(PortableRunner):
         ]
 
     def engine_job_name(self, job_name: str) -> str:
-        """One that no other job of the cluster bears."""
+        """A name that no other job of the cluster has."""
         return f"snapshard-{job_name}-{uuid.uuid4().hex[:8]}"
 
     def end_job(self, name: str) -> None:
-        """Cancels a job of a cluster, which does not do so when its job server is told to."""
+        """Cancels a job on a cluster: a cancellation through its job server does not reach it."""
         if self._master == EMBEDDED:
             return
         deadline, problem = time.monotonic() + _END_SECONDS, f"not within {_END_SECONDS:.0f} s"
@@ -95,13 +95,13 @@ class FlinkRunner(PortableRunner):
         except _UNREACHED as error:
             problem = str(error)
         print(
-            f"The job {name!r} may go on at {self._url}; it could not be ended: {problem}.",
+            f"The job {name!r} may still run at {self._url}: it could not be cancelled: {problem}.",
             file=sys.stderr,
             flush=True,
         )
 
     def _jobs_left(self, name: str) -> list[str]:
-        """The ids of the jobs of this name that are not over."""
+        """The ids of the unfinished jobs with this name."""
         jobs = self._ask("jobs/overview")["jobs"]
         return [job["jid"] for job in jobs if job["name"] == name and job["state"] not in _OVER]
 
@@ -110,9 +110,9 @@ class FlinkRunner(PortableRunner):
         return self._master if "://" in self._master else f"http://{self._master}"
 
     def _ask(self, path: str, *, method: str = "GET") -> Any:
-        """What the web address of the cluster tells."""
-        asked = urllib.request.Request(f"{self._url}/{path}", method=method)
-        with urllib.request.urlopen(asked, timeout=_REACH_SECONDS) as answer:
+        """The JSON response of the cluster's REST API."""
+        request = urllib.request.Request(f"{self._url}/{path}", method=method)
+        with urllib.request.urlopen(request, timeout=_REACH_SECONDS) as answer:
             return json.load(answer)
 
     def _check_cluster(self) -> None:
@@ -121,10 +121,10 @@ class FlinkRunner(PortableRunner):
         except _UNREACHED as error:
             raise RecipeError(
                 f"No Flink cluster answers at {self._url}: {error}. Give the address of its web "
-                "page, as in --flink-master host:8081."
+                "interface, such as --flink-master host:8081."
             ) from None
         if slots < self._num_workers:
             raise RecipeError(
-                f"Flink at {self._url} has {slots} task slots, and --workers {self._num_workers} "
-                "asks for more. Add TaskManagers, or ask for fewer workers."
+                f"Flink at {self._url} has {slots} task slots, fewer than --workers "
+                f"{self._num_workers}. Add TaskManagers, or use fewer workers."
             )

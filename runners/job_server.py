@@ -1,8 +1,8 @@
-"""The process of an engine's job server: started, waited for, ended by us, its output in a file.
+"""The process of an engine's job server: starts it, waits for it, ends it, logs it to a file.
 
-Beam starts such processes too, but logs all that they say, sets signal handlers of its own and
-ends them when Python does; a build wants one for its few jobs, and its last words when it dies. A
-program between (``server_guard``) ends it where this process could not, because it was killed.
+Beam can start such processes too, but it logs all their output, sets its own signal handlers and
+ends them only when Python ends. A build needs one server for its few jobs, and its last output if
+it dies. An intermediate program (``server_guard``) ends the server if this process is killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..schemas.progress import build_folder, child_environment
 START_SECONDS = 120.0
 _END_SECONDS = 5.0
 _GUARD = os.path.join(os.path.dirname(__file__), "server_guard.py")
-_LAST_WORDS = 2000
+_LAST_CHARACTERS = 2000
 _PORTS = (20_000, 32_000)
 _TRIES = 100
 
@@ -35,14 +35,14 @@ class JobServer:
         """Starts it, and waits until it listens.
 
         Args:
-            command: Given the port to listen on and a folder of its own, the command line.
-            engine: What the user calls the engine.
+            command: Returns the command line, given the port to listen on and the server's folder.
+            engine: The engine's name, as users write it.
 
         Raises:
             RunnerError: if it ends, or does not listen in time.
         """
         self._engine = engine
-        # In the build's folder, which goes with the build however that ends.
+        # In the build's folder, which is removed however the build ends.
         inside = build_folder()
         self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-engine-", dir=inside)
         self._log_path = os.path.join(self._scratch.name, "log.txt")
@@ -52,11 +52,11 @@ class JobServer:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", _GUARD, folder, *command(port, folder)],
                 env=child_environment(),
-                # It comes to an end with this process; nothing is ever written.
+                # Closed when this process ends; nothing is ever written.
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C on the terminal is ours to answer.
+                # This process handles Ctrl-C on the terminal.
                 start_new_session=True,
             )
         try:
@@ -67,31 +67,31 @@ class JobServer:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; 128 and more for a signal."""
+        """None while it runs; 128 or more for a signal."""
         return self._process.poll()
 
     def wait_until_ended(self, seconds: float) -> None:
-        """Waits until it has ended, or so long."""
+        """Waits until it has ended, at most this long."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=seconds)
 
     def stop(self) -> None:
-        """Ends it and all that it started."""
+        """Ends it and all processes that it started."""
         if self._process.poll() is None:
             self._process.terminate()
             self.wait_until_ended(_END_SECONDS)
         if self._process.stdin is not None:
-            self._process.stdin.close()  # kills what is left
+            self._process.stdin.close()  # kills the remaining processes
         self.wait_until_ended(_END_SECONDS)
-        # One that somebody stopped does not hear: what it guards, the guard of the build ends.
+        # A stopped guard does not react; the build's guard ends the server instead.
         self._process.kill()
         self._process.wait()
         self._scratch.cleanup()
 
     def last_words(self) -> str:
-        """The end of what it wrote."""
+        """The end of its output."""
         with open(self._log_path, errors="replace") as log:
-            return log.read()[-_LAST_WORDS:].strip()
+            return log.read()[-_LAST_CHARACTERS:].strip()
 
     def _wait(self, port: int) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -99,7 +99,7 @@ class JobServer:
             if self._process.poll() is not None:
                 raise RunnerError(
                     f"The job server of {self._engine} ended with code {self._process.returncode} "
-                    f"before it could take a job. Its last words:\n{self.last_words()}"
+                    f"before it accepted a job. Its last output:\n{self.last_words()}"
                 )
             try:
                 socket.create_connection(("localhost", port), timeout=1).close()
@@ -107,7 +107,7 @@ class JobServer:
                 if time.monotonic() > deadline:
                     raise RunnerError(
                         f"The job server of {self._engine} did not listen within "
-                        f"{START_SECONDS:.0f} s. Its last words:\n{self.last_words()}"
+                        f"{START_SECONDS:.0f} s. Its last output:\n{self.last_words()}"
                     ) from None
                 time.sleep(0.05)
             else:
@@ -115,10 +115,10 @@ class JobServer:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that nobody is given who asks for just any.
+    """A port that is free, and outside the range that the system assigns to programs.
 
-    Systems give such ports from 32,768 on. Others may start servers, too, in the seconds that ours
-    takes until it listens.
+    Systems assign ports from 32,768 upwards. Other programs may start servers, too, in the seconds
+    until ours listens.
 
     Raises:
         RunnerError: if none is found.
@@ -130,6 +130,6 @@ def free_port() -> int:
             found.bind(("localhost", port))
             return port
     raise RunnerError(
-        f"No free port was found among {_TRIES} between {_PORTS[0]:,} and {_PORTS[1]:,}, for an "
-        "engine's job server. Does this machine let programs listen?"
+        f"No free port for an engine's job server: tried {_TRIES} between {_PORTS[0]:,} and "
+        f"{_PORTS[1]:,}. Check that programs may listen on ports of this machine."
     )

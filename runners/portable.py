@@ -1,7 +1,7 @@
-"""Engines that Beam reaches through a job server: what Prism, Flink and Spark have in common.
+"""Engines that Beam reaches through a job server: the common part of Prism, Flink and Spark.
 
-The job server is started with the first job and kept for those that follow. Where the engine
-runs on this machine, its worker is this process (Beam's LOOPBACK environment).
+The job server is started with the first job and kept for later ones. If the engine runs on this
+machine, its worker is this process (Beam's LOOPBACK environment).
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ _DEFECT = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _RAISED = re.compile(
-    # Dataflow adds where it passed through.
+    # Dataflow appends "passed through:" and the steps.
     r"snapshard\.schemas\.errors\.(\w+): "
     r"(.*?)(?: \[while running '|\n\s*passed through:|\n\nDuring handling of the above |\Z)",
     re.DOTALL,
 )
-_LAST_WORDS = 2000
+_LAST_CHARACTERS = 2000
 _GRACE_SECONDS = 10.0
 _UNSEEN = (
-    "Or the worker of {} that looked for it does not see this storage: source, output and "
-    "workspace have to be where every worker reaches them, on an object store or on a network "
-    "filesystem that is mounted at the same path everywhere."
+    "Or this storage is not visible to the worker of {} that needed it: source, output and "
+    "workspace must be accessible to every worker, on an object store or on a network filesystem "
+    "that is mounted at the same path everywhere."
 )
 
 
 class PortableRunner:
     """Runs jobs on an engine behind a job server; a context manager around a build's jobs.
 
-    It fulfils :class:`snapshard.schemas.runner.JobRunner`. A subclass says how its job server
+    Implements :class:`snapshard.schemas.runner.JobRunner`. Subclasses define how the job server
     starts and what the engine needs.
     """
 
     name = "portable"
 
     def __init__(self, *, num_workers: int, beam_options: Sequence[str]) -> None:
-        """Takes what every such engine is told; starts nothing."""
+        """Stores the settings common to these engines; starts nothing."""
         self._num_workers = num_workers
         self._beam_options = tuple(beam_options)
         self._server: JobServer | None = None
 
     @property
     def threads_per_worker(self) -> int:
-        """One: the engine itself gives a worker several elements at once."""
+        """One: the engine itself runs several elements at once in a worker."""
         return 1
 
     @property
@@ -70,41 +70,41 @@ class PortableRunner:
 
     @property
     def sees_local_files(self) -> bool:
-        """Taken for true: a cluster's machines may have mounted the same network disk."""
+        """Assumed to be true: a cluster's machines may have mounted the same network disk."""
         return True
 
     def check(self) -> None:
-        """Looks for what the engine needs.
+        """Checks the engine's requirements.
 
         Raises:
-            RecipeError: if something is missing: what, and how to get it.
+            RecipeError: if something is missing; the message says what, and how to get it.
         """
         raise NotImplementedError
 
     def engine_options(self) -> list[str]:
-        """What Beam has to be told for this engine."""
+        """Beam's options for this engine."""
         raise NotImplementedError
 
     def server_command(self, port: int, folder: str) -> list[str]:
         """The command line of the engine's job server.
 
         Args:
-            port: Where it is to listen.
-            folder: A local folder of its own, for what it has to store.
+            port: Port to listen on.
+            folder: A local folder for the server's files.
         """
         raise NotImplementedError
 
     def engine_job_name(self, job_name: str) -> str:
-        """What the engine is to call a job."""
+        """The job's name on the engine."""
         return job_name
 
     def end_job(self, name: str) -> None:
-        """Ends a job that would go on without its job server, by the engine's name of it."""
+        """Cancels a job that would outlive its job server, by its name on the engine."""
 
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
-        A :class:`SnapshardError` raised by a DoFn comes out as itself, with its own message.
+        A :class:`SnapshardError` raised by a DoFn is raised here with its class and message.
 
         Raises:
             RunnerError: if the engine could not run the job, or ended before it was done.
@@ -125,7 +125,7 @@ class PortableRunner:
                 raise
             except Exception as error:
                 if _is_broken(error):
-                    server.wait_until_ended(_GRACE_SECONDS)  # its connections go before it
+                    server.wait_until_ended(_GRACE_SECONDS)  # its connections close before it ends
                 raise self._explained(str(error), job_name=job_name) from None
             except BaseException:
                 if result is not None:
@@ -150,7 +150,7 @@ class PortableRunner:
             server.stop()
 
     def _environment_type(self) -> str:
-        """Where Python runs: as the user's options say, else in this process."""
+        """Where Python runs: as set by the user's options, otherwise in this process."""
         given = [
             option.partition("=")[2]
             for option in self._beam_options
@@ -162,7 +162,7 @@ class PortableRunner:
         flags = [
             *self.engine_options(),
             f"--environment_type={self._environment_type()}",
-            # Else Beam lists the installed packages with pip, which need not be there.
+            # Otherwise Beam lists the installed packages with pip, which may not be installed.
             "--experiments=disable_logging_submission_environment",
             *self._beam_options,
             *further,
@@ -180,12 +180,12 @@ class PortableRunner:
         if self._server is not None and self._server.exit_code is not None:
             return RunnerError(
                 f"The job server of {self.name} ended with code {self._server.exit_code} in the "
-                f"job {job_name!r}. Start the same build again: it goes on from what is finished. "
-                f"Its last words:\n{self._server.last_words()}"
+                f"job {job_name!r}. Finished work is kept. Run the same build again to resume. "
+                f"Its last output:\n{self._server.last_words()}"
             )
         return RunnerError(
-            f"The job {job_name!r} failed on {self.name}. Start the same build again: it goes on "
-            f"from what is finished. What the engine said:\n{text.strip()[-_LAST_WORDS:]}"
+            f"The job {job_name!r} failed on {self.name}. Finished work is kept. Run the same "
+            f"build again to resume. The engine reported:\n{text.strip()[-_LAST_CHARACTERS:]}"
         )
 
 
@@ -198,7 +198,7 @@ def _is_broken(error: Exception) -> bool:
 
 
 def new_pipeline(**settings: Any) -> Any:
-    """A ``beam.Pipeline`` whose temporary folder is in that of the build, and goes with it."""
+    """A ``beam.Pipeline`` whose temporary folder is in the build's and is removed with it."""
     import apache_beam as beam
 
     pipeline = beam.Pipeline(**settings)
@@ -211,31 +211,31 @@ def new_pipeline(**settings: Any) -> Any:
 
 
 def parsed_options(flags: Sequence[str], *, given: Sequence[str], job_name: str = "") -> Any:
-    """Beam's ``PipelineOptions`` of flags.
+    """Parses flags into Beam's ``PipelineOptions``.
 
     Args:
         flags: Each as ``--name=value``.
-        given: Those of them that the user wrote.
-        job_name: Of the job; empty where the flags may say it.
+        given: The flags that the user wrote.
+        job_name: Name of the job; empty if the flags may set it.
 
     Raises:
-        RecipeError: if Beam does not take one of them.
+        RecipeError: if Beam does not accept a flag.
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    said = io.StringIO()
-    # What Beam logs by functions of `logging` itself makes a handler for all, of this very stream.
+    printed = io.StringIO()
+    # Beam calls functions of `logging` itself, which add a root handler for this stream.
     handlers = logging.root.handlers[:]
     named = {"job_name": job_name} if job_name else {}
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(printed):
             options = PipelineOptions(list(flags), pickle_library="cloudpickle", **named)
-            # Values are looked at only when they are asked for.
+            # Values are parsed only on access.
             options.get_all_options()
     except SystemExit:
-        reason = said.getvalue().strip().rpartition("error: ")[2]
+        reason = printed.getvalue().strip().rpartition("error: ")[2]
         raise RecipeError(
-            f"Beam does not take the options {' '.join(given)}: {reason}. Give each as "
+            f"Beam does not accept the options {' '.join(given)}: {reason}. Give each as "
             "--name=value."
         ) from None
     finally:
@@ -244,13 +244,13 @@ def parsed_options(flags: Sequence[str], *, given: Sequence[str], job_name: str 
 
 
 class WorkerFailedError(Exception):
-    """Something unexpected was raised in a worker process; its traceback is the message."""
+    """An unexpected error in a worker process; its traceback is the message."""
 
 
 def defect_in(text: str) -> WorkerFailedError | None:
-    r"""The defect that a worker met, out of what an engine tells of it; None for other causes.
+    r"""Extracts a worker's defect from an engine's error text; None for other causes.
 
-    What these classes say, another try says too: it is no engine that failed.
+    Errors of these classes would recur in a retry: the engine is not at fault.
 
     >>> defect_in("…\nTraceback (most recent call last):\n  File …\nKeyError: 'x' [while running …")
     WorkerFailedError("Traceback (most recent call last):\n  File …\nKeyError: 'x'")
@@ -260,9 +260,9 @@ def defect_in(text: str) -> WorkerFailedError | None:
 
 
 def own_error(text: str) -> SnapshardError | None:
-    r"""The error of ours that a worker raised, out of what an engine tells of it.
+    r"""Extracts a SnapshardError that a worker raised from an engine's error text.
 
-    Engines pass on a traceback as text.
+    Engines pass on tracebacks as text.
 
     >>> own_error("…\nsnapshard.schemas.errors.DataError: t.csv: bad [while running 'Prepare']\n…")
     DataError('t.csv: bad')

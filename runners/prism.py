@@ -1,4 +1,4 @@
-"""Prism: Beam's own local engine, a Go program beside this process."""
+"""Prism: Beam's local engine, a Go program that runs next to this process."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ class PrismRunner(PortableRunner):
     name = "prism"
 
     def __init__(self, config: Prism) -> None:
-        """Takes where Prism lies; starts nothing."""
+        """Stores the configuration; starts nothing."""
         super().__init__(num_workers=config.workers, beam_options=config.beam_options)
         self._binary = config.binary
 
     def check(self) -> None:
-        """Looks for the program.
+        """Checks that the program exists.
 
         Raises:
-            RecipeError: if it is not there.
+            RecipeError: if it does not.
         """
         self._program()
 
     def engine_options(self) -> list[str]:
-        """The runner."""
+        """The Beam option that selects the runner."""
         return ["--runner=PrismRunner"]
 
     def server_command(self, port: int, folder: str) -> list[str]:
-        """Prism, without its web page."""
+        """Prism's command line, without its web page."""
         return [self._program(), f"--job_port={port}", "--log_level=warn", "--serve_http=false"]
 
     def _program(self) -> str:
@@ -44,11 +44,11 @@ class PrismRunner(PortableRunner):
             places = (os.environ.get("PATH", ""), os.path.expanduser("~/go/bin"))
             found = shutil.which("prism", path=os.pathsep.join(places))
         if found is None:
+            place = f"at {self._binary}" if self._binary else "on the PATH or in ~/go/bin"
             raise RecipeError(
-                f"Prism is not at {self._binary or 'any folder of the PATH, nor in ~/go/bin'}. "
-                "Get it with: go install "
+                f"Prism was not found {place}. Install it with: go install "
                 f"github.com/apache/beam/sdks/v2/go/cmd/prism@v{version('apache-beam')} "
-                "(or from Beam's release page), and put it on the PATH, or name it in a runner "
-                'file: binary = "/path/to/prism".'
+                "(or from Beam's release page), and put it on the PATH or give its path in a "
+                'runner file: binary = "/path/to/prism".'
             )
         return os.path.abspath(found)

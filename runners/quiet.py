@@ -1,4 +1,4 @@
-"""Keeps what engines log off the terminal: what matters of it comes out as an error."""
+"""Keeps engines' logs off the terminal: relevant parts are raised as errors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NOISY = ("apache_beam", "grpc")
 
 @contextlib.contextmanager
 def quiet(*further: str) -> Iterator[None]:
-    """Keeps the logs of Beam, and of what else is named, off the terminal.
+    """Keeps the logs of Beam, and of the loggers in ``further``, off the terminal.
 
-    Loggers whose level somebody has set are left as they are.
+    Loggers with an explicit level are unchanged.
     """
     silenced = []
     for name in (*_NOISY, *further):
@@ -35,22 +35,22 @@ def quiet(*further: str) -> Iterator[None]:
 
 
 def _is_not_beams(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger is not what Beam passes on of a job server."""
+    """Whether a record of the root logger is not one that Beam forwards from a job server."""
     return "apache_beam" not in record.pathname
 
 
 @contextlib.contextmanager
 def quiet_threads() -> Iterator[None]:
-    """Keeps what Beam's threads raise when an engine hangs up, or print, off the terminal.
+    """Keeps output of Beam's threads, and lost connections to engines, off the terminal.
 
-    Workers in this process lose their connection at the end of every job, some of their threads
-    only later; a job that failed is told by its result.
+    Workers in this process lose their connection at the end of every job, some threads only later;
+    the result of a failed job reports its failure.
     """
     from apache_beam.runners.worker import sdk_worker
 
-    _hide_hanging_up()
-    # What a step raises goes to standard error as a traceback, and to the engine.
-    vars(sdk_worker)["print"] = _unprinted
+    _hide_lost_connections()
+    # Beam prints the errors of steps to standard error, and also sends them to the engine.
+    vars(sdk_worker)["print"] = _print_nothing
     try:
         yield
     finally:
@@ -58,8 +58,8 @@ def quiet_threads() -> Iterator[None]:
 
 
 @functools.cache
-def _hide_hanging_up() -> None:
-    """Shows no lost connection of Beam's threads from now on: they outlive their job."""
+def _hide_lost_connections() -> None:
+    """Hides lost connections of Beam's threads from now on: the threads outlive their job."""
     import grpc  # type: ignore[import-untyped]
 
     logger = logging.getLogger("apache_beam.runners.worker.data_plane")
@@ -76,5 +76,5 @@ def _hide_hanging_up() -> None:
     threading.excepthook = hook
 
 
-def _unprinted(*_: object, **__: object) -> None:
+def _print_nothing(*_: object, **__: object) -> None:
     """Prints nothing."""

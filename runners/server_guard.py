@@ -1,8 +1,9 @@
-"""Runs a command, and kills it when whoever started this program is gone, by whatever signal.
+"""Runs a command, and kills it when the process that started this program is gone.
 
 Run as ``python -I -S server_guard.py FOLDER COMMAND…`` by :mod:`snapshard.runners.job_server`. Its
-standard input comes to an end with the process that started it; then the folder goes, too. It
-passes SIGTERM on, and ends with the exit code of the command, 128 + its number for a signal.
+standard input ends with the process that started it, whatever ended that; the folder is then
+removed, too. It passes SIGTERM on, and exits with the command's exit code, or 128 + the number of
+the signal that killed the command.
 """
 
 import contextlib
@@ -20,20 +21,20 @@ def _send(command: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 def main() -> None:
-    """Runs what the arguments say."""
+    """Runs the command in the arguments."""
     folder, *arguments = sys.argv[1:]
     command = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, process_group=0)
     signal.signal(signal.SIGTERM, lambda *_: _send(command, signal.SIGTERM))
-    left_alone = threading.Event()
+    orphaned = threading.Event()
 
     def watch() -> None:
         os.read(0, 1)
-        left_alone.set()
+        orphaned.set()
         _send(command, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
     code = command.wait()
-    if left_alone.is_set():
+    if orphaned.is_set():
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(code if code >= 0 else 128 - code)
 

@@ -12,10 +12,10 @@ from .java import check_jar, check_java, java_program, refuse_loopback
 from .portable import PortableRunner
 
 EMBEDDED = "local"
-"""The master that means: in the job server, on this machine."""
+"""The master for the embedded engine, in the job server on this machine."""
 
 _REACH_SECONDS = 5.0
-# Spark's own start scripts open these to it (org.apache.spark.launcher.JavaModuleOptions).
+# Packages that Spark's start scripts open (org.apache.spark.launcher.JavaModuleOptions).
 _OPENED = (
     "java.lang",
     "java.lang.invoke",
@@ -39,13 +39,13 @@ class SparkRunner(PortableRunner):
     name = "spark"
 
     def __init__(self, config: Spark) -> None:
-        """Takes where Spark and its job server lie; starts nothing."""
+        """Stores the configuration; starts nothing."""
         super().__init__(num_workers=config.workers, beam_options=config.beam_options)
         self._master = config.master
         self._jar = config.jar or os.environ.get("SNAPSHARD_SPARK_JAR", "")
 
     def check(self) -> None:
-        """Looks for Java, the job server and the cluster.
+        """Checks for Java, the job server and the cluster.
 
         Raises:
             RecipeError: if one of them is missing.
@@ -64,11 +64,11 @@ class SparkRunner(PortableRunner):
             refuse_loopback("Spark", self._master)
 
     def engine_options(self) -> list[str]:
-        """The runner."""
+        """The Beam option that selects the runner."""
         return ["--runner=PortableRunner"]
 
     def server_command(self, port: int, folder: str) -> list[str]:
-        """The job server, which holds Spark itself where there is no cluster."""
+        """The job server's command line; without a cluster, it includes Spark itself."""
         embedded = self._master == EMBEDDED
         return [
             java_program(),
@@ -88,7 +88,7 @@ class SparkRunner(PortableRunner):
         ]
 
     def _check_cluster(self) -> None:
-        """Tries the address of a standalone cluster; of YARN and Kubernetes Spark itself knows."""
+        """Tries the address of a standalone cluster; Spark itself resolves YARN and Kubernetes."""
         found = re.fullmatch(r"spark://([^:/,]+):(\d+)", self._master)
         if found is None:
             return
@@ -98,5 +98,5 @@ class SparkRunner(PortableRunner):
         except (OSError, OverflowError) as error:
             raise RecipeError(
                 f"No Spark cluster answers at {self._master}: {error}. Give the address of its "
-                "master, as in --spark-master spark://host:7077."
+                "master, such as --spark-master spark://host:7077."
             ) from None

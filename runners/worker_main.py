@@ -1,9 +1,9 @@
-"""The main program of a worker process: Beam's harness, for one job after the other.
+"""The main program of a worker process: runs Beam's harness for one job after another.
 
 Run as ``python -m snapshard.runners.worker_main`` by :mod:`snapshard.runners.worker_pool`. Each
-line of standard input is a job: where to connect, and where to write down what goes wrong, since
-the engine passes errors on as text only. A line of standard output says that the job is over.
-The process ends when its input does, and when the process that started it is gone.
+line of standard input is a job: where to connect, and where to record failures, because the engine
+passes errors on only as text. A line of standard output reports that the job is over. The process
+ends at the end of its input, and when the process that started it is gone.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ _WATCH_SECONDS = 1.0
 
 
 def record_failure(error: BaseException, *, folder: str) -> None:
-    """Writes an error down: its class, its message, its traceback.
+    """Writes the class, message and traceback of an error to a file.
 
-    Named so that the earliest sorts first. Where there is no room for it, a file that is no JSON
-    says that something was raised; where there can be no file, the process ends.
+    File names sort by time, the earliest first. If there is no space for the content, a file that
+    is not valid JSON shows that an error was raised; if no file can be made, the process ends.
     """
     from ..schemas.errors import SnapshardError
     from .direct import without_step
@@ -44,11 +44,11 @@ def record_failure(error: BaseException, *, folder: str) -> None:
     partial = os.path.join(folder, f"{name}.partial")
     try:
         with contextlib.suppress(OSError), open(partial, "w", encoding="utf-8") as file:
-            # On a full disk there is a file, and no room in it: that alone says enough.
+            # On a full disk the file exists but is incomplete, which is enough to report it.
             json.dump(record, file)
         os.rename(partial, os.path.join(folder, f"{name}.json"))
     except OSError:
-        # Not even a name: the end of the process is what can be seen.
+        # Not even a file name: only the end of the process can report the failure.
         os._exit(1)
 
 
@@ -57,9 +57,9 @@ def _of_this_package(cls: type) -> bool:
 
 
 def _end_with(parent: int, *, folder: str) -> None:
-    """Ends this process, whatever it is at, when its parent is another one: the driver is gone.
+    """Ends this process, whatever it is doing, when its parent changes: the driver is gone.
 
-    It may be gone before this process looks for the first time, and has left its folder.
+    The driver may be gone before the first check, and may have left its folder behind.
     """
     while os.getppid() == parent:
         time.sleep(_WATCH_SECONDS)
@@ -68,11 +68,11 @@ def _end_with(parent: int, *, folder: str) -> None:
 
 
 def _work(environment: dict[str, str], *, failures: str) -> None:
-    """Connects to the driver and works on one job, until the driver hangs up."""
+    """Connects to the driver and works on one job until the driver disconnects."""
     from apache_beam.runners.worker import sdk_worker_main
 
     class Harness(sdk_worker_main.SdkHarness):
-        """Beam's harness; writes down what a task raises before Beam turns it into text."""
+        """Beam's harness; records what a task raises before Beam turns it into text."""
 
         def _execute(self, task: Callable[[], Any], request: Any) -> None:
             def watched() -> Any:
@@ -101,9 +101,9 @@ def main() -> None:
     """Works on jobs until there are no more."""
     watch = functools.partial(_end_with, int(os.environ[DRIVER]), folder=os.environ[FOLDER])
     threading.Thread(target=watch, daemon=True).start()
-    # What the process writes is shown as its last words when it dies: keep it to what matters.
+    # The process's last output is shown when it dies: keep it relevant.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    # The way back to the driver must not be written on by whoever prints.
+    # The channel to the driver must not receive what other code prints.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:

@@ -1,7 +1,7 @@
-"""Worker processes kept between jobs: each imports TensorFlow and Beam once, not once a job.
+"""Worker processes kept between jobs: each imports TensorFlow and Beam once, not once per job.
 
-Knows nothing of Beam: a worker process takes one job after the other as lines of JSON on its
-standard input, and says when it is idle.
+Independent of Beam: a worker process reads one job after another as lines of JSON from its
+standard input, and reports when it is idle.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import IO
 from ..schemas.progress import build_folder, child_environment
 
 DRIVER = "SNAPSHARD_DRIVER"
-"""Names to a worker process, in its environment, the process that it ends with."""
+"""Environment variable of a worker process: the id of the driver process, with which it ends."""
 FOLDER = "SNAPSHARD_WORKERS_FOLDER"
-"""… and the pool's folder, which goes then."""
-_LAST_WORDS = 4000
+"""Environment variable of a worker process: the pool's folder, which it then removes."""
+_LAST_BYTES = 4000
 _READER_SECONDS = 1.0
 _NOISE = re.compile(
     r"[IW]\d{4} \d\d:|E\d{4} .*cuda|WARNING: All log messages before absl|To enable "
@@ -34,7 +34,7 @@ _NOISE = re.compile(
 
 
 def without_startup_noise(text: str) -> str:
-    r"""What a process wrote, without what TensorFlow always says when it starts.
+    r"""A process's output without the lines that TensorFlow always writes when it starts.
 
     >>> without_startup_noise("I0000 00:00:17.4 cudart_stub.cc:31] Could not find cuda\nKilled")
     'Killed'
@@ -43,10 +43,10 @@ def without_startup_noise(text: str) -> str:
 
 
 class WorkerProcess:
-    """One worker process: a direct child, in a session of its own, its output in a file.
+    """One worker process: a direct child in a separate session, its output in a file.
 
-    A session of its own, so that Ctrl-C on the terminal reaches only the driver, which then ends
-    its workers.
+    Because of the separate session, Ctrl-C on the terminal reaches only the driver, which then
+    ends its workers.
     """
 
     def __init__(self, *, folder: str, number: int, environment: Mapping[str, str]) -> None:
@@ -54,7 +54,7 @@ class WorkerProcess:
         self._log_path = os.path.join(folder, f"worker-{number}.log")
         with open(self._log_path, "wb") as log:
             self._process = subprocess.Popen(
-                # -P: the current folder must not shadow modules.
+                # -P: modules in the current folder must not shadow installed ones.
                 [sys.executable, "-P", "-m", f"{__package__}.worker_main"],
                 env={
                     **environment,
@@ -76,13 +76,13 @@ class WorkerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; else as subprocess gives it: negative for a signal."""
+        """None while it runs; otherwise as in subprocess: negative for a signal."""
         return self._process.poll()
 
     def assign(self, environment: Mapping[str, str], *, failures: str) -> None:
-        """Gives the process a job: where to connect, and the folder to write failures into.
+        """Gives the process a job: where to connect, and the folder to record failures in.
 
-        A process that has died is found out later, by its exit code.
+        A process that has died is noticed later, by its exit code.
         """
         job = {"environment": dict(environment), "failures": failures}
         assert self._process.stdin is not None
@@ -91,21 +91,21 @@ class WorkerProcess:
             self._process.stdin.flush()
 
     def wait_until_idle(self, seconds: float) -> bool:
-        """Whether the process has finished its job within so many seconds."""
+        """Waits at most this long; returns whether the process has finished its job."""
         try:
             return self._idle.get(timeout=seconds)
         except queue.Empty:
             return False
 
     def wait_until_ended(self, seconds: float) -> None:
-        """Waits until the process has ended, or so long."""
+        """Waits until the process has ended, at most this long."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=seconds)
 
     def end(self) -> None:
-        """Kills the process and all that it started, and waits for its end.
+        """Kills the process and all processes that it started, and waits for its end.
 
-        What a dead process forked lives on in its group, and may hold its output open.
+        Forks of a dead process survive in its group, and may keep its output open.
         """
         if not self._ended:
             self._ended = True
@@ -113,7 +113,7 @@ class WorkerProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join(timeout=_READER_SECONDS)
-        # What has left its group has what it holds, and the thread that reads it.
+        # A process that left the group may keep the output open: its reader thread still runs.
         streams = [self._process.stdin]
         if not self._reader.is_alive():
             streams.append(self._process.stdout)
@@ -123,9 +123,9 @@ class WorkerProcess:
                     stream.close()
 
     def last_words(self) -> str:
-        """The end of what the process wrote."""
+        """The end of the process's output, without startup noise."""
         with contextlib.suppress(OSError), open(self._log_path, "rb") as log:
-            log.seek(max(0, os.path.getsize(self._log_path) - _LAST_WORDS))
+            log.seek(max(0, os.path.getsize(self._log_path) - _LAST_BYTES))
             return without_startup_noise(log.read().decode(errors="replace"))
         return ""
 
@@ -136,10 +136,10 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """Idle worker processes, to be taken by a job and given back; a context manager."""
+    """Idle worker processes that jobs take and give back; a context manager."""
 
     def __init__(self) -> None:
-        # In the build's folder, which goes with the build however that ends.
+        # In the build's folder, which is removed however the build ends.
         inside = build_folder()
         self._environment = child_environment()
         self._scratch = tempfile.TemporaryDirectory(prefix="snapshard-workers-", dir=inside)
@@ -149,11 +149,11 @@ class WorkerPool:
 
     @property
     def folder(self) -> str:
-        """A folder for what workers write; gone with the pool."""
+        """A folder for the workers' files; removed with the pool."""
         return self._scratch.name
 
     def take(self) -> WorkerProcess:
-        """An idle process, or a new one."""
+        """Returns an idle process, or starts one."""
         while self._idle:
             process = self._idle.pop()
             if process.exit_code is None:
@@ -168,7 +168,7 @@ class WorkerPool:
         return process
 
     def give_back(self, process: WorkerProcess) -> None:
-        """Keeps a process that is idle for the next job; to be called once."""
+        """Keeps an idle process for the next job; call it once."""
         self._taken.remove(process)
         self._idle.append(process)
 
@@ -178,7 +178,7 @@ class WorkerPool:
             self._taken.pop().end()
 
     def __enter__(self) -> WorkerPool:
-        """The pool itself."""
+        """Returns the pool."""
         return self
 
     def __exit__(

@@ -1,9 +1,9 @@
-"""Worker processes under the embedded engine: watched, and ended when one of them fails.
+"""Worker processes of the embedded engine: watched, and ended when one of them fails.
 
-Beam's own multi-processing mode waits for ever for a worker that was killed, wraps every error
-in text, and starts workers through a shell, for each job anew. Here the engine is given an
-environment of our own: its workers come from a pool, a thread watches them, and the first one
-that dies or fails ends the job.
+Beam's own multi-processing mode waits forever for a worker that was killed, wraps every error in
+text, and starts workers through a shell, again for each job. Here the engine gets a custom
+environment: its workers come from a pool, a thread watches them, and the first one that dies or
+fails ends the job.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ _GRACE_SECONDS = 10.0
 class WorkerProcesses:
     """The worker processes of one job; a context manager around the job's run.
 
-    On leaving, the first failure of a worker is raised in place of what the engine made of it:
-    a SnapshardError as itself, a death as RunnerError, anything else as WorkerFailedError.
+    On exit, the first failure of a worker is raised instead of the engine's error: a SnapshardError
+    unchanged, a death as RunnerError, anything else as WorkerFailedError.
     """
 
     def __init__(self, pool: WorkerPool, *, job_name: str) -> None:
@@ -49,11 +49,11 @@ class WorkerProcesses:
 
     @property
     def environment(self) -> environments.Environment:
-        """What the engine starts workers by."""
+        """The environment by which the engine starts workers."""
         return _ProcessEnvironment(self._urn)
 
     def __enter__(self) -> "WorkerProcesses":
-        """Begins to watch."""
+        """Starts watching."""
         self._failures = tempfile.mkdtemp(prefix="job-", dir=self._pool.folder)
         WorkerHandler.register_environment(self._urn, None)(self._create)
         self._watcher = threading.Thread(target=self._watch, name="watch_workers", daemon=True)
@@ -66,7 +66,7 @@ class WorkerProcesses:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Ends what still runs, and raises what went wrong."""
+        """Ends workers that still run, and raises the first failure."""
         # The engine may have seen a connection break before the watcher saw the process end.
         failure = self._failure or self._look() if kind is not None else None
         self._ended.set()
@@ -86,10 +86,10 @@ class WorkerProcesses:
         return worker
 
     def _watch(self) -> None:
-        """Looks after the workers until the job ends.
+        """Watches the workers until the job ends.
 
-        After a failure all that the engine still waits for is answered with an error, again and
-        again: the engine may be about to ask for more.
+        After a failure, repeatedly answers all pending requests of the engine with an error: the
+        engine may be about to send more.
         """
         while not self._ended.wait(_WATCH_SECONDS):
             if self._failure is None:
@@ -105,13 +105,13 @@ class WorkerProcesses:
         if recorded is not None or death is None:
             return recorded
         return errors.RunnerError(
-            f"The job {self._job_name!r} cannot go on: a worker process "
-            f"{_end_of(death.exit_code)}. Start the same build again: it goes on from what is "
-            "finished. Fewer workers (--workers) need less memory." + _indented(death.last_words)
+            f"The job {self._job_name!r} cannot continue: a worker process "
+            f"{_end_of(death.exit_code)}. Finished work is kept. Run the same build again to "
+            "resume. Fewer workers (--workers) need less memory." + _indented(death.last_words)
         )
 
     def _recorded_failure(self) -> Exception | None:
-        """The earliest failure that a worker wrote down."""
+        """The earliest failure that a worker recorded."""
         names = [n for n in os.listdir(self._failures) if n.endswith(".failure.json")]
         if not names:
             return None
@@ -120,10 +120,10 @@ class WorkerProcesses:
                 record = json.load(file)
             except ValueError:
                 return errors.StorageError(
-                    f"Cannot write {self._failures}, where a worker process was to say what went "
-                    f"wrong in the job {self._job_name!r}: no space is left there, it seems. Free "
-                    "some, or name another place in TMPDIR; starting again goes on from what is "
-                    "done."
+                    f"Cannot write {self._failures}, where a worker process records why the job "
+                    f"{self._job_name!r} failed: probably no space is left there. Free some, or "
+                    "set TMPDIR to another folder. Finished work is kept. Run the same build again "
+                    "to resume."
                 )
         known = {
             cls.__name__: cls
@@ -138,7 +138,7 @@ class WorkerProcesses:
 
 
 class _ProcessEnvironment(environments.Environment):
-    """Names, in a job's graph, the worker processes of that job."""
+    """Identifies the worker processes of a job in its graph."""
 
     def __init__(self, urn: str) -> None:
         super().__init__(capabilities=environments.python_sdk_capabilities())
@@ -152,13 +152,13 @@ class _Death(NamedTuple):
     """How a process ended before its job did."""
 
     exit_code: int
-    """As subprocess gives it: negative for a signal."""
+    """As in subprocess: negative for a signal."""
     last_words: str
-    """The end of what the process wrote."""
+    """The end of the process's output."""
 
 
 class _Worker(GrpcWorkerHandler):
-    """One worker process at one job, and the engine's connections to it."""
+    """One worker process in one job, and the engine's connections to it."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class _Worker(GrpcWorkerHandler):
             setattr(connection, method, lambda stream, take=take: take(self._until_broken(stream)))
 
     def death(self) -> _Death | None:
-        """How the process ended, if it did so before its job."""
+        """How the process ended, if it ended before its job."""
         process = self._process
         if self._death is None and process is not None and not self._closing:
             exit_code = process.exit_code
@@ -192,7 +192,7 @@ class _Worker(GrpcWorkerHandler):
         return self._death
 
     def start_worker(self) -> None:
-        """Takes a process and tells it where to connect."""
+        """Takes a process from the pool and tells it where to connect."""
         control = endpoints_pb2.ApiServiceDescriptor(url=self.control_address)
         self._process = self._pool.take()
         self._process.assign(
@@ -207,7 +207,7 @@ class _Worker(GrpcWorkerHandler):
         )
 
     def stop_worker(self) -> None:
-        """Gives the process back once the closed connection has ended its job."""
+        """Returns the process to the pool once the closed connection has ended its job."""
         process, self._process = self._process, None
         if process is None or self._aborted:
             return
@@ -217,9 +217,9 @@ class _Worker(GrpcWorkerHandler):
             process.end()
 
     def close(self) -> None:
-        """Ends the job; a process that is still at work, because the job failed, is killed."""
+        """Ends the job; kills a process that is still working because the job failed."""
         if self._broken and self._process is not None:
-            self._process.wait_until_ended(_GRACE_SECONDS)  # its connections go before it does
+            self._process.wait_until_ended(_GRACE_SECONDS)  # its connections close before it ends
         self.death()
         self._closing = True
         if any(not future.is_done() for future in list(self.control_conn._futures_by_id.values())):
@@ -227,7 +227,7 @@ class _Worker(GrpcWorkerHandler):
         super().close()
 
     def abort(self, message: str) -> None:
-        """Answers whatever the engine waits for with an error, and kills the process."""
+        """Answers all pending requests of the engine with an error, and kills the process."""
         for future in list(self.control_conn._futures_by_id.values()):
             if not future.is_done():
                 future.set(
@@ -238,9 +238,9 @@ class _Worker(GrpcWorkerHandler):
         self._kill()
 
     def _until_broken(self, stream: Any) -> Any:
-        """Passes the worker's messages on; a connection that breaks ends them.
+        """Passes the worker's messages on until the connection breaks.
 
-        The engine's reading threads have nobody to raise to: the watcher tells why it broke.
+        Errors in the engine's reading threads would be lost: the watcher reports why it broke.
         """
         import grpc  # type: ignore[import-untyped]
 
@@ -258,7 +258,7 @@ class _Worker(GrpcWorkerHandler):
 
 def _end_of(exit_code: int) -> str:
     if exit_code == -signal.SIGKILL:
-        return "was killed (signal 9), by a person or because memory ran out"
+        return "was killed (signal 9), by a user or because memory ran out"
     if exit_code < 0:
         with contextlib.suppress(ValueError):
             return f"crashed ({signal.Signals(-exit_code).name})"
@@ -268,4 +268,4 @@ def _end_of(exit_code: int) -> str:
 def _indented(text: str) -> str:
     if not text:
         return ""
-    return " Its last words:\n" + "\n".join(f"    {line}" for line in text.splitlines())
+    return " Its last output:\n" + "\n".join(f"    {line}" for line in text.splitlines())

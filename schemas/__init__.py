@@ -1,6 +1,6 @@
-"""The contract: what a recipe, a feature, a block, a plan and a manifest are.
+"""The contract: definitions of recipes, features, blocks, plans and manifests.
 
 Plain frozen data and its validation, the names of all paths, the fingerprint, the errors, and the
-protocols that sources, prepare steps and runners fulfil. Imports nothing from the other rooms, and
-neither Apache Beam nor TensorFlow.
+protocols that sources, prepare steps and runners implement. Imports nothing from the other
+packages, and neither Apache Beam nor TensorFlow.
 """

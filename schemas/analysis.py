@@ -1,4 +1,4 @@
-"""What a recipe may say of its transform graph: what analyses it, where, or whose it takes."""
+"""Validates a recipe's settings of the transform graph: its analysis, or an existing graph."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def check_analysis(
     transform_from: object,
     split_names: Sequence[str],
 ) -> None:
-    """Checks what can be checked without reading anything.
+    """Checks the arguments; reads nothing.
 
     Raises:
-        RecipeError: naming the argument, what was found and what is expected.
+        RecipeError: if one is invalid; the message names it, its value and what is expected.
     """
     if preprocessing_fn is not None and not callable(preprocessing_fn):
         raise RecipeError(f"Recipe: preprocessing_fn={preprocessing_fn!r} is not a function.")
@@ -31,17 +31,17 @@ def check_analysis(
             )
         if analyze_on_runner:
             raise RecipeError(
-                "Recipe: transform_from= takes a graph that was analysed before, so there is "
-                "nothing that analyze_on_runner= could run. Leave one of them out."
+                "Recipe: transform_from= reuses a graph that was already analysed, so "
+                "analyze_on_runner= has nothing to run. Leave one of them out."
             )
         return
     if analyze_on_runner and preprocessing_fn is None:
         raise RecipeError(
-            "Recipe: analyze_on_runner= says where a preprocessing_fn is analysed, and there is "
-            "none. Leave it out."
+            "Recipe: analyze_on_runner= needs a preprocessing_fn, and the recipe has none. Leave "
+            "it out."
         )
     if preprocessing_fn is not None and "train" not in split_names:
         raise RecipeError(
-            "Recipe: preprocessing_fn is analysed on the split called 'train', and there "
-            f"is none in {', '.join(split_names)}. Name one split train."
+            "Recipe: preprocessing_fn is analysed on the split called 'train', which is not among "
+            f"the splits {', '.join(split_names)}. Name one split train."
         )

@@ -1,8 +1,7 @@
-"""What passes between the steps: files, blocks, batches, runs and shards, as plain data.
+"""Data passed between the steps: files, blocks, batches, runs and shards.
 
-``*Info`` is a fact about something written; ``*Plan`` is computed from facts. All of it is
-small: records themselves never travel in these types, but for :class:`RawBatch`, which stays
-inside one process.
+``*Info`` describes something written; ``*Plan`` is computed from such facts. All of it is small:
+none of these types carries records, except :class:`RawBatch`, which stays in one process.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """One file of the source, as listed; with its content's hash once inventory knows it."""
+    """One file of the source, as listed; with its content hash once the inventory knows it."""
 
     path: str
-    """Relative to the source's root, parts joined by '/'."""
+    """Path relative to the source's root, parts joined by '/'."""
     num_bytes: int
     stamp: str
-    """The store's etag, or the modification time in ns: what the memo goes by."""
+    """The store's etag, or the modification time in ns: part of the hash cache's key."""
     sha256: str = ""
-    """Of the content, hex; empty until known, or where ``problem`` says why not."""
+    """SHA-256 of the content, hex; empty until known, or if ``problem`` says why it is not."""
     problem: str = ""
     """Why the file cannot be read (dangling symlink, no permission …); it becomes a reject."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which listed files are records' files, and how many were skipped, by reason."""
+    """The listed files that contain records, and how many were skipped, by reason."""
 
     files: tuple[SourceFile, ...]
     num_skipped: Mapping[str, int]
@@ -45,20 +44,19 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileRange:
-    """Bytes [start, stop) of one file; the whole file in most formats."""
+    """Bytes [start, stop) of one file; the complete file in most formats."""
 
     path: str
     sha256: str
-    """Of the whole file, hex; of the range, where its records depend on nothing else there."""
+    """SHA-256 of the complete file, hex; or of the range, if its records depend only on it."""
     start: int
     stop: int
     problem: str = ""
     stamp: str = dataclasses.field(default="", compare=False)
-    """The file's, where it proves that the content is still the same; see
-    ``transforms.storage.unchanged``.
-    Equal content makes equal blocks, whatever the stamp."""
+    """The file's stamp, if it proves that the content is unchanged; see
+    ``transforms.storage.unchanged``. Equal content makes equal blocks, whatever the stamp."""
     whole_sha256: str = dataclasses.field(default="", compare=False)
-    """Of the whole file, hex, where ``sha256`` is the range's."""
+    """SHA-256 of the complete file, hex, if ``sha256`` is that of the range."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +74,11 @@ class Block:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of input that the block reads."""
+        """Number of input bytes that the block reads."""
         return sum(part.stop - part.start for part in self.ranges)
 
     def describe(self) -> str:
-        """The block as a message names it."""
+        """The block's name in messages."""
         if len(self.ranges) != 1:
             ends = [part.path for part in self.ranges[:: max(1, len(self.ranges) - 1)]]
             return f"{len(self.ranges):,} files{' from ' * bool(ends)}{' to '.join(ends)}"
@@ -88,7 +86,7 @@ class Block:
         return f"{part.path}, bytes {part.start:,} to {part.stop:,}"
 
     def to_line(self) -> bytes:
-        """The block as one line of ASCII JSON; :meth:`from_line` is its dual."""
+        """The block as one line of ASCII JSON; :meth:`from_line` is the inverse."""
         parts = [
             [p.path, p.sha256, p.start, p.stop, p.problem, p.stamp, p.whole_sha256]
             for p in self.ranges
@@ -97,7 +95,7 @@ class Block:
 
     @classmethod
     def from_line(cls, line: bytes) -> Block:
-        """Reads what :meth:`to_line` wrote."""
+        """Reads the output of :meth:`to_line`."""
         names = [field.name for field in dataclasses.fields(FileRange)]
         parts = json.loads(line)
         return cls(tuple(FileRange(**dict(zip(names, part, strict=True))) for part in parts))
@@ -105,46 +103,46 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class KeySpan:
-    """A deterministic unit of work of a later stage: the records of a range of keys."""
+    """A deterministic unit of work of a later stage: the records in a range of keys."""
 
     start: int
     stop: int
 
     @property
     def block_id(self) -> str:
-        """Names the range among those of its stage."""
+        """Identifies the range within its stage."""
         return f"{self.start:016x}-{self.stop - 1:016x}"
 
     def describe(self) -> str:
-        """The range as a message names it."""
+        """The range's name in messages."""
         return f"the records of keys {self.block_id}"
 
     def to_line(self) -> bytes:
-        """The range as one line of ASCII JSON; :meth:`from_line` is its dual."""
+        """The range as one line of ASCII JSON; :meth:`from_line` is the inverse."""
         return json.dumps({"span": [str(self.start), str(self.stop)]}).encode("ascii")
 
     @classmethod
     def from_line(cls, line: bytes) -> KeySpan:
-        """Reads what :meth:`to_line` wrote."""
+        """Reads the output of :meth:`to_line`."""
         start, stop = json.loads(line)["span"]
         return cls(int(start), int(stop))
 
 
 WorkUnit = Block | KeySpan
-"""What one run is made of."""
+"""The input of one run."""
 
 
 def unit_from_line(line: bytes) -> WorkUnit:
-    """Reads what ``to_line`` of a block or a range wrote."""
+    """Reads the output of ``to_line`` of a block or a range."""
     return KeySpan.from_line(line) if line.startswith(b"{") else Block.from_line(line)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RawBatch:
-    """Records of one block on their way through prepare, in one process.
+    """Records of one block during prepare, in one process.
 
-    ``ids[i]`` is the record id of row i of ``columns``: the wire columns of the features at
-    this stage. Rejects are records that never became rows.
+    ``ids[i]`` is the record id of row i of ``columns``, the wire columns of the features at this
+    stage. Rejects are records that never became rows.
     """
 
     ids: list[str]
@@ -156,7 +154,7 @@ class RawBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchInfo:
-    """Where one record batch of a run lies in its file, and the smallest key in it."""
+    """Position of one record batch in a run's file, and its smallest key."""
 
     offset: int
     """Byte offset of the batch's IPC message in the run."""
@@ -167,21 +165,21 @@ class BatchInfo:
     key: int
     """Key of the first record."""
     checksum: int
-    """CRC32C of the message: checked whenever the batch is read."""
+    """CRC32C of the message; checked whenever the batch is read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageFacts:
-    """What a set of stored images has in common; merging is exact and order-independent."""
+    """Common properties of a set of stored images; merging is exact and order-independent."""
 
     height: int | None
-    """Every image's height; None where they differ."""
+    """Height of all images; None if they differ."""
     width: int | None
     rotated: bool
     """Whether any has an EXIF orientation other than 1."""
     formats: tuple[str, ...] = ()
-    """Which of ``jpeg``, ``png``, ``gif``, ``bmp``, ``webp`` their files are, sorted; ``cmyk`` too,
-    where a feature of one channel has JPEGs of four."""
+    """File formats that occur, sorted: ``jpeg``, ``png``, ``gif``, ``bmp``, ``webp``; also ``cmyk``
+    if a feature of one channel has JPEGs with four."""
 
     def merge(self, other: ImageFacts) -> ImageFacts:
         """The facts of both sets together."""
@@ -204,17 +202,17 @@ class RunInfo:
     """Length of the run's file."""
     num_rejects: int
     rejects_sha256: str
-    """Of the file of its rejects; empty where there are none."""
+    """SHA-256 of the file of its rejects; empty if there are none."""
     batches: Sequence[BatchInfo]
     image_facts: Mapping[str, ImageFacts] = dataclasses.field(default_factory=dict)
-    """What the records' images have in common, by feature."""
+    """Common properties of the records' images, by feature."""
     num_filtered: int = 0
     """Records that a step dropped on purpose."""
     rejects_by_stage: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """How many of the rejects each stage made."""
+    """Number of rejects by stage."""
 
     def to_json(self) -> dict[str, object]:
-        """The facts as plain JSON; :meth:`from_json` is its dual."""
+        """The facts as plain JSON; :meth:`from_json` is the inverse."""
         value = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         value["batches"] = [list(dataclasses.astuple(batch)) for batch in self.batches]
         value["image_facts"] = {
@@ -224,7 +222,7 @@ class RunInfo:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunInfo:
-        """Reads what :meth:`to_json` wrote."""
+        """Reads the output of :meth:`to_json`."""
         names = [field.name for field in dataclasses.fields(BatchInfo)]
         batches = tuple(
             BatchInfo(**dict(zip(names, batch, strict=True))) for batch in value["batches"]
@@ -238,10 +236,10 @@ class RunInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardPlan:
-    """One shard to come: the records of a key range of a partition.
+    """A planned shard: the records in a key range of a partition.
 
-    A record belongs to it where ``start_key <= key < stop_key`` in ``partition`` and, in a
-    stratified split, where its stratum's own range holds the key too: see ``SplitPlan``.
+    A record of ``partition`` belongs to it if ``start_key <= key < stop_key`` and, in a stratified
+    split, the range of its stratum contains the key too: see ``SplitPlan``.
     """
 
     split: str
@@ -253,22 +251,22 @@ class ShardPlan:
     num_examples: int
     """Exact."""
     num_bytes: int
-    """Encoded, uncompressed bytes: exact without a ``preprocessing_fn``."""
+    """Encoded, uncompressed bytes; exact if there is no ``preprocessing_fn``."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitPlan:
-    """One split to come, cut into shards."""
+    """A planned split and its shards."""
 
     name: str
     shards: tuple[ShardPlan, ...]
     strata: Mapping[str, tuple[int, int]] | None = None
-    """Stratum -> its keys' [start, stop) in this split; None unless stratified."""
+    """Stratum -> range [start, stop) of its keys in this split; None unless stratified."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardInfo:
-    """One shard that lies in place, verified."""
+    """One verified shard in its final place."""
 
     file: str
     num_examples: int
@@ -276,24 +274,24 @@ class ShardInfo:
     """Length of the file."""
     sha256: str
     label_counts: Mapping[str, int]
-    """Of classes all that occur, of other labels the most frequent."""
+    """Examples by label: all classes that occur, or the most frequent of other labels."""
     lengths: Mapping[str, Sequence[int]]
-    """Of the lists in its first records, by feature: a sample."""
+    """A sample: lengths of the lists in the first records, by feature."""
     num_missing: Mapping[str, int]
-    """Records that lack a value, by feature that may be missing."""
+    """Number of records without a value, by feature that may be missing."""
     start_key: int
     stop_key: int
     index_files: Mapping[str, tuple[int, str]]
     """Name relative to the snapshot -> (bytes, sha256) of the shard's index files."""
     checksum: int | None = None
-    """As ``TFRecordFile`` has it; None for a shard that was written before this was noted, too."""
+    """See ``TFRecordFile``; also None for shards written by versions that did not record it."""
 
     def to_json(self) -> dict[str, object]:
-        """The facts as plain JSON; :meth:`from_json` is its dual."""
+        """The facts as plain JSON; :meth:`from_json` is the inverse."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ShardInfo:
-        """Reads what :meth:`to_json` wrote."""
+        """Reads the output of :meth:`to_json`."""
         index_files = {name: (pair[0], pair[1]) for name, pair in value["index_files"].items()}
         return cls(**{**value, "index_files": index_files})

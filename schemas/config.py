@@ -1,4 +1,4 @@
-"""The decorator of every class that a user writes in a recipe: frozen, validated, plain errors."""
+"""The decorator for every class that users write in recipes: frozen, validated, plain errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _T = TypeVar("_T")
 _PATHS = {"url", "uri", "table", "pattern", "beside", "shards", "vocabulary", "tokenizer"} | {
     *("binary", "jar"),
 }
-"""Fields whose text, or a mapping's values, may be the path of a file whose name is not UTF-8."""
+"""Fields whose text, or mapping values, may be a path that is not valid UTF-8."""
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text is valid Unicode: names of files may hold lone surrogates, UTF-8 cannot."""
+    """Whether a text can be encoded as UTF-8; file names may contain lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -31,22 +31,22 @@ def is_unicode(text: str) -> bool:
 
 
 def check_texts(subject: str, settings: Mapping[str, object]) -> None:
-    """Refuses texts that no file of a snapshot could hold, in containers too.
+    """Checks that all texts, including those in containers, can be stored in a snapshot.
 
     Raises:
-        RecipeError: naming the setting.
+        RecipeError: if a text is not valid Unicode; the message names the setting.
     """
     for name, value in settings.items():
         for text in _texts_in(value):
             if not is_unicode(text):
                 raise RecipeError(
-                    f"{subject}: {name} holds {text!a}, which is not valid Unicode: it has a lone "
-                    "surrogate, which no file of a snapshot can hold. Correct the text."
+                    f"{subject}: {name} contains {text!a}, which is not valid Unicode: it has a "
+                    "lone surrogate, which cannot be stored in a snapshot. Correct the text."
                 )
 
 
 def _refuse_sets(subject: str, settings: Mapping[str, object]) -> None:
-    """Refuses sets: their order, which would be in the fingerprint, is another in each process."""
+    """Refuses sets: their order would enter the fingerprint, and differs between processes."""
     for name, value in settings.items():
         if _holds_set(value):
             raise RecipeError(
@@ -73,14 +73,14 @@ def _texts_in(value: object) -> Iterator[str]:
 
 
 def as_tuple(value: object) -> Any:
-    """Anything that gives items in order as a tuple of them; what is one value as it is."""
+    """Converts an ordered iterable to a tuple; returns all else (strings, sets …) unchanged."""
     if isinstance(value, str | bytes | Mapping | set | frozenset):
         return value
     return tuple(value) if isinstance(value, Iterable) else value
 
 
 def describe_validation_error(error: pydantic.ValidationError, *, subject: str) -> str:
-    """Puts pydantic's findings into one sentence a finding, without its links and types."""
+    """Describes pydantic's findings in one sentence each, without its links and types."""
     findings = []
     for detail in error.errors(include_url=False):
         where = ".".join(str(part) for part in detail["loc"])
@@ -96,18 +96,19 @@ def describe_validation_error(error: pydantic.ValidationError, *, subject: str) 
 
 
 def _one_text(found: object) -> str:
-    """What to give in place of what is not one path or URL."""
+    """A hint for a value that is not a single path or URL."""
     if isinstance(found, os.PathLike):
-        return f". Write {os.fspath(found)!r}, a text"
+        return f". Write the string {os.fspath(found)!r}"
     if isinstance(found, list | tuple | set | frozenset):
         return (
-            '. One source has one path or URL: for several files give a folder, or a glob as "d/*"'
+            ". A source has one path or URL: for several files, give a folder or a glob such as "
+            '"d/*"'
         )
     return '. Give a path or URL, such as "folder"'
 
 
 def _literals(name: str, value: object) -> object:
-    """The part of a setting that is written into the files of a snapshot."""
+    """The part of a setting that is written to the files of a snapshot."""
     if name not in _PATHS:
         return value
     if isinstance(value, Mapping):
@@ -121,11 +122,11 @@ def _literals(name: str, value: object) -> object:
 def config_class(cls: type[_T]) -> type[_T]:
     """Makes a frozen pydantic dataclass whose constructor raises RecipeError.
 
-    Fields are checked and coerced as pydantic does (lists become tuples where a tuple is
-    declared); unknown arguments are refused.
+    Pydantic checks and coerces the fields (lists become tuples where a tuple is declared); unknown
+    arguments are refused.
 
     Raises:
-        RecipeError: from the constructor, when an argument is missing, unknown or unfit.
+        RecipeError: from the constructor, if an argument is missing, unknown or invalid.
     """
     made: Any = dataclass(
         frozen=True,
@@ -134,12 +135,12 @@ def config_class(cls: type[_T]) -> type[_T]:
     validate: Callable[..., None] = made.__init__
 
     names = [field.name for field in dataclasses.fields(made) if not field.kw_only]
-    # What does not tell two of them apart is data, or what a file held.
+    # Fields excluded from comparison hold data, or the content of a file.
     written = [field.name for field in dataclasses.fields(made) if field.compare]
 
     def init(self: _T, *args: object, **kwargs: object) -> None:
         if len(args) <= len(names) and not kwargs.keys() & set(names[: len(args)]):
-            # By name, so that an error names the argument and not its place.
+            # By name: then an error names the argument, not its position.
             args, kwargs = (), dict(zip(names, args, strict=False)) | kwargs
         _refuse_sets(cls.__name__, {name: kwargs[name] for name in written if name in kwargs})
         try:

@@ -1,10 +1,10 @@
-"""What can go wrong, who can fix it, and the exit code of each.
+"""What can go wrong, who can fix it, and the exit code of each error.
 
-Exit code 1 is for what another try may find otherwise, a store or a process that failed:
-schedulers retry it. What would end alike has another code.
+Exit code 1 is for failures that a retry may resolve, such as a store or a process that failed:
+schedulers retry it. Errors that would recur have other codes.
 
-A message says what, where, what was expected, what was found, and how to fix it. The command
-line prints the message alone for every :class:`SnapshardError`; a traceback means a defect.
+A message says what is wrong, where, what was expected, what was found, and how to fix it. The
+command line prints only the message of a :class:`SnapshardError`; a traceback means a defect.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ class SnapshardError(Exception):
 
 
 class RecipeError(SnapshardError):
-    """The recipe or the command line asks for what cannot be done. Exit code 2."""
+    """The recipe or the command line is invalid. Exit code 2."""
 
     exit_code = 2
 
 
 class StepOrderError(RecipeError):
-    """A step of a build is to run before one that it needs, or of something that has changed."""
+    """A step of a build was started before one that it needs, or its input has changed since."""
 
 
 class DataError(SnapshardError):
-    """The data is refused: empty, against its schema, too many rejects. Exit code 3."""
+    """The data is refused: empty, not matching its schema, too many rejects. Exit code 3."""
 
     exit_code = 3
 
 
 class SchemaError(DataError):
-    """The data does not have the declared features."""
+    """The data does not match the declared features."""
 
 
 class RejectsError(DataError):
@@ -43,64 +43,64 @@ class RejectsError(DataError):
 
 
 class DamagedSnapshotError(SnapshardError):
-    """A published snapshot is not what its manifest says. Exit code 4."""
+    """A published snapshot does not match its manifest. Exit code 4."""
 
     exit_code = 4
 
 
 class StorageError(SnapshardError):
-    """A file or store could not be read or written. Exit code 1; starting again goes on."""
+    """A file or store could not be read or written. Exit code 1; a new start resumes the build."""
 
 
 class SourceChangedError(StorageError):
-    """A file of the source is not what the inventory found. The next build takes it as it is."""
+    """A source file changed since the inventory. The next build reads its new content."""
 
     @classmethod
     def of(cls, place: str) -> SourceChangedError:
-        """The error that names a file, by what is shown of its path or URL."""
+        """The error for a file, named by its path or URL as shown to people."""
         return cls(
-            f"{place} changed while the build read it. Wait until nothing writes there, then run "
-            "the same command again: it starts from the new content, and finished work is kept."
+            f"{place} changed while the build read it. Wait until nothing writes to it, then run "
+            "the same command again: it reads the new content, and finished work is kept."
         )
 
 
 class PlaceError(StorageError):
-    """A place cannot be used until somebody changes it or chooses another. Exit code 2.
+    """A file or folder cannot be used; someone must fix it or choose another. Exit code 2.
 
-    It refuses access, is read-only, is a file where a folder is expected, or holds what does not
-    belong there.
+    Access is denied, it is read-only, it is a file where a folder is expected, or it contains
+    something that does not belong there.
     """
 
     exit_code = 2
 
 
 class MissingFileError(StorageError):
-    """A file or folder is not there, or whoever looked for it does not see its disk."""
+    """A file or folder does not exist, or its disk is not visible to the process that needs it."""
 
 
 class DamagedWorkError(StorageError):
-    """A file of the workspace is not what was written. The build that meets it redoes it."""
+    """A workspace file differs from what was written. The build that finds it writes it again."""
 
 
 class RunnerError(SnapshardError):
-    """An engine or one of its workers ended. Exit code 1; starting again goes on."""
+    """An engine or one of its workers ended. Exit code 1; a new start resumes the build."""
 
 
 RECORD_ERROR = "RecordError"
-"""Stands in a reject for the class of an exception where a check told of it, which raises none."""
+"""The exception class of a reject that was found by a check, which raises no exception."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PayloadPlace:
-    """Where a payload lies that a reject does not hold: it is too long, or a whole file."""
+    """Where to find a payload that the reject does not hold: it is too long, or an entire file."""
 
     sha256: str
-    """Of the payload, hex."""
+    """SHA-256 of the payload, hex."""
     num_bytes: int | None = None
-    """Its length; None for a file that was not read to its end."""
+    """Length of the payload; None for a file that was not read to its end."""
     start: int | None = None
-    """The payload is bytes [start, stop) of the source file; None where it is a record's values,
-    which lie at the reject's position."""
+    """The payload is bytes [start, stop) of the source file; None if it is a record's values,
+    which are at the reject's position."""
     stop: int | None = None
     """None for the end of the file."""
 
@@ -110,22 +110,22 @@ class Reject:
     """A record that could not be read, validated or prepared, kept with its reason."""
 
     record_id: str
-    """``relative/path`` or ``relative/path#position``, as the record's id would be."""
+    """``relative/path`` or ``relative/path#position``, the id that the record would have."""
     stage: str
     """Where it failed: one of ``schemas.reject_budgets.STAGES``."""
     reason: str
-    """A short, stable class of failure (``not an image``), to group by."""
+    """A short, stable class of failure to group by, such as ``not an image``."""
     message: str
-    """What was expected and found, for a person."""
+    """What was expected and what was found, for people."""
     source: str
     """Relative path of the source file."""
     position: int | None = None
-    """Byte offset or row inside the source file; None where the file is the record."""
+    """Byte offset or row in the source file; None if the file is the record."""
     exception: str = RECORD_ERROR
-    """Name of the class of the exception that told of it."""
+    """Class name of the exception that was raised."""
     payload: bytes | None = None
-    """What the record held, where it is short enough to keep."""
+    """Content of the record, if short enough to keep."""
     payload_kind: str = "bytes"
-    """What the payload is: ``bytes`` as they stand in the source, or ``values``, as JSON."""
+    """Kind of payload: ``bytes`` as in the source, or ``values`` as JSON."""
     place: PayloadPlace | None = None
-    """Where the payload lies, if it is not kept."""
+    """Where to find the payload, if it is not kept."""

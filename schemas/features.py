@@ -1,9 +1,9 @@
-"""Features: what a record holds, by name, and how all of it lies in a ``tf.train.Example``.
+"""Features: the named contents of a record, and how they are stored in a ``tf.train.Example``.
 
-A feature is what a person means (an image, a class); a :class:`WireColumn` is how it is
-stored: one list of an Example, one column of a run. ``wire_columns`` leads from one to the
-other, and everything that writes or reads examples (encoder, reader, schema) goes through it.
-The types themselves stand in ``values``, ``media`` and ``nested``.
+A feature is the logical value (an image, a class); a :class:`WireColumn` is how it is stored: one
+list of an Example, one column of a run. ``wire_columns`` maps features to columns, and everything
+that writes or reads examples (encoder, reader, schema) uses it. The types are defined in
+``values``, ``media`` and ``nested``.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ __all__ = [
 ]
 
 RESERVED_PREFIX = "snapshard/"
-"""Feature names must not begin so: runs keep keys and ids under it."""
+"""Feature names must not begin with this prefix: runs keep keys and ids under it."""
 
 Feature = Leaf
-"""One feature as it is stored: any type but a Struct, whose fields are features of their own."""
+"""A stored feature: any type except Struct, whose fields are separate features."""
 Features = Mapping[str, Feature]
-"""Features by name. Their order means nothing; they are stored in the order of their names."""
+"""Features by name. Their order has no meaning; they are stored in the order of their names."""
 
 _ADAPTER: pydantic.TypeAdapter[dict[str, Feature]] = pydantic.TypeAdapter(
     dict[str, Annotated[Feature, pydantic.Field(discriminator="kind")]]
@@ -79,17 +79,17 @@ _LIMITS |= {"unit": None}
 
 
 def is_encoded(feature: Feature) -> bool:
-    """Whether a feature is an image or a sound that is kept as its file's bytes."""
+    """Whether a feature is an image or a sound stored as the bytes of its file."""
     return isinstance(feature, Image | Audio) and feature.storage == "encoded"
 
 
 def tensor_form(feature: Feature) -> TensorForm | None:
-    """What a feature is as a tensor; None for images and encoded media, which are more."""
+    """A feature's tensor; None for images and encoded media, which have more than one."""
     return None if isinstance(feature, Image) or is_encoded(feature) else feature.form
 
 
 def presence_name(name: str) -> str:
-    """Where a step's record says whether an optional feature is there: a bool scalar.
+    """Name of the bool scalar in a step's record that says whether an optional feature is present.
 
     >>> presence_name("age")
     'snapshard/present/age'
@@ -98,7 +98,7 @@ def presence_name(name: str) -> str:
 
 
 def side_columns(name: str, feature: Feature) -> tuple[str, ...]:
-    """What stands beside a feature in a record: the columns that say how to take its bytes."""
+    """Additional columns of a feature in a record, which say how to interpret its bytes."""
     if isinstance(feature, Image) and feature.storage == "encoded":
         return tuple(f"{name}/{part}" for part in ("height", "width", "orientation"))
     if isinstance(feature, Audio) and feature.storage == "raw" and feature.rate is None:
@@ -113,7 +113,7 @@ def is_optional(feature: Feature) -> bool:
 
 
 def mask_name(name: str, feature: Feature) -> str | None:
-    """What the reader calls the mask of a feature; None where it gives none.
+    """The reader's name for a feature's mask; None if it has none.
 
     >>> mask_name("age", Scalar("int64", optional=True))
     'age_present'
@@ -123,29 +123,29 @@ def mask_name(name: str, feature: Feature) -> str | None:
 
 
 def check_masks(features: Features) -> None:
-    """Checks that no mask is called as a feature is, or as a struct that holds some.
+    """Checks that no mask has the name of a feature, or of a struct that contains features.
 
     Raises:
-        RecipeError: naming both.
+        RecipeError: if one does; the message names both.
     """
     for name, feature in features.items():
         mask = mask_name(name, feature)
         if mask is not None and any(f"{other}.".startswith(f"{mask}.") for other in features):
             raise RecipeError(
-                f"Feature {name!r} may be missing, so that the reader gives {mask!r} beside it, "
-                "and there is a feature of that name already. Rename one of them, or state what "
-                f"to read where {name!r} is missing: default= of its type, or ss.tables.fill."
+                f"Feature {name!r} may be missing, so the reader adds a mask {mask!r}, but a "
+                "feature of that name already exists. Rename one of them, or set the value to read "
+                f"where {name!r} is missing: default= of its type, or ss.tables.fill."
             )
 
 
 def side_names(name: str, feature: Feature) -> tuple[str, ...]:
-    """What goes with a feature in a step's record: side columns, whether it is there."""
+    """Additional entries of a feature in a step's record: side columns, and its presence."""
     presence = (presence_name(name),) if is_optional(feature) else ()
     return (*side_columns(name, feature), *presence)
 
 
 def domain_of(feature: Feature) -> Domain:
-    """Which values a feature may hold."""
+    """The values that a feature may have."""
     return feature.domain if isinstance(feature, Scalar | Tensor | Text | Sequence) else Domain()
 
 
@@ -165,17 +165,17 @@ def wire_columns(features: Features) -> tuple[WireColumn, ...]:
         for column in feature.wire_columns(name):
             if column.name in columns:
                 raise RecipeError(
-                    f"Feature {name!r} stores a column {column.name!r} that another feature has "
-                    "already. Rename one of them."
+                    f"Feature {name!r} stores a column {column.name!r} that another feature "
+                    "already has. Rename one of them."
                 )
             columns[column.name] = column
     return tuple(sorted(columns.values(), key=lambda column: column.name.encode()))
 
 
 def features_to_json(features: Features) -> dict[str, object]:
-    """Features as plain JSON, names sorted; :func:`features_from_json` is its dual.
+    """Features as plain JSON, names sorted; :func:`features_from_json` is the inverse.
 
-    Limits that are not set are left out, and so are defaults, but for a Scalar's.
+    Omits limits that are not set, and defaults that are None except a Scalar's.
     """
     dumped = _ADAPTER.dump_python(dict(features), mode="json")
     return {name: _without_limits(dumped[name]) for name in sorted(dumped, key=str.encode)}
@@ -193,9 +193,9 @@ def _without_limits(value: object) -> object:
 
 
 def features_from_json(value: object) -> dict[str, Feature]:
-    """Reads what :func:`features_to_json` wrote.
+    """Reads the output of :func:`features_to_json`.
 
     Raises:
-        pydantic.ValidationError: if it is not of that form.
+        pydantic.ValidationError: if it does not have that form.
     """
     return _ADAPTER.validate_python(value)

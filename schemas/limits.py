@@ -1,6 +1,6 @@
-"""Limits: how much a single piece of the data may take, so that no file can exhaust a machine.
+"""Limits on the size of single pieces of data: no file can exhaust a machine.
 
-What exceeds a limit becomes a reject, counted like any other; memory stays flat.
+Data that exceeds a limit becomes a reject, counted like any other; memory stays flat.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _Flag = Annotated[bool, pydantic.Field(strict=True)]
 
 @config_class
 class Limits:
-    """What data may ask for; the defaults are meant to be safe with data of strangers.
+    """How much memory and disk the data may use. The defaults are safe for untrusted input.
 
-    A limit that is not the default's enters the fingerprint.
+    Only limits that differ from the default enter the fingerprint.
 
     Attributes:
-        max_row_bytes: Of a row of CSV, a line of JSON, a record of text: None means 16 MiB, of
-            JSON Lines and of a text file that is one record 64 MiB. A line of JSON that ends
+        max_row_bytes: Maximum size of a CSV row, a JSON line or a text record. None means 16 MiB;
+            for JSON Lines, and for a text file that is one record, 64 MiB. A JSON line that ends
             within 1 MiB is never refused.
-        max_record_bytes: Of a file that is one record, of the parts of a WebDataset's sample
-            together, and of a record of a TFRecord file.
-        max_expansion: How many times its own size a compressed file, a member of an archive, or
-            the values of a Parquet, Arrow or NumPy file may grow to. What stays below 256 MiB is
-            never refused.
-        max_columns: Of a table of CSV, and of names of JSON Lines, a feature each. Beyond that a
-            build is refused.
-        follow_links: Whether symbolic links may lead out of the source's folder. Where they may
-            not, one that does is a reject.
+        max_record_bytes: Maximum size of a file that is one record, of all parts of a WebDataset
+            sample together, and of a record of a TFRecord file.
+        max_expansion: Maximum ratio of decompressed to stored size, for a compressed file, an
+            archive member, or the values of a Parquet, Arrow or NumPy file. Anything below
+            256 MiB is never refused.
+        max_columns: Maximum number of columns of a CSV table, or of names in JSON Lines; each is a
+            feature. Data with more fails the build.
+        follow_links: Whether symbolic links may lead out of the source's folder. If not, a link
+            that does becomes a reject.
     """
 
     max_row_bytes: _Count | None = None
@@ -44,7 +44,7 @@ class Limits:
     follow_links: _Flag = False
 
     def changed(self) -> dict[str, object]:
-        """Those that are not the default's, as plain JSON: for the fingerprint."""
+        """The limits that differ from the default, as plain JSON for the fingerprint."""
         return {
             field.name: value
             for field in dataclasses.fields(self)
@@ -53,12 +53,12 @@ class Limits:
 
 
 def too_many_columns(path: str, found: int, max_columns: int) -> str:
-    """What is said of a table of too many columns."""
+    """The error message for a table of too many columns."""
     return (
-        f"{path} has {found:,} columns or names, more than {max_columns:,}. Is it the right file? "
-        "limits=ss.Limits(max_columns=…) in the recipe allows more."
+        f"{path} has {found:,} columns or names, more than {max_columns:,}. Check that "
+        "it is the right file; limits=ss.Limits(max_columns=…) in the recipe allows more."
     )
 
 
 FREE_BYTES = 256 << 20
-"""What decompresses to no more than this is no bomb, whatever its ratio."""
+"""Data that decompresses to at most this size is accepted, whatever its ratio."""

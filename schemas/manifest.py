@@ -1,10 +1,10 @@
-"""``manifest.json``: the list and description of a snapshot's files; its arrival is the commit.
+"""``manifest.json``: lists and describes a snapshot's files; writing it is the commit.
 
-It holds nothing that varies between two builds of the same inputs (times, hosts, rates lie in
-``build.json``), so it is itself byte-identical. It reads without TensorFlow or Beam.
+It contains nothing that varies between two builds of the same inputs (times, hosts and rates are
+in ``build.json``), so it is byte-identical itself. Reading it needs neither TensorFlow nor Beam.
 
-Its ``checksum`` is that of everything else in it, so that an edit shows. It is no signature: who
-edits the file can reckon it anew, and then the files must still have the hashes that it tells.
+Its ``checksum`` covers everything else in it and reveals edits. It is not a signature: whoever
+edits the file can recompute it, but the files must still have the hashes that it lists.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .naming import stays_inside
 
 FORMAT_VERSION = 1
 MAX_LABELS = 1000
-"""``label_counts`` keeps the most frequent labels, so many."""
+"""``label_counts`` has at most this many labels, the most frequent ones."""
 
-_MEND = "Build again with --repair."
+_REPAIR = "Build again with --repair."
 _STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 _Count = Annotated[int, pydantic.Field(ge=0, lt=1 << 63)]
@@ -37,14 +37,14 @@ def _inside(name: str) -> str:
 
 
 _Name = Annotated[str, pydantic.AfterValidator(_inside)]
-"""Of a file, relative to the snapshot's folder. None leads out of it."""
+"""Name of a file relative to the snapshot's folder; never outside of it."""
 
 
 def json_checksum(value: Mapping[str, object]) -> str:
-    """The sha256, in hex, of a JSON object but for its ``checksum``: what ``checksum`` must be.
+    """The correct ``checksum``: the SHA-256, in hex, of a JSON object without its ``checksum``.
 
-    Keys sorted, no spaces, everything beyond ASCII as escapes, so that it depends on the values
-    alone and not on how they are laid out.
+    Keys sorted, no spaces, non-ASCII characters escaped: it depends only on the values, not on
+    their layout.
 
     >>> json_checksum({"b": 1, "a": "é"}) == json_checksum({"checksum": "", "a": "é", "b": 1})
     True
@@ -152,18 +152,18 @@ class Manifest(pydantic.BaseModel):
 
     @classmethod
     def from_bytes(cls, content: bytes, *, where: str) -> Manifest:
-        """Reads a manifest; one from before there were checksums too.
+        """Reads a manifest, including old ones without a checksum.
 
         Raises:
-            DamagedSnapshotError: if it is not one, or was edited; ``where`` names it in the
+            DamagedSnapshotError: if it is not a manifest, or was edited; ``where`` names it in the
                 message.
         """
         manifest, checksum = read_manifest(content, where=where)
         if checksum == "wrong":
             raise DamagedSnapshotError(
-                f"{where} was edited or is damaged: its checksum is not that of its content. "
-                "`snapshard verify` says what of the snapshot is as it was, and building it again "
-                "with --repair mends it."
+                f"{where} was edited or is damaged: its checksum does not match its content. "
+                "`snapshard verify` shows which parts of the snapshot are intact; building it "
+                "again with --repair repairs it."
             )
         return manifest
 
@@ -171,17 +171,17 @@ class Manifest(pydantic.BaseModel):
 def read_manifest(
     content: bytes, *, where: str
 ) -> tuple[Manifest, Literal["right", "wrong", "missing"]]:
-    """Reads a manifest, and tells whether its own checksum is right.
+    """Reads a manifest and checks its checksum.
 
     Raises:
-        DamagedSnapshotError: if it is not one; ``where`` names it in the message.
+        DamagedSnapshotError: if it is not a manifest; ``where`` names it in the message.
     """
     try:
-        value: Any = json.loads(content.decode(), object_pairs_hook=_without_doubles)
+        value: Any = json.loads(content.decode(), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
-        raise DamagedSnapshotError(f"{where} is not JSON: {error}. {_MEND}") from None
+        raise DamagedSnapshotError(f"{where} is not valid JSON: {error}. {_REPAIR}") from None
     if not isinstance(value, dict):
-        raise DamagedSnapshotError(f"{where} is not a manifest: it holds no JSON object. {_MEND}")
+        raise DamagedSnapshotError(f"{where} is not a manifest: not a JSON object. {_REPAIR}")
     if value.get("format_version") != FORMAT_VERSION:
         raise DamagedSnapshotError(
             f"{where} has format_version {value.get('format_version')!r}, expected "
@@ -198,23 +198,23 @@ def read_manifest(
         place = ".".join(str(part) for part in first["loc"])
         trouble = f"{place}: {first['msg']}"
     except (SnapshardError, TypeError) as error:
-        # What features' own checks say; and pydantic, where what tells them apart is a list.
+        # From the features' own checks; from pydantic if a discriminator ("kind") is a list.
         trouble = str(error)
-    raise DamagedSnapshotError(f"{where} is not a manifest: {trouble}. {_MEND}")
+    raise DamagedSnapshotError(f"{where} is not a manifest: {trouble}. {_REPAIR}")
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of two values with one name, readers would take either."""
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes a JSON object; refuses duplicate names, of which readers may take either."""
     value = dict(pairs)
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]
-        double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{double!r} stands twice in one object")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"duplicate name {duplicate!r} in an object")
     return value
 
 
 def manifest_schema() -> str:
-    """The JSON Schema of ``manifest.json``, as it stands in ``docs/manifest.schema.json``."""
+    """The JSON Schema of ``manifest.json``, the content of ``docs/manifest.schema.json``."""
     value = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Manifest.model_json_schema(mode="serialization"),

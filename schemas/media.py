@@ -58,14 +58,14 @@ class Audio:
     rate: _Positive | None = None
     channels: _Positive = 1
     samples: _Positive | None = None
-    """Of each channel; None where it varies."""
+    """Samples per channel; None if it varies."""
     dtype: Literal["int16", "float32"] = "int16"
     storage: Literal["raw", "encoded"] = "raw"
     kind: Literal["audio"] = "audio"
 
     @property
     def form(self) -> TensorForm:
-        """The samples as they are stored."""
+        """The stored tensor of samples."""
         shape = (self.samples,) if self.channels == 1 else (self.samples, self.channels)
         return TensorForm(dtype=self.dtype, shape=shape)
 

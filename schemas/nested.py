@@ -1,8 +1,8 @@
-"""Feature types that hold others: sequences of values, and structs of named fields.
+"""Feature types that contain others: sequences of values, and structs of named fields.
 
 Neither is stored as such. A sequence is a tensor whose first dimension varies. A struct's fields
-are features of their own, ``<struct>.<field>``: that is how steps see them and how they lie in the
-Example; the reader alone nests them again (:func:`flatten`).
+are separate features, ``<struct>.<field>``, for steps and in the Example; only the reader nests
+them again (:func:`flatten`).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Sequence(TensorFeature):
     kind: Literal["sequence"] = "sequence"
 
     def __post_init__(self) -> None:
-        """Checks what it is of."""
+        """Checks the item type."""
         if self.of.optional:
-            raise ValueError("values inside a sequence cannot be missing: make the sequence so")
+            raise ValueError("items of a sequence cannot be optional: make the sequence optional")
         if None in self.of.form.shape:
-            raise ValueError("the tensors of a sequence have a fixed shape")
+            raise ValueError("the tensors of a sequence must have a fixed shape")
 
     @property
     def domain(self) -> Domain:
@@ -94,14 +94,14 @@ class Struct:
 
 
 def flatten(features: Mapping[str, Any]) -> tuple[dict[str, Leaf], tuple[str, ...]]:
-    """Features with the fields of structs as features of their own.
+    """Features with the fields of structs as separate features.
 
     Returns:
-        The flat features, and the names of all structs, inner ones too (``a``, ``a.b``).
+        The flat features, and the names of all structs, including inner ones (``a``, ``a.b``).
 
     Raises:
-        SchemaError: if a name is not valid Unicode, as a lone surrogate is not: no file of a
-            snapshot could hold it.
+        SchemaError: if a name is not valid Unicode, for example a lone surrogate, which cannot be
+            stored in a snapshot.
 
     >>> flatten({"at": Struct({"x": Scalar("float32")})})[1]
     ('at',)
@@ -117,15 +117,15 @@ def flatten(features: Mapping[str, Any]) -> tuple[dict[str, Leaf], tuple[str, ..
         else:
             if not is_unicode(name):
                 raise SchemaError(
-                    f"The name {name!a} of a feature is not valid Unicode. Rename the column, "
-                    "key or file that it comes from."
+                    f"The feature name {name!a} is not valid Unicode. Rename the column, key or "
+                    "file that it comes from."
                 )
             flat[name] = feature
     return flat, tuple(structs)
 
 
 def nest(features: Mapping[str, Leaf], structs: Iterable[str]) -> dict[str, Leaf | Struct]:
-    """Flat features with the fields of structs inside of these: the dual of :func:`flatten`.
+    """Flat features with the fields of structs nested in them: the inverse of :func:`flatten`.
 
     >>> nest({"at.x": Scalar("float32")}, ["at"])["at"].fields["x"].dtype
     'float32'

@@ -1,4 +1,4 @@
-"""The protocol by which steps tell how far they are; ``terminal`` draws it, tests record it."""
+"""The protocol by which steps report progress; ``terminal`` displays it, tests record it."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from contextvars import ContextVar
 from typing import Protocol
 
 BUILD_FOLDER = "SNAPSHARD_BUILD"
-"""The environment variable that names, to each process that a build starts, the build's folder."""
+"""The environment variable that passes the build's folder to each process that a build starts."""
 
 BUILD_HERE: ContextVar[str | None] = ContextVar("build_folder", default=None)
 """The folder of the build that this thread runs."""
 
 
 def build_folder() -> str | None:
-    """The folder of the build that this thread runs, or this process works for; None for none."""
+    """The folder of the build that this thread or process works for; None outside a build."""
     return BUILD_HERE.get() or os.environ.get(BUILD_FOLDER)
 
 
 def child_environment() -> dict[str, str]:
-    """The environment of a process that a build starts, which ends with the build."""
+    """The environment for a process that a build starts and that must end with it."""
     folder = build_folder()
     return {**os.environ, **({} if folder is None else {BUILD_FOLDER: folder})}
 
 
 class Progress(Protocol):
-    """Told of each step's start, advance and end, from one thread at a time."""
+    """Receives each step's start, progress and end, from one thread at a time."""
 
     def start(self, step: str, *, total: int | None, unit: str) -> None:
-        """A step begins: ``total`` units to do (None: unknown), for example blocks."""
+        """A step begins: ``total`` units of work (None: unknown), for example blocks."""
 
     def advance(self, step: str, *, done: int) -> None:
-        """``done`` units of the step are done by now, the ones reused included."""
+        """``done`` units of the step are done so far, including reused ones."""
 
     def finish(self, step: str, *, reused: bool, note: str = "") -> None:
-        """The step ended; ``reused`` where its output was there already."""
+        """The step ended; ``reused`` if its output already existed."""
 
     def warn(self, message: str) -> None:
-        """Something may be wrong, and the build goes on."""
+        """Something may be wrong; the build continues."""
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """Ignores all progress."""
 
     def start(self, step: str, *, total: int | None, unit: str) -> None:
         """Does nothing."""

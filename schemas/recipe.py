@@ -1,4 +1,4 @@
-"""The recipe: what the user declares, and the protocols its parts fulfil."""
+"""The recipe: what the user declares, and the protocols of its parts."""
 
 from __future__ import annotations
 
@@ -29,50 +29,50 @@ _PACKAGE = __name__.split(".")[0]
 
 
 class OpenSource(Protocol):
-    """Read access to a source's root, given to a Source by the steps."""
+    """Read access to a source's root; build steps pass it to a Source."""
 
     @property
     def filesystem(self) -> AbstractFileSystem:
-        """The fsspec filesystem that the source's root lies on."""
+        """The fsspec filesystem of the source's root."""
 
     @property
     def limits(self) -> Limits:
-        """What its files may ask for."""
+        """Limits on the data of its files."""
 
     def full_path(self, path: str) -> str:
-        """The filesystem's own path of a file relative to the root."""
+        """The filesystem's path of a file, given relative to the root."""
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Reads bytes [start, stop) of a file; to its end without a stop."""
+        """Reads bytes [start, stop) of a file; to the end of the file if stop is None."""
 
     def hold(self, path: str) -> None:
-        """Call it before a file is read by other means than this: its content must be proven."""
+        """Must be called before a file is read by other means: its content must be verified."""
 
     def open_local(self, path: str) -> io.FileIO:
-        """Opens a file of this machine that is held, and proves that it is that one."""
+        """Opens a local file registered by :meth:`hold` and verifies that it is the same file."""
 
     def note(self, paths: Iterable[str]) -> None:
-        """As :meth:`hold`, for parts of many files of a store, which are compared afterwards."""
+        """Like :meth:`hold`, for parts of many files of a store, which are compared afterwards."""
 
     def read_side(self, url: str) -> bytes:
-        """Reads a file beside the source, whole: one of the source's ``side_urls``."""
+        """Reads a complete side file: one of the source's ``side_urls``."""
 
     def side(self, url: str) -> tuple[OpenSource, str]:
-        """Opens one of the source's ``side_urls``: its root, and its path there."""
+        """Opens one of the source's ``side_urls``; returns its root, and its path there."""
 
 
 @runtime_checkable
 class Source(Protocol):
     """Raw files of one format: which files are records, and how they become columns.
 
-    Implementations are frozen, hold only what the user wrote, and read nothing until asked.
-    One that calls functions of the user's names them in an attribute ``functions``, a tuple:
+    Implementations are frozen, hold only what the user wrote, and read nothing until a method is
+    called. A source that calls user functions lists them in an attribute ``functions``, a tuple:
     their code enters the fingerprint.
     """
 
     @property
     def url(self) -> str:
-        """Where the files lie: a path or any fsspec URL, a glob where the format allows."""
+        """Location of the files: a path or any fsspec URL, or a glob if the format allows it."""
 
     @property
     def label(self) -> str | None:
@@ -80,47 +80,47 @@ class Source(Protocol):
 
     @property
     def media(self) -> bool:
-        """Whether records are media files: then 1 % may be rejected by default, else none."""
+        """Whether records are media files: then 1 % may be rejected by default, otherwise none."""
 
     @property
     def numbered(self) -> bool:
-        """Whether ids are ``path#position``: several records a file."""
+        """Whether ids are ``path#position``: several records per file."""
 
     @property
     def side_urls(self) -> tuple[str, ...]:
-        """URLs of files that shape the records and hold none, such as a table of labels.
+        """URLs of files that affect the records but contain none, such as a table of labels.
 
-        A relative one counts as the source's own does. Their contents enter the fingerprint.
+        Relative ones are resolved like the source's own URL. Their contents enter the fingerprint.
         """
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records, as plain JSON, for the fingerprint. Without the urls."""
+        """The settings that affect the records, as plain JSON for the fingerprint, without URLs."""
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Tells records' files from the ones to skip. Pure."""
+        """Separates files with records from files to skip. Pure."""
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Offsets, ascending, at which a large file may be cut into blocks; () for none."""
+        """Ascending byte offsets at which a large file may be cut into blocks; () for none."""
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the records as they are read, from names and contents."""
+        """Infers the features of the records as read, from names and contents."""
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
     ) -> Iterator[RawBatch]:
         """Reads a block in batches of bounded size, its ranges in the order of ``ordered``.
 
-        A record that cannot be read or does not fit ``features`` becomes a reject; nothing
-        that the data holds makes this raise.
+        A record that cannot be read or does not match ``features`` becomes a reject; no content of
+        the data makes this raise.
         """
 
 
 @runtime_checkable
 class ExtractedSource(Protocol):
-    """Records that lie in no files, such as a query's: a build copies them into files first.
+    """Records that are not in files, such as query results: a build first copies them into files.
 
-    They are then read as any others are. Implementations are frozen, hold only what the user
-    wrote, and read nothing until asked.
+    They are then read like any others. Implementations are frozen, hold only what the user wrote,
+    and read nothing until a method is called.
     """
 
     @property
@@ -129,86 +129,87 @@ class ExtractedSource(Protocol):
 
     @property
     def media(self) -> bool:
-        """As a Source's."""
+        """See :attr:`Source.media`."""
 
     def extract(self, folder: str, *, base: str) -> Source:
-        """Copies all records into files; gives the source that reads them.
+        """Copies all records into files; returns the source that reads them.
 
-        Files are named by their content, so that what is unchanged is not written again. They and
-        that source's settings enter the fingerprint: where the records were taken from does not.
+        Files are named by their content: unchanged ones are not written again. The files and the
+        returned source's settings enter the fingerprint; the origin of the records does not.
 
         Args:
-            folder: Of the workspace, for all extracted files; it may not exist yet.
-            base: The recipe's folder, which a relative path counts from.
+            folder: The workspace's folder for all extracted files; it may not exist yet.
+            base: The recipe's folder; relative paths are resolved against it.
 
         Raises:
-            RecipeError: if the recipe asks for what cannot be had.
-            DataError: if there are no records, or they cannot be told apart.
+            RecipeError: if the recipe's settings are invalid.
+            DataError: if there are no records, or they cannot be distinguished.
             StorageError: if reading or writing fails.
         """
 
 
 @runtime_checkable
 class CountsRows(Protocol):
-    """A source with a table beside it, whose rows may belong to no file."""
+    """A source with a side table whose rows may match no file."""
 
     def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
-        """How many of the table's rows belong to none of the files."""
+        """Number of the table's rows that match none of the files."""
 
 
 @runtime_checkable
 class CutsApart(Protocol):
-    """A source of which the ranges of a file stand alone: no record depends on another range.
+    """A source whose file ranges are independent: no record depends on another range.
 
-    Ids must hold places in bytes: numbers of rows depend on all that lies before.
+    Ids must contain byte offsets: row numbers depend on everything before them.
     """
 
     def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
-        """Length of what stands first in a file and shapes all its records: a header, say."""
+        """Bytes at the start of a file that affect all its records, such as a header."""
 
 
 @runtime_checkable
 class NumbersRecords(Protocol):
-    """A source whose ids hold numbers of rows, in place of offsets of bytes."""
+    """A source whose ids contain row numbers instead of byte offsets."""
 
     def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
-        """About where in its file a row lies, in bytes; None where nothing tells."""
+        """Approximate byte offset of a row in its file; None if unknown."""
 
 
 @runtime_checkable
 class PrepareStep(Protocol):
     """One deterministic step on single records, in TensorFlow operations.
 
-    Steps are compiled together and run on whole batches; a batch that fails is run again
-    record by record to find the culprit. A step may have further attributes, which
-    :class:`~.step_traits.StepTraits` lists.
+    Steps are compiled together and run on complete batches; a batch that fails is run again
+    record by record to find the cause. A step may have the additional attributes listed in
+    :class:`~.step_traits.StepTraits`.
     """
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """The settings that affect the output, as plain JSON for the fingerprint."""
 
     def features(self, features: Features) -> Features:
         """The features after this step.
 
         Raises:
-            RecipeError: if the step cannot work on these features.
+            RecipeError: if the step cannot process these features.
         """
 
     def apply(self, record: dict[str, Any]) -> dict[str, Any]:
         """Maps one record, name -> tensor, in TensorFlow operations.
 
-        Beside an optional feature stands ``presence_name(name)``, a bool: where it is False, the
-        tensor is the feature's fill. A step that makes a feature required leaves it out.
+        Each optional feature has an additional entry ``presence_name(name)``, a bool: where it is
+        False, the tensor is the feature's fill value. A step that makes a feature required drops
+        this entry.
         """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SortedRecords:
-    """Some records of a range, in the order that a step across records asked for."""
+    """Some records of a range, in the order that a step across records requested."""
 
     ids: Sequence[str]
     prefixes: Any
-    """pa.LargeBinaryArray[n]: what :meth:`CrossStep.order` gave for each."""
+    """pa.LargeBinaryArray[n]: each record's prefix from :meth:`CrossStep.order`."""
     splits: Any
     """int16[n]: index of each record's split."""
     columns: Any
@@ -219,43 +220,43 @@ class SortedRecords:
 
 @runtime_checkable
 class CrossStep(Protocol):
-    """One deterministic step that looks across records, whatever file or block they lie in.
+    """One deterministic step across records, independent of their files and blocks.
 
     All records are sorted by (key, prefix, id) on disk and merged by ranges of the key; those
-    whose keys share their first 12 bits always come to the same call of :meth:`merge`.
+    whose keys share their first 12 bits always reach the same call of :meth:`merge`.
     """
 
     @property
     def prefix_bytes(self) -> int:
-        """Length of each prefix that :meth:`order` gives."""
+        """Length in bytes of each prefix that :meth:`order` returns."""
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """The settings that affect the output, as plain JSON for the fingerprint."""
 
     def features(self, features: Features) -> Features:
         """The features after this step.
 
         Raises:
-            RecipeError: if the step cannot work on these features.
+            RecipeError: if the step cannot process these features.
         """
 
     def check(self, splits: Splits) -> None:
-        """Refuses splits that the step would leak across, or cannot know.
+        """Refuses splits that the step would leak across, or that it cannot know.
 
         Raises:
-            RecipeError: saying which splits to take.
+            RecipeError: for such splits; the message says which to use instead.
         """
 
     def order(
         self, ids: Sequence[str], columns: Any, *, features: Features, seed: int
     ) -> tuple[Any, Any]:
-        """What records are sorted by: uint64[n] keys, and large_binary[n] prefixes."""
+        """The sort order of records: uint64[n] keys, and large_binary[n] prefixes."""
 
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
-        """The records that come of those of a range, in batches of bounded size.
+        """Makes new records from those of a range, in batches of bounded size.
 
-        A record's id decides its key and, in a hash split, its split: it is that of one of the
-        records it is made of.
+        A record's id determines its key and, in a hash split, its split; it must be the id of one
+        of the records that it is made from.
         """
 
 
@@ -265,38 +266,40 @@ RecordFn = Callable[[dict[str, Any]], dict[str, Any]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What to make a snapshot of, and how.
+    """What to build a snapshot from, and how.
 
     Attributes:
-        name: Names the snapshot's folder. ASCII letters, digits, '_', '.', '-'.
-        source: Where the records come from; a relative path counts from the recipe's file.
+        name: Name of the snapshot's folder. ASCII letters, digits, '_', '.', '-'.
+        source: The source of the records; relative paths are resolved against the recipe's folder.
         prepare: Steps, in order: built-in ones (``ss.images.resize``, ``ss.series.windows``) or
-            functions of your own on single records, ``dict of tensors -> dict of tensors``, in
-            TensorFlow.
-        preprocessing_fn: A tensorflow-transform ``preprocessing_fn``; its analyzers see the
-            split called ``train`` alone. With it the examples hold exactly its outputs.
-        splits: Names and fractions. By default 0.8 train, 0.1 validation and 0.1 test; a build of
-            so few records that one of them would be empty is refused.
+            your own TensorFlow functions on single records, ``dict of tensors -> dict of
+            tensors``.
+        preprocessing_fn: A tensorflow-transform ``preprocessing_fn``; its analyzers see only the
+            split called ``train``. The examples then contain exactly its outputs.
+        splits: Names and fractions. By default 0.8 train, 0.1 validation and 0.1 test; a build
+            with so few records that one of them would be empty fails.
         shards: Sizes, numbers, compression.
-        features: The prepared records' features. None infers them; declared ones are enforced.
-        seed: Enters every record's key: another seed is another order and other splits.
+        features: The features of the prepared records. None infers them; declared ones are
+            enforced.
+        seed: Part of every record's key: another seed gives another order and other splits.
         revision: Another number prepares the blocks that hold rejects again: for causes outside of
             the recipe and the data, such as a service that did not answer. See docs/rejects.md.
         max_rejects: How many records may be rejected: a fraction of all (a float; 1.0 allows all
             of them) or a count (an int; 1 is one record). None means 0 for tables and 1 % for
-            media. By stage: ``{"read": 0.01, "validate": 0, "total": 100}``. A stage that is not
-            named shares what ``total`` allows; without a ``total``, None's meaning holds for each
-            stage that is not named.
-        limits: How much a single file, row or value may ask for.
-        analyze_on_runner: Has the engine analyse, where one process would take too long. Means
-            and quantiles may then differ in their last bits from one such build to another.
-        transform_from: A snapshot whose transform graph is taken in place of an analysis; or the
-            folder of a graph in a workspace. A relative path counts from the recipe's file.
-        depends_on: Files and values that the recipe's functions depend on, where their code does
-            not say so: what they open, what an object is made from that cannot be hashed. A text
-            or Path is a file, a folder (all its files) or a glob, counting from the recipe's
-            folder, or a URL; all else is a value, a text among them as ``("text",)``. Contents
-            and values enter the fingerprint, and where an object cannot be hashed, all files that
+            media. By stage: ``{"read": 0.01, "validate": 0, "total": 100}``. Stages that are not
+            named share the ``total``; without a ``total``, each of them has the budget that None
+            means.
+        limits: Limits on the size of single files, rows and values.
+        analyze_on_runner: Runs the analysis on the engine, for data that takes one process too
+            long. Means and quantiles may then differ in their last bits between such builds.
+        transform_from: A snapshot whose transform graph is used instead of an analysis, or the
+            folder of a graph in a workspace. Relative paths are resolved against the recipe's
+            folder.
+        depends_on: Files and values that the recipe's functions depend on without their code
+            showing it: files that they open, or inputs of an object that cannot be hashed. A str
+            or Path is a file, a folder (all its files) or a glob, relative to the recipe's folder,
+            or a URL; everything else is a value (write a string value as ``("text",)``). Contents
+            and values enter the fingerprint. If an object cannot be hashed, so do all files that
             the recipe's code opens while it is loaded.
     """
 
@@ -317,35 +320,35 @@ class Recipe:
     transform_from: str | None = None
     depends_on: Sequence[Any] = ()
     folder: str = dataclasses.field(init=False, compare=False, repr=False, default="")
-    """Folder of the file that the recipe was made in; relative sources count from it."""
+    """Folder of the file that created the recipe; relative sources are resolved against it."""
     structs: tuple[str, ...] = dataclasses.field(init=False, compare=False, repr=False, default=())
-    """Names of declared structs; ``features`` holds their fields as ``<struct>.<field>``."""
+    """Names of declared structs; ``features`` contains their fields as ``<struct>.<field>``."""
 
     contents: Mapping[str, bytes] = dataclasses.field(
         init=False, compare=False, repr=False, default_factory=dict
     )
-    """What was read of files that steps need (vocabularies), by the path that the step gives."""
+    """Contents of files that steps need (vocabularies), by the path that the step gives."""
     loaded_files: Mapping[str, tuple[int, ...] | None] | None = dataclasses.field(
         init=False, compare=False, repr=False, default=None
     )
     """Files that the recipe's code opened while it was loaded: absolute path -> its identity then.
 
-    None where nothing saw that: the recipe was not loaded from a file."""
+    None if this was not observed: the recipe was not loaded from a file."""
 
     def __post_init__(self) -> None:
-        """Checks what can be checked without reading anything.
+        """Checks the arguments; reads nothing.
 
         Raises:
-            RecipeError: naming the argument, what was found and what is expected.
+            RecipeError: if one is invalid; the message names it, its value and what is expected.
         """
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise RecipeError(
-                f"Recipe: name={self.name!r} cannot name a folder. Use up to 100 ASCII letters, "
-                "digits, '_', '.', '-', a letter or digit first."
+                f"Recipe: name={self.name!r} is not a valid folder name. Use up to 100 ASCII "
+                "letters, digits, '_', '.' and '-', starting with a letter or digit."
             )
         if not isinstance(self.source, Source | ExtractedSource):
             several = (
-                " One recipe has one source: for several files give a folder or a glob, as in "
+                " A recipe has one source: for several files, give a folder or a glob, as in "
                 'ss.Csv("tables/*.csv").'
             )
             raise RecipeError(
@@ -355,20 +358,21 @@ class Recipe:
             )
         if not isinstance(self.prepare, list | tuple):
             raise RecipeError(
-                f"Recipe: prepare={self.prepare!r} is no list of steps. Write prepare=[…]."
+                f"Recipe: prepare={self.prepare!r} is not a list of steps. Write prepare=[…]."
             )
         object.__setattr__(self, "prepare", tuple(self.prepare))
         for step in self.prepare:
             if not isinstance(step, PrepareStep | CrossStep) and not callable(step):
                 raise RecipeError(
-                    f"Recipe: prepare holds {step!r}, expected a step such as "
+                    f"Recipe: prepare contains {step!r}, expected a step such as "
                     'ss.images.decode("image"), or a function of a record.'
                 )
         kinds = (("splits", Splits), ("shards", Shards), ("limits", Limits))
         for argument, kind in kinds:
             if not isinstance(getattr(self, argument), kind):
                 raise RecipeError(
-                    f"Recipe: {argument}={getattr(self, argument)!r} is no ss.{kind.__name__}(…)."
+                    f"Recipe: {argument}={getattr(self, argument)!r}, expected "
+                    f"ss.{kind.__name__}(…)."
                 )
         check_analysis(
             self.preprocessing_fn,
@@ -391,16 +395,16 @@ class Recipe:
         object.__setattr__(self, "folder", _calling_folder())
 
     def _flatten_features(self, features: object) -> None:
-        """Checks declared features, and makes the fields of structs features of their own."""
+        """Checks declared features and flattens structs into separate features."""
         if not isinstance(features, Mapping):
             raise RecipeError(
-                f"Recipe: features={features!r} is no dict. Write for example "
+                f"Recipe: features={features!r} is not a dict. Write for example "
                 '{"label": ss.ClassLabel(("no", "yes"))}.'
             )
         if not features:
             raise RecipeError(
-                "Recipe: features={} leaves nothing to store. Declare at least one feature, or "
-                "leave features= out to have them inferred."
+                "Recipe: features={} is empty: nothing would be stored. Declare at least one "
+                "feature, or leave features= out to infer them."
             )
         for name, feature in features.items():
             if not isinstance(name, str) or not isinstance(feature, Feature | Struct):
@@ -416,17 +420,17 @@ class Recipe:
 
     @property
     def files(self) -> Source:
-        """The source, whose records lie in files: their own, or what they were extracted to.
+        """The source, whose records are in files: its own, or those they were extracted to.
 
         Raises:
-            TypeError: if they have not been extracted; ``pipelines.inventory.extraction`` does it.
+            TypeError: if they have not been extracted (by ``pipelines.inventory.extraction``).
         """
         if not isinstance(self.source, Source):
             raise TypeError(f"{type(self.source).__name__} has not been extracted")
         return self.source
 
     def reject_budgets(self, num_records: int) -> dict[str, int]:
-        """How many of so many records may be rejected, by stage and in ``total``."""
+        """How many of ``num_records`` may be rejected, by stage and in ``total``."""
         default = 0.01 if self.source.media else 0
         return allowed_rejects(self.max_rejects, num_records, default=default)
 
@@ -434,8 +438,8 @@ class Recipe:
 def _calling_folder() -> str:
     """Folder of the innermost file on the stack outside this package.
 
-    Told by the frames' module names: in an editable install the package's folder also holds
-    the examples and tests.
+    Determined by the frames' module names: in an editable install the package's folder also
+    contains the examples and tests.
     """
     frame = inspect.currentframe()
     while frame is not None:

@@ -1,4 +1,4 @@
-"""How many records may be rejected: in total, and at each stage of preparing them."""
+"""How many records may be rejected: in total, and at each stage of preparation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from .errors import RecipeError
 
 STAGES = ("inventory", "read", "validate", "prepare", "across", "split")
 """Where a record can fail, in order: its file cannot be opened; it cannot be read; it does not
-have its features; a step on single records, or one across records, fails at it; no split is its."""
+match its features; a step on single records fails; a step across records fails; it belongs to no
+split."""
 
 TOTAL = "total"
 
@@ -20,7 +21,7 @@ together, or by stage."""
 
 @dataclasses.dataclass(frozen=True)
 class Exceeded:
-    """A budget that does not do."""
+    """A budget that was exceeded."""
 
     stage: str
     """One of :data:`STAGES`, or ``total``."""
@@ -29,22 +30,22 @@ class Exceeded:
 
 
 def check_budget(budget: object) -> Budget:
-    """A recipe's ``max_rejects``, checked.
+    """Checks a recipe's ``max_rejects`` and returns it.
 
     Raises:
-        RecipeError: saying what is expected.
+        RecipeError: if it is invalid; the message says what is expected.
     """
     if isinstance(budget, Mapping):
         for stage, allowed in budget.items():
             if stage != TOTAL and stage not in STAGES:
                 raise RecipeError(
-                    f"Recipe: max_rejects names {stage!r}, expected stages among "
-                    f"{', '.join(STAGES)}, and {TOTAL}."
+                    f"Recipe: max_rejects names an unknown stage {stage!r}, expected "
+                    f"{', '.join(STAGES)} or {TOTAL}."
                 )
             _check_number(allowed, f"max_rejects[{stage!r}]")
         if not budget:
             raise RecipeError(
-                'Recipe: max_rejects={} says nothing. Name stages, such as {"read": 0.01}, or '
+                'Recipe: max_rejects={} is empty. Name stages, such as {"read": 0.01}, or '
                 "leave it out."
             )
         return dict(budget)
@@ -65,13 +66,13 @@ def _check_number(allowed: object, argument: str) -> float | int:
 
 
 def allowed_rejects(budget: Budget, num_records: int, *, default: float) -> dict[str, int]:
-    """How many rejects each budget allows, by stage and ``total``; what is not named has no limit.
+    """How many rejects each budget allows, by stage and ``total``; absent keys have no limit.
 
     Args:
         budget: A recipe's ``max_rejects``.
-        num_records: All records that were found, rejected and filtered ones too.
-        default: What holds where the recipe says nothing: for the total, or, where it names stages
-            and no total, for each stage that it does not name.
+        num_records: All records found, including rejected and filtered ones.
+        default: The budget where the recipe sets none: for the total or, if it names stages but no
+            total, for each stage that it does not name.
 
     >>> allowed_rejects({"read": 0.01, "total": 5}, 1000, default=0)
     {'read': 10, 'total': 5}
@@ -91,11 +92,11 @@ def allowed_rejects(budget: Budget, num_records: int, *, default: float) -> dict
 def exceeded_budgets(
     num_rejects: Mapping[str, int], allowed: Mapping[str, int]
 ) -> tuple[Exceeded, ...]:
-    """The budgets that these rejects are too many for, stages in order and the total last.
+    """The budgets that these rejects exceed: stages in order, the total last.
 
     Args:
-        num_rejects: By stage.
-        allowed: As :func:`allowed_rejects` gives it.
+        num_rejects: Rejects by stage.
+        allowed: As returned by :func:`allowed_rejects`.
 
     >>> exceeded_budgets({"read": 3, "validate": 1}, {"read": 2, "total": 4})
     (Exceeded(stage='read', num_rejects=3, allowed=2),)

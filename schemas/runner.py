@@ -1,7 +1,7 @@
-"""Engines: what a user says of one, and the protocol by which ``pipelines.build`` runs a job.
+"""Engines: their configuration, and the protocol by which ``pipelines.build`` runs a job.
 
-A config says where jobs run and nothing of what comes out: every engine gives the same bytes, so
-none of it is part of a fingerprint.
+A configuration says where jobs run. Every engine gives the same bytes, so none of it enters the
+fingerprint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pydantic
 from .config import config_class
 
 STALL_TIMEOUT = 600.0
-"""Seconds: the default of ``stall_timeout``."""
+"""Default of ``stall_timeout``, in seconds."""
 
 
 @config_class
@@ -23,9 +23,9 @@ class Direct:
     """Beam's embedded engine, on this machine.
 
     Args:
-        workers: Worker processes; 1 is this process itself.
-        stall_timeout: Seconds after which a build fails in which nothing advances; 0 for no limit.
-        beam_options: Further options of Beam, each as ``--name=value``.
+        workers: Number of worker processes; 1 means this process.
+        stall_timeout: Seconds without progress after which a build fails; 0 for no limit.
+        beam_options: Additional Beam options, each as ``--name=value``.
     """
 
     workers: int = pydantic.Field(default=1, ge=1, strict=True)
@@ -35,13 +35,13 @@ class Direct:
 
 @config_class
 class Prism:
-    """Prism, Beam's own local engine: a Go program beside this process.
+    """Prism, Beam's local engine: a Go program that runs next to this process.
 
     Args:
-        workers: Elements that are worked on at once.
-        binary: The program; by default ``prism`` on the PATH or in ``~/go/bin``.
-        stall_timeout: Seconds after which a build fails in which nothing advances; 0 for no limit.
-        beam_options: Further options of Beam, each as ``--name=value``.
+        workers: Number of elements processed at once.
+        binary: Path of the program; by default ``prism`` on the PATH or in ``~/go/bin``.
+        stall_timeout: Seconds without progress after which a build fails; 0 for no limit.
+        beam_options: Additional Beam options, each as ``--name=value``.
     """
 
     workers: int = pydantic.Field(default=1, ge=1, strict=True)
@@ -54,18 +54,18 @@ class Prism:
 class Flink:
     """Apache Flink: embedded on this machine, or a cluster.
 
-    Embedded, its worker is this process. The workers of a cluster run Python as the options
-    say: ``--environment_type=DOCKER`` with the image of the Dockerfile, or ``EXTERNAL`` with the
-    address of Beam's worker pools.
+    The embedded engine's worker is this process. How the workers of a cluster run Python is set by
+    the options: ``--environment_type=DOCKER`` with the image built from the Dockerfile, or
+    ``EXTERNAL`` with the address of Beam's worker pools.
 
     Args:
-        workers: Flink's parallelism: elements that are worked on at once.
+        workers: Flink's parallelism: number of elements processed at once.
         master: ``host:port`` of a cluster's web address; "[local]" for the embedded engine.
-        jar: Beam's job server for Flink; by default the file that the environment variable
-            ``SNAPSHARD_FLINK_JAR`` names.
-        stall_timeout: Seconds after which a build fails in which nothing advances; 0 for no limit.
-            Embedded alone: a cluster is not watched.
-        beam_options: Further options of Beam, each as ``--name=value``.
+        jar: Path of Beam's job server for Flink; by default the value of the environment variable
+            ``SNAPSHARD_FLINK_JAR``.
+        stall_timeout: Seconds without progress after which a build fails; 0 for no limit. Only
+            for the embedded engine: a cluster is not watched.
+        beam_options: Additional Beam options, each as ``--name=value``.
     """
 
     workers: int = pydantic.Field(default=1, ge=1, strict=True)
@@ -79,20 +79,20 @@ class Flink:
 class Spark:
     """Apache Spark: embedded on this machine, or a cluster.
 
-    Embedded, its worker is this process. The workers of a cluster run Python as the options
-    say: ``--environment_type=DOCKER`` with the image of the Dockerfile, or ``EXTERNAL`` with the
-    address of Beam's worker pools.
+    The embedded engine's worker is this process. How the workers of a cluster run Python is set by
+    the options: ``--environment_type=DOCKER`` with the image built from the Dockerfile, or
+    ``EXTERNAL`` with the address of Beam's worker pools.
 
     Args:
-        workers: Partitions of a job, where Spark is not told otherwise; embedded, elements that
-            are worked on at once.
-        master: Of a cluster, as Spark names it: ``spark://host:7077``, ``yarn``; "local" for the
-            embedded engine.
-        jar: Beam's job server for Spark; by default the file that the environment variable
-            ``SNAPSHARD_SPARK_JAR`` names.
-        stall_timeout: Seconds after which a build fails in which nothing advances; 0 for no limit.
-            Embedded alone: a cluster is not watched.
-        beam_options: Further options of Beam, each as ``--name=value``.
+        workers: Number of partitions of a job, unless Spark's own settings override it; for the
+            embedded engine, number of elements processed at once.
+        master: Master URL of a cluster: ``spark://host:7077``, ``yarn``; "local" for the embedded
+            engine.
+        jar: Path of Beam's job server for Spark; by default the value of the environment variable
+            ``SNAPSHARD_SPARK_JAR``.
+        stall_timeout: Seconds without progress after which a build fails; 0 for no limit. Only
+            for the embedded engine: a cluster is not watched.
+        beam_options: Additional Beam options, each as ``--name=value``.
     """
 
     workers: int = pydantic.Field(default=1, ge=1, strict=True)
@@ -104,24 +104,25 @@ class Spark:
 
 @config_class
 class Dataflow:
-    """Dataflow, Google's service: it starts machines for each job, and ends them.
+    """Dataflow, Google's service: it starts and stops machines for each job.
 
-    Beam's own options say the same, and win: ``--project=…`` among ``beam_options``. What is
-    marked so has to be said, here or there.
+    The same settings among ``beam_options`` (such as ``--project=…``) take precedence. Required
+    settings must be given in one of the two places.
 
     Args:
-        project: Id of the Google Cloud project; by default what ``GOOGLE_CLOUD_PROJECT`` names.
-        region: Where the machines are; by default what ``CLOUDSDK_COMPUTE_REGION`` names.
-        temp_location: A ``gs://`` folder for Dataflow's own files. Has to be said.
-        staging_location: Another one for what is sent to workers; by default ``temp_location``.
-        image: The container of the workers: what the Dockerfile makes. Has to be said, unless
-            options say how workers get snapshard otherwise.
-        machine_type: Of the workers; by default Dataflow chooses.
-        workers: Machines to begin with; by default Dataflow chooses.
-        max_workers: The most machines that it may add; by default Dataflow's own limit.
+        project: Id of the Google Cloud project; by default the value of ``GOOGLE_CLOUD_PROJECT``.
+        region: Region of the machines; by default the value of ``CLOUDSDK_COMPUTE_REGION``.
+        temp_location: A ``gs://`` folder for Dataflow's temporary files. Required.
+        staging_location: A ``gs://`` folder for files sent to workers; by default
+            ``temp_location``.
+        image: Container image of the workers, built from the Dockerfile. Required, unless options
+            install snapshard on the workers in another way.
+        machine_type: Machine type of the workers; by default Dataflow chooses.
+        workers: Initial number of machines; by default Dataflow chooses.
+        max_workers: Maximum number of machines; by default Dataflow's limit.
         service_account: E-mail address of the account that workers run as; by default that of
             Compute Engine.
-        beam_options: Further options of Beam, each as ``--name=value``.
+        beam_options: Additional Beam options, each as ``--name=value``.
     """
 
     project: str = ""
@@ -137,47 +138,47 @@ class Dataflow:
 
 
 RunnerConfig = Direct | Prism | Flink | Spark | Dataflow
-"""What ``ss.build(…, runner=)`` takes."""
+"""The configurations that ``ss.build(…, runner=)`` accepts."""
 
 
 class JobRunner(Protocol):
-    """Runs Beam jobs to their end; a context manager around those of one build.
+    """Runs Beam jobs to completion; a context manager around the jobs of one build.
 
-    Implementations live in ``runners/``.
+    Implementations are in ``runners/``.
     """
 
     @property
     def name(self) -> str:
-        """What the user calls the engine: ``direct``, ``flink``."""
+        """The engine's name, as users write it: ``direct``, ``flink``."""
 
     @property
     def threads_per_worker(self) -> int:
-        """How many elements a worker should work on at once, to use the machine's cores."""
+        """Number of elements that a worker should process at once to use the machine's cores."""
 
     @property
     def shares_memory(self) -> bool:
-        """Whether jobs run in this very process, so that they see what is in its memory."""
+        """Whether jobs run in this process and share its memory."""
 
     @property
     def sees_local_files(self) -> bool:
-        """Whether workers may see this machine's disks, or a network disk that it has."""
+        """Whether workers may see this machine's disks, or network disks mounted on it."""
 
     def check(self) -> None:
-        """Looks for what the engine needs.
+        """Checks the engine's requirements.
 
         Raises:
-            RecipeError: if something is missing: what, and how to get it.
+            RecipeError: if something is missing; the message says what, and how to get it.
         """
 
     def run(self, construct: Callable[[Any], object], *, job_name: str) -> None:
         """Runs the job that ``construct`` builds on the ``beam.Pipeline`` it is given.
 
         Raises:
-            RunnerError: if the engine or a worker ended before the job did.
+            RunnerError: if the engine or a worker ended before the job was done.
         """
 
     def __enter__(self) -> JobRunner:
-        """Begins the jobs of a build."""
+        """Enters the context of a build's jobs."""
 
     def __exit__(
         self,
@@ -185,4 +186,4 @@ class JobRunner(Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Ends what was started for them."""
+        """Ends all processes started for the jobs."""

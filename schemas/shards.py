@@ -13,9 +13,9 @@ from .errors import RecipeError
 Compression = Literal["none", "gzip"]
 
 MIN_SHARDS = 16
-"""Below the target size, still so many shards that 8 readers interleave two each …"""
+"""Minimum number of shards below the target size: 8 readers interleave two each …"""
 MIN_SHARD_BYTES = 8_000_000
-"""… while shards stay over this size."""
+"""… provided that shards are at least this large."""
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -25,7 +25,7 @@ def parse_size(value: str | int) -> int:
     """Reads a size in bytes: 1000, "150MB", "1.5 GiB".
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is invalid.
 
     >>> parse_size("150MB")
     150000000
@@ -44,13 +44,13 @@ def parse_size(value: str | int) -> int:
 
 @config_class
 class Shards:
-    """How each split is cut into shards; the default rule serves most.
+    """How each split is divided into shards; the defaults suit most data.
 
-    ``target_bytes`` is the size to aim at (100 to 200 MB reads well from disk and from object
-    stores). ``num_shards`` fixes the number (for every split, or per split), ``min_shards``
-    bounds it below, ``num_examples`` puts that many into each shard. ``compression="auto"``
-    takes GZIP where reading at ``read_mb_per_s`` (the throughput, MB/s, of the storage that
-    training reads from) would be faster with it, by the ratio measured on a sample.
+    ``target_bytes`` is the target size of a shard (100 to 200 MB reads well from disk and from
+    object stores). ``num_shards`` sets the number (for every split, or per split), ``min_shards``
+    its minimum, ``num_examples`` the number of examples in each shard. ``compression="auto"`` uses
+    GZIP if it would make reading at ``read_mb_per_s`` (the throughput, in MB/s, of the storage that
+    training reads from) faster, given the ratio measured on a sample.
     """
 
     target_bytes: str | int = "150MB"
@@ -61,7 +61,7 @@ class Shards:
     read_mb_per_s: float = 200.0
 
     def __post_init__(self) -> None:
-        """Checks that the settings are positive and do not exclude each other."""
+        """Checks that the settings are positive and compatible."""
         try:
             parse_size(self.target_bytes)
         except ValueError as error:
@@ -82,12 +82,12 @@ class Shards:
             raise ValueError(f"{' and '.join(given)} exclude each other; keep one")
 
     def num_shards_of(self, split: str, *, num_examples: int, num_bytes: int) -> int:
-        """Number of shards of a split with so many examples and encoded bytes.
+        """Number of shards of a split with this many examples and encoded bytes.
 
         Never more than there are examples, so no shard is empty; 0 for an empty split.
 
         Raises:
-            RecipeError: if ``num_shards`` names no number for this split.
+            RecipeError: if ``num_shards`` has no number for this split.
         """
         if num_examples == 0:
             return 0

@@ -1,8 +1,8 @@
 """Splits: how records are divided, as fixed ranges of a 64-bit key.
 
-A hash split is a range of the key that also orders the records (a range and not a modulo, so
-that a split is a contiguous part of every run). Fractions are fixed, so a record never moves
-to another split when data is added.
+A hash split is a range of the key that also orders the records. Ranges rather than a modulo make a
+split a contiguous part of every run. Fractions are fixed, so a record never moves to another split
+when data is added.
 """
 
 from __future__ import annotations
@@ -30,49 +30,48 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing"),
 }
-"""What people call the folders of splits."""
+"""Common folder names of splits."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitRule:
-    """How records find their split where it is not drawn by a hash."""
+    """How records are assigned to splits where a hash does not decide."""
 
     by: Literal["folder", "column", "time"]
     feature: str | None = None
     """The feature that decides; None for folders."""
     values: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """By folder or column: each split's names of folders, or values as text."""
+    """By folder or column: each split's folder names, or values as text."""
     ends: tuple[int | str | None, ...] = ()
-    """By time, where they are given: each split's end, exclusive; the last is None."""
+    """By time, if ends are given: each split's exclusive end; the last is None."""
 
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Splits:
     """Names and fractions of the splits: ``Splits(train=0.8, validation=0.1, test=0.1)``.
 
-    ``stratify_by`` names a feature whose values get the same shares in every split, exact to
-    one record (added data may then move records at the ends). ``group_by`` names a feature
-    whose value decides the split, so that no group spans two. A group's split is drawn by a hash:
-    it never changes, but of few groups a split may get none. ``assign="balanced"`` assigns up to
-    100,000 groups by their sizes instead, to match the fractions as closely as possible;
-    records may then move between splits when groups are added or change size. Where the data says
-    itself which split a record belongs to, see :meth:`by_folder`, :meth:`by_column` and
-    :meth:`by_time`.
+    ``stratify_by`` names a feature whose values have the same proportions in every split, exact to
+    one record (added data may then move records at the boundaries). ``group_by`` names a feature
+    whose value determines the split: no group spans two splits. A hash assigns each group: its
+    split never changes, but with few groups a split may get none. ``assign="balanced"`` instead
+    assigns up to 100,000 groups by size, to match the fractions as closely as possible; records may
+    then move between splits when groups are added or change size. If the data itself says which
+    split a record belongs to, see :meth:`by_folder`, :meth:`by_column` and :meth:`by_time`.
 
-    A split with a fraction that would get no record is refused, unless ``allow_empty`` is True.
+    A split with a fraction that would get no records is refused, unless ``allow_empty`` is True.
     """
 
     names: tuple[str, ...]
     """The split names, in the order given."""
     fractions: tuple[tuple[str, float], ...]
-    """Name and fraction of each; () where no fractions decide."""
+    """Name and fraction of each split; () if splits are not made by fractions."""
     stratify_by: str | None
     group_by: str | None
     rule: SplitRule | None
     assign: Assign = "hash"
-    """How groups find their split."""
+    """How groups are assigned to splits."""
     allow_empty: bool = dataclasses.field(default=False, compare=False)
-    """Whether a split may have a fraction and no record."""
+    """Whether a split with a fraction may have no records."""
 
     def __init__(
         self,
@@ -86,19 +85,19 @@ class Splits:
         """Checks the fractions.
 
         Raises:
-            RecipeError: if they do not add up to 1, or a name cannot be a file name's start.
+            RecipeError: if they do not add up to 1, or a name cannot begin a file name.
         """
         if assign not in ("hash", "balanced"):
             raise RecipeError(f'Splits: assign={assign!r}, expected "hash" or "balanced".')
         if assign == "balanced" and group_by is None:
             raise RecipeError(
-                'Splits: assign="balanced" assigns groups. Name the feature that they have in '
-                "common: group_by=."
+                'Splits: assign="balanced" assigns groups. Name the feature that defines them: '
+                "group_by=."
             )
         if stratify_by is not None and group_by is not None:
             raise RecipeError(
                 "Splits: stratify_by and group_by exclude each other: a group has one split, so "
-                "shares per label cannot be exact. Drop one of them."
+                "proportions per label cannot be exact. Drop one of them."
             )
         _check_fractions(fractions)
         self._set(
@@ -111,37 +110,36 @@ class Splits:
 
     @classmethod
     def by_folder(cls, **folders: str | Sequence[str]) -> Splits:
-        """Splits named by the first folder of a file's path, in any case.
+        """Splits by the first folder of a file's path, ignoring case.
 
         Args:
-            folders: The folder, or several, of each split. None given means ``train`` or
-                ``training``; ``validation``, ``valid``, ``val`` or ``dev``; ``test`` or
-                ``testing``.
+            folders: One or more folders of each split. By default ``train`` or ``training``;
+                ``validation``, ``valid``, ``val`` or ``dev``; ``test`` or ``testing``.
 
         Raises:
-            RecipeError: if a folder stands for two splits, or a name cannot be a split's.
+            RecipeError: if a folder belongs to two splits, or a split name is invalid.
         """
         values = {
             name: tuple(sorted(text.casefold() for text in texts))
             for name, texts in _texts(folders or FOLDERS, "by_folder").items()
         }
-        _check_apart(values)
+        _check_disjoint(values)
         return cls._of(SplitRule(by="folder", values=tuple(values.items())))
 
     @classmethod
     def by_column(cls, feature: str, **values: str | Sequence[str]) -> Splits:
-        """Splits named by a feature: ``Splits.by_column("part", train="a", test=("b", "c"))``.
+        """Splits by a feature: ``Splits.by_column("part", train="a", test=("b", "c"))``.
 
         Args:
-            feature: A class, string, integer or bool of the prepared records.
-            values: The value, or several, of each split, as text. None given means the words
-                that :meth:`by_folder` knows.
+            feature: Name of a class, string, integer or bool feature of the prepared records.
+            values: One or more values of each split, as text. By default the names that
+                :meth:`by_folder` knows.
 
         Raises:
-            RecipeError: if a value stands for two splits, or a name cannot be a split's.
+            RecipeError: if a value belongs to two splits, or a split name is invalid.
         """
         texts = _texts(values or FOLDERS, "by_column")
-        _check_apart(texts)
+        _check_disjoint(texts)
         rule = SplitRule(by="column", feature=feature, values=tuple(texts.items()))
         return cls._of(rule)
 
@@ -153,16 +151,16 @@ class Splits:
         allow_empty: bool = False,
         **splits: float | int | str | datetime.date | None,
     ) -> Splits:
-        """Splits that follow each other in time, so that none is trained on its future.
+        """Splits in order of time: no model is trained on data from the future.
 
         Args:
-            feature: A Timestamp, or a whole number, of the prepared records.
-            allow_empty: Whether a split may have a fraction and no record.
-            splits: In their order in time, either each one's fraction of the records
-                (``train=0.8, test=0.2``; records of one time stay together, and added data may
-                move records at the ends), or each one's end, exclusive, with None for the last
-                (``train="2020-01-01", test=None``): a date, a time (UTC unless it says
-                otherwise), or a number where the feature is one.
+            feature: Name of a Timestamp or integer feature of the prepared records.
+            allow_empty: Whether a split with a fraction may have no records.
+            splits: In order of time, either each split's fraction of the records
+                (``train=0.8, test=0.2``; records of the same time stay together, and added data
+                may move records at the boundaries), or each split's exclusive end, with None for
+                the last (``train="2020-01-01", test=None``): a date, a time (UTC unless it has an
+                offset), or a number for an integer feature.
 
         Raises:
             RecipeError: if they are neither fractions that add up to 1 nor ascending ends.
@@ -180,11 +178,13 @@ class Splits:
         inner = ends[:-1]
         if not ends or ends[-1] is not None or None in inner:
             raise RecipeError(
-                "Splits.by_time: expected a fraction for each split, or an end for each but the "
-                'last, which is None: train="2020-01-01", test=None.'
+                "Splits.by_time: expected a fraction for each split, or an end for each and None "
+                'for the last: train="2020-01-01", test=None.'
             )
         if len({type(end) for end in inner}) > 1 or list(inner) != sorted(set(inner)):  # type: ignore[type-var]
-            raise RecipeError(f"Splits.by_time: the ends {inner} do not ascend, or differ in kind.")
+            raise RecipeError(
+                f"Splits.by_time: the ends {inner} are not ascending, or of different types."
+            )
         return cls._of(SplitRule(by="time", feature=feature, ends=ends), names=tuple(splits))
 
     @classmethod
@@ -219,7 +219,8 @@ class Splits:
         for name in names:
             if not _NAME.fullmatch(name):
                 raise RecipeError(
-                    f"Splits: {name!r} cannot name a split. Use ASCII letters, digits and '_'."
+                    f"Splits: {name!r} is not a valid split name. Use ASCII letters, digits and "
+                    "'_', starting with a letter."
                 )
         values = (names, fractions, stratify_by, group_by, rule, assign, allow_empty)
         for field, value in zip(dataclasses.fields(self), values, strict=True):
@@ -227,15 +228,15 @@ class Splits:
 
     @property
     def partitioned(self) -> bool:
-        """Whether something else than a record's own key decides its split.
+        """Whether something other than a record's key determines its split.
 
-        Then the split's index is the record's partition, and order is (split, key, id).
+        Then the split's index is the record's partition, and the order is (split, key, id).
         """
         return self.group_by is not None or self.rule is not None
 
     @property
     def decided_by_all(self) -> bool:
-        """Whether all records have to be looked at before the split of any one is known."""
+        """Whether all records must be read before the split of any is known."""
         by_time = self.rule is not None and self.rule.by == "time" and not self.rule.ends
         return by_time or self.assign == "balanced"
 
@@ -249,13 +250,13 @@ class Splits:
         return (*ends[:-1], Fraction(1))
 
     def key_ranges(self) -> tuple[tuple[str, int, int], ...]:
-        """(split, start, stop) of each split: keys with start <= key < stop are its records."""
+        """(split, start, stop) of each split: it has the records with start <= key < stop."""
         stops = [int(end * KEY_SPACE) for end in self.boundaries()]
         starts = [0, *stops[:-1]]
         return tuple(zip(self.names, starts, stops, strict=True))
 
     def of_key(self, key: int) -> int:
-        """Index of the split that a key belongs to."""
+        """Index of the split that contains a key."""
         for index, (_, _, stop) in enumerate(self.key_ranges()):
             if key < stop:
                 return index
@@ -264,7 +265,7 @@ class Splits:
     def to_json(self) -> dict[str, object]:
         """The settings as plain JSON, for the fingerprint and for people."""
         return {
-            # In their order: it decides which range of the key each split is.
+            # In order: it determines each split's range of the key.
             "fractions": [list(pair) for pair in self.fractions],
             "group_by": self.group_by,
             "names": list(self.names),
@@ -281,7 +282,7 @@ def _check_feature(what: str, feature: object) -> None:
 
 def _check_fractions(fractions: Mapping[str, float]) -> None:
     if not fractions:
-        raise RecipeError("Splits: no split named. Write Splits(train=0.9, test=0.1).")
+        raise RecipeError("Splits: no splits given. Write Splits(train=0.9, test=0.1).")
     for name, fraction in fractions.items():
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):
             raise RecipeError(f"Splits: {name}={fraction!r} is not a number.")
@@ -299,16 +300,18 @@ def _texts(given: Mapping[str, str | Sequence[str]], what: str) -> dict[str, tup
     }
     for name, values in texts.items():
         if not values or not all(isinstance(value, str) and value for value in values):
-            raise RecipeError(f"Splits.{what}: {name}={given[name]!r}, expected text or texts.")
+            raise RecipeError(
+                f"Splits.{what}: {name}={given[name]!r}, expected one or more strings."
+            )
     return texts
 
 
-def _check_apart(values: Mapping[str, tuple[str, ...]]) -> None:
+def _check_disjoint(values: Mapping[str, tuple[str, ...]]) -> None:
     owner: dict[str, str] = {}
     for name, texts in values.items():
         for text in texts:
             if owner.setdefault(text, name) != name:
-                raise RecipeError(f"Splits: {text!r} stands for both {owner[text]} and {name}.")
+                raise RecipeError(f"Splits: {text!r} belongs to both {owner[text]} and {name}.")
 
 
 def _end(name: str, value: object) -> int | str | None:
@@ -325,8 +328,8 @@ def _end(name: str, value: object) -> int | str | None:
         found = datetime.datetime(found.year, found.month, found.day)
     if not isinstance(found, datetime.datetime):
         raise RecipeError(
-            f"Splits.by_time: {name}={value!r}, expected a fraction as 0.8, a date as "
-            '"2020-01-01", a whole number, or None for the last.'
+            f"Splits.by_time: {name}={value!r}, expected a fraction such as 0.8, a date such as "
+            '"2020-01-01", an integer, or None for the last.'
         )
     utc = datetime.UTC
     aware = found.replace(tzinfo=utc) if found.tzinfo is None else found.astimezone(utc)

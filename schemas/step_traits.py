@@ -1,4 +1,4 @@
-"""What a prepare step may say of itself beyond what it must: how it may be run, what it needs."""
+"""Optional attributes of a prepare step: how it may be run and what it needs."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepTraits:
-    """Attributes that a step may have, by these names.
+    """The optional attributes of a step, under these names.
 
     >>> StepTraits.of(object()).batched
     False
     """
 
     batched: bool = False
-    """``apply()`` works as well on tensors with a leading batch dimension (``tf.RaggedTensor``
-    where lists vary in length), elementwise over records: what a record becomes depends on no
-    other record, to the bit. Then whole batches go through at once, without a loop."""
+    """``apply()`` also accepts tensors with a leading batch dimension (``tf.RaggedTensor`` where
+    lists vary in length), and is elementwise over records: each result is independent of all other
+    records, to the bit. Complete batches are then processed at once, without a loop."""
     moves_only: bool = False
-    """The step chooses and renames what is there, and looks at no value: then it needs no
-    TensorFlow, and ``apply()`` works on anything."""
+    """The step only selects and renames features and reads no values: it needs no TensorFlow, and
+    ``apply()`` works on any objects."""
     sees_features: bool = False
-    """``apply()`` takes the features that the record has as its second argument."""
+    """``apply()`` takes the record's features as its second argument."""
     filters: bool = False
-    """The step says which records to keep; dropped ones are counted, and are no rejects."""
+    """The step selects the records to keep; dropped ones are counted and are not rejects."""
     export_obstacle: str = ""
-    """Why the step cannot be exported for serving, where it cannot: it runs Python, say."""
+    """Why the step cannot be exported for serving, for example because it runs Python; empty if it
+    can."""
     functions: tuple[Callable[..., Any], ...] = ()
-    """The user's functions that it calls: their code enters the fingerprint."""
+    """The user's functions that the step calls; their code enters the fingerprint."""
     files: tuple[str, ...] = ()
-    """Paths or URLs of files whose contents it needs; a relative one counts from the recipe's
-    folder. They enter the fingerprint by content, and are given to ``with_files(contents)``,
-    bytes in this order, which returns the step to run."""
+    """Paths or URLs of files whose contents the step needs; relative to the recipe's folder. They
+    enter the fingerprint by content and are passed to ``with_files(contents)``, as bytes in this
+    order, which returns the step to run."""
 
     @classmethod
     def of(cls, step: object) -> StepTraits:

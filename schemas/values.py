@@ -1,7 +1,7 @@
 """Feature types of plain values: numbers, strings, classes, times, boxes, and tensors of them.
 
-Each is stored as a :class:`TensorForm`: a dtype and a shape, from which its wire columns, what
-steps see, and what the reader gives back all follow.
+Each is stored as a :class:`TensorForm`: a dtype and a shape, which determine its wire columns, the
+tensors that steps get, and those that the reader returns.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NOT_A_TIME = -(2**63)
 _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {"bool": (bool,), "string": (str,)} | {
     dtype: (float, int) for dtype in FLOATS
 }
-"""What a value of a dtype is in Python; an int elsewhere."""
+"""Python types of the values of a dtype; int for those not listed."""
 
 
 def _dtype_name(value: Any) -> Any:
-    """The name of a dtype, of NumPy's or TensorFlow's too; says why complex numbers are none."""
+    """The name of a dtype, including NumPy's and TensorFlow's; explains why complex is refused."""
     name = getattr(value, "name", None) or getattr(value, "__name__", None) or value
     if not isinstance(name, str):
         raise ValueError('expected a dtype such as "float32"')  # noqa: TRY004 - to pydantic
@@ -37,7 +37,7 @@ def _dtype_name(value: Any) -> Any:
     if name.startswith("complex"):
         raise ValueError(
             f"{name} cannot be stored: a tf.train.Example has no complex numbers, and few layers "
-            "take them. Make two float features of the real and the imaginary part"
+            "accept them. Use two float features, the real and the imaginary part"
         )
     return name
 
@@ -48,16 +48,16 @@ DtypeField = Annotated[Dtype, pydantic.BeforeValidator(_dtype_name)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TensorForm:
-    """What a feature is as a tensor of one record."""
+    """A feature's tensor of one record."""
 
     dtype: Dtype
     shape: tuple[int | None, ...] = ()
-    """None where a dimension varies from record to record."""
+    """None for dimensions that vary between records."""
     optional: bool = False
     fill: Value = 0
-    """What steps and the reader put where an optional scalar is missing."""
+    """Value that steps and the reader use where an optional scalar is missing."""
     masked: bool = False
-    """Whether the reader says beside the values where they are missing: see :func:`masked`."""
+    """Whether the reader also returns a mask of missing values: see :func:`masked`."""
 
     def wire_columns(self, name: str) -> tuple[WireColumn, ...]:
         """The stored columns of a tensor called ``name``."""
@@ -65,10 +65,10 @@ class TensorForm:
 
 
 def masked(dtype: str, shape: tuple[int | None, ...], *, optional: bool, default: object) -> bool:
-    """Whether the reader gives a mask of a feature, ``<name>_present``.
+    """Whether the reader returns a mask of a feature, ``<name>_present``.
 
-    It does where a feature may be missing and nothing in its values shows that: no ``default``
-    was stated, and it is not a single float, which is NaN where it is missing.
+    It does if a feature may be missing and its values do not show that: it has no ``default``, and
+    it is not a single float, which is NaN where missing.
     """
     return optional and default is None and (bool(shape) or dtype not in FLOATS)
 
@@ -88,38 +88,38 @@ class TensorFeature(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Domain:
-    """Which values a feature may hold; a record with another one is rejected."""
+    """The values that a feature may have; records with other values are rejected."""
 
     min: float | int | None = None
     max: float | int | None = None
     values: tuple[Value, ...] | None = None
     finite: bool = False
-    """Neither NaN nor infinite."""
+    """Whether NaN and infinity are refused."""
     max_length: int | None = None
-    """Of each string: characters of a Text, bytes of a Scalar or Tensor."""
+    """Maximum length of each string: characters of a Text, bytes of a Scalar or Tensor."""
 
 
 def _check_domain(dtype: str, domain: Domain) -> None:
-    """Checks that a domain speaks of values of the dtype.
+    """Checks that a domain's limits are valid for the dtype.
 
     Raises:
-        ValueError: if it does not.
+        ValueError: if they are not.
     """
     is_number = dtype not in ("bool", "string")
     for name in ("min", "max"):
         limit = getattr(domain, name)
         if limit is not None and (not is_number or not _is_of(dtype, limit) or limit != limit):
-            raise ValueError(f"{name}={limit!r} is no limit for {dtype}")
+            raise ValueError(f"{name}={limit!r} is not a valid limit for {dtype}")
     if domain.min is not None and domain.max is not None and domain.min > domain.max:
         raise ValueError(f"min={domain.min} is above max={domain.max}")
     if domain.values is not None:
         unfit = [value for value in domain.values if not _is_of(dtype, value)]
         if unfit or not domain.values:
-            raise ValueError(f"values={domain.values!r} are no values of {dtype}")
+            raise ValueError(f"values={domain.values!r} are not values of {dtype}")
     if domain.finite and dtype not in FLOATS:
-        raise ValueError(f"finite=True says nothing of {dtype}")
+        raise ValueError(f"finite=True is for floats, not for {dtype}")
     if domain.max_length is not None and (dtype != "string" or domain.max_length < 0):
-        raise ValueError(f"max_length={domain.max_length} is for strings, and 0 or more")
+        raise ValueError(f"max_length={domain.max_length} is for strings, and must be 0 or more")
 
 
 def _check_unit(dtype: str, unit: str | None) -> None:
@@ -138,11 +138,11 @@ def _is_of(dtype: str, value: object) -> bool:
 
 
 class _Bounded(TensorFeature, Domain):
-    """A feature that takes limits on its values as arguments."""
+    """A feature with limits on its values as arguments."""
 
     @property
     def domain(self) -> Domain:
-        """The limits together."""
+        """The limits as one object."""
         return Domain(
             min=self.min,
             max=self.max,
@@ -214,14 +214,14 @@ class Scalar(_Bounded):
     kind: Literal["scalar"] = "scalar"
 
     def __post_init__(self) -> None:
-        """Checks default and limits; NaN, which is a float's own default, becomes None."""
+        """Checks default and limits; NaN, which is the default of floats anyway, becomes None."""
         _check_domain(self.dtype, self.domain)
         _check_unit(self.dtype, self.unit)
         default = self.default
         if default is None:
             return
         if not _is_of(self.dtype, default):
-            raise ValueError(f"default={default!r} is no {self.dtype}")
+            raise ValueError(f"default={default!r} is not a {self.dtype}")
         if isinstance(default, float) and math.isinf(default):
             raise ValueError(f"default={default} must be finite")  # JSON has no infinity
         if isinstance(default, float) and math.isnan(default):
@@ -229,7 +229,7 @@ class Scalar(_Bounded):
 
     @property
     def fill(self) -> Value:
-        """What the reader puts where the value is missing."""
+        """The value that the reader returns where it is missing."""
         if self.default is not None:
             return self.default
         if self.dtype in FLOATS:

@@ -1,10 +1,10 @@
-"""Text from data as people are shown it: what has no shape of its own is written as an escape.
+"""Text from data as shown to people: invisible characters are written as escapes.
 
-A name must look like what it is: two that differ must not look equal, and none may steer a
-terminal. ``str.isprintable`` leaves out controls, format characters, unassigned ones and
-separators (Unicode's categories C and Z, the plain space apart). What is not seen either, though
-its category is that of letters or marks, is listed here: the rest of Unicode's
-Default_Ignorable_Code_Point, and blank Braille. The emitted reader has the same rule.
+Names that differ must not look equal, and none may control a terminal. ``str.isprintable`` rejects
+control, format and unassigned characters and separators (Unicode's categories C and Z, except the
+plain space). Characters that are invisible although their category is that of letters or marks
+are listed here: the rest of Unicode's Default_Ignorable_Code_Point, and blank Braille. The emitted
+reader has the same rule.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _UNSEEN = re.compile(
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    r"""Text whose invisible characters are written as Python would escape them.
+    r"""The text with invisible characters written as Python escapes.
 
     Args:
         text: Any text.
-        keep: Invisible characters that stay as they are, such as line breaks.
+        keep: Invisible characters to leave unchanged, such as line breaks.
 
     >>> print(visible("a\u200bb \x1b[31m\n"))
     a\u200bb \x1b[31m\n
@@ -33,7 +33,7 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def visible_json(text: str) -> str:
-    r"""A JSON text, which means the same, whose invisible characters are escaped.
+    r"""An equivalent JSON text whose invisible characters are escaped.
 
     >>> print(visible_json('{"a\u200b": "\U000e0041"}'))
     {"a\u200b": "\udb40\udc41"}

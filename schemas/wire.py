@@ -1,7 +1,7 @@
-"""Wire columns: how features lie in a ``tf.train.Example`` and in a run.
+"""Wire columns: how features are stored in a ``tf.train.Example`` and in a run.
 
-An Example has lists of bytes, int64 and float32 and nothing else. Each dtype has one way into
-them, which loses nothing:
+An Example has only lists of bytes, int64 and float32. Each dtype has one lossless encoding in
+them:
 
 ================================ ======== ==================================================
 dtype                            list     how
@@ -12,7 +12,7 @@ float16, bfloat16, float32       float32  one value each: float32 holds every fl
 float64                          bytes    packed: little-endian bytes, in one string
 string                           bytes    one value each
 tensors and sequences of int8,   bytes    packed: little-endian bytes, row-major, in one string,
-uint8, int16, uint16, float16,            a quarter or less of what a list of them takes
+uint8, int16, uint16, float16,            at most a quarter of the size of a list of them
 bfloat16, float64
 ================================ ======== ==================================================
 """
@@ -57,29 +57,29 @@ ITEM_BYTES = {
     "uint64": 8,
     "float64": 8,
 }
-"""Bytes of one value, packed."""
+"""Size in bytes of one packed value."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WireColumn:
     """One stored list: a feature of a ``tf.train.Example`` and a column of a run.
 
-    In Arrow: ``large_binary``, ``int64`` or ``float32`` where ``length`` is 1; a
-    ``fixed_size_list`` of it for a larger fixed length; a ``large_list`` where it varies.
-    A null is a feature that this Example does not have.
+    In Arrow: ``large_binary``, ``int64`` or ``float32`` if ``length`` is 1; a ``fixed_size_list``
+    of it for a larger fixed length; a ``large_list`` if it varies. A null is a feature that is
+    absent from this Example.
     """
 
     name: str
     kind: ListKind
     length: int | None = 1
-    """Values per record; None where it varies."""
+    """Values per record; None if it varies."""
     optional: bool = False
     packed: Dtype | None = None
-    """Dtype of the values that one byte string holds; None where each value is a list's item."""
+    """Dtype of the values packed in one byte string; None if each value is a list item."""
 
 
 def list_kind(dtype: str) -> ListKind:
-    """Says which of an Example's three lists holds single values of a dtype."""
+    """Which of an Example's three kinds of list stores single values of a dtype."""
     if dtype in ("string", "float64"):
         return "bytes"
     return "float32" if dtype in FLOATS else "int64"
@@ -88,7 +88,7 @@ def list_kind(dtype: str) -> ListKind:
 def value_column(
     name: str, dtype: Dtype, shape: tuple[int | None, ...], *, optional: bool
 ) -> WireColumn:
-    """The column that values of a dtype and shape lie in, row-major."""
+    """The column that stores values of a dtype and shape, row-major."""
     if dtype == "float64" or (shape and dtype in _PACKED):
         return WireColumn(name=name, kind="bytes", optional=optional, packed=dtype)
     length: int | None = 1
@@ -100,7 +100,7 @@ def value_column(
 def tensor_columns(
     name: str, dtype: Dtype, shape: tuple[int | None, ...], *, optional: bool
 ) -> tuple[WireColumn, ...]:
-    """The columns of a tensor; ``<name>/shape`` too where its length tells not its dimensions."""
+    """The columns of a tensor, with ``<name>/shape`` if its length does not give its dimensions."""
     values = value_column(name, dtype, shape, optional=optional)
     if shape.count(None) < 2:
         return (values,)

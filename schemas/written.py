@@ -1,4 +1,4 @@
-"""Configuration objects as a person writes them in a recipe, for its text and for errors."""
+"""Configuration objects as Python source, for the text of recipes and for errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .nested import Struct
 
 
 def written(value: object) -> str:
-    """The Python expression that makes a value; of features, as ``import snapshard as ss`` has it.
+    """The Python expression for a value; features assume ``import snapshard as ss``.
 
     >>> from .features import Scalar, Sequence
     >>> written(Sequence(Scalar("float32", min=0)))
@@ -32,7 +32,7 @@ def written(value: object) -> str:
 
 
 def call(value: Any, name: str) -> str:
-    """The call that makes a configuration object; what has its default is left out.
+    """The call that constructs a configuration object; arguments equal to defaults are omitted.
 
     >>> from .features import Scalar
     >>> call(Scalar("float32", optional=True), "Scalar")
@@ -50,6 +50,6 @@ def call(value: Any, name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string literal, in double quotes where nothing in it speaks against that."""
+    """A string literal, in double quotes unless the text contains quotes."""
     single = repr(text)
     return f'"{single[1:-1]}"' if single[0] == "'" and '"' not in text else single

@@ -207,7 +207,7 @@ class TestBuild:
                 process.kill()
         assert process.returncode == 130
         assert "Traceback" not in told
-        assert "interrupted. What is done is kept" in told
+        assert "interrupted. Finished work is kept" in told
         assert not list((tmp_path / "out").rglob("manifest.json"))
 
 
@@ -244,7 +244,7 @@ class TestPlan:
         steps = min(-(-num // 5) for num in nums)
         unread = sum(max(0, num - 5 * steps) for num in nums)
         for part in (
-            r"train by worker, about\n",
+            r"train by worker, approximately\n",
             r"worker  shards  examples  size +batches\n",
             rows,
             r"1 shard: several workers read a part of each\n",
@@ -266,12 +266,12 @@ class TestPlan:
         assert _listing(snapshot) == before
         code, printed, told = call("plan", snapshot, "--workers", "2", "--limit", "3")
         assert (code, printed) == (2, "")
-        assert f"--limit is for data, and {snapshot} is a snapshot" in told
+        assert f"--limit is for raw data, but {snapshot} is a snapshot" in told
 
     def test_batch_size_needs_workers(self, images: Path, call: Any) -> None:
         code, printed, told = call("plan", images, "--batch-size", "5")
         assert (code, printed) == (2, "")
-        assert "--batch-size goes with --workers" in told
+        assert "--batch-size requires --workers" in told
 
     def test_warns(self, tmp_path: Path, call: Any) -> None:
         (tmp_path / "t.csv").write_text("a,b\n1,2\n3\n")
@@ -393,7 +393,7 @@ class TestErrors:
             (["build", "x", "--out", "y", "--workers", "two"], "Invalid value for '--workers'"),
             (["build", "x", "--out"], "--out"),
             (["build", "x", "--out", ""], "--out is empty"),
-            (["build", "x", "--out", "s3://"], "--out: s3:// is a protocol alone"),
+            (["build", "x", "--out", "s3://"], "--out: s3:// is only a protocol"),
             (["build", "x", "--out", "file"], "--out: file is a file, expected a folder"),
             (["build", "x", "y", "--out", "z"], "unexpected extra argument"),
             (["build", "nowhere", "--out", "y"], "The source nowhere does not exist"),
@@ -564,4 +564,4 @@ class TestErrors:
         monkeypatch.setattr(suggest_module, "suggest_recipe", interrupt)
         code, _, told = call("plan", "x")
         assert code == 130
-        assert "the same command goes on" in told
+        assert "Run the same command to resume" in told

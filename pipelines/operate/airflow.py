@@ -1,9 +1,9 @@
 """Airflow: a DAG with a task for each step of a build, run by snapshard's command line.
 
-Airflow pins all that is installed beside it, and snapshard what shapes its bytes, so each has an
-environment of its own: a task starts the Python that snapshard is installed for. This module takes
-the standard library and Airflow 3: beside Airflow, ``pip install --no-deps snapshard`` is enough,
-which is for the file of the DAG.
+Airflow pins the packages in its environment, and snapshard those that affect its output, so each
+needs a separate environment: a task starts the Python that snapshard is installed for. This module
+needs only the standard library and Airflow 3: in Airflow's environment, ``pip install --no-deps
+snapshard`` is enough for the file of the DAG.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 
 from ..steps import IN_PARTS, STEPS
 
-_IN_VAIN = frozenset({2, 3, 4, 5})
-"""Exit codes after which another try would end alike: what is refused, damaged or defective."""
-_OTHERS_PYTHON = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
-"""Variables that speak of Airflow's own Python."""
+_NO_RETRY = frozenset({2, 3, 4, 5})
+"""Exit codes after which a retry would fail again: refused, damaged or defective."""
+_PYTHON_VARIABLES = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
+"""Environment variables that refer to Airflow's Python."""
 
 
 def dag(
@@ -41,40 +41,40 @@ def dag(
     schedule: Any = None,
     **dag_options: Any,
 ) -> Any:
-    """A DAG that builds the snapshot of a recipe, a task for each step.
+    """A DAG that builds the snapshot of a recipe, with a task for each step.
 
-    A task that fails is tried again and goes on from what is done. One that is run again finds
-    what it did, and does nothing. Each returns what ``snapshard step … --json`` tells.
+    A failed task is retried and resumes from finished work. A finished task that is run again does
+    nothing. Each returns the output of ``snapshard step … --json``.
 
     Args:
-        recipe: The recipe's file, or raw data, as ``snapshard build`` takes it: an absolute path
-            on all of Airflow's workers, or a URL.
-        out: The output root: an absolute path that they share, or a URL.
+        recipe: The recipe's file, or raw data, as for ``snapshard build``: an absolute path on all
+            of Airflow's workers, or a URL.
+        out: The output root: an absolute path that the workers share, or a URL.
         dag_id: The DAG's name; by default ``snapshard_`` and the name of the recipe's file.
         python: The interpreter of the environment that snapshard is installed in.
-        options: Further options of ``snapshard step``, alike for all: ``("--limit", "1000")``,
-            ``("--runner", "flink", "--flink-master", "host:8081")``.
-        parts: Into so many tasks, mapped, the steps ``prepare`` and ``write`` are divided: for
-            Airflow's workers to share blocks and shards, where no Beam cluster does. With 1 they
-            are a task each, whose job the runner divides.
-        retries: How often a task that failed is tried again. A refused recipe or refused data are
-            not: nothing would change.
-        retry_delay: How long after.
-        schedule: When to build, as Airflow's; None for when it is asked.
-        dag_options: Further arguments of ``airflow.sdk.DAG``: ``start_date``, ``tags``,
+        options: Additional options of ``snapshard step``, the same for all tasks:
+            ``("--limit", "1000")``, ``("--runner", "flink", "--flink-master", "host:8081")``.
+        parts: Number of mapped tasks that ``prepare`` and ``write`` are each divided into:
+            Airflow's workers then share blocks and shards without a Beam cluster. With 1, each of
+            these steps is one task, whose job the runner divides.
+        retries: How often a failed task is retried. A refused recipe or refused data is not
+            retried: the result would be the same.
+        retry_delay: Delay before a retry.
+        schedule: Airflow's schedule of the builds; None for manual runs only.
+        dag_options: Additional arguments of ``airflow.sdk.DAG``: ``start_date``, ``tags``,
             ``default_args`` …
 
     Returns:
-        An ``airflow.sdk.DAG``. One run of it at a time: a chain has one workspace.
+        An ``airflow.sdk.DAG``. Only one run at a time: a chain has one workspace.
 
     Raises:
-        ValueError: if a path is relative, or ``parts`` is none.
+        ValueError: if a path is relative, or ``parts`` is less than 1.
     """
     for name, path in (("recipe", recipe), ("out", out), ("python", python)):
         if not (os.path.isabs(path) or "://" in path or "{{" in path):
             raise ValueError(
-                f"{name}={path!r} is relative, and each of Airflow's workers has a folder of its "
-                "own. Give an absolute path or a URL."
+                f"{name}={path!r} is relative, but Airflow's workers have different working "
+                "folders. Give an absolute path or a URL."
             )
     if parts < 1:
         raise ValueError(f"parts={parts}, expected 1 or more.")
@@ -110,7 +110,7 @@ def dag(
 
 @functools.cache
 def _operator() -> Any:
-    """The operator of a step: a class of Airflow's, which is there only where Airflow is."""
+    """The operator class of a step; defined on first use, since it needs Airflow."""
     from airflow.sdk import BaseOperator
 
     try:
@@ -119,7 +119,7 @@ def _operator() -> Any:
         from airflow.exceptions import AirflowException, AirflowFailException
 
     class SnapshardStep(BaseOperator):
-        """Runs a step in a process of its own; its output is in the task's log."""
+        """Runs a step in a separate process; its output is in the task's log."""
 
         template_fields = ("recipe", "out", "options")
 
@@ -145,15 +145,15 @@ def _operator() -> Any:
             self._killed = False
 
         def execute(self, context: Any) -> Any:
-            """Runs it.
+            """Runs the step.
 
             Returns:
-                What it tells, as JSON.
+                Its JSON report.
             """
             arguments = [self.step, self.recipe, "--out", self.out, "--json"]
             if self.part is not None:
                 arguments += ["--part", self.part]
-            environment = {k: v for k, v in os.environ.items() if k not in _OTHERS_PYTHON}
+            environment = {k: v for k, v in os.environ.items() if k not in _PYTHON_VARIABLES}
             self._process = subprocess.Popen(
                 [*self.command, *arguments, *self.options],
                 stdout=subprocess.PIPE,
@@ -161,33 +161,33 @@ def _operator() -> Any:
                 env=environment,
                 text=True,
                 errors="replace",
-                # With all that it starts, it can be ended as one.
+                # One signal then ends it and all processes that it starts.
                 start_new_session=True,
             )
             if self._killed:
                 self.on_kill()
-            told, words = None, [""]
+            report, message = None, [""]
             for line in self._process.stdout or ():
                 if line.startswith("{"):
-                    told = line
+                    report = line
                     continue
                 self.log.info("%s", line.rstrip())
-                # The last line, or an error of several.
-                going_on = words[0].startswith("error:") and not line.startswith("error:")
-                words = [*words, line] if going_on else [line]
+                # The last line, or an error of several lines.
+                continues = message[0].startswith("error:") and not line.startswith("error:")
+                message = [*message, line] if continues else [line]
             code = self._process.wait()
-            if code != 0 or told is None:
-                failed = AirflowFailException if code in _IN_VAIN else AirflowException
-                error = "".join(words).strip()
+            if code != 0 or report is None:
+                failed = AirflowFailException if code in _NO_RETRY else AirflowException
+                error = "".join(message).strip()
                 raise failed(f"snapshard step {self.step} ended with exit code {code}: {error}")
-            self.log.info("%s", told.rstrip())
-            return json.loads(told)
+            self.log.info("%s", report.rstrip())
+            return json.loads(report)
 
         def on_kill(self) -> None:
-            """Ends the process, and all that it started; one that has yet to start, as it does."""
+            """Ends the process and all that it started; if it has not started yet, when it does."""
             self._killed = True
             if self._process is not None and self._process.poll() is None:
-                # It may end by itself just now.
+                # It may just have ended.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGTERM)
 

@@ -1,7 +1,7 @@
-"""Looks whether an engine can run builds: its surroundings, then a small job that tells of workers.
+"""Checks whether an engine can run builds: its requirements, then a small job on its workers.
 
-What a worker finds out travels through the output root, as runs and shards do: so the job shows,
-too, that every worker reaches it.
+Workers report through the output root, like runs and shards: so the job also shows that every
+worker can access it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NUM_ELEMENTS = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunnerReport:
-    """What a small job on an engine showed.
+    """The result of a small job on an engine.
 
     Attributes:
-        seconds: How long the job took, its workers' start included.
+        seconds: Duration of the job, including the start of its workers.
         workers: ``host, process`` of each worker that took part.
     """
 
@@ -40,32 +40,32 @@ class RunnerReport:
 
 
 def check_runner(config: RunnerConfig, out: str | None = None) -> RunnerReport:
-    """Checks an engine's surroundings, runs a small job on it, and holds its workers against here.
+    """Checks an engine's requirements, runs a small job, and checks its workers' libraries.
 
     Args:
         config: The engine.
-        out: An output root that builds will have; None for a temporary folder, which workers on
-            other machines cannot reach.
+        out: Output root of later builds; None for a temporary folder, which workers on other
+            machines cannot access.
 
     Raises:
-        RecipeError: if something that the engine needs is missing.
+        RecipeError: if a requirement of the engine is missing.
         RunnerError: if the job fails, or a worker has another Python or other libraries.
-        StorageError: if a worker does not reach the output root.
+        StorageError: if a worker cannot access the output root.
     """
     refuse_optimized_python()
     runner = make_runner(config)
     runner.check()
     if not runner.sees_local_files and (out is None or storage.is_local(out)):
         raise RecipeError(
-            f"The workers of {runner.name} do not see {out or 'a folder of this machine'}. Say "
-            "where builds will be put, and the small job with them: --out gs://bucket/folder"
+            f"The workers of {runner.name} cannot access {out or 'folders of this machine'}. Give "
+            "an output root that they can access: --out gs://bucket/folder"
         )
     with storage.temporary_folder() as local:
         folder = join(local if out is None else storage.absolute(out), f".check-{uuid.uuid4().hex}")
         try:
             report = _run(runner, folder)
         except BaseException:
-            # What a worker met there is told, not that nothing can be removed either.
+            # Report the worker's error, not that the folder cannot be removed either.
             with contextlib.suppress(StorageError):
                 storage.remove_tree(folder)
             raise
@@ -79,22 +79,23 @@ def _run(runner: JobRunner, folder: str) -> RunnerReport:
         runner.run(lambda pipeline: _probe(pipeline, folder), job_name="check")
     seconds = time.monotonic() - started
     urls = [_place(element, folder) for element in range(_NUM_ELEMENTS)]
-    # By name, since the listings of some stores lag behind what was put.
+    # By name, since the listings of some stores lag behind uploads.
     found = [json.loads(storage.read_bytes(url)) for url in urls if storage.exists(url)]
     if len(found) != _NUM_ELEMENTS:
         raise RunnerError(
-            f"Of {_NUM_ELEMENTS} files that workers wrote into {storage.redact(folder)}, "
-            f"{len(found)} are seen from here. Choose an output root that this machine and every "
-            "worker reach: an object store, or a network filesystem that is mounted everywhere."
+            f"Of {_NUM_ELEMENTS} files that workers wrote to {storage.redact(folder)}, only "
+            f"{len(found)} are visible to this machine. Choose an output root that this machine "
+            "and every worker can access: an object store, or a network filesystem that is mounted "
+            "everywhere."
         )
     here = _facts()
     for worker in found:
         for name, expected in here["versions"].items():
             if worker["versions"][name] != expected:
                 raise RunnerError(
-                    f"The worker {worker['worker']} has {name} {worker['versions'][name]}, and "
-                    f"{expected} is here: a snapshot's bytes would depend on where it was made. "
-                    "Give workers the environment of this machine (see the Dockerfile)."
+                    f"The worker {worker['worker']} has {name} {worker['versions'][name]}, but "
+                    f"this machine has {expected}: a snapshot's bytes would depend on where it was "
+                    "built. Give workers the environment of this machine (see the Dockerfile)."
                 )
     return RunnerReport(
         seconds=seconds, workers=tuple(sorted({worker["worker"] for worker in found}))
@@ -108,7 +109,7 @@ def _probe(pipeline: Any, folder: str) -> Any:
         pipeline
         | "Elements" >> beam.Create(range(_NUM_ELEMENTS), reshuffle=False)
         | "Spread" >> beam.Reshuffle()
-        | "Tell" >> beam.Map(_tell, folder)
+        | "Report" >> beam.Map(_report, folder)
     )
 
 
@@ -116,8 +117,8 @@ def _place(element: int, folder: str) -> str:
     return join(folder, f"{element:02}.json")
 
 
-def _tell(element: int, folder: str) -> None:
-    """What one element does, on a worker."""
+def _report(element: int, folder: str) -> None:
+    """Writes the facts of the worker that processes an element."""
     try:
         storage.put_bytes(_place(element, folder), json.dumps(_facts()).encode())
     except SnapshardError as error:

@@ -1,9 +1,9 @@
-"""A Flex Template of Dataflow: one job, whose only element runs a whole build as jobs of its own.
+"""A Dataflow Flex Template: one job, whose only element runs a complete build as separate jobs.
 
 The launcher of a template describes one job, which Dataflow then starts; it has minutes for that,
-and may not wait for a job of its own. So a build, which is a chain of jobs, cannot run in the
-launcher: it runs on the one machine of the job that the launcher describes, as it would on any
-machine, and that job ends when, and as, the build does.
+and cannot wait for other jobs. So a build, which is a chain of jobs, cannot run in the launcher: it
+runs on the one machine of the job that the launcher describes, as on any other machine, and that
+job ends with the build and with its result.
 """
 
 import argparse
@@ -40,19 +40,19 @@ _INHERITED = (
     "temp_location",
     "use_public_ips",
 )
-"""Options of the template's job that the build's jobs have too."""
+"""Options of the template's job that the build's jobs inherit."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Parameter:
-    """What whoever runs the template may say.
+    """A parameter of the template.
 
     Attributes:
-        name: As it is given.
+        name: Name of the parameter.
         label: Its heading in Google's console.
-        meaning: What it says.
-        regex: What its value matches, in full.
-        required: Whether it has to be said.
+        meaning: Its help text.
+        regex: Pattern that its complete value must match.
+        required: Whether it is required.
     """
 
     name: str
@@ -66,66 +66,66 @@ PARAMETERS = (
     _Parameter(
         name="recipe",
         label="Recipe",
-        meaning="The recipe's file: a URL, with the modules that it imports beside it, or a path "
-        "in the image.",
+        meaning="The recipe's file: a URL, with the modules that it imports in the same folder, or "
+        "a path in the image.",
         regex=r".+\.py",
         required=True,
     ),
     _Parameter(
         name="out",
         label="Output root",
-        meaning="Where the snapshot goes, and the work on the way to it.",
+        meaning="Where the snapshot and the intermediate work are written.",
         regex=r"(gs|s3)://.+",
         required=True,
     ),
     _Parameter(
         name="limit",
         label="Records",
-        meaning="Takes so many records, those with the lowest keys: for a dry run.",
+        meaning="Number of records to use, those with the lowest keys, for a dry run.",
         regex=r"[1-9][0-9]*",
     ),
     _Parameter(
         name="build_machine_type",
         label="Machine type of the build's jobs",
-        meaning="Of the machines that prepare and write; by default Dataflow chooses.",
+        meaning="Machine type for prepare and write; by default Dataflow chooses.",
         regex=r"[a-z0-9]+-[-a-z0-9]+",
     ),
     _Parameter(
         name="build_workers",
         label="Workers of the build's jobs",
-        meaning="Machines that a job begins with; by default Dataflow chooses.",
+        meaning="Initial number of machines of a job; by default Dataflow chooses.",
         regex=r"[1-9][0-9]*",
     ),
     _Parameter(
         name="build_max_workers",
-        label="Most workers of the build's jobs",
-        meaning="The most machines that Dataflow adds; by default its own limit.",
+        label="Maximum workers of the build's jobs",
+        meaning="Maximum number of machines of a job; by default Dataflow's limit.",
         regex=r"[1-9][0-9]*",
     ),
     _Parameter(
         name="build_options",
-        label="Further options of the build's jobs",
-        meaning="Options of Beam, separated by spaces, each as --name=value.",
+        label="Additional options of the build's jobs",
+        meaning="Beam options, separated by spaces, each as --name=value.",
         regex=r"--[a-z_]+(=\S+)?( --[a-z_]+(=\S+)?)*",
     ),
 )
-"""What the template takes beside what every Flex Template does."""
+"""The template's parameters, in addition to those of every Flex Template."""
 
 
 def container_spec(*, launcher: str, worker: str) -> dict[str, Any]:
-    """The template itself: the JSON that ``gcloud dataflow flex-template run`` is given.
+    """The template: the JSON for ``gcloud dataflow flex-template run``.
 
     Args:
-        launcher: The image of the Dockerfile's stage of that name.
-        worker: Likewise.
+        launcher: Image of the Dockerfile's launcher stage.
+        worker: Image of the Dockerfile's worker stage.
 
     Raises:
-        RecipeError: if what is given names no image.
+        RecipeError: if an image name is invalid.
     """
     for image in (launcher, worker):
         if not image.strip("/") or any(character.isspace() for character in image):
             raise RecipeError(
-                f"The image {image!r} cannot be one. Give it as the registry has it, as in "
+                f"Invalid image {image!r}: expected a name in a registry, such as "
                 "us-central1-docker.pkg.dev/my-project-1234/images/snapshard:1"
             )
     return {
@@ -133,7 +133,7 @@ def container_spec(*, launcher: str, worker: str) -> dict[str, Any]:
         "sdkInfo": {"language": "PYTHON"},
         "metadata": {
             "name": "snapshard",
-            "description": "Builds the snapshot of a recipe; a build that was cut short goes on.",
+            "description": "Builds the snapshot of a recipe; resumes an interrupted build.",
             "parameters": [
                 {
                     "name": parameter.name,
@@ -145,29 +145,29 @@ def container_spec(*, launcher: str, worker: str) -> dict[str, Any]:
                 for parameter in PARAMETERS
             ],
         },
-        # The one machine that runs the build, and the image of all.
+        # One machine runs the build; all machines use the worker's image.
         "defaultEnvironment": {"numWorkers": 1, "maxWorkers": 1, "sdkContainerImage": worker},
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Describes the template's job: what Google's launcher runs, with all that was said.
+    """Describes the template's job; Google's launcher runs this with the given parameters.
 
-    The recipe is loaded, and the surroundings of the build's jobs are looked at, so that what is
-    wrong with them ends the launch and not a job.
+    Loads the recipe and checks the requirements of the build's jobs: errors in them end the launch,
+    not a job.
 
     Raises:
-        SystemExit: if that is so, a parameter is missing, or an option is not what Beam takes.
+        SystemExit: if a check fails, a parameter is missing, or Beam does not accept an option.
     """
     from ..build import make_runner
 
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for parameter in PARAMETERS:
         parser.add_argument(f"--{parameter.name}", required=parameter.required, default="")
-    said, flags = parser.parse_known_args(arguments)
+    given, flags = parser.parse_known_args(arguments)
     options = PipelineOptions(
         [
-            # The image has all: nothing is staged but the pipeline (see runners.dataflow).
+            # The image contains everything: only the pipeline is staged (see runners.dataflow).
             "--sdk_location=container",
             "--no_save_main_session",
             "--experiments=disable_logging_submission_environment",
@@ -176,14 +176,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         pickle_library="cloudpickle",
     )
     task = _Task(
-        recipe=said.recipe,
-        out=said.out,
-        limit=int(said.limit) if said.limit else None,
+        recipe=given.recipe,
+        out=given.out,
+        limit=int(given.limit) if given.limit else None,
         runner=Dataflow(
-            machine_type=said.build_machine_type,
-            workers=int(said.build_workers) if said.build_workers else None,
-            max_workers=int(said.build_max_workers) if said.build_max_workers else None,
-            beam_options=(*_inherited(options), *said.build_options.split()),
+            machine_type=given.build_machine_type,
+            workers=int(given.build_workers) if given.build_workers else None,
+            max_workers=int(given.build_max_workers) if given.build_max_workers else None,
+            beam_options=(*_inherited(options), *given.build_options.split()),
         ),
     )
     try:
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         | "Task" >> beam.Create([task], reshuffle=False)
         | "Build" >> beam.ParDo(_BuildFn())  # the snapshot's path
     )
-    # No wait: the launcher only describes.
+    # No wait: the launcher only describes the job.
     pipeline.run()
 
 
@@ -209,8 +209,8 @@ class _Task:
     Attributes:
         recipe: URL or path of the recipe's file.
         out: Output root.
-        limit: As ``ss.build`` takes it.
-        runner: What the build's jobs run on.
+        limit: As for ``ss.build``.
+        runner: The engine of the build's jobs.
     """
 
     recipe: str
@@ -220,7 +220,7 @@ class _Task:
 
 
 class _BuildFn(beam.DoFn):
-    """Runs a build; where the machine is lost, another one goes on with it."""
+    """Runs a build; if the machine is lost, another one resumes it."""
 
     def process(self, task: _Task) -> Iterator[str]:
         from ..build import build
@@ -235,7 +235,7 @@ class _BuildFn(beam.DoFn):
 
 @contextlib.contextmanager
 def _recipe_of(task: _Task) -> Iterator[Recipe]:
-    """The recipe, whose files are here meanwhile."""
+    """Loads the recipe; its files are on this machine while the body runs."""
     from ..recipe.shipping import load_recipe_file
 
     with tempfile.TemporaryDirectory(prefix=storage.SCRATCH) as folder:
@@ -243,12 +243,12 @@ def _recipe_of(task: _Task) -> Iterator[Recipe]:
 
 
 def fetch_recipe(url: str, folder: str) -> str:
-    """Brings a recipe's file, and the modules beside it, into a local folder; gives its path.
+    """Copies a recipe's file and the modules in its folder to a local folder; returns its path.
 
-    Of what lies beside it, files that end in ``.py`` come along; packages do not.
+    Copies all ``.py`` files in the recipe's folder, but no packages.
 
     Raises:
-        RecipeError: if there is no such file.
+        RecipeError: if the file does not exist.
         StorageError: if the store fails.
     """
     if storage.is_local(url):
@@ -257,7 +257,7 @@ def fetch_recipe(url: str, folder: str) -> str:
     names = [name for name in storage.list_names(place) if name.endswith(".py")]
     if main_file not in names:
         raise RecipeError(
-            f"There is no {storage.redact(url)}. Copy the recipe's file there, with the modules "
+            f"{storage.redact(url)} does not exist. Copy the recipe's file there, with the modules "
             "that it imports."
         )
     for name in names:
@@ -267,10 +267,10 @@ def fetch_recipe(url: str, folder: str) -> str:
 
 
 def _inherited(options: Any) -> Iterator[str]:
-    """Those options of the template's job that the build's jobs have too, each as a flag."""
-    said = options.get_all_options(drop_default=True)
+    """The options of the template's job that the build's jobs inherit, each as a flag."""
+    given = options.get_all_options(drop_default=True)
     for name in _INHERITED:
-        value = said.get(name)
+        value = given.get(name)
         if name == "use_public_ips" and value is False:
             yield "--no_use_public_ips"
         elif value is True:

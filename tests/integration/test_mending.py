@@ -192,7 +192,7 @@ def test_what_is_not_ours_is_left(copy: Path) -> None:
 
 def test_an_edited_manifest_is_not_taken_for_built(copy: Path) -> None:
     _edit(_snapshot(copy) / "manifest.json")
-    with pytest.raises(DamagedSnapshotError, match="building it again with --repair mends it"):
+    with pytest.raises(DamagedSnapshotError, match="building it again with --repair repairs it"):
         _build(copy)
 
 

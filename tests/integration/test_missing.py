@@ -462,7 +462,7 @@ def test_a_build_and_a_plan_say_what_is_missing(tmp_path: Path) -> None:
 def test_a_feature_called_as_a_mask_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("n,n_present\n1,1\n,2\n3,3\n")
     source = ss.Csv(str(tmp_path / "t.csv"))
-    with pytest.raises(RecipeError, match="'n' may be missing, so that the reader gives 'n_pre"):
+    with pytest.raises(RecipeError, match="'n' may be missing, so the reader adds a mask 'n_pre"):
         ss.build(ss.Recipe(name="x", source=source), tmp_path / "out")
     one = ss.Splits(train=1.0)
     filled = ss.Recipe(name="x", source=source, prepare=[ss.tables.fill("n", 0)], splits=one)

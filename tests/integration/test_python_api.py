@@ -184,8 +184,8 @@ def test_a_list_of_sources_is_refused() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (["a", "b"], "give a folder, or a glob"),
-        (Path("a"), "Write 'a', a text"),
+        (["a", "b"], "give a folder or a glob"),
+        (Path("a"), "Write the string 'a'"),
         (3, "Give a path"),
     ],
 )

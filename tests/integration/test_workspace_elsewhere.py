@@ -126,7 +126,7 @@ def test_command_line(lab: Any, recipe: ss.Recipe, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("place", "words"),
-    [("s3://ann:secret@bucket/work", "credentials"), ("SOURCE", "lies inside the source")],
+    [("s3://ann:secret@bucket/work", "credentials"), ("SOURCE", "is inside the source")],
 )
 def test_refused(recipe: ss.Recipe, tmp_path: Path, place: str, words: str) -> None:
     (tmp_path / "data").mkdir()

@@ -41,7 +41,7 @@ def test_container_spec() -> None:
 @pytest.mark.parametrize("image", ["", "/", "a b", "a\n"])
 def test_no_image(image: str) -> None:
     for images in ({"launcher": image, "worker": "w:1"}, {"launcher": "l:1", "worker": image}):
-        with pytest.raises(ss.SnapshardError, match="cannot be one") as raised:
+        with pytest.raises(ss.SnapshardError, match="Invalid image") as raised:
             container_spec(**images)
         assert raised.value.exit_code == 2
 
@@ -140,7 +140,7 @@ def test_launch_that_cannot_build(tasks: list[Any], given: list[str], tmp_path: 
 
 
 def test_launch_without_surroundings(given: list[str]) -> None:
-    with pytest.raises(SystemExit, match="error: Dataflow: no project"):
+    with pytest.raises(SystemExit, match="error: Dataflow: missing project"):
         main(given)
 
 

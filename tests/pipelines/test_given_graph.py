@@ -168,11 +168,9 @@ def test_recipes_say_so_at_once() -> None:
     recipe(transform_from="out", preprocessing_fn=dict, splits=ss.Splits(a=1.0))
     with pytest.raises(RecipeError, match="transform_from=7, expected the path"):
         recipe(transform_from=7)
-    with pytest.raises(RecipeError, match="nothing that analyze_on_runner= could run"):
+    with pytest.raises(RecipeError, match="so analyze_on_runner= has nothing to run"):
         recipe(transform_from="out", analyze_on_runner=True)
-    with pytest.raises(
-        RecipeError, match="where a preprocessing_fn is analysed, and there is none"
-    ):
+    with pytest.raises(RecipeError, match="needs a preprocessing_fn, and the recipe has none"):
         recipe(analyze_on_runner=True)
     with pytest.raises(RecipeError, match="analyze_on_runner='yes', expected a bool"):
         recipe(analyze_on_runner="yes", preprocessing_fn=dict)

@@ -130,5 +130,5 @@ def test_hostile_names_in_a_suggested_recipe_are_literals() -> None:
 
 
 def test_names_that_no_file_can_hold_are_refused() -> None:
-    with pytest.raises(SchemaError, match=r"'\\udce9x' of a feature is not valid Unicode"):
+    with pytest.raises(SchemaError, match=r"name '\\udce9x' is not valid Unicode"):
         flatten({"\udce9x": Scalar(dtype="int64")})

@@ -23,11 +23,14 @@ def recipe(tmp_path: Path) -> ss.Recipe:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("s3://", "is a protocol alone, expected a folder or URL, such as s3://bucket/folder"),
-        ("gs:///", "is a protocol alone"),
-        ("s3:/bucket/out", "s3:/bucket/out lacks a slash: write s3://bucket/out, or ./s3:/bucket"),
-        ("gs:/", "lacks a slash"),
-        ("file:/data", "lacks slashes: write /data"),
+        ("s3://", "is only a protocol, expected a folder or URL, such as s3://bucket/folder"),
+        ("gs:///", "is only a protocol"),
+        (
+            "s3:/bucket/out",
+            "s3:/bucket/out is missing a slash: write s3://bucket/out, or ./s3:/bucket",
+        ),
+        ("gs:/", "is missing a slash"),
+        ("file:/data", "is missing slashes: write /data"),
         ("", "is empty, expected a folder or URL"),
         (b"out", "expected a folder or URL"),
         (5, "expected a folder or URL"),

@@ -159,7 +159,7 @@ def test_pointer_is_no_path(make: Any, tmp_path: Path, pointer: str) -> None:
 def test_manifest_that_is_none(make: Any, tmp_path: Path) -> None:
     folder = make(tmp_path)
     for content, said in (
-        ("{", "is not JSON"),
+        ("{", "is not valid JSON"),
         ("[]", "is not a manifest"),
         ('{"format_version": 99}', "has format_version 99, expected 1"),
     ):

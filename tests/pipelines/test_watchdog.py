@@ -512,7 +512,7 @@ def test_every_phase_of_a_build_is_watched(tmp_path: Path, phase: str) -> None:
     assert "Traceback" not in err
     assert f"No progress for 2 s on {named}" in out + err
     assert f"warned: No progress for 1 s on {named}" in out
-    assert "If it only needs longer: --stall-timeout" in out + err
+    assert "If it only needs more time, set --stall-timeout" in out + err
 
 
 @LINUX

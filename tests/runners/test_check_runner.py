@@ -37,8 +37,14 @@ def _other_version(told: Path) -> None:
 @pytest.mark.parametrize(
     ("alter", "words"),
     [
-        (_other_version, r"The worker far, process 1 has numpy 0\.1, and [\d.]+ is here: .*Give"),
-        (Path.unlink, r"Of 16 files that workers wrote into .*, 15 are seen from here\. Choose"),
+        (
+            _other_version,
+            r"The worker far, process 1 has numpy 0\.1, but this machine has [\d.]+: .*Give",
+        ),
+        (
+            Path.unlink,
+            r"Of 16 files that workers wrote to .*, only 15 are visible to this machine\. Choose",
+        ),
     ],
     ids=["another version", "a file that is not seen"],
 )

@@ -50,15 +50,15 @@ def check(**settings: Any) -> str:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"project": ""}, ["no project", "--project="]),
-        ({"project": "1234567"}, ["'1234567'", "nor its number"]),
-        ({"project": "My Project"}, ["'My Project'", "neither its name"]),
-        ({"region": ""}, ["no region", "us-central1"]),
+        ({"project": ""}, ["missing project", "--project="]),
+        ({"project": "1234567"}, ["'1234567'", "not its name or number"]),
+        ({"project": "My Project"}, ["'My Project'", "not its name"]),
+        ({"region": ""}, ["missing region", "us-central1"]),
         ({"region": "us-central1-a"}, ["us-central1-a"]),
-        ({"temp_location": ""}, ["no temp_location", "gs://"]),
-        ({"temp_location": "/tmp/x"}, ["temp_location is '/tmp/x'", "gs://"]),
+        ({"temp_location": ""}, ["missing temp_location", "gs://"]),
+        ({"temp_location": "/tmp/x"}, ["invalid temp_location '/tmp/x'", "gs://"]),
         ({"temp_location": "s3://my-bucket/tmp"}, ["s3://my-bucket/tmp", "gs://"]),
-        ({"staging_location": "stage"}, ["staging_location is 'stage'"]),
+        ({"staging_location": "stage"}, ["invalid staging_location 'stage'"]),
         ({"service_account": "ann"}, ["'ann'", "gserviceaccount.com"]),
         ({"image": ""}, ["would not have snapshard", "--extra_package="]),
         ({"workers": 9, "max_workers": 3}, ["9", "3", "max_workers"]),
@@ -86,7 +86,7 @@ def test_surroundings_complete_what_is_said(monkeypatch: pytest.MonkeyPatch) -> 
             google.auth.exceptions.RefreshError("It was revoked"),
             ["revoked", "Log in again"],
         ),
-        (google.auth.exceptions.TransportError("no route"), ["cannot be reached", "no route"]),
+        (google.auth.exceptions.TransportError("no route"), ["cannot reach Google", "no route"]),
     ],
 )
 def test_credentials_that_fail(
@@ -238,7 +238,7 @@ class _Polled:
     [
         ("FAILED", _Polled(said="Workflow failed. Causes: quota"), ["FAILED", "quota"]),
         ("CANCELLED", _Polled(), ["CANCELLED", "nothing"]),
-        ("RUNNING", _Polled(OSError("no route")), ["lost sight", "no route"]),
+        ("RUNNING", _Polled(OSError("no route")), ["was lost", "no route"]),
     ],
 )
 def test_jobs_that_end_badly(state: str, polled: _Polled, words: list[str]) -> None:
@@ -281,7 +281,7 @@ def test_interrupted_while_the_service_takes_the_job(
     with pytest.raises(KeyboardInterrupt):
         DataflowRunner(ss.Dataflow(**SAID)).run(lambda pipeline: None, job_name="write")
     told = capsys.readouterr().err
-    assert "may have taken the job 'write'" in told
+    assert "may have accepted the job 'write'" in told
     assert f"dataflow/jobs?project={SAID['project']}" in told
 
 
@@ -293,11 +293,11 @@ def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         runner._wait(result, _Polled(KeyboardInterrupt()), job_name="write")
     assert cancelled
-    assert "is told to stop" in capsys.readouterr().err
+    assert "is being cancelled" in capsys.readouterr().err
 
     def refused() -> None:
         raise OSError("no route")
 
     with pytest.raises(KeyboardInterrupt):
         runner._wait(_Result("RUNNING", refused), _Polled(KeyboardInterrupt()), job_name="write")
-    assert "could not be told to stop" in capsys.readouterr().err
+    assert "could not be cancelled" in capsys.readouterr().err

@@ -166,7 +166,7 @@ def test_a_defect_keeps_its_traceback(tmp_path: Path) -> None:
 
 
 def test_a_killed_worker_ends_the_job_at_once(tmp_path: Path) -> None:
-    with pytest.raises(RunnerError, match=r"killed.*Start the same build again"):
+    with pytest.raises(RunnerError, match=r"killed.*Run the same build again"):
         DirectRunner(num_workers=2).run(
             _job(tmp_path, on_seven="die", on_eight="sleep"), job_name="test"
         )

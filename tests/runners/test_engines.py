@@ -80,7 +80,7 @@ def test_no_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("runner = 'flink'\nmester = 'x'", ["'mester'", "master"]),
         ("runner = 'direct'\nworkers = 0", ["workers"]),
         ("runner = 'direct'\nworkers = true", ["workers"]),
-        ("runner = ", ["no TOML"]),
+        ("runner = ", ["not valid TOML"]),
     ],
 )
 def test_team_file(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -103,8 +103,8 @@ def test_team_file_and_arguments(tmp_path: Path) -> None:
 def test_unknown_engine() -> None:
     with pytest.raises(ss.SnapshardError, match="expected one of direct, prism, flink"):
         runner_config("ray")
-    with pytest.raises(ss.SnapshardError, match="takes no 'master'"):
+    with pytest.raises(ss.SnapshardError, match="has no setting 'master'"):
         runner_config("direct", master="a:1")
-    with pytest.raises(ss.SnapshardError, match="takes no 'flink_master'"):
+    with pytest.raises(ss.SnapshardError, match="has no setting 'flink_master'"):
         runner_config("spark", flink_master="a:1")
     assert runner_config("flink", flink_master="a:1") == ss.Flink(master="a:1")

@@ -248,5 +248,5 @@ def test_a_job_of_a_cluster_is_ended_by_its_name(capsys: pytest.CaptureFixture[s
     assert set(_Jobs.told) == {"/jobs/id-mine?mode=cancel"}
     assert capsys.readouterr().err == ""
     runner.end_job("mine")
-    assert "may go on at http://localhost:" in capsys.readouterr().err
+    assert "may still run at http://localhost:" in capsys.readouterr().err
     assert runner.engine_job_name("write") != runner.engine_job_name("write")

@@ -23,9 +23,9 @@ NUMBERS = st.one_of(st.integers(0, 100), st.floats(0, 1))
 @pytest.mark.parametrize(
     ("budget", "words"),
     [
-        ({}, "max_rejects={} says nothing"),
-        ({"reading": 1}, "names 'reading', expected stages among inventory, read"),
-        ({5: 1}, "names 5"),
+        ({}, "max_rejects={} is empty"),
+        ({"reading": 1}, "names an unknown stage 'reading', expected inventory, read"),
+        ({5: 1}, "names an unknown stage 5"),
         (
             {"read": -1},
             "max_rejects['read']=-1, expected a fraction of all records",

@@ -151,8 +151,8 @@ def test_a_disk_that_workers_do_not_see(
         ss.build(recipe, tmp_path / "out", runner=runner)
     told = str(raised.value)
     assert told.startswith(f"Cannot read {tmp_path / hidden}/")
-    assert "the worker of prism that looked for it does not see this storage" in told
+    assert "this storage is not visible to the worker of prism that needed it" in told
     assert not list((tmp_path / "out" / "far").glob("*/manifest.json"))
     if hidden == "out":
-        with pytest.raises(RunnerError, match=r"Of 16 files .* 0 are seen from here"):
+        with pytest.raises(RunnerError, match=r"Of 16 files .* only 0 are visible to this machine"):
             check_runner(runner, str(tmp_path / "out"))

@@ -352,6 +352,6 @@ def test_limits_are_checked_and_enter_the_fingerprint_where_they_are_changed() -
     for wrong in ({"max_expansion": 0}, {"max_row_bytes": "1"}, {"follow_links": 1}, {"x": 1}):
         with pytest.raises(RecipeError, match="Limits: "):
             ss.Limits(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(RecipeError, match=r"limits=\{\} is no ss\.Limits"):
+    with pytest.raises(RecipeError, match=r"limits=\{\}, expected ss\.Limits"):
         ss.Recipe(name="a", source=ss.Csv("a.csv"), limits={})  # type: ignore[arg-type]
     assert limits.FREE_BYTES == 256 << 20
