@@ -1,5 +1,5 @@
 """The reader that every snapshot ships: a package that needs only TensorFlow.
 
-``runtime/`` is that package, copied verbatim. Only ``facts.py`` is generated, by ``emit``, from the
-build's knowledge of the snapshot. The reader imports nothing from this folder.
+``runtime/`` is that package, copied verbatim. Only ``facts.py`` is generated, by ``emit``, from
+what the build knows about the snapshot. The reader imports no other module of this folder.
 """

@@ -50,7 +50,7 @@ def dataset(
     options: tf.data.Options | None = None,
     debug: bool = False,
 ) -> tf.data.Dataset:
-    """Returns one split as a prefetched dataset of batches, whose cardinality is exact.
+    """Returns one split as a dataset of batches, prefetched, with exact cardinality.
 
     Each epoch yields every record once; its last batch may be short. A damaged or truncated shard
     raises an error in mid-epoch.
@@ -74,7 +74,7 @@ def dataset(
         scale: Factor to multiply image values by.
         root: Folder or URL (``gs://…``) of the snapshot; None is the folder that contains this
             package.
-        shard: (index, count): read part ``index`` of ``count`` equal parts, one for each worker.
+        shard: (index, count): read only part ``index`` of ``count`` parts, one for each worker.
         input_context: The context that ``tf.distribute`` passes to a ``dataset_fn``; replaces
             ``shard``.
         equal_steps: Give every worker the same number of batches; each skips less than one batch.

@@ -95,7 +95,7 @@ class Draw(NamedTuple):
     num: int
     """Examples per epoch, the same number as the split has."""
     codes: npt.NDArray[Any]
-    """int64[classes]: classes with a weight above 0."""
+    """int64[classes]: codes of the classes that occur in an epoch."""
     counts: npt.NDArray[Any]
     """int64[classes]: records of each class."""
     ends: npt.NDArray[Any]
