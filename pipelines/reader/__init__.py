@@ -1,5 +1,5 @@
-"""The reader that every snapshot ships: a package that needs TensorFlow and nothing else.
+"""The reader that every snapshot ships: a package that needs only TensorFlow.
 
-``runtime/`` is that package as it is copied; only ``facts.py`` is generated, by ``emit``, from what
-the build knows of the snapshot. Nothing here is imported by the reader.
+``runtime/`` is that package, copied verbatim. Only ``facts.py`` is generated, by ``emit``, from
+what the build knows about the snapshot. The reader imports no other module of this folder.
 """

@@ -22,9 +22,9 @@ from ...schemas.features import (
 from ...schemas.wire import ITEM_BYTES
 
 _EXTRA = ("of", "names", "unit", "rate", "channels", "image", "labels")
-"""Settings of a feature that ``FEATURES`` holds beside its dtype and shape."""
+"""Settings of a feature that ``FEATURES`` holds in addition to its dtype and shape."""
 _MAX_LAYOUT = 8
-"""Features of fixed length that are cut out of examples instead of parsed, at most."""
+"""Maximum number of fixed-length features to slice out of examples instead of parsing them."""
 _INT64 = b"\x1a"
 
 
@@ -33,10 +33,10 @@ def _sorted(features: Features) -> list[tuple[str, Feature]]:
 
 
 def _column(name: str, feature: Feature) -> tuple[WireColumn, TensorForm]:
-    """The column of a feature's values, and what they are as a tensor.
+    """The column of a feature's values, and their form as a tensor.
 
     Raises:
-        ValueError: for a sound that is not decoded, which no snapshot holds.
+        ValueError: for a sound that is not decoded; no snapshot holds one.
     """
     form = tensor_form(feature)
     if form is None:
@@ -45,7 +45,7 @@ def _column(name: str, feature: Feature) -> tuple[WireColumn, TensorForm]:
 
 
 def describe(features: Features) -> dict[str, dict[str, object]]:
-    """``FEATURES``: each feature's kind, dtype, shape and settings, by its name."""
+    """Builds ``FEATURES``: each feature's kind, dtype, shape and settings, by name."""
     return {name: _described(name, feature) for name, feature in _sorted(features)}
 
 
@@ -80,7 +80,7 @@ def _json(name: str, feature: Feature) -> dict[str, object]:
 def formats_of(
     features: Features, image_formats: Mapping[str, frozenset[str]]
 ) -> dict[str, list[str]]:
-    """The formats of encoded images' files, sorted, by the feature's name, where they are known."""
+    """The file formats of encoded images, sorted, by feature name, where they are known."""
     return {
         name: sorted(image_formats[name])
         for name, feature in _sorted(features)
@@ -89,7 +89,7 @@ def formats_of(
 
 
 def sides_of(features: Features, rotated_images: frozenset[str]) -> dict[str, list[str]]:
-    """The columns that a reader needs beside a feature's own, by the feature's name."""
+    """The columns that a reader needs in addition to a feature's own, by feature name."""
     sides = {}
     for name, feature in _sorted(features):
         if isinstance(feature, Image):
@@ -103,15 +103,15 @@ def sides_of(features: Features, rotated_images: frozenset[str]) -> dict[str, li
 
 
 def layout_of(features: Features) -> list[tuple[str, bytes, int]]:
-    """How every example is laid out, where each value is of one length; else nothing.
+    """The byte layout that all examples share if every value has a fixed length; else empty.
 
-    That is so for raw images of one size, for classes of which there are at most 128 and bools
-    (one byte each), and for float32 and packed values of one shape. All but the values is then the
-    same bytes in every example: lengths and names. Of many features, parsing is as fast.
+    Fixed lengths: raw images of one size, bools and classes (at most 128 of them; one byte each),
+    and float32 and packed values of a fixed shape. All other bytes of an example (lengths and
+    names) are then the same in every example. With many features, parsing is just as fast.
 
     Returns:
-        In the order of the example: a feature's name, the bytes before its value, and the value's
-        length.
+        In the order of the example: a feature's name, the bytes before its value, and the length
+        of the value in bytes.
     """
     columns = wire_columns(features)
     sizes = {column.name: _fixed_bytes(column.name, features) for column in columns}
@@ -134,10 +134,10 @@ def layout_of(features: Features) -> list[tuple[str, bytes, int]]:
 
 
 def _fixed_bytes(name: str, features: Features) -> int | None:
-    """Bytes that a column's values take in each example; None where they differ."""
+    """Bytes that a column's values take in each example; None if this varies."""
     feature = features.get(name)
     if feature is None:
-        return None  # it stands beside a feature whose size varies
+        return None  # a side column of a feature whose size varies
     if isinstance(feature, Image):
         fixed = feature.storage == "raw" and feature.fixed_size
         return (feature.height or 0) * (feature.width or 0) * feature.channels if fixed else None
@@ -152,13 +152,13 @@ def _fixed_bytes(name: str, features: Features) -> int | None:
 
 
 def _tag(feature: Feature) -> bytes:
-    """What an Example writes before a feature's list: its kind."""
+    """The tag of a feature's list in an Example, which encodes its kind."""
     column = feature.wire_columns("")[0]
     return {"bytes": b"\x0a", "float32": b"\x12", "int64": _INT64}[column.kind]
 
 
 def _varint(value: int) -> bytes:
-    """A number in protobuf's variable-length form."""
+    """Encodes a number as a protobuf varint."""
     digits = bytearray()
     while value >= 128:
         digits.append(value & 127 | 128)

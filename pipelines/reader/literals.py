@@ -1,4 +1,4 @@
-"""Python literals as text: plain data as assignments, on lines that can be read or on few lines."""
+"""Plain data as the text of Python assignments, with line lengths that keep them readable."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterator
 
 _WIDTH = 100
 _VERY_WIDE = 1_000
-"""Where lines would be wider than this anyway, two do."""
+"""Width of long lines: a list that would need lines wider than this is put on two lines."""
 MAX_LINES = 12
-"""Lists that need more lines than this take longer lines instead."""
+"""A list that needs more lines than this gets wider lines instead."""
 
 
 class Name(str):
-    """A name that stands for itself in the emitted text, not a string literal."""
+    """A name to emit as it is, not as a string literal."""
 
     __slots__ = ()
 
 
 def assign(target: str, value: object, *, max_lines: int = MAX_LINES) -> Iterator[str]:
-    """An assignment: on one line, where that is short; on longer lines, where it takes too many.
+    """Yields the lines of an assignment: one line if short, else several, wider if too many.
 
     Args:
-        target: What stands before the equals sign.
+        target: The text before the equals sign.
         value: None, a bool, number, string or bytes, or a list, tuple or dict of such.
-        max_lines: Lines of items of a dict, at most.
+        max_lines: Maximum number of lines for the items of a dict.
     """
     before = f"{target} = "
     lines = list(_literal(value, before=before, after="", indent=""))
@@ -35,7 +35,7 @@ def assign(target: str, value: object, *, max_lines: int = MAX_LINES) -> Iterato
 
 
 def _literal(value: object, *, before: str, after: str, indent: str) -> Iterator[str]:
-    """Lines of a literal, the first begun by ``before`` and the last ended by ``after``."""
+    """Yields the lines of a literal, with ``before`` on the first and ``after`` on the last."""
     line = indent + before + _one_line(value) + after
     if len(line) <= _WIDTH or not isinstance(value, dict | list) or not value:
         yield line
@@ -51,7 +51,7 @@ def _literal(value: object, *, before: str, after: str, indent: str) -> Iterator
 
 
 def _packed(items: list[str], *, indent: str, max_lines: int) -> list[str]:
-    """Items, as many on a line as fit; wider lines where there would be more than so many."""
+    """Packs items into lines; widens the lines if there would be more than ``max_lines``."""
     width, room = _WIDTH, sum(len(item) + 2 for item in items)
     if room > max_lines * _VERY_WIDE:
         max_lines = min(max_lines, 2)
@@ -61,7 +61,7 @@ def _packed(items: list[str], *, indent: str, max_lines: int) -> list[str]:
 
 
 def _filled(items: list[str], indent: str, width: int) -> list[str]:
-    """Items separated by commas, on lines of so many characters (more where one item has more)."""
+    """Joins items by commas, on lines of up to ``width`` characters (more for one long item)."""
     ends = list(itertools.accumulate(len(item) + 2 for item in items))
     lines, first, start = [], 0, 0
     for number, end in enumerate(ends):
@@ -72,7 +72,7 @@ def _filled(items: list[str], indent: str, width: int) -> list[str]:
 
 
 def _one_line(value: object) -> str:
-    """A literal on one line; a number that has no literal (NaN, infinities) by name."""
+    """A literal on one line; NaN and infinities as ``float("nan")`` etc."""
     if isinstance(value, Name):
         return str(value)
     if isinstance(value, float) and repr(value) in {"nan", "inf", "-inf"}:

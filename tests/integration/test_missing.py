@@ -395,7 +395,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         with pytest.raises((ValueError, TypeError), match=r"small|uint8|cast"):
             serve(n=[1], small=[found], text=["a"])
     for row in ({}, {"n": None, "small": None}):
-        with pytest.raises(ValueError, match="A row gives none of the inputs"):
+        with pytest.raises(ValueError, match="A row has none of the inputs"):
             serve([rows[0], row])
     for lacking in (None, float("nan")):
         with pytest.raises(tf.errors.InvalidArgumentError, match="input text must have as many"):

@@ -354,7 +354,7 @@ class TestImages:
 
     def test_sizes(self, kinds: dict[str, Kind]) -> None:
         kind = kinds["photographs"]
-        with pytest.raises(ValueError, match=r"differ in size: give image_size=\(h, w\)"):
+        with pytest.raises(ValueError, match=r"differ in size: pass image_size=\(h, w\)"):
             kind.dataset(image_size=None)
         (whole,) = kind.dataset(64, shuffle=False, image_size=(24, 20))
         assert whole["image"].shape == [kind.num, 24, 20, 3]

@@ -18,7 +18,7 @@ from snapshard.runners.job_server import free_port
 from ..pipelines.conftest import write_snapshot
 
 TOTAL, BATCH = 203, 8
-WARNING = r"has 2 workers, and each of them reads all of 'train': give input_context= or shard="
+WARNING = r"has 2 workers, and each of them reads all of 'train'\. Pass input_context= or shard="
 
 
 @pytest.fixture(scope="module")

@@ -410,7 +410,7 @@ class TestDamage:
         with pytest.raises(ValueError, match=match):
             own.dataset("train", 16, balance="uniform")
         shutil.rmtree(folder / "index")
-        with pytest.raises(ValueError, match=r"There is no .*\.labels, by which balance="):
+        with pytest.raises(ValueError, match=r"There is no .*\.labels, which balance= needs"):
             own.dataset("train", 16, balance="uniform")
 
     @pytest.mark.parametrize(
@@ -483,7 +483,9 @@ class TestDamage:
             changed = content[:-5] if how == "short" else content[size + 16 :]
         path.write_bytes(changed)
         match = (
-            "it is another shard" if how == "other" else r"it has [0-9,]+ bytes, expected 4,998\."
+            "it is a different shard"
+            if how == "other"
+            else r"it has [0-9,]+ bytes, expected 4,998\."
         )
         with pytest.raises(
             tf.errors.InvalidArgumentError, match=rf"{path}, record .*{match}.*{VERIFY}"
@@ -566,7 +568,9 @@ class TestRefused:
             warnings.simplefilter("error")
             reader.dataset("train", 16, balance="uniform")
         monkeypatch.setattr(os, "sysconf", lambda name: 64)
-        with pytest.warns(ResourceWarning, match=r"its shards are GZIP: .* and 4,096 are free"):
+        with pytest.warns(
+            ResourceWarning, match=r"its shards are GZIP: .* but only 4,096 are free"
+        ):
             reader.dataset("train", 16, balance="uniform")
 
 

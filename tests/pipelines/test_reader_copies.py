@@ -393,7 +393,7 @@ class TestCopying:
         assert ids(next(iterator) for _ in range(3)) == [*range(3 * NUM_EACH)]
         with pytest.raises(
             tf.errors.InvalidArgumentError,
-            match=rf"{name} cannot be read, 3 times: OSError: no route to host. Run again when",
+            match=rf"{name} cannot be read in 3 tries: OSError: no route to host. Run again when",
         ) as error:
             next(iterator)
         assert "Traceback" not in str(error.value)
@@ -416,12 +416,12 @@ class TestCopying:
         options: dict[str, Any] = {"local_copy": tmp_path / "fast"}
         if where == "remote":
             options["root"] = f"file://{tmp_path}/source"
-        message = rf"{shard} cannot be read, 3 times: NotFoundError.*No such file"
+        message = rf"{shard} cannot be read in 3 tries: NotFoundError.*No such file"
         if how != "missing":
             other = hashlib.sha256(found).hexdigest()
             message = (
-                rf"{shard} is damaged: expected {len(content)} bytes of sha256 {sha256}, "
-                rf"found {len(found)} of {other}, twice"
+                rf"{shard} is damaged: expected {len(content)} bytes with sha256 {sha256}, "
+                rf"found {len(found)} with {other}, in two attempts"
             )
         error: type[Exception] = tf.errors.InvalidArgumentError
         if where == "local" and how in ("short", "long"):  # found before the first batch
@@ -542,7 +542,7 @@ class TestRoom:
         usage = types.SimpleNamespace(free=free)
         monkeypatch.setattr(copies.shutil, "disk_usage", lambda path: usage)
         message = (
-            rf"{sum(sizes):,} bytes are still to be copied there, and {free:,} are free. Give "
+            rf"{sum(sizes):,} bytes are still to be copied there, but only {free:,} are free. Give "
         )
         with pytest.raises(ValueError, match=message + r"\(folder, bytes\)"):
             reader.dataset("train", 32, local_copy=tmp_path)
@@ -674,7 +674,7 @@ class TestLocalize:
         name = shards[0].name
         slow.failures[name] = [OSError("gone")] * 3
         Path(local).parent.joinpath(name).unlink()
-        with pytest.raises(ValueError, match=f"{name} cannot be read, 3 times: OSError: gone"):
+        with pytest.raises(ValueError, match=f"{name} cannot be read in 3 tries: OSError: gone"):
             localize(str(shards[0]))
 
     @pytest.mark.parametrize("where", ["start", "copy"])
@@ -797,6 +797,6 @@ class TestUrls:
             monkeypatch.delitem(registry._registry, "s3", raising=False)
         with pytest.raises(
             ValueError,
-            match=r"TensorFlow knows no s3://.*Error: .*To install: pip install fsspec s3fs$",
+            match=r"TensorFlow does not support s3://.*Error: .*: pip install fsspec s3fs$",
         ):
             copies.read_bytes("s3://bucket/key")

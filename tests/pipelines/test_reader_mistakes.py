@@ -95,7 +95,7 @@ def ids(dataset: Any) -> list[int]:
         ({"balance": {1: 1}}, r"there is no class '1', only .* \(class 1 is 'odd': give its name"),
         ({"balance": {"odd": -1}}, "the weight of 'odd' is -1, expected 0 or more"),
         ({"windows": (2, 1), "columns": ["id"]}, "windows= needs lists"),
-        ({"pack": 9}, r"pack=9 packs lists of numbers alone, not id, label: give columns="),
+        ({"pack": 9}, r"pack=9 packs only lists of numbers, not id, label: pass columns="),
         ({"as_supervised": "tags"}, "as_supervised='tags' must be True or False"),
         ({"prefetch_to_device": "/GPU:7"}, "prefetch_to_device='/GPU:7': .* no such device"),
         ({"prefetch_to_device": "gpu?"}, "prefetch_to_device='gpu.': .* no such device"),

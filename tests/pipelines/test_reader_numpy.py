@@ -652,9 +652,9 @@ class TestResuming:
     @pytest.mark.parametrize(
         ("other", "message"),
         [
-            ({"split": "test"}, "is of split='train', this stream of split='test'"),
-            ({"shuffle": 8}, "is of shuffle=7, this stream of shuffle=8"),
-            ({"equal_steps": True}, "is of equal_steps=False, this stream of equal_steps=True"),
+            ({"split": "test"}, "has split='train', but this stream has split='test'"),
+            ({"shuffle": 8}, "has shuffle=7, but this stream has shuffle=8"),
+            ({"equal_steps": True}, "has equal_steps=False, but this stream has equal_steps=True"),
         ],
     )
     def test_state_of_another_stream(
@@ -665,14 +665,14 @@ class TestResuming:
         with pytest.raises(ValueError, match=message):
             made.Stream(**(options | other)).load_state_dict(state)
         state["fingerprint"] = "f"
-        with pytest.raises(ValueError, match="is of fingerprint='f', this stream of"):
+        with pytest.raises(ValueError, match="has fingerprint='f', but this stream has"):
             made.Stream(**options).load_state_dict(state)
 
     def test_state_of_another_part(self, made: types.ModuleType) -> None:
         state = made.Stream("train", shard=(1, 2)).state_dict()
         stream = made.Stream("train", shard=(0, 4))
         stream.load_state_dict(state)
-        with pytest.raises(ValueError, match=r"is of part \(1, 2\), this is part \(0, 4\)"):
+        with pytest.raises(ValueError, match=r"is for part \(1, 2\), but this is \(0, 4\)"):
             iter(stream)
 
 
@@ -704,10 +704,10 @@ class TestDamage:
             if place < 12:
                 assert f"{shard} does not begin with a record" in fault
             elif size - 4 <= place < size:  # the checksum of the first record
-                assert f"{shard} is another shard: it does not have the checksum" in fault
+                assert f"{shard} is a different shard: its checksum" in fault
             else:
                 assert f"{shard}, record {record} at byte {record * size}, " in fault
-                assert "fails its checksum" in fault or "bytes by its head" in fault
+                assert "fails its checksum" in fault or "bytes according to its header" in fault
             assert f"python {folder}/reader verify" in fault
 
     def test_without_checks_values_may_be_wrong_but_frames_are_not(self, folder: Path) -> None:
@@ -718,14 +718,20 @@ class TestDamage:
         assert len(list(reader.Records("train", check=False))) == 3
         shard.write_bytes(whole[:53] + b"\1" + whole[54:])
         (fault,) = self.faults(folder, check=False)
-        assert "record 1 at byte 53, has 1 bytes by its head, and 37 by the index" in fault
+        assert (
+            "record 1 at byte 53, has 1 bytes according to its header, 37 according to the index"
+            in fault
+        )
 
     def test_cut_or_missing_files(self, folder: Path) -> None:
         (shard,) = folder.glob("*.tfrecord")
         whole = shard.read_bytes()
         shard.write_bytes(whole[:-1])
         (fault,) = self.faults(folder)
-        assert f"{shard} has {len(whole) - 1} bytes, expected {len(whole)}: from byte" in fault
+        assert (
+            f"{shard} has {len(whole) - 1} bytes, expected {len(whole)}: it is damaged from byte"
+            in fault
+        )
         shard.unlink()
         (fault,) = self.faults(folder)
         assert "has 0 bytes" in fault
@@ -741,9 +747,9 @@ class TestDamage:
     @pytest.mark.parametrize(
         ("entries", "message"),
         [
-            ([0, 2, 1], "says that record 1 has 53 bytes from byte 106 on, expected at least 16 "),
-            ([0, 0, 1], "says that record 1 has 53 bytes from byte 0 on, expected"),
-            ([1, 1, 2], "says that record 0 has 53 bytes from byte 53 on, expected"),
+            ([0, 2, 1], "says that record 1 has 53 bytes at byte 106, expected at least 16 bytes"),
+            ([0, 0, 1], "says that record 1 has 53 bytes at byte 0, expected"),
+            ([1, 1, 2], "says that record 0 has 53 bytes at byte 53, expected"),
         ],
     )
     def test_index_whose_entries_are_swapped_or_duplicated(
@@ -761,8 +767,8 @@ class TestDamage:
         ("ends", "message"),
         [
             ([53, 106, 150], "the last record ends at byte 150, expected 159, the size of "),
-            ([53, 53, 159], "record 1 has 0 bytes from byte 53 on, expected at least 16 "),
-            ([53, 100, 159], "record 1 at byte 53, has 37 bytes by its head, and 31 by "),
+            ([53, 53, 159], "record 1 has 0 bytes at byte 53, expected at least 16 bytes"),
+            ([53, 100, 159], "record 1 at byte 53, has 37 bytes according to its header, 31 "),
         ],
     )
     def test_index_of_other_records(self, folder: Path, ends: list[int], message: str) -> None:

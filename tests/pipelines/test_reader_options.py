@@ -194,7 +194,7 @@ class TestCache:
         self, reader: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(part(reader, "facts"), "RECORD_BYTES", 1 << 50)
-        with pytest.warns(ResourceWarning, match="cache='memory' needs .* bytes, and .* are free"):
+        with pytest.warns(ResourceWarning, match="cache='memory' needs .* bytes, but .* are free"):
             reader.dataset("test", 3, cache="memory", shuffle=False)
         with pytest.warns(ResourceWarning, match="cache='.*here' needs"):
             reader.dataset("test", 3, cache=str(tmp_path / "here"), shuffle=False)
@@ -504,7 +504,7 @@ class TestGoingOn:
         assert ids(rest) == list(range(40, TOTAL))
 
     def test_it_needs_the_seed(self, reader: types.ModuleType) -> None:
-        with pytest.raises(ValueError, match="give seed= as before"):
+        with pytest.raises(ValueError, match="pass the same seed= as before"):
             reader.dataset("train", 8, start_step=3)
 
 
@@ -554,7 +554,7 @@ class TestTheEnd:
                 {"shard": (0, 2), "input_context": tf.distribute.InputContext()},
                 "shard= and input_context= exclude",
             ),
-            ({"service": "grpc://x:1", "seed": 0}, "service= and seed= exclude .which is first"),
+            ({"service": "grpc://x:1", "seed": 0}, "service= and seed= exclude .not deterministic"),
             ({"service": "grpc://x:1", "shard": (0, 2)}, "service= and shard= exclude"),
             ({"service": "grpc://x:1", "cache": "memory"}, "service= and cache= exclude"),
             ({"service": "grpc://x:1", "start_step": 1}, "service= and start_step= exclude"),

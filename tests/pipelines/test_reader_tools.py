@@ -369,7 +369,7 @@ class TestRefusals:
         ("arguments", "message"),
         [
             (["benchmark", "--split", "nix"], "There is no split 'nix', only none, test, train."),
-            (["doctor", "--split", "none"], "Split 'none' holds no examples"),
+            (["doctor", "--split", "none"], "Split 'none' has no examples"),
             (["benchmark", "--root", "nowhere"], "There is no nowhere/manifest.json"),
             (["benchmark", "--batch-size", "0"], "--batch-size 0 must be 1 or more"),
             (["doctor", "--step-ms", "-1"], "--step-ms -1.0 must be 0 or more"),

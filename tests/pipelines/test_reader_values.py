@@ -271,7 +271,7 @@ class TestRawImages:
             for image in images
         ]
         reader = write_snapshot(tmp_path, features, {"train": [records]})
-        with pytest.raises(ValueError, match=r"'image' differ in size: give image_size="):
+        with pytest.raises(ValueError, match=r"'image' differ in size: pass image_size="):
             reader.dataset("train", 2)
         dataset = reader.dataset("train", 3, shuffle=False, image_size=(6, 6))
         assert dataset.element_spec["image"].shape.as_list() == [None, 6, 6, 1]
@@ -322,7 +322,7 @@ class TestEncodedImages:
         features = {**self.FEATURES, "image": Image(channels=channels, storage="encoded")}
         records = [self.record(content) for content in contents]
         reader = write_snapshot(tmp_path, features, {"train": [records]})
-        with pytest.raises(ValueError, match="give image_size="):
+        with pytest.raises(ValueError, match="pass image_size="):
             reader.dataset("train", 2)
         dataset = reader.dataset("train", len(contents), shuffle=False, image_size=(16, 16))
         found = next(iter(dataset))["image"].numpy()

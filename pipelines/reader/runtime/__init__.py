@@ -5,12 +5,12 @@
     train = reader.dataset("train", 128, as_supervised=True)
     model.fit(train, validation_data=reader.dataset("validation", 128, as_supervised=True))
 
-``pipeline.py`` shows how: list shards → interleave → shuffle → batch → parse → prefetch.
-``facts.py`` says what the snapshot holds. ``arrays`` reads without TensorFlow (NumPy, PyTorch,
-Grain).
+``pipeline.py`` is the place to start: list shards → interleave → shuffle → batch → parse →
+prefetch. ``facts.py`` describes the snapshot's content. ``arrays`` reads without TensorFlow (NumPy,
+PyTorch, Grain).
 
-Written by snapshard; do not edit. It needs TensorFlow, and nothing else. Import it from the
-snapshot's folder, or copy this folder next to the model and pass ``root=``.
+Written by snapshard; do not edit. The only dependency is TensorFlow. Import the package from the
+snapshot's folder, or copy it next to the model and pass ``root=``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _LAZY = {
     "parse": "parsing",
     "preprocess": "serving",
 }
-"""Imported on first use, so that ``arrays`` does not load TensorFlow."""
+"""Imported on first use, to keep ``arrays`` from loading TensorFlow."""
 
 
 def __getattr__(name: str) -> Any:

@@ -9,12 +9,12 @@ import sys
 
 
 def _commands() -> str:
-    """The name of the module with the commands, whose package is imported."""
+    """Imports this package, if necessary, and returns the name of the module of its commands."""
     if __package__:
         return f"{__package__}.tools"
-    # Python ran the folder, which makes it no package: import it as one, whatever its name is.
+    # Python ran the folder, not a package: import it as one, whatever the folder's name.
     folder = os.path.dirname(os.path.abspath(__file__))
-    # Its modules are not to be found by their bare names.
+    # Keep its modules from being imported as top-level ones.
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != folder]
     spec = importlib.util.spec_from_file_location(
         "reader", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
@@ -27,5 +27,5 @@ def _commands() -> str:
 
 
 if __name__ == "__main__":
-    sys.dont_write_bytecode = True  # a snapshot holds what its manifest lists
+    sys.dont_write_bytecode = True  # a snapshot holds only the files that its manifest lists
     sys.exit(importlib.import_module(_commands()).main())

@@ -1,4 +1,4 @@
-"""What a trainer calls: ``dataset``, ``steps``, ``files``."""
+"""The entry points for trainers: ``dataset``, ``steps`` and ``files``."""
 
 from __future__ import annotations
 
@@ -50,62 +50,68 @@ def dataset(
     options: tf.data.Options | None = None,
     debug: bool = False,
 ) -> tf.data.Dataset:
-    """Batches of one split, prefetched, with their exact number as cardinality.
+    """Returns one split as a dataset of batches, prefetched, with exact cardinality.
 
-    An epoch gives every record once; its last batch may be short. A shard that is damaged or lacks
-    records raises an error in mid-epoch.
+    Each epoch yields every record once; its last batch may be short. A damaged or truncated shard
+    raises an error in mid-epoch.
 
     Args:
         split: One of ``NUM_EXAMPLES``.
-        batch_size: Records in a batch.
-        shuffle: A new order, and batches of new composition, in every epoch; None: for "train".
-            True keeps up to 16 MiB of records, 16,384 at most; a number, so many records.
+        batch_size: Records per batch.
+        shuffle: Whether each epoch has a new order and newly composed batches; None: only for
+            "train". True buffers up to 16 MiB of records (at most 16,384); an integer sets the
+            number of records.
         seed: Fixes the shuffled order: the same in every process, and for 2, 3, 4, 6, 8, 12 or 24
-            workers together; another one in every epoch and every pass (each epoch of ``fit``).
-        epochs: How often to read the split; None is forever.
-        drop_remainder: Leave out the short batch at the end of each epoch, so that shapes are
-            static.
-        deterministic: Whether the order is fixed; None: where there is a seed, or no shuffling.
-        columns: Give these features only, and parse no others.
-        as_supervised: Give (features, label) for Keras: a dict, or a tensor if it is only one.
-        image_size: (height, width) to resize images to, antialiased; needed where they differ.
-        dtype: Of the images, cast after batching: uint8, or with ``scale`` float32.
-        scale: A factor for the images' values.
-        root: Folder or URL (``gs://…``) of the snapshot; None is the folder that holds this
+            workers together; a different one in every epoch and every pass (each epoch of ``fit``).
+        epochs: How many times to read the split; None repeats forever.
+        drop_remainder: Drop the short batch at the end of each epoch, for static shapes.
+        deterministic: Whether the order is fixed; None: with a seed, or without shuffling.
+        columns: Features to parse and yield; None is all of them.
+        as_supervised: Yield (features, label) for Keras; features are a dict, or a tensor if there
+            is only one.
+        image_size: (height, width) to resize images to, antialiased; required if sizes differ.
+        dtype: Dtype of the images, cast after batching; default uint8, or float32 with ``scale``.
+        scale: Factor to multiply image values by.
+        root: Folder or URL (``gs://…``) of the snapshot; None is the folder that contains this
             package.
-        shard: (index, count): one of ``count`` parts of all records, for as many workers.
-        input_context: What ``tf.distribute`` gives a ``dataset_fn``, instead of ``shard``.
-        equal_steps: As many batches for every worker, at the cost of less than a batch of each.
-        start_step: Resume after so many steps with this seed and this batch of all workers; or a
-            list of (steps, batch size, workers) for each stage of the interrupted epoch.
-        balance: "uniform", or {class: weight}: the mix of classes in an epoch of as many records,
-            exact to one; records of rare classes repeat, evenly. Reads each by its position: for
-            local disks.
-        pad: Give lists padded with zeros to the longest of the batch, not as ``tf.RaggedTensor``.
-        bucket: Batches of similar length (of the feature named, if there are several), by sorting
-            32 batches at a time; with ``pad``, they are padded to the next of ``LENGTHS``.
-        windows: (length, step): cut lists into windows, each an example; their number is unknown.
-        pack: Fill rows of this length with several lists, beside them <name>_segment_ids (from 1)
-            and <name>_positions; a longer list is split. The number of batches is unknown.
-        augment: ``augment(example, seed)`` changes each example, after the cache, on all cores;
-            ``seed`` is int64[2], another for each record and epoch, for ``tf.image.stateless_*``.
-        augment_batch: The same for a batch, with ``seeds`` int64[batch, 2], in one call.
-        cache: "memory", or a local folder: keeps serialized records, before they are shuffled;
-            "decoded": keeps the examples in memory, and every epoch is a permutation of them.
-        local_copy: A fast local folder to copy shards to, ahead; (folder, bytes): a window of it.
+        shard: (index, count): read only part ``index`` of ``count`` parts, one for each worker.
+        input_context: The context that ``tf.distribute`` passes to a ``dataset_fn``; replaces
+            ``shard``.
+        equal_steps: Give every worker the same number of batches; each skips less than one batch.
+        start_step: Resume after this number of steps with the same seed and the same global batch
+            size; or a list of (steps, batch size, workers) for each stage of the interrupted epoch.
+        balance: "uniform", or {class: weight}: the mix of classes in an epoch of the same length,
+            exact to one record; rare classes are repeated, evenly. Reads each record by its
+            position: for local disks.
+        pad: Pad lists with zeros to the longest of the batch, instead of ``tf.RaggedTensor``.
+        bucket: Batch examples of similar length (of the named feature, if there are several), by
+            sorting 32 batches at a time; with ``pad``, pad to the next of ``LENGTHS``.
+        windows: (length, step): cut lists into windows, each an example. The number of batches is
+            unknown.
+        pack: Fill rows of this length with several lists, and add <name>_segment_ids (from 1) and
+            <name>_positions; longer lists are split. The number of batches is unknown.
+        augment: ``augment(example, seed)`` is mapped over the examples, after the cache, on all
+            cores; ``seed`` is int64[2], different for each record and epoch, for
+            ``tf.image.stateless_*``.
+        augment_batch: The same for a whole batch in one call, with ``seeds`` int64[batch, 2].
+        cache: "memory", or a local folder: caches serialized records, before shuffling. "decoded":
+            caches parsed examples in memory; every epoch is a permutation of them.
+        local_copy: Fast local folder to copy shards to, ahead of reading; (folder, bytes) keeps
+            only that many bytes of them at a time.
         service: Address of a tf.data service that shares the work, or all arguments of
             ``tf.data.experimental.service.distribute``. Every record once ("distributed_epoch").
-        prefetch_to_device: Device such as "/GPU:0" to copy batches to, ahead; hides the
-            cardinality.
-        options: More ``tf.data.Options``; they win over the reader's own.
+        prefetch_to_device: Device such as "/GPU:0" to copy batches to, ahead of time; makes the
+            cardinality unknown.
+        options: Additional ``tf.data.Options``, which override the reader's own.
         debug: Run all functions eagerly, for breakpoints and prints; slow.
 
     Returns:
-        Dicts by feature name: images ``uint8[batch, height, width, channels]``, all others
+        Dicts by feature name: images are ``uint8[batch, height, width, channels]``, all others
         ``dtype[batch, *shape]``, as ``tf.RaggedTensor`` where a dimension is None. A missing value
-        is the default in ``FEATURES``, or a list of length zero; ``<name>_present``, bool[batch],
-        says where there is one, if nothing else does. Sounds are float32 in [-1, 1]; where rates
-        differ, ``<name>/rate`` gives them in Hz. The fields of a struct are in a dict of their own.
+        is the default in ``FEATURES``, or an empty list. Where that is ambiguous, the mask
+        ``<name>_present``, bool[batch], says whether there is a value. Sounds are float32 in
+        [-1, 1]; where rates differ, ``<name>/rate`` gives them in Hz. The fields of a struct are
+        in a nested dict.
 
     Raises:
         ValueError: if an option is invalid, or the snapshot under ``root`` cannot be read.
@@ -114,7 +120,7 @@ def dataset(
 
 
 def _typed_like(function: Callable[_P, Any]) -> Callable[[Callable[..., int]], Callable[_P, int]]:
-    """Gives a function the parameters of another one."""
+    """Decorator that copies the signature of ``function``, with the return type int."""
     signature = inspect.signature(function).replace(return_annotation="int")
 
     def typed(counts: Callable[..., int]) -> Callable[_P, int]:
@@ -126,12 +132,12 @@ def _typed_like(function: Callable[_P, Any]) -> Callable[[Callable[..., int]], C
 
 @_typed_like(dataset)
 def steps(*args: Any, **kwargs: Any) -> int:
-    """Batches in an epoch of ``dataset`` with these arguments: Keras's ``steps_per_epoch``.
+    """Batches per epoch of ``dataset`` with the same arguments: Keras's ``steps_per_epoch``.
 
-    It is arithmetic: no function is traced and no shard is opened.
+    Computed by arithmetic: no function is traced and no shard is opened.
 
     Returns:
-        Their number; -2 (``tf.data.UNKNOWN_CARDINALITY``) with ``windows=`` and ``pack=``.
+        The number of batches; -2 (``tf.data.UNKNOWN_CARDINALITY``) with ``windows=`` or ``pack=``.
 
     Raises:
         ValueError: as ``dataset``.
@@ -146,7 +152,7 @@ def steps(*args: Any, **kwargs: Any) -> int:
 
 
 def files(split: str, root: str | os.PathLike[str] | None = None) -> list[str]:
-    """The paths or URLs of a split's shards, for a pipeline of your own; ``parse`` parses them.
+    """Paths or URLs of a split's shards, for a custom pipeline; parse its batches with ``parse``.
 
     Raises:
         ValueError: if there is no such split, or the snapshot under ``root`` cannot be read.

@@ -1,4 +1,4 @@
-"""Reads the snapshot without TensorFlow: ``Records`` by number, ``Stream`` one after another.
+"""Reads the snapshot without TensorFlow: ``Records`` by number, ``Stream`` sequentially.
 
     from reader import arrays
 
@@ -6,8 +6,8 @@
     loader = DataLoader(arrays.Stream("train", seed=1), batch_size=128, num_workers=4)
     source = grain.MapDataset.source(arrays.Records("train"))
 
-It needs NumPy and a local copy of the snapshot. Where google-crc32c is installed, checksums cost
-next to nothing.
+Requires NumPy and a local copy of the snapshot. With google-crc32c installed, checksums cost next
+to nothing.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = ["DamagedShardError", "Records", "Stream", "decode_image", "process_sh
 _BUFFER_BYTES = 16 << 20
 """Memory of the default shuffle buffer …"""
 _BUFFER_RECORDS = 16_384
-"""… which never holds more records than this."""
+"""… and maximum number of records in it."""
 _PIECE_BYTES = 256 << 10
-"""A piece of a stream, which is read at once …"""
+"""Size of a piece of a stream, which is read at once …"""
 _PIECE_RECORDS = 256
-"""… and never has more records than this."""
+"""… and maximum number of records in it."""
 _READ_BYTES = 4 << 20
-"""One read of neighbouring records, at most."""
+"""Maximum size of one read of adjacent records."""
 _OPEN_SHARDS = 256
-"""Files that are kept open, at most."""
+"""Maximum number of files kept open."""
 _BLOCK = 4_096
-"""Records of a stream whose order is computed at once …"""
+"""Number of records of a stream whose order is computed at once …"""
 _SKIPPED_BLOCK = 1 << 20
-"""… and of those that were given before."""
+"""… and of those already yielded, when a pass is resumed."""
 
 _Read = Callable[[int, int], bytes]
 """(offset, how many bytes) -> bytes"""
@@ -58,15 +58,15 @@ _Positions = npt.NDArray[np.int64]
 
 
 class DamagedShardError(ValueError):
-    """A shard or its index is not as it was written; the message names file, record and byte."""
+    """A shard or its index is damaged; the message names the file, the record and the byte."""
 
 
 def process_shard() -> tuple[int, int]:
     """(rank, number of processes) of this process, for ``shard=``.
 
-    As ``torch.distributed`` says, once its process group is initialized; before that, as the
-    variables RANK and WORLD_SIZE say, which torchrun sets; else (0, 1). Call it in the training
-    process: the workers of a DataLoader get it with their dataset.
+    From ``torch.distributed`` once its process group is initialized; before that, from the
+    environment variables RANK and WORLD_SIZE, which torchrun sets; otherwise (0, 1). Call it in the
+    training process: DataLoader workers receive the result with their dataset.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -77,12 +77,12 @@ def process_shard() -> tuple[int, int]:
 class _Record(NamedTuple):
     shard: _Shard
     number: int
-    """Within the shard."""
+    """Number within the shard."""
     serialized: bytes
 
 
 class _Split:
-    """Common to both datasets: the shards of a split, and how bytes become values."""
+    """Common base of both datasets: the shards of a split, and the parser of records."""
 
     _reads_any_order = False
 
@@ -107,18 +107,18 @@ class _Split:
         self._ends = [*itertools.accumulate(shard.num_examples for shard in self._shards)]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Only the arguments travel to another process: no open file, no index."""
+        """Only the arguments are pickled: no open files, no index."""
         return functools.partial(type(self), self._split, **self._options), ()
 
     def __repr__(self) -> str:
-        """The same for equal data: Grain compares it when it restores a checkpoint."""
+        """Equal for equal data: Grain compares it when it restores a checkpoint."""
         columns, shard = self._options["columns"], self._options["shard"]
         part = "" if shard[1] == 1 else f", {shard=}"
         name = type(self).__name__
         return f"{name}({facts.NAME!r}, {facts.FINGERPRINT}, {self._split!r}, {columns=}{part})"
 
     def _read(self, positions: _Positions, files: dict[str, _Read]) -> Iterator[_Record]:
-        """The records at these positions, in this order; neighbours of a shard by one read."""
+        """The records at these positions, in this order; adjacent ones of a shard in one read."""
         most = max(1, _READ_BYTES // facts.RECORD_BYTES)
         numbers = np.searchsorted(self._ends, positions, side="right")
         is_break = (np.diff(positions) != 1) | (np.diff(numbers) != 0)
@@ -138,7 +138,7 @@ class _Split:
     def _read_shard(
         self, shard: _Shard, start: int, stop: int, files: dict[str, _Read]
     ) -> list[bytes]:
-        """Consecutive records of a shard, by one read; opens its file if it is not open."""
+        """Consecutive records of a shard, in one read; opens the file if necessary."""
         read = files.get(shard.path)
         if read is None:
             most = _OPEN_SHARDS
@@ -157,24 +157,23 @@ class _Split:
 
 
 class Records(_Split):
-    """The records of one split by their number, in stored order: a sequence of dicts.
+    """The records of one split by number, in stored order: a sequence of dicts.
 
-    ``torch.utils.data.DataLoader(records, …)`` and ``grain.MapDataset.source(records)`` take it as
-    it is. Threads may read from it at the same time. It travels to worker processes as its
-    arguments, and each opens the files that it reads. It holds 16 bytes for each record of the
-    shards that it has read.
+    Pass it directly to ``torch.utils.data.DataLoader(records, …)`` or
+    ``grain.MapDataset.source(records)``. Threads may read from it concurrently. It is pickled as
+    its arguments, and each worker process opens the files that it reads. It keeps 16 bytes in
+    memory for each record of the shards that it has read.
 
-    GZIP cannot be read at random: a shard is inflated when it is first read and stays in memory, in
-    each process. Where that is too much, use ``Stream``.
+    GZIP does not support random access: a shard is decompressed when it is first read and stays in
+    memory, in each process. If that is too much, use ``Stream``.
 
-    A record is a dict by feature name: images ``uint8[height, width, channels]`` (encoded ones the
-    ``bytes`` of their file, or what ``decode`` returns for them), strings ``bytes``, other scalars
+    A record is a dict by feature name: images are ``uint8[height, width, channels]`` (encoded ones
+    the ``bytes`` of their file, or the result of ``decode``), strings ``bytes``, other scalars
     NumPy scalars, all others arrays ``dtype[*shape]`` of the record's own shape (object arrays of
-    bytes where the dtype is string). Sounds are float32 in [-1, 1]; where rates differ,
-    ``<name>/rate`` gives each one's, in Hz. bfloat16, which NumPy lacks, becomes float32. A missing
-    value is the default in ``FEATURES``, or of length zero; beside a feature that has a mask,
-    ``<name>_present`` says whether there is one. The fields of a struct are in a dict of their own.
-    Arrays are the caller's to change.
+    bytes for strings). Sounds are float32 in [-1, 1]; where rates differ, ``<name>/rate`` gives
+    the rate in Hz. bfloat16, which NumPy lacks, becomes float32. A missing value is the default in
+    ``FEATURES``, or has length zero; for a feature with a mask, ``<name>_present`` says whether
+    there is a value. The fields of a struct are in a nested dict. The caller may modify the arrays.
     """
 
     _reads_any_order = True
@@ -189,19 +188,19 @@ class Records(_Split):
         columns: Sequence[str] | None = None,
         decode: Callable[[bytes, int], Any] | None = None,
     ) -> None:
-        """Reads the manifest; no shard yet.
+        """Reads the manifest, but no shard yet.
 
         Args:
             split: One of ``NUM_EXAMPLES``.
-            shard: (index, count): one of ``count`` parts that together hold every record once, and
-                differ by one record at most; ``process_shard()`` for a part for each process.
-            root: Local folder of the snapshot; None is the one that holds this package.
-            check: Compare each record's checksum (CRC32C): about 1 microsecond for 12 kB where
-                google-crc32c is installed, 40 where it is not.
+            shard: (index, count): one of ``count`` parts that together contain every record once,
+                and differ by at most one record; ``process_shard()`` for one part per process.
+            root: Local folder of the snapshot; None is the folder that contains this package.
+            check: Verify each record's checksum (CRC32C): about 1 microsecond for 12 kB with
+                google-crc32c installed, 40 without.
             columns: Names of the features, or structs, to parse; None is all.
-            decode: Called with an encoded image's content and its number of channels:
-                ``decode_image``, which uses Pillow, or your own (a module's function, if
-                processes are spawned). None gives the content.
+            decode: Called with an encoded image's content and its number of channels. Pass
+                ``decode_image``, which uses Pillow, or your own function (defined in a module, if
+                processes are spawned). None leaves the content as it is.
 
         Raises:
             ValueError: if an argument is invalid, or the snapshot under ``root`` cannot be read.
@@ -215,11 +214,11 @@ class Records(_Split):
         return self._end - self._first
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
-        """The record of this number; negative ones count from the end.
+        """The record with this number; negative numbers count from the end.
 
         Raises:
-            IndexError: if there is no record of this number.
-            DamagedShardError: if its bytes are not as they were written.
+            IndexError: if there is no record with this number.
+            DamagedShardError: if the shard or its index is damaged.
         """
         position = self._position(index)
         at = bisect.bisect_right(self._ends, position)
@@ -229,13 +228,13 @@ class Records(_Split):
         return self._values(_Record(shard, number, content))
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
-        """The records of these numbers, in this order: what torch's DataLoader calls for a batch.
+        """The records with these numbers, in this order; torch's DataLoader calls it for a batch.
 
-        They are read in stored order, and neighbours of a shard by one read.
+        They are read in stored order, adjacent records of a shard in one read.
 
         Raises:
-            IndexError: if there is no record of one of the numbers.
-            DamagedShardError: if bytes are not as they were written.
+            IndexError: if there is no record with one of the numbers.
+            DamagedShardError: if a shard or its index is damaged.
         """
         numbers = np.array([*map(operator.index, indices)], np.int64)
         if (odd := np.flatnonzero((numbers < -len(self)) | (numbers >= len(self)))).size:
@@ -257,15 +256,15 @@ class Records(_Split):
 
 
 class Stream(_Split):
-    """The records of one split one after another, each once: dicts as ``Records`` gives them.
+    """Iterates over the records of one split, each once; dicts as in ``Records``.
 
-    In a worker of ``torch.utils.data.DataLoader`` it gives that worker's share, so that all
-    workers together give each record once. Import torch before you make one: a DataLoader then
-    takes it for an ``IterableDataset``.
+    In a worker of ``torch.utils.data.DataLoader`` it yields that worker's share: all workers
+    together yield each record once. Import torch before you create a stream; a DataLoader then
+    recognises it as an ``IterableDataset``.
 
-    ``state_dict()`` says how far the current pass has come, ``load_state_dict()`` lets the next one
-    resume there, without reading again what was given: in this process, or in each worker of
-    torchdata's ``StatefulDataLoader``, which calls both.
+    ``state_dict()`` returns the position of the current pass. ``load_state_dict()`` makes the next
+    pass resume there, without reading again what was already yielded: in this process, or in each
+    worker of torchdata's ``StatefulDataLoader``, which calls both.
     """
 
     def __init__(
@@ -282,26 +281,27 @@ class Stream(_Split):
         columns: Sequence[str] | None = None,
         decode: Callable[[bytes, int], Any] | None = None,
     ) -> None:
-        """Reads the manifest; no shard yet. ``root`` and what follows are as in ``Records``.
+        """Reads the manifest, but no shard yet. For ``root`` and later arguments see ``Records``.
 
         Args:
             split: One of ``NUM_EXAMPLES``.
-            shuffle: Another order in every pass; None means for "train" only. Pieces of 256 KiB
-                (of GZIP: whole shards) are read in random order, through a buffer of records:
-                True holds 16 MiB, at most 16,384 records, in each worker; a number holds so
-                many. False gives the stored order.
+            shuffle: Whether each pass has a new order; None: only for "train". Pieces of 256 KiB
+                (with GZIP: whole shards) are read in random order, through a shuffle buffer. True
+                buffers 16 MiB, at most 16,384 records, in each worker; an integer sets the number
+                of records. False yields the stored order.
             seed: Fixes the order for each epoch, part and number of workers.
-            epoch: Which order of this seed; ``set_epoch`` changes it.
-            shard: (index, count): one of ``count`` parts that together hold every record once, and
-                differ by one record at most; ``process_shard()`` for a part for each process.
-                Workers share their part among themselves. With GZIP, a part that begins within a
-                shard inflates what comes before it.
-            equal_steps: As many records for every worker of every part, at the cost of one record
-                of some workers in each pass: where processes wait for each other in every step.
+            epoch: Selects the order of this seed; ``set_epoch`` changes it.
+            shard: (index, count): one of ``count`` parts that together contain every record once,
+                and differ by at most one record; ``process_shard()`` for one part per process.
+                Workers divide their part among themselves. With GZIP, a part that starts within a
+                shard decompresses everything before it.
+            equal_steps: Give every worker of every part the same number of records, at the cost of
+                one record of some workers in each pass. For processes that wait for each other in
+                every step.
             root: Local folder of the snapshot.
-            check: Compare checksums.
-            columns: What to parse.
-            decode: What to make of encoded images.
+            check: Verify checksums.
+            columns: Features to parse.
+            decode: Function that decodes encoded images.
 
         Raises:
             ValueError: if an argument is invalid, or the snapshot under ``root`` cannot be read.
@@ -317,7 +317,7 @@ class Stream(_Split):
             warnings.warn(
                 f"This is process {processes[0]} of {processes[1]}, and each will read all of "
                 f"{split!r}. Pass shard=process_shard() to divide it, or shard=(0, 1) if each is "
-                "to read it all.",
+                "meant to read everything.",
                 stacklevel=2,
             )
         options: dict[str, Any] = {
@@ -328,7 +328,7 @@ class Stream(_Split):
         options |= {"equal_steps": equal_steps, "root": root, "check": check, "columns": columns}
         super().__init__(split, (0, 1) if shard is None else shard, decode=decode, **options)
         self._pass: _Pass | None = None
-        """The latest one."""
+        """The latest pass."""
         self._resumed: dict[str, Any] | None = None
         """The state that the next pass resumes."""
         if (torch_data := sys.modules.get("torch.utils.data")) is not None:
@@ -341,8 +341,8 @@ class Stream(_Split):
     def __len__(self) -> int:
         """The number of records in this part, over all its workers.
 
-        Each worker ends with a short batch of its own, so a DataLoader of several may give a few
-        batches more than it says, or with ``equal_steps`` a few records less.
+        Each worker ends with its own short batch, so a DataLoader with several workers may yield a
+        few batches more than its length, or with ``equal_steps`` a few records fewer.
         """
         index, count = self._options["shard"]
         if self._options["equal_steps"]:
@@ -351,11 +351,11 @@ class Stream(_Split):
         return end - first
 
     def set_epoch(self, epoch: int) -> None:
-        """Takes the order of another epoch from the next pass on.
+        """Uses the order of another epoch from the next pass on.
 
-        A pass of that epoch that ``load_state_dict`` has set is still resumed; ``state_dict`` of
-        another one than before stands for its beginning. Workers that persist keep the epoch that
-        they were started with.
+        A pass of the same epoch set by ``load_state_dict`` is still resumed. If the epoch changes,
+        ``state_dict`` returns its beginning. Persistent workers keep the epoch with which they were
+        started.
         """
         if epoch != self._options["epoch"]:
             self._pass = self._resumed = None
@@ -365,7 +365,7 @@ class Stream(_Split):
         """The position of the latest pass, as plain data: numbers, strings, lists.
 
         It is exact between two records; with a batching loader around the stream, in the same
-        process, between two batches. After the state of a pass that has ended, the next pass is
+        process, between two batches. After loading the state of a finished pass, the next pass is
         empty, and the one after it complete.
         """
         if self._pass is not None:
@@ -375,7 +375,7 @@ class Stream(_Split):
         return self._state(self._part(), self._options["seed"], 0)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next pass resume where ``state_dict()`` was taken, and takes its epoch.
+        """Makes the next pass resume where ``state_dict()`` was called, in the same epoch.
 
         Raises:
             ValueError: if the state belongs to another snapshot, split or shuffle buffer.
@@ -384,26 +384,27 @@ class Stream(_Split):
         for name in ("fingerprint", "split", "shuffle", "equal_steps"):
             if state.get(name) != own[name]:
                 raise ValueError(
-                    f"The state is of {name}={state.get(name)!r}, this stream of "
-                    f"{name}={own[name]!r}. Make the stream as the one that gave the state."
+                    f"The state has {name}={state.get(name)!r}, but this stream has "
+                    f"{name}={own[name]!r}. Create the stream with the same arguments as before."
                 )
         self._options["epoch"] = state["epoch"]
         self._pass, self._resumed = None, dict(state)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """One pass: over the share of this worker, in a worker of torch's.
+        """One pass; in a worker of a torch DataLoader, over that worker's share.
 
         Raises:
-            DamagedShardError: where bytes are not as they were written; no record is left out.
-            ValueError: if it resumes the pass of another part, or number of workers.
+            DamagedShardError: if a shard or its index is damaged; no record is skipped.
+            ValueError: if it would resume the pass of another part, or number of workers.
         """
         part, seed, epoch, given = self._part(), self._options["seed"], self._options["epoch"], 0
         if self._resumed is not None:
             if [*self._resumed["part"]] != [*part]:
                 raise ValueError(
-                    f"The state is of part {tuple(self._resumed['part'])}, this is part {part} of "
-                    "all workers of all processes. Resume with the same shard=, the same number of "
-                    "workers, and each worker with its own state (StatefulDataLoader of torchdata)."
+                    f"The state is for part {tuple(self._resumed['part'])}, but this is {part} "
+                    "of all workers of all processes. Resume with the same shard=, the same number "
+                    "of workers, and each worker with its own state (torchdata's "
+                    "StatefulDataLoader)."
                 )
             seed, given = self._resumed["seed"], self._resumed["given"]
         self._resumed = None
@@ -423,14 +424,14 @@ class Stream(_Split):
             yield values
 
     def _ordered(self, part: tuple[int, int], key: str, given: int) -> Iterator[_Record]:
-        """The records of a part from one on, through the shuffle buffer if there is one."""
+        """The records of a part from number ``given`` on, through the shuffle buffer, if any."""
         order = _Order(self._pieces(*_cuts(self._split, part)), self._options["shuffle"], key)
         files: dict[str, _Read] = {}
         turns = order.total - order.size
         done = min(given, turns)
         held: list[Any] = []
         if order.size:
-            slots = order.held_after(done)  # the inputs that the buffer holds
+            slots = order.held_after(done)  # the inputs in the buffer
             if given > turns:
                 slots = slots[order.last[given - turns :]]
             by_input = np.argsort(slots)
@@ -453,7 +454,7 @@ class Stream(_Split):
             yield from (held[slot] for slot in order.last.tolist())
 
     def _pieces(self, first: int, end: int) -> list[_Positions]:
-        """The parts of shards between two positions: int64[n, 2] for each, the ends of pieces."""
+        """Start and end positions of the pieces between two positions: int64[n, 2] per shard."""
         step = max(1, min(_PIECE_RECORDS, _PIECE_BYTES // facts.RECORD_BYTES))
         if facts.COMPRESSION == "gzip":
             step = max(1, facts.NUM_EXAMPLES[self._split])
@@ -483,29 +484,29 @@ class Stream(_Split):
 
 
 class _Pass:
-    """One pass of a stream, and how many records it has given."""
+    """One pass of a stream, and the number of records yielded so far."""
 
     def __init__(self, part: tuple[int, int], key: str, seed: int, given: int) -> None:
         self.part, self.key, self.seed, self.given = part, key, seed, given
 
 
 class _Order:
-    """The order in which a pass reads records, its *inputs*, and gives them, its *outputs*.
+    """The order in which a pass reads records, its *inputs*, and yields them, its *outputs*.
 
-    Pieces come in random order. The first ``size`` inputs fill the slots of the buffer; each one
-    after them takes a random slot, and what was there is an output; at the end the slots are
-    emptied in random order. All of it is drawn from the key in bulk, so that a pass resumes without
-    reading what was given before. Only raw numbers of NumPy's generator are used: they are the same
-    in all its versions.
+    Pieces come in random order. The first ``size`` inputs fill the slots of the buffer. Each later
+    input replaces the record in a random slot, which becomes an output. At the end the slots are
+    emptied in random order. All randomness is drawn from the key in bulk, so a pass can be resumed
+    without reading what was already yielded. Only raw numbers of NumPy's generator are used: they
+    are the same in all NumPy versions.
     """
 
     def __init__(self, pieces: list[_Positions], buffer: int, key: str) -> None:
         """Draws the order of the pieces.
 
         Args:
-            pieces: int64[n, 2] for each shard: the positions at which its pieces begin and end.
-            buffer: Its size; 0 gives the stored order.
-            key: Seeds everything that is drawn.
+            pieces: int64[n, 2] for each shard: the start and end positions of its pieces.
+            buffer: Size of the buffer; 0 for stored order.
+            key: Seeds all randomness.
         """
         drawn = hashlib.blake2b(key.encode(), digest_size=32).digest()
         self._random = np.random.PCG64(int.from_bytes(drawn, "little"))
@@ -515,24 +516,24 @@ class _Order:
         self._starts, self._input_ends = ends[:, 0], np.cumsum(ends[:, 1] - ends[:, 0])
         self.total = int(self._input_ends[-1]) if len(ends) else 0
         self.size = min(buffer, self.total)
-        """Of the buffer."""
+        """Number of slots."""
         self.last = self._shuffled(self.size)
         """The order in which the slots are emptied at the end."""
 
     def positions(self, inputs: _Positions) -> _Positions:
-        """Where these inputs are in the stored order."""
+        """Positions of these inputs in the stored order."""
         piece = np.searchsorted(self._input_ends, inputs, side="right")
         begins = np.concatenate([[0], self._input_ends])[piece]
         found: _Positions = self._starts[piece] + inputs - begins
         return found
 
     def slots(self, num: int) -> _Positions:
-        """The slots that the next inputs take."""
+        """The slots of the next inputs."""
         raw = self._random.random_raw(num) >> np.uint64(32)
         return (raw * np.uint64(self.size) >> np.uint64(32)).astype(np.int64)
 
     def held_after(self, num: int) -> _Positions:
-        """Which input each slot holds after ``num`` of them; the next ``slots`` follow these."""
+        """The input in each slot after ``num`` outputs; continue with ``slots``."""
         held = np.arange(self.size)
         for first in range(0, num, _SKIPPED_BLOCK):
             slots = self.slots(min(_SKIPPED_BLOCK, num - first))
@@ -544,7 +545,7 @@ class _Order:
 
 
 class _Shard:
-    """One shard: its file, and where each record is in it."""
+    """One shard: its file, and the place of each record in it."""
 
     def __init__(
         self, folder: str, entry: dict[str, Any], checksum: int | None, index_sha256: str
@@ -575,9 +576,9 @@ class _Shard:
         if (odd := np.flatnonzero((index[:, 0] != expected[:-1]) | (index[:, 1] < 16))).size:
             number = int(odd[0])
             raise self._damaged_index(
-                f"says that record {number:,} has {int(index[number, 1]):,} bytes from byte "
-                f"{int(index[number, 0]):,} on, expected at least 16 from byte "
-                f"{int(expected[number]):,} on, where the record before it ends"
+                f"says that record {number:,} has {int(index[number, 1]):,} bytes at byte "
+                f"{int(index[number, 0]):,}, expected at least 16 bytes at byte "
+                f"{int(expected[number]):,}, where the record before it ends"
             )
         if facts.COMPRESSION == "none" and expected[-1] != self._num_bytes:
             raise self._damaged_index(
@@ -587,7 +588,7 @@ class _Shard:
         return index
 
     def read(self, read: _Read, start: int, stop: int, check: bool) -> list[bytes]:
-        """The serialized examples of these records, by one read."""
+        """The serialized examples of these records, in one read."""
         frames = self._index[start:stop].tolist()
         begin, end = frames[0][0], sum(frames[-1])
         content = read(begin, end - begin)
@@ -600,12 +601,12 @@ class _Shard:
         return found
 
     def open(self, *, any_order: bool) -> _Read:
-        """The way to the file's bytes, uncompressed; GZIP has to be in memory for any order."""
+        """Opens the file to read uncompressed bytes; GZIP is held in memory for ``any_order``."""
         size = os.path.getsize(self.path) if os.path.exists(self.path) else 0
         if size != self._num_bytes:
             raise DamagedShardError(
-                f"{self.path} has {size:,} bytes, expected {self._num_bytes:,}: from byte "
-                f"{min(size, self._num_bytes):,} on it is not as it was written. {self._advice()}"
+                f"{self.path} has {size:,} bytes, expected {self._num_bytes:,}: it is damaged from "
+                f"byte {min(size, self._num_bytes):,} on. {self._advice()}"
             )
         read = LocalFile(self.path).read
         if fault := fault_of_shard(read, size, facts.COMPRESSION, self._checksum):
@@ -619,7 +620,7 @@ class _Shard:
         return read
 
     def damaged(self, what: str, number: int) -> DamagedShardError:
-        """An error that names a record."""
+        """The error for a damaged record."""
         offset = int(self._index[number, 0])
         return DamagedShardError(
             f"{self.path}, record {number:,} at byte {offset:,}, {what}. {self._advice()}"
@@ -633,13 +634,13 @@ class _Shard:
 
 
 def _list_shards(split: str, folder: str) -> list[_Shard]:
-    """The split's shards in stored order, as the manifest lists them."""
+    """Lists the split's shards in stored order, from the manifest."""
     path = os.path.join(folder, "manifest.json")
     snapshot = f"{facts.NAME} {facts.FINGERPRINT}"
     if not os.path.exists(path):
         raise ValueError(
-            f"{path} is missing. Pass the local folder of {snapshot} as root=; copy to a disk what "
-            "is in a store."
+            f"{path} is missing. Pass the local folder of {snapshot} as root=; if it is in a "
+            "store, copy it to a local disk first."
         )
     try:
         with open(path, encoding="utf-8") as file:
@@ -666,13 +667,13 @@ def _list_shards(split: str, folder: str) -> list[_Shard]:
 
 
 def _cuts(split: str, part: tuple[int, int]) -> tuple[int, int]:
-    """The positions between which the records of a part are."""
+    """The positions at which the records of a part start and end."""
     total, (index, count) = facts.NUM_EXAMPLES[split], part
     return total * index // count, total * (index + 1) // count
 
 
 def _torch_worker() -> tuple[int, int]:
-    """(index, number) of this worker of a DataLoader; elsewhere (0, 1)."""
+    """(index, number of workers) in a worker of a DataLoader; elsewhere (0, 1)."""
     torch_data = sys.modules.get("torch.utils.data")
     worker = None if torch_data is None else torch_data.get_worker_info()
     return (0, 1) if worker is None else (int(worker.id), int(worker.num_workers))

@@ -1,4 +1,4 @@
-"""``augment=`` and ``augment_batch=``: examples are changed after they are parsed."""
+"""``augment=`` and ``augment_batch=``: map a function over the parsed examples or batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Open = Callable[..., tf.data.Dataset]
 
 
 def number_records(plan: Plan) -> Plan:
-    """Gives each record with its place in the split's stored order."""
+    """Pairs each record with its position in the split's stored order."""
 
     def numbered(read: Open) -> Open:
         def open_numbered(*piece: Any) -> tf.data.Dataset:
@@ -33,7 +33,7 @@ def number_records(plan: Plan) -> Plan:
 
 
 def augment_batches(plan: Plan) -> Plan:
-    """Changes each example by a function of itself and of (the seed of its epoch, its place)."""
+    """Maps ``augment`` or ``augment_batch``, seeded by the epoch's seed and the record's place."""
     read_epoch, parse, options = plan.read_epoch, plan.parse_batch, plan.options
     augment = _converted(options.augment) if options.augment is not None else None
     augment_batch = _converted(options.augment_batch) if options.augment_batch is not None else None
@@ -58,10 +58,10 @@ def augment_batches(plan: Plan) -> Plan:
 
 
 def _converted(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A user's function, converted by AutoGraph where it is traced.
+    """A user's function, converted by AutoGraph when it is traced.
 
-    This package's own functions are not, as that takes 50 ms. With ``debug=True`` TensorFlow traces
-    it once, and then runs it eagerly.
+    The package's own functions are not converted, because that takes 50 ms. With ``debug=True``
+    TensorFlow traces the function once, and then runs it eagerly.
     """
     traced = tf.function(function)
 
@@ -72,7 +72,7 @@ def _converted(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 
 def _returned(augment: Callable[[Any, Any], Any], batch: Any, seeds: Any) -> Any:
-    """What a function gives for the examples of a batch, as types; it is traced, not run."""
+    """The types that a function returns for the examples of a batch; it is traced, not run."""
 
     def of_first(batch: Any, seeds: Any) -> Any:
         return augment(tf.nest.map_structure(lambda value: value[0], batch), seeds[0])
@@ -89,7 +89,7 @@ def _not_none(name: str, found: Any) -> Any:
 
 
 def _spec(is_ragged: bool, value: Any) -> Any:
-    """What examples like this one make a batch of: ragged again, where lists came so."""
+    """The spec of one example's result, such that lists become ragged batches again."""
     spec = value if isinstance(value, tf.TypeSpec) else tf.type_spec_from_value(value)
     if not is_ragged or not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
         return spec

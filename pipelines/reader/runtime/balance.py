@@ -1,4 +1,4 @@
-"""``balance=``: the classes of an epoch in a given mix; and ``mix``, of several datasets."""
+"""``balance=``: the classes of an epoch in a given ratio; and ``mix``, for several datasets."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ from .shards import Shard, read_index, read_listed, read_of
 
 _Array = npt.NDArray[Any]
 _Read = Callable[[int, int], bytes]
-"""(where, how many bytes) -> bytes."""
+"""(offset, number of bytes) -> bytes."""
 
 _AT_ONCE = 4_096
-"""Places that are drawn together, about."""
+"""Approximate number of places drawn together."""
 _OPEN_SHARDS = 256
-"""Files that are kept open, at most."""
+"""Maximum number of files kept open."""
 _MASK = (1 << 64) - 1
 
 
 def balance_classes(plan: Plan) -> Plan:
-    """Epochs of classes in a mix, whatever their numbers of records.
+    """Balances epochs: classes come in the given ratio, whatever their numbers of records.
 
-    An epoch has as many examples as the split. Each class gets its share of them by the weights,
-    exact to one. Its records take turns, in a new order in each turn: within an epoch none comes
-    twice more than another of its class. The whole epoch is shuffled. Which record stands at a
-    place of it is arithmetic, so workers take turns in one order that does not depend on their
-    number, and resuming leaves out exactly what came before. Records without a class, and those of
-    classes that a dict leaves out, never come.
+    An epoch has as many examples as the split. Each class gets its share of them by weight, exact
+    to one example. Its records take turns, in a new order in each turn: within an epoch, no record
+    comes more than once more than another of its class. The whole epoch is shuffled. The record at
+    each place of an epoch is found by arithmetic, so workers take turns in one order that does not
+    depend on their number, and resuming skips exactly what came before. Records without a class,
+    and those of classes missing in a dict of weights, never come.
 
-    Each record is read by its place in its shard: exactly its bytes for each example. When it is
+    Each record is read by its position in its shard: exactly its bytes for each example. When it is
     first read, its checksum and its class are checked. From local files in the page cache that
-    costs little more than plain reading: 13 to 22 µs of a core for 12 kB, of which drawing takes 2
-    or 3. Behind a URL each record is a request of half a megabyte (give ``local_copy=``, of the
-    whole split), and a GZIP shard is inflated into memory when it is first read. The index takes
-    22 to 25 bytes of memory for each record of the split, and about 0.2 s to read for each million.
+    costs little more than plain reading: 13 to 22 µs of a core for 12 kB, 2 or 3 of them for
+    drawing. At a URL, each record is a request of half a megabyte (use ``local_copy=``, of the
+    whole split). A GZIP shard is decompressed into memory when it is first read. The index takes
+    22 to 25 bytes of memory for each record of the split, and about 0.2 s to read per million.
 
     Raises:
         ValueError: if the snapshot has no classes, its index is damaged, weights are invalid or
@@ -66,7 +66,7 @@ def balance_classes(plan: Plan) -> Plan:
     make = functools.partial(_Records, plan.shards, options, plan.localize)
     records = make()
     _check_window(options, records.num_bytes)
-    held, num = _Weakly(records, make), records.draw.num
+    held, num = _WeakRecords(records, make), records.draw.num
 
     def rest(plan: Plan, epoch_seed: Any, first: int = 0) -> tf.data.Dataset:
         """The batches of a worker from a place in the epoch on."""
@@ -100,11 +100,11 @@ def balance_classes(plan: Plan) -> Plan:
             last = tf.range(first + start, first + start + num_rest, dtype=tf.int64)
             short = tf.data.Dataset.from_tensors(last).take(int(num_rest > 0)).map(drawn)
             found = found.map(loose).concatenate(short.map(loose))
-        # In order also without a seed: the one short batch stays the last.
+        # In order even without a seed: the one short batch must stay last.
         return found.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def rest_of_epoch(stages: Stages) -> Any:
-        """How many epochs are over; what is left of the next one; how many batches that has."""
+        """The number of finished epochs; the rest of the next one; its number of batches."""
         over, first = went(options, num, stages)
         left = num_batches(options, num - first, options.batch_size, part)
         return over, functools.partial(rest, plan, first=first), left
@@ -119,15 +119,15 @@ def balance_classes(plan: Plan) -> Plan:
 
 
 def _check_window(options: Options, num_bytes: int) -> None:
-    """Raises ValueError where shards would be copied again and again."""
-    if options.local_copy is None or facts.COMPRESSION == "gzip":  # which is read once
+    """Raises ValueError if shards would be copied again and again."""
+    if options.local_copy is None or facts.COMPRESSION == "gzip":  # a GZIP shard is read once
         return
     _, limit = place_of(options)
     if limit is not None and limit < num_bytes:
         raise ValueError(
             f"local_copy={options.local_copy}: balance= reads from all shards at any time, and "
-            f"{options.split!r} has {num_bytes:,} bytes: give the folder alone, or a window of so "
-            "many."
+            f"{options.split!r} has {num_bytes:,} bytes. Give only the folder, or a window of at "
+            "least that size."
         )
 
 
@@ -138,28 +138,28 @@ def mix(
     *,
     seed: int | None = None,
 ) -> tf.data.Dataset:
-    """Batches of several datasets together, so that their examples come in a given ratio.
+    """Mixes the examples of several datasets into batches, in a given ratio.
 
-    Chunks of an eighth of a batch are taken from each in turn, at multiples of the golden ratio:
-    so each stretch of examples, however short, has the ratio to within a few chunks. It ends with
-    the first dataset that ends, and the rest of the others is left out. Of datasets that never end
-    (``epochs=None``) its cardinality is infinite, otherwise unknown.
+    Chunks of an eighth of a batch are taken from each dataset in turn, at multiples of the golden
+    ratio: any stretch of examples, however short, has the given ratio to within a few chunks. It
+    ends when the first dataset ends, and drops the rest of the others. Its cardinality is infinite
+    if all datasets are endless (``epochs=None``), otherwise unknown.
 
     Args:
-        datasets: Batched ones of equal types, as ``dataset`` gives them: of several splits or
+        datasets: Batched datasets of equal types, as ``dataset`` returns them: of several splits or
             snapshots.
-        weights: One for each dataset, of its examples; they need not add up to 1.
-        batch_size: Examples in a batch; only the last may have fewer.
-        seed: Fixes which dataset is next, whatever ``tf.random.set_seed`` says.
+        weights: Relative number of examples from each dataset; they need not add up to 1.
+        batch_size: Examples per batch; only the last batch may have fewer.
+        seed: Fixes which dataset comes next, regardless of ``tf.random.set_seed``.
 
     Raises:
-        ValueError: if datasets differ in what they give, or are padded batch by batch, or a weight
-            is not a number above 0.
+        ValueError: if the datasets differ in their element types, or are padded batch by batch, or
+            a weight is not a number above 0.
     """
     if not datasets or len(datasets) != len(weights) or batch_size < 1:
         raise ValueError(
             f"{len(datasets)} datasets, {len(weights)} weights and batch_size={batch_size}: there "
-            "must be one weight for each dataset, and examples in a batch."
+            "must be one weight for each dataset, and a batch size of at least 1."
         )
     if not all(math.isfinite(weight) and weight > 0 for weight in weights):
         raise ValueError(f"weights={list(weights)} must be numbers above 0.")
@@ -187,31 +187,31 @@ def mix(
     )
     found = found.rebatch(batch_size, drop_remainder=endless)
     if endless:
-        found = found.repeat()  # never repeats anything, and makes the cardinality infinite
+        found = found.repeat()  # endless anyway, but this makes the cardinality infinite
     own = tf.data.Options()
     own.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return found.with_options(own).prefetch(tf.data.AUTOTUNE)
 
 
 def _chunked(dataset: tf.data.Dataset, size: int) -> tf.data.Dataset:
-    """The same examples in other batches.
+    """The same examples in batches of another size.
 
     Raises:
-        ValueError: if batches cannot be put together.
+        ValueError: if batches cannot be combined.
     """
     for name, spec in _named(dataset.element_spec, "the value"):
         if isinstance(spec, tf.TensorSpec) and not spec.shape[1:].is_fully_defined():
             raise ValueError(
-                f"{name} has the shape {spec.shape}, another in each batch, so that no batches of "
-                "several can be mixed: leave out pad=, and pad what mix gives."
+                f"{name} has the shape {spec.shape}, which differs from batch to batch and cannot "
+                "be mixed: leave out pad=, and pad the batches that mix returns."
             )
-    # Copied by one more batch: a part of a batch shares its memory, about which the next
-    # ``rebatch`` would complain on standard error.
+    # One more batch copies the elements: a slice of a batch shares its memory, and the next
+    # ``rebatch`` would warn about that on standard error.
     return dataset.rebatch(size).batch(1).unbatch()
 
 
 def _named(spec: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The parts of what a dataset gives, with their names."""
+    """The components of an element spec, with their names."""
     if isinstance(spec, Mapping):
         for key, part in spec.items():
             yield from _named(part, repr(key))
@@ -222,11 +222,11 @@ def _named(spec: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, spec
 
 
-# What the snapshot holds
+# Index and classes of the snapshot
 
 
 def _stored(shards: Sequence[Shard], root: str) -> tuple[_Array, _Array]:
-    """The index of a split: int32[n], the class of each record; int64[n, 2], where its frame is.
+    """The index of a split: int32[n], class of each record; int64[n, 2], offset and length.
 
     Raises:
         ValueError: if a file of the index is missing or damaged.
@@ -239,8 +239,8 @@ def _stored(shards: Sequence[Shard], root: str) -> tuple[_Array, _Array]:
         if labels is None or frames is None:
             missing = f"{path}{'.labels' if labels is None else '.idx'}"
             raise ValueError(
-                f"There is no {missing}, by which balance= finds the records of a class: copy the "
-                "snapshot's index again, or build it again where it never had one."
+                f"There is no {missing}, which balance= needs to find the records of a class: copy "
+                "the snapshot's index again, or rebuild the snapshot if it never had one."
             )
         codes.append(np.frombuffer(labels, "<i4"))
         index.append(frames)
@@ -250,7 +250,7 @@ def _stored(shards: Sequence[Shard], root: str) -> tuple[_Array, _Array]:
 
 
 def _fault_of_labels(codes: _Array) -> str:
-    """What is wrong with the classes of a shard, if anything."""
+    """Describes what is wrong with the classes of a shard; "" if nothing."""
     num = len(facts.CLASS_NAMES or ())
     wrong = np.flatnonzero((codes < -1) | (codes >= num))
     if not len(wrong):
@@ -261,7 +261,7 @@ def _fault_of_labels(codes: _Array) -> str:
 def _weights(
     split: str, balance: str | Mapping[str | int, float], counts: Mapping[int, int]
 ) -> dict[int, float]:
-    """Weights by the code of a class, of those that a split has.
+    """Weights by class code, for the classes that the split contains.
 
     Raises:
         ValueError: as ``weights_of``, or if a class has no records.
@@ -282,7 +282,7 @@ def _weights(
 
 
 def weights_of(balance: str | Mapping[str | int, float]) -> dict[int, float] | None:
-    """The weights by the code of a class; None where all classes have the same.
+    """The weights by class code; None if all classes have the same weight.
 
     Raises:
         ValueError: if there are no classes, or a weight is invalid or of a class that does not
@@ -307,7 +307,7 @@ def weights_of(balance: str | Mapping[str | int, float]) -> dict[int, float] | N
 
 
 def _code_of(key: Any, codes: Mapping[str, int]) -> int:
-    """The code of the class that is called so; an integer is a name, too, and not a code."""
+    """The code of the class with this name; an integer is a name as well, not a code."""
     is_name = isinstance(key, str | numbers.Integral) and not isinstance(key, bool)
     if not is_name:
         raise ValueError(f"balance: {key!r} must be the name of a class.")
@@ -327,11 +327,11 @@ def _checked_weight(key: Any, weight: Any) -> float:
     return float(weight)
 
 
-class _Weakly:
-    """Records for functions that TensorFlow calls and never lets go of (``numpy_function``).
+class _WeakRecords:
+    """Weak reference to records, for functions that TensorFlow never releases (``numpy_function``).
 
-    It refers to them weakly. What a dataset is made of keeps them, and lets go of their files.
-    Where only TensorFlow's part of a dataset is left and is read, they are found once more.
+    The records, and their open files, live as long as the Python objects of the dataset. If only
+    TensorFlow's part of a dataset is left and is still read, they are created again.
     """
 
     def __init__(self, records: _Records, make: Callable[[], _Records]) -> None:
@@ -339,11 +339,11 @@ class _Weakly:
         self._again: _Records | None = None
 
     def drawn(self, epoch_seed: Any, places: _Array) -> _Array:
-        """Which records stand at places of an epoch."""
+        """The records at these places of an epoch."""
         return self._found().draw(epoch_seed, places)
 
     def read(self, numbers: _Array) -> tuple[_Array, bytes]:
-        """The records, and what is wrong."""
+        """The serialized records, and an error message, if any."""
         return self._found().read(numbers)
 
     def _found(self) -> _Records:
@@ -354,7 +354,7 @@ class _Weakly:
 
 
 class _Records:
-    """The serialized examples of a split, and which come when, for many threads."""
+    """Reads the serialized examples of a split and draws their order; thread-safe."""
 
     def __init__(
         self,
@@ -383,16 +383,16 @@ class _Records:
         if facts.COMPRESSION == "gzip" and self.num_bytes > room:
             text = (
                 f"balance= holds all of {split!r} in memory, since its shards are GZIP: "
-                f"{self.num_bytes:,} bytes, and {room:,} are free. Build the snapshot with "
+                f"{self.num_bytes:,} bytes, but only {room:,} are free. Build the snapshot with "
                 'compression="none".'
             )
             warnings.warn(text, ResourceWarning, stacklevel=5)
 
     def read(self, numbers: _Array) -> tuple[_Array, bytes]:
-        """object[n]: of bytes; and what is wrong, if anything.
+        """Returns object[n], the records as bytes; and an error message, b"" if there is none.
 
-        (Threads of TensorFlow that raise at the same time may crash Python 3.11, which parses the
-        lines of their tracebacks.)
+        (It does not raise: threads of TensorFlow that raise at the same time may crash Python 3.11,
+        which parses the lines of their tracebacks.)
         """
         places = numbers % len(self._index)
         shards = np.searchsorted(self._starts, places, side="right") - 1
@@ -413,7 +413,7 @@ class _Records:
         return found, b""
 
     def _one(self, read: _Read, place: int, offset: int, length: int) -> tuple[bytes, str]:
-        """One record, and what is wrong with it; it is checked the first time."""
+        """One record, and what is wrong with it, if anything; checked on first read."""
         if self._unchecked[place]:
             frame = read(offset, length)
             fault = fault_of(frame, length, check=True)
@@ -461,7 +461,7 @@ class _Records:
 
 
 def _locked(read: _Read) -> _Read:
-    """The same for several threads."""
+    """The same function, safe for several threads."""
     lock = threading.Lock()
 
     def locked(offset: int, size: int) -> bytes:
@@ -472,7 +472,7 @@ def _locked(read: _Read) -> _Read:
 
 
 def _class_entry(code: int) -> bytes:
-    """The bytes by which a serialized example says of which class it is."""
+    """The bytes with which a serialized example states its class."""
     key, value = str(facts.LABEL).encode(), _varint(code)
     for tag in (b"\x0a", b"\x1a", b"\x12"):  # a packed list; int64_list; the feature of a name
         value = tag + _varint(len(value)) + value
@@ -480,7 +480,7 @@ def _class_entry(code: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """A number in protobuf's variable-length form."""
+    """Encodes a number as a protobuf varint."""
     digits = bytearray()
     while value >= 128:
         digits.append(value & 127 | 128)

@@ -1,4 +1,4 @@
-"""``benchmark``: how fast the snapshot reads here, and how fast it would read elsewhere."""
+"""``benchmark``: how fast the snapshot reads on this machine, and how fast it would elsewhere."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .timing import (
 )
 
 _SAMPLE_BYTES = 32 * MB
-"""Of records that are written again to compare compressions."""
+"""Size of the sample of records that is rewritten to compare compressions."""
 _PIECE_BYTES = 64 << 10
-"""At a time from a throttled file."""
+"""Size of one read from a throttled file."""
 
 
 def benchmark(arguments: argparse.Namespace, out: Output) -> int:
-    """Times the pipeline as configured, beside the limit of plain record reading."""
+    """Times the pipeline as configured, compared with the limit of plain record reading."""
     tf = load_tensorflow()
     source = Input(arguments)
     seconds, processors = arguments.seconds, num_processors()
@@ -51,7 +51,7 @@ def benchmark(arguments: argparse.Namespace, out: Output) -> int:
         if cold_why is None:
             rows.append((name, time_batches(dataset, seconds, warm_up=0)))
     if cold_why is not None:
-        rows = []  # one of the two says nothing
+        rows = []  # one of the two alone is meaningless
     rows += [("reader, warm", whole), ("unparsed, warm", limit)]
     out.table(
         "rates",
@@ -69,14 +69,14 @@ def benchmark(arguments: argparse.Namespace, out: Output) -> int:
     )
     out.say("unparsed is TFRecordDataset(shards).batch(): the limit of reading records here.")
     out.say(
-        "cold: one epoch at most, its start included, after the shards were dropped from the page "
-        "cache (posix_fadvise); a cache below it, of a disk or a hypervisor, stays."
+        "cold: one epoch at most, including its start, after dropping the shards from the page "
+        "cache (posix_fadvise); caches below it, of a disk or a hypervisor, remain."
         if cold_why is None
         else f"cold was not measured: {cold_why}."
     )
     others = max(timed.busy_others for _, timed in rows)
     if others >= 0.25 * processors:
-        out.say(f"other programs took up to {others:.1f} processors meanwhile: rates are low.")
+        out.say(f"other programs used up to {others:.1f} processors meanwhile: rates are too low.")
     out.facts["other_processors"] = others
     out.facts |= {"split": source.split, "batch_size": source.batch_size, "cold": cold_why is None}
     if arguments.sweep:
@@ -87,7 +87,7 @@ def benchmark(arguments: argparse.Namespace, out: Output) -> int:
 
 
 def _sweep(source: Input, seconds: float, out: Output) -> None:
-    """Other batch sizes of the reader, and other parallelism and prefetch of the same stages."""
+    """Tries batch sizes of the reader, then parallelism and prefetch of equivalent stages."""
     tf = load_tensorflow()
     auto, parse, base = tf.data.AUTOTUNE, source.parser(), source.batch_size
     buffer, num_open = 4 * base, min(16, len(source.paths))
@@ -103,7 +103,7 @@ def _sweep(source: Input, seconds: float, out: Output) -> None:
         batches = records.shuffle(buffer).batch(base).map(parse, num_parallel_calls=parallel)
         return batches.prefetch(prefetch) if prefetch else batches
 
-    out.say("sweep: the reader by batch size, then the same stages written out by hand")
+    out.say("sweep: the reader by batch size, then the same stages written by hand")
     rows: list[tuple[str, int, Any, Any, float]] = []
 
     def try_out(name: str, size: int, parallel: Any, prefetch: Any, dataset: Any) -> None:
@@ -123,7 +123,7 @@ def _sweep(source: Input, seconds: float, out: Output) -> None:
 
 
 def _throttles(source: Input, rates: Sequence[float], seconds: float, out: Output) -> None:
-    """What GZIP, a local copy and a cache give where a store sends so many MB/s."""
+    """Compares GZIP, a local copy and a cache on a store with the given MB/s."""
     tf = load_tensorflow()
     parse, auto = source.parser(), tf.data.AUTOTUNE
 
@@ -170,14 +170,14 @@ def _throttles(source: Input, rates: Sequence[float], seconds: float, out: Outpu
     columns = ("MB/s", "read as", "bytes each", "estimated examples/s", "measured")
     out.table("throttled", columns, rows)
     out.say(
-        "estimated: the smaller of MB/s over the bytes of an example, and this machine's rate; "
-        "measured: fed at that many bytes a second (–: the feed is Python and gives less), "
+        "estimated: the smaller of MB/s divided by the bytes of an example, and this machine's "
+        "rate; measured: fed at that many bytes per second (–: the feed is Python and too slow), "
         "or read from local files."
     )
     plain, packed = forms[False][1], forms[True][1]
     pays = [rate for rate in rates if _pays(rate, plain, packed, warm)]
     out.say(
-        f"GZIP leaves {packed / plain:.0%} of the bytes; it pays at "
+        f"GZIP leaves {packed / plain:.0%} of the bytes; it pays off at "
         + (f"{', '.join(map(cell, pays))} MB/s." if pays else "none of these rates.")
         + " From the second epoch on, a local copy or a cache reads at local speed."
     )
@@ -185,13 +185,13 @@ def _throttles(source: Input, rates: Sequence[float], seconds: float, out: Outpu
 
 
 def _pays(rate: float, plain: float, packed: float, warm: dict[bool, float]) -> bool:
-    """Whether a store of so many MB/s binds, and GZIP then gives 5 % more examples a second."""
+    """Whether this rate is the limit, and GZIP yields at least 5 % more examples per second."""
     without = rate * MB / plain
     return without < warm[False] and min(rate * MB / packed, warm[True]) > 1.05 * without
 
 
 def _rewritten(source: Input, folder: str, gzip: bool) -> tuple[list[str], float, int]:
-    """The first records, written again into four files: their paths, bytes each, and number."""
+    """Rewrites the first records to four files; returns their paths, bytes each, and number."""
     tf = load_tensorflow()
     kind = "GZIP" if gzip else ""
     paths = [f"{folder}/{kind or 'plain'}-{index}" for index in range(4)]
@@ -211,7 +211,7 @@ def _rewritten(source: Input, folder: str, gzip: bool) -> tuple[list[str], float
 def _arriving(
     paths: Iterable[str], gzip: bool, bytes_per_s: float, num: int
 ) -> Iterator[list[bytes]]:
-    """Batches of the serialized examples in files that arrive at so many bytes a second."""
+    """Batches of the serialized examples in files that arrive at ``bytes_per_s``."""
     begun, arrived, batch = time.perf_counter(), 0, []
     for path in paths:
         unzip = zlib.decompressobj(31) if gzip else None
@@ -222,7 +222,7 @@ def _arriving(
                 early = begun + arrived / bytes_per_s - time.perf_counter()
                 if early > 0:
                     time.sleep(early)
-                elif early < -0.05:  # time that nobody used is lost, as on a line
+                elif early < -0.05:  # unused time is lost, as on a line
                     begun -= early
                 held += unzip.decompress(piece) if unzip else piece
                 place = 0

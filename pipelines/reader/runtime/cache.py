@@ -1,4 +1,4 @@
-"""``cache=``: records, or decoded examples, are kept for later epochs."""
+"""``cache=``: keeps serialized records, or decoded examples, for later epochs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from . import facts
 from .pipeline import Plan, open_piece
 
 _AT_ONCE = 1_024
-"""Records that are decoded together."""
+"""Number of records decoded together."""
 _COMPLETE = re.compile(r"((.+)\.[0-9a-f]{32})\.index")
 
 
 def keep_records(plan: Plan) -> Plan:
-    """Keeps the serialized records of each piece, in memory or in a folder.
+    """Caches the serialized records of each piece, in memory or in a folder.
 
-    A file that this process writes has a name of its own, and others take it for complete once its
-    index exists: no two processes write one file, and what is interrupted leaves the rest as it
-    is. (A checkpoint in mid-epoch completes ``<name>_0.index``, the index of a part, which is
-    another name.)
+    Each file that this process writes has a unique name, and counts as complete once its index
+    exists: no two processes write the same file, and an interruption leaves the other files
+    intact. (A checkpoint in mid-epoch completes ``<name>_0.index``, the index of a part, whose name
+    differs.)
     """
     where = os.fspath(str(plan.options.cache))
     complete = {} if where == "memory" else _complete(where)
@@ -53,7 +53,7 @@ def keep_records(plan: Plan) -> Plan:
         take = piece[3]
         return tf.data.experimental.to_variant(_complete_or_error(opened, take).cache(file))
 
-    # Traced once for all pieces. Made one by one, 300 of them would take seconds.
+    # Traced once for all pieces. Tracing 300 of them one by one would take seconds.
     pieces = tf.data.Dataset.from_tensor_slices(
         (files, *plan.pieces, tf.range(len(files), dtype=tf.int64))
     )
@@ -67,17 +67,17 @@ def keep_records(plan: Plan) -> Plan:
 
 
 def _complete_or_error(elements: tf.data.Dataset, num: Any) -> tf.data.Dataset:
-    """The same ``num`` elements; fewer raise an error.
+    """The same ``num`` elements; raises an error if there are fewer.
 
-    If opening a piece fails, as it does when reading is cancelled, ``flat_map`` raises the error
-    once and then goes on without the piece, and ``rebatch`` ends. Without this check directly
-    before ``cache``, that would keep what came before as the whole.
+    If opening a piece fails, e.g. because reading is cancelled, ``flat_map`` raises the error once
+    and then continues without the piece, and ``rebatch`` ends. Without this check directly before
+    ``cache``, that would cache the elements so far as if they were complete.
     """
     return elements.apply(tf.data.experimental.assert_cardinality(num))
 
 
 def _complete(folder: str) -> dict[str, str]:
-    """The complete files of a cache folder by the pieces that they hold.
+    """The complete files of a cache folder, by the pieces that they contain.
 
     Raises:
         ValueError: if the folder cannot be written.
@@ -91,9 +91,9 @@ def _complete(folder: str) -> dict[str, str]:
 
 
 def keep_decoded(plan: Plan) -> Plan:
-    """Keeps the parsed examples as whole tensors; an epoch gathers a permutation of them.
+    """Caches the parsed examples as whole tensors; an epoch gathers a permutation of them.
 
-    They are parsed when the first batch is asked for, and take twice their room until all are.
+    They are parsed when the first batch is requested. Until all are, they take twice their size.
     """
     options = plan.options
     num, size = sum(piece.take for piece in plan.order.pieces), options.batch_size
@@ -105,7 +105,7 @@ def keep_decoded(plan: Plan) -> Plan:
     leaves = tf.nest.flatten(found.element_spec)
     is_fixed = all(isinstance(one, tf.TensorSpec) and None not in one.shape[1:] for one in leaves)
     sizes = [math.prod(one.shape[1:]) * one.dtype.size for one in leaves] if is_fixed else []
-    _warn(plan, 2 * (sum(sizes) or facts.RECORD_BYTES))  # twice while it is filled
+    _warn(plan, 2 * (sum(sizes) or facts.RECORD_BYTES))  # twice while the cache is being filled
     examples = _complete_or_error(found.rebatch(num), 1).cache()
     variant, spec = tf.data.experimental.to_variant(examples), examples.element_spec
     first = plan.order.pieces[0].place
@@ -128,7 +128,7 @@ def keep_decoded(plan: Plan) -> Plan:
                 return (values, first + rows) if is_numbered else values
 
             starts = tf.data.Dataset.range(0, num - (size - 1) * options.drop_remainder, size)
-            # In order also without a seed: the one short batch stays the last.
+            # In order even without a seed: the one short batch must stay last.
             return starts.map(batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
         return tf.data.experimental.from_variant(variant, spec).flat_map(batches)
@@ -139,12 +139,12 @@ def keep_decoded(plan: Plan) -> Plan:
 
 
 def as_is(*batch: Any) -> Any:
-    """In place of what parses batches, where they are parsed already."""
+    """Replaces the parser where batches are already parsed."""
     return batch[0] if len(batch) == 1 else batch
 
 
 def free_memory() -> int:
-    """Bytes of memory that are free, or what this container is limited to."""
+    """Bytes of free memory, at most the limit of this container."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     with contextlib.suppress(OSError), open("/proc/meminfo") as file:
         sizes += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
@@ -155,10 +155,10 @@ def free_memory() -> int:
 
 
 def _warn(plan: Plan, each: int) -> None:
-    """Warns where there is no room for so many bytes of each record."""
+    """Warns if there is no room for ``each`` bytes per record."""
     cache = plan.options.cache
     num_bytes = each * sum(piece.take for piece in plan.order.pieces)
     room = free_memory() if cache in ("memory", "decoded") else shutil.disk_usage(str(cache)).free
     if num_bytes > room:
-        text = f"cache={cache!r} needs {num_bytes:,} bytes, and {room:,} are free."
+        text = f"cache={cache!r} needs {num_bytes:,} bytes, but only {room:,} are free."
         warnings.warn(text, ResourceWarning, stacklevel=5)

@@ -1,4 +1,4 @@
-"""What the commands print: lines and tables for people, or one JSON object."""
+"""Output of the commands: text and tables, or one JSON object."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 MB = 1_000_000
 DAMAGED = 4
-"""The exit code where the snapshot is damaged; 2 is that of what cannot be done as asked."""
+"""Exit code if the snapshot is damaged; 2 means that the command cannot be executed as given."""
 
-_UNSEEN = re.compile(  # letters and marks that are not seen: what isprintable() passes
+_UNSEEN = re.compile(  # invisible letters and marks that isprintable() accepts
     "[\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u2800\\u3164\\ufe00-\\ufe0f\\uffa0"
     "\\U000e0100-\\U000e01ef]"
 )
 
 
 class RefusedError(Exception):
-    """What cannot be done, in a sentence for whoever asked, and the exit code."""
+    """A command cannot be executed; holds a one-sentence message and the exit code."""
 
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
@@ -27,20 +27,20 @@ class RefusedError(Exception):
 
 
 class Output:
-    """What a command reports: lines as they come, or one JSON object at the end."""
+    """Reports results: lines as they come, or one JSON object at the end."""
 
     def __init__(self, as_json: bool) -> None:
         self.facts: dict[str, Any] = {}
         self._as_json = as_json
 
     def say(self, text: str = "") -> None:
-        """A line for people."""
+        """Prints a line of text (not with --json)."""
         if not self._as_json:
             print("\n".join(map(visible, text.split("\n"))))
             sys.stdout.flush()
 
     def table(self, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Rows for people, and as objects under a key of the JSON; numbers stand on the right."""
+        """Prints a table, numbers right-aligned; in JSON, a list of objects under ``key``."""
         self.facts[key] = [dict(zip(columns, row, strict=True)) for row in rows]
         lines = [list(columns), *([cell(value) for value in row] for row in rows)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
@@ -52,13 +52,13 @@ class Output:
             )
 
     def end(self) -> None:
-        """Prints the JSON object, where one was asked for."""
+        """Prints the JSON object, if requested."""
         if self._as_json:
             print(json.dumps(self.facts))
 
 
 def cell(value: Any) -> str:
-    """A value as it stands in a table."""
+    """Formats a value for a table."""
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -67,12 +67,12 @@ def cell(value: Any) -> str:
 
 
 def visible(text: str) -> str:
-    """Text of the data in one line: what is not seen, or steers a terminal, as an escape."""
+    """Text from the data on one line, with invisible and control characters escaped."""
     seen = (c if c.isprintable() and not _UNSEEN.match(c) else ascii(c)[1:-1] for c in text)
     return "".join(seen)
 
 
 def reason(error: Any) -> str:
-    """What TensorFlow says of an error, without where in its graph."""
+    """TensorFlow's error message, without the location in its graph."""
     text = str(getattr(error, "message", error)).partition(" [Op:")[0].partition("\n")[0]
     return text.rpartition("}} ")[2]

@@ -1,9 +1,9 @@
-"""``doctor``: whether input limits training, which stage of the pipeline does, and what to change.
+"""``doctor``: does input limit training, at which stage of the pipeline, and what helps?
 
-The reader's own pipeline is timed up to each of its stages, in three rounds. What a stage adds is
-its cost: processor time where the processors are saturated, since each stage then slows down all
-others; wall time otherwise. Where the costs contradict each other, or the rounds disagree, the
-verdict is "inconclusive".
+The reader's own pipeline is timed up to each of its stages, in three rounds. The cost of a stage is
+what it adds: processor time if the processors are saturated, since each stage then slows down all
+others; otherwise wall time. If the costs contradict each other, or the rounds disagree, the verdict
+is "inconclusive".
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ if TYPE_CHECKING:
 
 _ROUNDS = 3
 _STEPS = 20
-"""Steps of simulated training, and batches of each stage in all rounds, at least."""
+"""Minimum number of steps of simulated training, and of batches of each stage in all rounds."""
 _LARGE_BYTES = 4 * MB
-"""Size of the batches in which records reach Python before the stage "batch"."""
+"""Size of the batches in which records reach Python before the stage "batch" …"""
 _SLOW_SECONDS = 0.05
-"""Such a batch is smaller where a slow store would take longer for it."""
+"""… and the maximum seconds for one of them: on a slow store they are smaller."""
 _SATURATED = 0.75
-"""Processors are saturated where this process uses this share of them …"""
+"""Processors are saturated if this process uses this share of them …"""
 _CROWDED = 0.9
-"""… or all programs together use this share, and this process a quarter."""
+"""… or if all programs together use this share, and this process a quarter."""
 
 
 @dataclasses.dataclass
 class Stage:
-    """The pipeline up to a stage, timed."""
+    """The timed pipeline up to a stage."""
 
     name: str
     what: str
     rounds: list[Timed] = dataclasses.field(default_factory=list)
     added: float = 0.0
-    """µs an example that it adds to the stages before it."""
+    """µs per example that it adds to the stages before it."""
 
     def median(self, of: Callable[[Timed], float]) -> float:
         """The median of the rounds."""
@@ -75,17 +75,17 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What the stages took."""
+    """The measured stages."""
 
     stages: Sequence[Stage]
     by: str
     """"processor time" or "wall time"."""
     from_storage: bool
-    """Whether storage serves the reads, not the page cache."""
+    """Whether reads are served by storage, not by the page cache."""
     first_mb_per_s: float
-    """Of the first reading."""
+    """Rate of the first read."""
     doubt: str | None
-    """Why the slowest stage is unknown; None where it is known."""
+    """Why the slowest stage is unknown; None if it is known."""
 
     @property
     def whole(self) -> Stage:
@@ -94,30 +94,30 @@ class Measured:
 
     @property
     def slowest(self) -> Stage:
-        """The stage that adds most."""
+        """The stage that adds the most."""
         return max(self.stages, key=lambda stage: stage.added)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """Simulated training."""
+    """Results of simulated training."""
 
     waits: Summary
     epoch_end: float | None
-    """ms until the end of an epoch was known; None where none was reached."""
+    """ms until the end of an epoch was detected; None if none was reached."""
     sizes: Sequence[int]
-    """Of the batches that were seen."""
+    """Distinct batch sizes."""
     bytes_each: float
-    """Of an example as tensors."""
+    """Bytes per example, as tensors."""
     spread: float
-    """Bytes of the largest of 20 batches, of the median."""
+    """Bytes of the largest of 20 batches, relative to the median."""
     memory_mb: float
     growth_mb: float
-    """In the second half."""
+    """During the second half."""
 
 
 def doctor(arguments: argparse.Namespace, out: Output) -> int:
-    """Measures stage by stage, with a simulated training step, and says what to change."""
+    """Measures stage by stage, with a simulated training step, and recommends what to change."""
     source = Input(arguments)
     if arguments.step_ms < 0:
         raise RefusedError(f"--step-ms {arguments.step_ms} must be 0 or more.")
@@ -133,7 +133,7 @@ def doctor(arguments: argparse.Namespace, out: Output) -> int:
 
 
 def _plans(source: Input, arguments: argparse.Namespace) -> tuple[Plan, Plan | None]:
-    """What the reader does, and the same with ``--augment``."""
+    """The reader's plan, and the plan with ``--augment``."""
     plan = _throttled(source, source.plan(), arguments.mb_per_s)
     if not arguments.augment:
         return plan, None
@@ -151,7 +151,7 @@ def _plans(source: Input, arguments: argparse.Namespace) -> tuple[Plan, Plan | N
 
 
 def _throttled(source: Input, plan: Plan, mb_per_s: float | None) -> Plan:
-    """The plan, with records that come as from a store that gives so many MB/s."""
+    """The plan, with records delayed as if they came from a store at ``mb_per_s``."""
     if mb_per_s is None:
         return plan
     if plan.options.service is not None or plan.options.cache == "decoded":
@@ -165,7 +165,7 @@ def _throttled(source: Input, plan: Plan, mb_per_s: float | None) -> Plan:
 
 
 def _function(place: str) -> Callable[..., Any]:
-    """The function that ``FILE.py:NAME`` names."""
+    """Loads the function named by ``FILE.py:NAME``."""
     path, _, name = place.rpartition(":")
     if not os.path.exists(path):
         raise RefusedError(f"--augment {place}: expected FILE.py:FUNCTION; there is no {path!r}.")
@@ -189,7 +189,7 @@ def _function(place: str) -> Callable[..., Any]:
 def _measure(
     source: Input, plan: Plan, augmented: Plan | None, arguments: argparse.Namespace
 ) -> Measured:
-    """Times the bytes, then the pipeline with one stage after the other added, in rounds."""
+    """Times the bytes, then the pipeline with one stage added after another, in rounds."""
     seconds = arguments.seconds / _ROUNDS
     makers = _stages(source, plan, augmented, arguments)
     stages = [Stage(name, what) for name, what, _ in makers]
@@ -197,7 +197,7 @@ def _measure(
     read, from_storage, first = _read(source, plan, arguments)
     for _ in range(_ROUNDS):
         for stage, dataset in zip(stages, datasets, strict=True):
-            # An iterator that is kept would fill its buffers while the next one is timed.
+            # An iterator kept alive would fill its buffers while the next one is timed.
             stage.rounds.append(time_batches(dataset, seconds, least=-(-_STEPS // _ROUNDS)))
     stages = [read, *stages]
     by, cost = _basis(stages[-1])
@@ -208,10 +208,10 @@ def _measure(
 
 
 def _read(source: Input, plan: Plan, arguments: argparse.Namespace) -> tuple[Stage, bool, float]:
-    """The stage "read": the shards' bytes and nothing else.
+    """The stage "read": only the bytes of the shards.
 
     Returns:
-        The stage; whether storage serves the reads of later epochs; MB/s of the first reading.
+        The stage; whether storage serves the reads of later epochs; MB/s of the first read.
     """
     seconds, threads = arguments.seconds, max(1, min(plan.order.num_open, len(source.paths)))
     is_cold = drop_cache(source.paths) is None
@@ -236,7 +236,7 @@ def _read(source: Input, plan: Plan, arguments: argparse.Namespace) -> tuple[Sta
 
 
 def _slowed(source: Input, timed: Timed, mb_per_s: float) -> Timed:
-    """The same with no more than so many MB/s."""
+    """The same measurement, limited to ``mb_per_s``."""
     seconds = timed.num * source.bytes_each / (mb_per_s * MB)
     return dataclasses.replace(timed, seconds=max(timed.seconds, seconds))
 
@@ -244,12 +244,12 @@ def _slowed(source: Input, timed: Timed, mb_per_s: float) -> Timed:
 def _stages(
     source: Input, plan: Plan, augmented: Plan | None, arguments: argparse.Namespace
 ) -> list[tuple[str, str, Callable[[], Any]]]:
-    """The name of each stage, what it does, and the pipeline up to it."""
+    """The name of each stage, its description, and the pipeline up to it."""
     from . import pipeline
     from .cache import as_is
 
     options, size = plan.options, source.batch_size
-    # A slow store would take long for a large batch.
+    # A slow store would take too long for a large batch.
     num_bytes = min(_LARGE_BYTES, (arguments.mb_per_s or math.inf) * MB * _SLOW_SECONDS)
     large = max(size, int(num_bytes / source.bytes_each))
 
@@ -294,8 +294,8 @@ def _stages(
         def whole() -> Any:
             return pipeline.read(plan)
 
-        if facts.LAYOUT:  # values are cut out of the bytes: there is no parsing of their own
-            found.append(("parse", "all values cut out at their places", whole))
+        if facts.LAYOUT:  # values are sliced out of the bytes: there is no separate parsing
+            found.append(("parse", "all values, sliced out at fixed offsets", whole))
         else:
             only = dataclasses.replace(plan, parse_batch=_first_parsed(plain_parser()))
             found.append(("parse", "tf.io.parse_example", lambda: pipeline.read(only)))
@@ -306,19 +306,19 @@ def _stages(
 
 
 def _first_parsed(parse: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Parses a batch of records, whatever comes with it."""
+    """Parses only the first component of an element, the batch of records."""
     return lambda serialized, *_: parse(serialized)
 
 
 def _unshuffled(order: Any) -> Any:
-    """The same streams, each in stored order within its pieces."""
+    """The same streams, in stored order within each piece."""
     calm = copy.copy(order)
     calm.window = 1
     return calm
 
 
 def _basis(whole: Stage) -> tuple[str, Callable[[Timed], float]]:
-    """The measure of costs: processor time where the processors are saturated, else wall time."""
+    """The measure of cost: processor time if the processors are saturated, else wall time."""
     number = num_processors()
     busy = whole.median(lambda timed: timed.busy)
     others = whole.median(lambda timed: timed.busy_others)
@@ -329,7 +329,7 @@ def _basis(whole: Stage) -> tuple[str, Callable[[Timed], float]]:
 
 
 def attribute(stages: Sequence[Stage], cost: Callable[[Timed], float]) -> None:
-    """Sets what each stage adds to those before it; one that others hide adds nothing."""
+    """Sets what each stage adds to those before it; a stage hidden by others adds nothing."""
     for stage, added in zip(stages, _added([stage.median(cost) for stage in stages]), strict=True):
         stage.added = added
 
@@ -340,11 +340,11 @@ def _added(costs: Sequence[float]) -> list[float]:
 
 
 def doubt_of(stages: Sequence[Stage], cost: Callable[[Timed], float]) -> str | None:
-    """Why the slowest stage is unknown; None where it is known.
+    """Why the slowest stage is unknown; None if it is known.
 
     Args:
-        stages: In order, each with all before it; ``attribute`` was called.
-        cost: Of a round.
+        stages: In order, each including all before it, after ``attribute``.
+        cost: Cost of one round.
     """
     slowest = max(stages, key=lambda stage: stage.added)
     before = 0.0
@@ -368,7 +368,7 @@ def doubt_of(stages: Sequence[Stage], cost: Callable[[Timed], float]) -> str | N
 def _say_stages(source: Input, measured: Measured, out: Output) -> None:
     out.say(
         f"{source.split}, batches of {source.batch_size}, {num_processors()} processors; each "
-        f"stage with all above it, medians of {_ROUNDS} rounds; µs added are of {measured.by}"
+        f"stage includes all above it; medians of {_ROUNDS} rounds; µs added are {measured.by}"
     )
     columns = ("stage", "what", "examples/s", "µs added", "µs of CPU", "processors")
     rows = [
@@ -391,7 +391,7 @@ def _say_stages(source: Input, measured: Measured, out: Output) -> None:
 
 
 def _train(source: Input, plan: Plan, step: float, seconds: float) -> Trained:
-    """Epochs of simulated training, of 20 steps or more: how long each waited for its batch."""
+    """Simulates epochs of training, at least 20 steps: how long each step waits for its batch."""
     from .pipeline import read
 
     dataset = read(dataclasses.replace(plan, options=dataclasses.replace(plan.options, epochs=1)))
@@ -421,7 +421,7 @@ def _train(source: Input, plan: Plan, step: float, seconds: float) -> Trained:
         epoch.seconds = time.perf_counter() - started
         epochs.append(epoch)
         is_over = is_over or not epoch.waits
-    # Not in a step, which would give the pipeline more time than a training step does.
+    # Not within a step, which would give the pipeline more time than a training step does.
     volumes = [(size_of(batch), bytes_of(batch)) for batch in itertools.islice(dataset, _STEPS)]
     if not ends:
         ends.extend(_end_of_part(source))
@@ -439,7 +439,7 @@ def _train(source: Input, plan: Plan, step: float, seconds: float) -> Trained:
 
 
 def _end_of_part(source: Input) -> list[float]:
-    """How long the end of a few batches' part of an epoch took, in ms; empty where none can be."""
+    """Measures how long the end of an epoch of a few batches takes, in ms; empty if impossible."""
     parts = -(-source.num_examples // (8 * source.batch_size))
     try:
         for _ in source.dataset(epochs=1, shard=(0, parts)):
@@ -452,7 +452,7 @@ def _end_of_part(source: Input) -> list[float]:
 def _say_verdict(
     source: Input, measured: Measured, trained: Trained, step_ms: float, out: Output
 ) -> str | None:
-    """Reports whether input limits training; returns the name of the stage that does, if known."""
+    """Reports whether input limits training; returns the name of the limiting stage, if known."""
     waits = trained.waits
     rate = measured.whole.median(lambda timed: timed.rate)
     needed = 1000 * source.batch_size / step_ms if step_ms else math.inf
@@ -460,7 +460,7 @@ def _say_verdict(
     is_bound = starves and rate < 1.5 * needed
     slowest = measured.slowest
     out.say(
-        f"\na step of {step_ms:g} ms takes {needed:,.0f} examples/s; the pipeline gives "
+        f"\na step of {step_ms:g} ms needs {needed:,.0f} examples/s; the pipeline delivers "
         f"{rate:,.0f}. {waits.lines()[0]}"
     )
     out.facts |= {
@@ -474,7 +474,7 @@ def _say_verdict(
             "=> not bound by input: a faster reader would not make training faster."
             if not starves
             else "=> not bound by the pipeline, which is fast enough: the rest is the cost of "
-            "passing a batch to Python. Larger batches, or several steps a call (Keras: "
+            "passing a batch to Python. Larger batches, or several steps per call (Keras: "
             "steps_per_execution), hide it."
         )
         return None
@@ -483,12 +483,12 @@ def _say_verdict(
             "measure again without other programs, and longer (--seconds 10)",
             *_processors(measured.whole),
         ]
-        out.say(f"=> bound by INPUT; which stage is inconclusive: {measured.doubt}.")
+        out.say(f"=> bound by INPUT; the limiting stage is inconclusive: {measured.doubt}.")
     else:
         total = sum(stage.added for stage in measured.stages)
         out.say(
-            f"=> bound by INPUT, most by {slowest.name}: {slowest.added:.1f} of {total:.1f} µs of "
-            f"{measured.by} an example."
+            f"=> bound by INPUT, mostly by {slowest.name}: {slowest.added:.1f} of {total:.1f} µs "
+            f"of {measured.by} per example."
         )
         advice = [*_advice(source, measured, trained), *_processors(measured.whole)]
     for text in advice:
@@ -498,7 +498,7 @@ def _say_verdict(
 
 
 def _processors(whole: Stage) -> list[str]:
-    """Whether more processors would help."""
+    """Advice on processors: whether more of them would help."""
     number = num_processors()
     busy = whole.median(lambda timed: timed.busy)
     others = whole.median(lambda timed: timed.busy_others)
@@ -517,11 +517,11 @@ def _processors(whole: Stage) -> list[str]:
     return []
 
 
-# Advice: only what can be set, for this split and with these options.
+# Advice: only options that can be set for this split and with these options.
 
 
 def _advice(source: Input, measured: Measured, trained: Trained) -> list[str]:
-    """What to change where the slowest stage limits training."""
+    """What to change if the slowest stage limits training."""
     name = measured.slowest.name
     cache, shards = cache_advice(source, trained, name), judge_shards(source)
     found: list[str] = []
@@ -546,7 +546,7 @@ def _advice(source: Input, measured: Measured, trained: Trained) -> list[str]:
 
 
 def _faster_reading(source: Input, measured: Measured) -> list[str]:
-    """Advice for reading, decompressing and framing, without caches."""
+    """Advice on reading, decompressing and framing, without caches."""
     name, found = measured.slowest.name, []
     pays, *_ = _compression(source, measured)
     if name == "read":
@@ -557,7 +557,7 @@ def _faster_reading(source: Input, measured: Measured) -> list[str]:
             found.append('fewer bytes: build with Shards(compression="gzip")')
     elif name == "frame":
         found.append(
-            "reading records is the limit: store fewer bytes an example, or use more processors"
+            "reading records is the limit: store fewer bytes per example, or use more processors"
         )
     else:
         if pays == "none":
@@ -573,20 +573,20 @@ def _faster_reading(source: Input, measured: Measured) -> list[str]:
 
 
 def _less_shuffling(source: Input) -> list[str]:
-    """Advice where shuffling is the slowest stage."""
+    """Advice if shuffling is the slowest stage."""
     from .order import CHUNK
 
     buffer = source.options.get("shuffle")
     if type(buffer) is int:
-        return [f"a smaller buffer than shuffle={buffer} (the shards are shuffled already)"]
+        return [f"a smaller buffer than shuffle={buffer} (the shards are already shuffled)"]
     if source.batch_size < 8 * CHUNK:
         text = f"larger batches, up to {8 * CHUNK}: chunks of an eighth of a batch are shuffled"
         return [text]
-    return ["a smaller buffer: shuffle=1000, for example (the shards are shuffled already)"]
+    return ["a smaller buffer: shuffle=1000, for example (the shards are already shuffled)"]
 
 
 def _less_parsing(source: Input, name: str) -> list[str]:
-    """Advice for less parsing or decoding."""
+    """Advice on less parsing or decoding."""
     encoded = [
         key for key, feature in facts.FEATURES.items()
         if feature["kind"] == "image" and feature.get("storage") == "encoded"
@@ -604,18 +604,18 @@ def _less_parsing(source: Input, name: str) -> list[str]:
 
 
 def cache_advice(source: Input, trained: Trained, name: str) -> str | None:
-    """The cache that would save a stage and can be set, and its memory; None if none can."""
+    """A cache that would save a stage and can be set, and its memory; None if there is none."""
     from .cache import free_memory
 
     free = free_memory()
     if source.options.get("cache") or source.options.get("local_copy"):
         return None
-    decoded = 2 * trained.bytes_each * source.num_examples  # twice while it is filled
+    decoded = 2 * trained.bytes_each * source.num_examples  # twice while it is being filled
     if name in ("parse", "decode") or (name == "decompress" and decoded < free):
         if decoded < free and source.allows(cache="decoded"):
             return (
                 f'cache="decoded" keeps examples in memory from the first epoch on '
-                f"({decoded / MB:,.0f} MB with what filling it takes, {free / MB:,.0f} MB free)"
+                f"({decoded / MB:,.0f} MB while it is being filled, {free / MB:,.0f} MB free)"
             )
         return None
     stored = facts.RECORD_BYTES * source.num_examples
@@ -631,22 +631,22 @@ def cache_advice(source: Input, trained: Trained, name: str) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """The sizes of a split's shards."""
+    """Assessment of a split's shards."""
 
     fact: str
     advice: str | None = None
-    """What to set instead; None where nothing is wrong."""
+    """What to set instead; None if nothing is wrong."""
 
 
 def judge_shards(source: Input) -> Judged:
-    """Judges the shards of a split against its size, as the build's own rule would cut it."""
+    """Compares the shards of a split with the build's own rule for its size."""
     sizes = source.shard_bytes
     total, num = sum(sizes), len(sizes)
     # 150 MB each, or 16 as long as they stay over 8 MB, as ``Shards()`` does.
     ideal = max(1, -(-total // (150 * MB)), min(16, total // (8 * MB)))
     fact = f"{num} of {min(sizes) / MB:,.2f} to {max(sizes) / MB:,.2f} MB, {total / MB:,.0f} MB"
     setting = f'Shards(num_shards={{"{source.split}": {ideal}}})'
-    # Opening a file costs as much as 50 to 100 records; in a store it is a request or two.
+    # Opening a file costs as much as 50 to 100 records; in a store, one or two requests.
     short = source.num_examples / num < 1_000 or source.is_remote
     if num > max(2 * ideal, 16) and total / num < 8 * MB and short:
         return Judged(
@@ -660,9 +660,9 @@ def judge_shards(source: Input) -> Judged:
 
 
 def _compression(source: Input, measured: Measured) -> tuple[str, float, float]:
-    """Which compression pays where this storage binds, what GZIP leaves, and MB/s of a processor.
+    """The compression that pays off with this storage; GZIP's ratio; its MB/s per processor.
 
-    Where the page cache serves the reads, no compression pays.
+    If the page cache serves the reads, no compression pays off.
     """
     with load_tensorflow().io.gfile.GFile(source.paths[0], "rb") as file:
         content = bytes(file.read(4 << 20))
@@ -681,14 +681,14 @@ def _compression(source: Input, measured: Measured) -> tuple[str, float, float]:
 def _symptoms(
     source: Input, measured: Measured, trained: Trained, step_ms: float, out: Output
 ) -> None:
-    """The symptoms of tuning guides: which of them were seen, and their likely causes."""
+    """Reports the symptoms known from tuning guides: whether each was seen, and likely causes."""
     waits, end = trained.waits, trained.epoch_end
     short = source.num_examples % source.batch_size
     growing = trained.growth_mb > max(64, 0.1 * trained.memory_mb)
     jumpy = waits.p95 > max(5.0, 10 * waits.median) and waits.stalls is None
     unequal = trained.spread > 1.5
     first = waits.first_epoch
-    # What training reads a second, or the pipeline gives: the first epoch comes from storage.
+    # Examples/s of training, limited by the pipeline. The first epoch needs them from storage.
     rate = min(
         1000 * source.batch_size / max(1e-6, step_ms),
         measured.whole.median(lambda timed: timed.rate),
@@ -712,7 +712,7 @@ def _symptoms(
             "slow first epoch",
             "yes" if cold or (first or 0) > STARVED else "not reached" if first is None else "no",
             (f"{first:.0%} of an epoch's time longer than the others" if first is not None else
-             "no two epochs were read to their ends")
+             "fewer than two epochs were read completely")
             + f"; bytes came at {measured.first_mb_per_s:,.0f} MB/s at first",
             "storage, until the page cache or a cache holds the shards",
         ),
@@ -752,19 +752,19 @@ def _symptoms(
 
 
 def _uneven(source: Input, short: int, *, unequal: bool, jumpy: bool) -> str:
-    """Where uneven batches come from."""
+    """The cause of uneven batches."""
     if unequal and facts.LENGTHS:
         same = ": bucket=True makes batches of similar length" if source.allows(bucket=True) else ""
         return f"examples of very unequal length{same}"
     if jumpy or unequal or not short:
-        return "records of very unequal cost, or a disk and processors that others use too"
-    return f"the last batch of an epoch holds {short}" + (
-        " (drop_remainder=True leaves it out)" if source.allows(drop_remainder=True) else ""
+        return "records of very unequal cost, or other programs that use the disk and processors"
+    return f"the last batch of an epoch has {short} examples" + (
+        " (drop_remainder=True drops it)" if source.allows(drop_remainder=True) else ""
     )
 
 
 def _operations(dataset: Any) -> tuple[set[str], str]:
-    """The names of all operations of a dataset's graph, and of its last dataset."""
+    """The names of all ops in a dataset's graph, and the op of its last dataset."""
     tf = load_tensorflow()
     content = tf.raw_ops.DatasetToGraphV2(
         input_dataset=tf.data.experimental.to_variant(dataset), external_state_policy=1
@@ -784,7 +784,7 @@ def _checklist(
     trained: Trained,
     out: Output,
 ) -> None:
-    """The advice of tuning guides, item by item, against what was measured."""
+    """Reports the advice known from tuning guides, item by item, with measurements."""
     dataset = source.dataset()
     used, last = _operations(dataset)
     pays, ratio, unzipped = _compression(source, measured)
@@ -800,10 +800,10 @@ def _checklist(
     served = "storage" if measured.from_storage else "the page cache"
     check(
         "compression where it pays",
-        # It is worth a build where reading binds, or where GZIP is decompressed for nothing.
+        # Worth a rebuild if reading is the limit, or if GZIP is decompressed for nothing.
         pays == stored or (pays == "gzip" and bound != "read"),
-        f"{stored}; GZIP leaves {ratio:.0%} of the bytes, gives {unzipped:,.0f} MB/s a processor; "
-        f"{measured.first_mb_per_s:,.0f} MB/s at first, {served} serves later reads",
+        f"{stored}; GZIP leaves {ratio:.0%} of the bytes, yields {unzipped:,.0f} MB/s per "
+        f"processor; {measured.first_mb_per_s:,.0f} MB/s at first, {served} serves later reads",
         f'build with Shards(compression="{pays}")',
     )
     shards = judge_shards(source)
@@ -818,8 +818,8 @@ def _checklist(
     check(
         "files and elements shuffled",
         not plan.options.shuffles or (changing and (has("Shuffle") or has("StatelessShuffle"))),
-        ("shuffled: two passes begin with different batches" if changing else "stored order")
-        + ("" if plan.options.shuffles else ", as meant for evaluation"),
+        ("shuffled: two passes start with different batches" if changing else "stored order")
+        + ("" if plan.options.shuffles else ", as intended for evaluation"),
     )
     check(
         "parallel map",
@@ -827,24 +827,24 @@ def _checklist(
         "ParallelMap" if has("ParallelMap") else "map in one thread",
     )
     single = has("ParseSingleExample")
-    check("batched, then parsed", not single, f"one call {'an example' if single else 'a batch'}")
+    check("batched, then parsed", not single, f"one call per {'example' if single else 'batch'}")
     cache = cache_advice(source, trained, bound or "")
     used_cache = source.options.get("cache")
     check(
         "cache",
         cache is None,
         f"{f'cache={used_cache!r}' if used_cache else 'not used'}"
-        + ("" if bound else ", input does not bind" if measured.doubt is None else ""),
+        + ("" if bound else ", input is not the limit" if measured.doubt is None else ""),
         cache,
     )
     check("prefetch last", last.startswith("Prefetch"), f"the last stage is {last}")
-    check("profiled", True, "by stage, above; by operation: python -m reader profile DIR")
+    check("profiled", True, "by stage: above; by operation: python -m reader profile DIR")
     order = bool(dataset.options().deterministic)
     seeded = source.options.get("seed") is not None
     check(
         "non-deterministic order where allowed",
         not (order and plan.options.shuffles) or seeded,
-        f"deterministic={order}" + (", which the seed asks for" if seeded else ""),
+        f"deterministic={order}" + (", as the seed requires" if seeded else ""),
         "leave out deterministic=True",
     )
     out.say("\nchecklist")

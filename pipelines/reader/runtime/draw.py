@@ -1,4 +1,4 @@
-"""Which record stands where in a balanced epoch, by arithmetic, without TensorFlow."""
+"""Which record comes at which place of a balanced epoch: arithmetic, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ import numpy.typing as npt
 GOLDEN = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio."""
 _RANKED = 64
-"""Orders of so many numbers at most are drawn by comparing random numbers …"""
+"""Permutations of up to this many numbers are drawn by ranking random numbers …"""
 _ROUNDS = 6
-"""… and of more by so many rounds of a Feistel network."""
+"""… and larger ones by this many rounds of a Feistel network."""
 
 
-# How an epoch is shared out
+# How an epoch is divided among workers
 
 
 class Sharing(Protocol):
-    """The options that decide which records of an epoch workers leave out."""
+    """The options that decide which records of an epoch the workers skip."""
 
     @property
     def drop_remainder(self) -> bool:
-        """Whether the short batch is left out."""
+        """Whether the short batch is dropped."""
 
     @property
     def equal_steps(self) -> bool:
-        """Whether all workers have as many batches."""
+        """Whether all workers have the same number of batches."""
 
 
 def share(options: Sharing, left: int, size: int, part: tuple[int, int]) -> tuple[int, int, int]:
-    """How many full batches a worker has of what is left; where its short one starts; its size.
+    """Divides the rest of an epoch among the workers.
 
-    In each step the workers take neighbouring batches. What is too little for another step is
-    shared out evenly.
+    In each step the workers take adjacent batches. Records that are too few for another step are
+    divided evenly.
 
     Args:
-        options: What is left out.
-        left: Records of the epoch that are left.
-        size: Records of a batch.
+        options: Decide which records are skipped.
+        left: Remaining records of the epoch.
+        size: Batch size of a worker.
         part: (index, count) of the worker.
+
+    Returns:
+        The number of full batches of this worker; the start of its short batch, counted from the
+        first remaining record; the size of that batch.
     """
     index, count = part
     full, rest = divmod(left, size * count)
@@ -56,13 +60,13 @@ def share(options: Sharing, left: int, size: int, part: tuple[int, int]) -> tupl
 
 
 def num_batches(options: Sharing, left: int, size: int, part: tuple[int, int]) -> int:
-    """Batches that a worker has of what is left of an epoch."""
+    """Batches that a worker has in the rest of an epoch."""
     full, _, rest = share(options, left, size, part)
     return full + (rest > 0)
 
 
 def went(options: Sharing, num: int, stages: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-    """How far (steps, batch size, workers) of each stage came: whole epochs, and examples."""
+    """How far the stages (steps, batch size, workers) came: (complete epochs, examples)."""
     over = first = 0
     for steps, size, count in stages:
         left = steps
@@ -70,42 +74,42 @@ def went(options: Sharing, num: int, stages: Sequence[tuple[int, int, int]]) -> 
             most := max(num_batches(options, num - first, size, (i, count)) for i in range(count))
         ):
             if not first and not most:
-                left = 0  # no epoch has a batch
+                left = 0  # epochs have no batches
                 break
-            # All epochs after this one are alike.
+            # All epochs after this one have the same number of steps.
             more = 1 if first else left // most
             over, left, first = over + more, left - more * most, 0
         first += left * size * count
     return over, first
 
 
-# Which record is where in an epoch
+# Which record comes where in an epoch
 
 
 class Draw(NamedTuple):
-    """Which record stands at each place of an epoch: a function of (seed of the epoch, places).
+    """Maps (seed of the epoch, places) to the records at these places of the epoch.
 
-    All by arithmetic: no list of an epoch is held.
+    Computed by arithmetic: no list of an epoch is kept.
     """
 
     num: int
-    """Examples of an epoch, as many as the split has."""
+    """Examples per epoch, the same number as the split has."""
     codes: npt.NDArray[Any]
-    """int64[classes]: those that come."""
+    """int64[classes]: codes of the classes that occur in an epoch."""
     counts: npt.NDArray[Any]
-    """int64[classes]: records of each."""
+    """int64[classes]: records of each class."""
     ends: npt.NDArray[Any]
-    """int64[classes]: examples of each and of those before it."""
+    """int64[classes]: cumulative number of examples per epoch."""
     order: npt.NDArray[Any]
-    """int[records]: their places in the split, by class."""
+    """int[records]: positions of the records in the split, sorted by class."""
     firsts: npt.NDArray[Any]
-    """int64[classes]: where the records of each begin there."""
+    """int64[classes]: where each class starts in ``order``."""
 
     @classmethod
     def of(cls, codes: npt.NDArray[Any], weights: Mapping[int, float]) -> Draw:
-        """From the class of each record of a split, -1 for none, and weights of classes.
+        """From the class of each record of a split (-1 for none) and the weights of classes.
 
-        The largest remainders of the shares are rounded up.
+        Shares are rounded by the largest-remainder method.
         """
         shares = {
             code: Fraction(float(weight)) for code, weight in sorted(weights.items()) if weight > 0
@@ -131,7 +135,7 @@ class Draw(NamedTuple):
         )
 
     def __call__(self, epoch_seed: Any, places: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """int64[n]: for each place its record's place in the split + its turn × ``num``."""
+        """int64[n]: for each place, its record's position in the split + its turn × ``num``."""
         seed = mixed(np.asarray(epoch_seed, np.int64).astype(np.uint64)[np.newaxis])
         all_ = np.full(len(places), self.num, np.uint64)
         slots = permuted(places, np.broadcast_to(seed, len(places)), all_).astype(np.int64)
@@ -149,12 +153,13 @@ class Draw(NamedTuple):
 def permuted(
     numbers: npt.NDArray[Any], keys: npt.NDArray[Any], sizes: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """Where each number goes in the permutation of 0 … size - 1 that its key stands for.
+    """Applies to each number the permutation of 0 … size - 1 that its key selects.
 
-    Few are ranked by random numbers, so that all their orders are alike likely. More go through a
-    Feistel network, again until they are below the size ("cycle walking"; Black and Rogaway,
-    "Ciphers with Arbitrary Finite Domains", 2002). TensorFlow's ``index_shuffle`` does the same,
-    with orders that seeds of few bits hardly change, and about 65,536 / size rounds for each.
+    Small sizes are permuted by ranking random numbers, so that all permutations are equally likely.
+    Larger ones go through a Feistel network, repeated until the result is below the size ("cycle
+    walking"; Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). TensorFlow's
+    ``index_shuffle`` does the same, but its orders hardly depend on seeds of few bits, and it takes
+    about 65,536 / size rounds for each number.
 
     Args:
         numbers: integers[n], each below its size.
@@ -186,7 +191,7 @@ def permuted(
 
 
 def mixed(numbers: Any) -> Any:
-    """uint64, each bit of which depends on all bits of the uint64 given (SplitMix64's finish)."""
+    """Mixes uint64 numbers: each output bit depends on all input bits (finalizer of SplitMix64)."""
     with np.errstate(over="ignore"):
         numbers = numbers + np.uint64(GOLDEN)
         numbers = (numbers ^ numbers >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)

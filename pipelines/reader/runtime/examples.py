@@ -1,4 +1,4 @@
-"""``tf.train.Example`` without TensorFlow: from the bytes of one example to its values."""
+"""Parses ``tf.train.Example`` without TensorFlow: from the bytes of one example to its values."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 _Spans = tuple[int, list[tuple[int, int]], bool]
-"""A list's tag, where its items begin and end, and whether these may be other bytes there."""
+"""A list's tag, the spans of its items, and whether these bytes may differ between examples."""
 _NO_SPANS: _Spans = (0, [], True)
 _MAX_LAYOUTS = 1_000
-"""Lengths of examples for which spans are kept …"""
+"""Maximum number of example lengths for which spans are cached …"""
 _MAX_SPANS = 100
-"""… where there are no more of them."""
+"""… if an example has fewer spans than this."""
 _ITEMS = {0x0A: (0x0A,), 0x12: (0x0A, 0x0D), 0x1A: (0x0A, 0x08)}
 """For each kind of list (bytes, float32, int64) the tags of its items: packed, and single."""
 _AS_STORED = {"string": bytes, "float32": np.float32, "int64": np.int64}
-"""The types of scalars that need no conversion."""
+"""Types of scalars that need no conversion."""
 
 
 class Parser:
-    """Turns a serialized ``tf.train.Example`` into values."""
+    """Parses a serialized ``tf.train.Example`` into NumPy values."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class Parser:
         """The values of one record.
 
         Raises:
-            ValueError: if they are not as ``FEATURES`` says.
-            IndexError: if the message is cut off.
+            ValueError: if they do not match ``FEATURES``.
+            IndexError: if the message is truncated.
         """
         lists = self._lists(serialized)
         values: dict[str, Any] = {}
@@ -80,7 +80,7 @@ class Parser:
         return values
 
     def _lists(self, serialized: bytes) -> dict[str, Any]:
-        """The lists of an Example by name: of bytes, or an array of int64 or float32."""
+        """The lists of an Example by name: bytes, or an array of int64 or float32."""
         spans, between = self._layouts.get(len(serialized), ({}, [(0, 0, b"?")]))
         for start, stop, content in between:
             if serialized[start:stop] != content:
@@ -92,10 +92,10 @@ class Parser:
         }
 
     def _spans(self, serialized: bytes) -> dict[str, _Spans]:
-        """Where the items of each list are.
+        """Finds where the items of each list are, and caches it by the example's length.
 
-        An example of the same length, and of the same bytes between the items, has them at the
-        same places: so these are kept.
+        Another example of the same length, with the same bytes between the items, has its items at
+        the same places.
         """
         found: dict[bytes, _Spans] = {}
         for tag, start, stop in _fields(serialized, 0, len(serialized)):
@@ -139,7 +139,7 @@ def _one(name: str, lists: dict[str, Any]) -> Any:
 
 
 def _tensor(feature: dict[str, Any], values: Any, sizes: Any) -> Any:
-    """One feature's value, from the list that it is stored in (None where there is none)."""
+    """One feature's value, from the list in which it is stored (None if there is none)."""
     shape, dtype = feature.get("shape", []), feature["dtype"]
     missing = values is None or len(values) == 0
     if not (missing or shape) and type(values[0]) is _AS_STORED.get(dtype) and len(values) == 1:
@@ -179,12 +179,12 @@ def _tensor(feature: dict[str, Any], values: Any, sizes: Any) -> Any:
 
 
 def _items(data: bytes, start: int, stop: int) -> _Spans:
-    """Which list a Feature has, and where its items are: packed ones together, others singly."""
+    """Which list a Feature has, and the spans of its items: one if packed, else one for each."""
     spans = _NO_SPANS
     for tag, begin, end in _fields(data, start, stop):
         if kinds := _ITEMS.get(tag):
             items = [field for field in _fields(data, begin, end) if field[0] in kinds]
-            # The length of a number that is not packed follows from its own bytes.
+            # An unpacked varint ends where its own bytes say, so its bytes must be compared.
             free = all(kind != 0x08 for kind, _, _ in items)
             spans = (tag, [(a, b) for _, a, b in items], free)
     return spans
@@ -198,8 +198,8 @@ def _list(tag: int, items: list[bytes]) -> Any:
 
 
 def _varints(content: bytes) -> npt.NDArray[np.int64]:
-    """Numbers in protobuf's variable-length form."""
-    if len(content) <= 10:  # faster so
+    """Decodes protobuf varints."""
+    if len(content) <= 10:  # faster in plain Python
         numbers, start = [], 0
         while start < len(content):
             number, start = _varint(content, start)
@@ -210,18 +210,18 @@ def _varints(content: bytes) -> npt.NDArray[np.int64]:
     if last.all():
         return digits.astype(np.int64)
     if not last[-1]:
-        raise ValueError("a number is cut off")
+        raise ValueError("a number is truncated")
     ends = np.flatnonzero(last)
     starts = np.concatenate([[0], ends[:-1] + 1])
     places = np.arange(len(digits)) - np.repeat(starts, ends - starts + 1)
     if places.max() > 9:
-        raise ValueError("a number of more than 10 bytes")
+        raise ValueError("a number has more than 10 bytes")
     parts = (digits & 127).astype(np.uint64) << (7 * places).astype(np.uint64)
     return np.add.reduceat(parts, starts).view(np.int64)
 
 
 def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of a protobuf message: (tag, where the value begins, where it ends)."""
+    """The fields of a protobuf message: (tag, start of the value, end of the value)."""
     while start < stop:
         tag, start = (data[start], start + 1) if data[start] < 128 else _varint(data, start)
         kind = tag & 7
@@ -233,7 +233,7 @@ def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]
         elif kind in (1, 5):
             end = start + (8 if kind == 1 else 4)
         else:
-            raise ValueError(f"protobuf wire type {kind} at byte {start}")
+            raise ValueError(f"invalid protobuf wire type {kind} at byte {start}")
         if end > stop:
             raise ValueError(f"a field at byte {start} ends at {end}, its message at {stop}")
         yield tag, start, end
@@ -241,7 +241,7 @@ def _fields(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]
 
 
 def _varint(data: bytes, start: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Decodes one varint; returns it and the position after it."""
     digit = data[start]
     value, shift, start = digit & 127, 7, start + 1
     while digit > 127:
@@ -251,12 +251,12 @@ def _varint(data: bytes, start: int) -> tuple[int, int]:
 
 
 def decode_image(content: bytes, channels: int) -> npt.NDArray[np.uint8]:
-    """An image file as ``uint8[height, width, channels]``, upright as its EXIF says, by Pillow."""
+    """Decodes an image file by Pillow: ``uint8[height, width, channels]``, upright as per EXIF."""
     from PIL import Image, ImageOps  # type: ignore[import-not-found, unused-ignore]
 
     with Image.open(io.BytesIO(content)) as image:
         mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
         if channels == 1:
-            image.draft("L", None)  # of a JPEG, the luminance that it stores
+            image.draft("L", None)  # use the luminance that a JPEG stores
         pixels = np.array(ImageOps.exif_transpose(image).convert(mode), np.uint8)
     return pixels.reshape(*pixels.shape[:2], channels)

@@ -1,7 +1,7 @@
-"""The facts of the snapshot: constants only.
+"""Facts of the snapshot: constants only.
 
-In a snapshot this file is generated. As it stands here, it describes a made-up snapshot that has a
-feature of every kind, so that the package lints, types and runs in the form in which it ships.
+This file is generated in a snapshot. This version describes a fictitious snapshot with a feature of
+every kind, so that the package can be linted, type-checked and run in the form in which it ships.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NAME = "every_kind"
 FINGERPRINT = "0000000000000000"
 NUM_EXAMPLES: dict[str, int] = {"train": 80, "validation": 10, "test": 10}
 SHARD_CHECKSUMS: dict[str, list[int | None]] = {"train": [], "validation": [], "test": []}
-"""By split, of each shard: the masked CRC32C of its first record; with GZIP its content's CRC32."""
+"""Of each shard, by split: the masked CRC32C of its first record; with GZIP its content's CRC32."""
 LABEL: str | None = "label"
 CLASS_NAMES: list[str] | None = ["left", "right"]
 CLASS_SHARES: list[float] = [0.25, 0.75]

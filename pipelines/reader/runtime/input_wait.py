@@ -17,8 +17,8 @@ class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignor
         model.fit(wait.watch(train), callbacks=[wait], epochs=3)
         print(*wait.summary().lines(), sep=" ")
 
-    Each epoch's share of waiting is in the logs and the history as ``input_wait``. Above 0.05,
-    ``python -m reader doctor --step-ms …`` says which stage of the input it is.
+    Each epoch's share of waiting time is in the logs and the history as ``input_wait``. If it is
+    above 0.05, ``python -m reader doctor --step-ms …`` finds the stage of the input that causes it.
     """
 
     def __init__(self) -> None:
@@ -29,10 +29,10 @@ class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignor
         self._tested = 0.0
 
     def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """The same dataset, which records how long each batch takes to arrive.
+        """Returns the same dataset, which records how long each batch takes to arrive.
 
-        Pass the result to ``fit`` directly: behind a ``prefetch``, which
-        ``fit`` adds for ``class_weight=``, the waits would be those of the prefetching.
+        Pass the result to ``fit`` directly: after a ``prefetch``, which ``fit`` adds for
+        ``class_weight=``, the recorded waits would be those of the prefetching.
         """
 
         def asked(_: Any) -> Any:
@@ -43,7 +43,7 @@ class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignor
             return batch
 
         convert = tf.autograph.experimental.do_not_convert
-        # zip asks its inputs in this order: the time is taken, then the batch is waited for.
+        # zip reads its inputs in this order: first the timestamp, then the batch.
         pairs = tf.data.Dataset.zip((tf.data.Dataset.counter().map(convert(asked)), dataset))
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
@@ -54,7 +54,7 @@ class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignor
         self._waits.append(1000 * float(seconds))
 
     def summary(self) -> Summary:
-        """What the waits were.
+        """Summarizes the waits.
 
         Raises:
             ValueError: if no step was measured.
@@ -67,12 +67,12 @@ class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignor
         return summarize(self.epochs)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begins an epoch; what Keras asked for before, to build the model, does not count."""
+        """Starts an epoch; excludes what Keras requested before, to build the model."""
         self._waits.clear()
         self._begun, self._tested = time.perf_counter(), 0.0
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Leaves out the validation within ``fit``."""
+        """Excludes the validation within ``fit``."""
         self._tested -= time.perf_counter()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -80,7 +80,7 @@ class InputWait(tf.keras.callbacks.Callback):  # type: ignore[misc, unused-ignor
         self._tested += time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Ends an epoch, and puts its share of waiting into the logs."""
+        """Ends an epoch, and adds its share of waiting time to the logs."""
         seconds = time.perf_counter() - self._begun - self._tested
         self.epochs.append(Epoch([*self._waits], seconds, is_complete=True))
         if logs is not None and self._waits:

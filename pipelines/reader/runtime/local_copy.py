@@ -1,8 +1,9 @@
-"""``local_copy=``: shards are copied to a fast local disk.
+"""``local_copy=``: copies shards to a fast local disk.
 
-They are copied in the background, in the order in which they will be read and ahead of it, and
-checked by sha256 against the manifest. With ``(folder, bytes)`` the copies are a rolling window,
-for data larger than the disk. fsspec reads the protocols that TensorFlow does not know (``s3://``).
+Shards are copied in the background, in the order in which they will be read and ahead of reading,
+and checked by sha256 against the manifest. With ``(folder, bytes)`` the copies form a rolling
+window, for data larger than the disk. Protocols that TensorFlow does not support (``s3://``) are
+read by fsspec.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from .options import Options
 from .order import OPEN_SHARDS, ByShard, Dealt
 from .pipeline import Plan
 
-_AT_ONCE = 4  # shards that are copied at a time
-_AHEAD = 8  # shards that are copied before a stream asks for them, at most
-_PARALLEL = 3  # streams that tf.data's parallel interleave opens for each that it draws on
+_AT_ONCE = 4  # shards copied concurrently
+_AHEAD = 8  # maximum of shards copied before a stream requests them
+_PARALLEL = 3  # streams that tf.data's parallel interleave opens for each one that it draws from
 _CHUNK_BYTES = 1 << 20  # read, hashed and written at a time
-_TRIES = 3  # failed reads in a row before it is an error
-_BACKOFF_S = 0.5  # before the second try, twice that before the third
+_TRIES = 3  # consecutive failed reads before it is an error
+_BACKOFF_S = 0.5  # before the second try; twice that before the third
 _WAIT_S = 0.05  # between two checks whether a file has arrived
-_AWAITED_S = 1.0  # a stream that has not opened an awaited file for so long has stopped
-_LINK_S = 60.0  # a stream that was given a file has opened it after so long, or has stopped
+_AWAITED_S = 1.0  # a stream that has not opened an awaited file for this long has stopped
+_LINK_S = 60.0  # after this long, a stream has opened the file handed out to it, or has stopped
 
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "s3fs"),
@@ -56,20 +57,21 @@ _PACKAGES = {
 
 
 class _FailedError(Exception):
-    """A copy failed, and another try would not help."""
+    """A copy failed, and retrying would not help."""
 
 
 def read_copies(plan: Plan) -> Plan:
-    """Reads copies of the shards in a local folder, of so many bytes at most.
+    """Reads local copies of the shards from a folder, optionally limited in size.
 
     Without a limit, runs and processes share the copies in ``<folder>/<name>-<fingerprint>``. With
-    one, the copies belong to this process and are removed at its end; its datasets with the same
-    folder and limit share them. What is open stays readable when it is removed, and takes room
-    until it is read (or for a minute, where an iterator was dropped as it opened it). Where the
-    limit is less than the split, fewer shards are open at a time: another seeded order.
+    a limit, the copies belong to this process and are removed when it ends; its datasets with the
+    same folder and limit share them. A removed file that is open stays readable, and takes up space
+    until it has been read (or for a minute, if its iterator was dropped while opening it). If the
+    limit is smaller than the split, fewer shards are open at a time, which changes the seeded
+    order.
 
     Raises:
-        ValueError: if the folder cannot be written, or is too small, or the limit is.
+        ValueError: if the folder cannot be written, or the disk or the limit is too small.
     """
     folder, limit = place_of(plan.options)
     split, root = plan.options.split, plan.options.root_folder
@@ -122,11 +124,11 @@ def read_copies(plan: Plan) -> Plan:
     def announced(plan: Plan, pieces: tf.data.Dataset) -> tf.data.Dataset:
         def announce(number: Any, *rest: Any) -> Any:
             nothing = _call(copies.announce, tf.gather(plan.pieces[0], number), tf.string)
-            # Its length is added, since TensorFlow drops a call whose result is not used.
+            # Adding its length keeps TensorFlow from dropping a call whose result is not used.
             number += tf.cast(tf.strings.length(tf.ensure_shape(nothing, [])), tf.int64)
             return (number, *rest) if rest else number
 
-        # Where records are dealt, each of many streams announces what it reads next.
+        # If records are dealt, each of the many streams announces its next piece.
         return pieces.map(announce).prefetch(1 if isinstance(plan.order, Dealt) else ahead)
 
     return dataclasses.replace(
@@ -135,7 +137,7 @@ def read_copies(plan: Plan) -> Plan:
 
 
 def place_of(options: Options) -> tuple[str, int | None]:
-    """The folder, and how many bytes it may hold."""
+    """The folder, and the maximum number of bytes in it (None: no limit)."""
     copy = options.local_copy
     if isinstance(copy, tuple | list):
         return os.fspath(copy[0]), copy[1]
@@ -144,10 +146,10 @@ def place_of(options: Options) -> tuple[str, int | None]:
 
 
 def read_bytes(url: str) -> bytes:
-    """The content of a file at a path or URL, of any protocol that TensorFlow or fsspec knows.
+    """The content of a file at a path or URL, of any protocol that TensorFlow or fsspec supports.
 
     Raises:
-        ValueError: if it cannot be read, with what to install where that is the reason.
+        ValueError: if it cannot be read; says which package to install if one is missing.
     """
     try:
         with _open(url) as source:
@@ -161,7 +163,7 @@ def read_bytes(url: str) -> bytes:
 
 
 def _open(url: str) -> Any:
-    """A file to read: by TensorFlow where it knows the protocol, else by fsspec."""
+    """Opens a file with TensorFlow if it supports the protocol, else with fsspec."""
     scheme = url.split("://", 1)[0] if re.match("[a-z][a-z0-9+.-]*://", url) else ""
     if scheme in tf.io.gfile.get_registered_schemes():
         return tf.io.gfile.GFile(url, "rb")
@@ -169,39 +171,40 @@ def _open(url: str) -> Any:
         return importlib.import_module("fsspec").open(url, "rb").open()
     except ImportError as error:
         raise _FailedError(
-            f"{url} cannot be read: TensorFlow knows no {scheme}://, and there is "
-            f"{_line(error)}. To install: pip install fsspec {_PACKAGES.get(scheme, '')}".rstrip()
+            f"{url} cannot be read: TensorFlow does not support {scheme}://, and fsspec cannot be "
+            f"used ({_line(error)}). To install: pip install fsspec "
+            f"{_PACKAGES.get(scheme, '')}".rstrip()
         ) from None
     except ValueError as error:
         raise _FailedError(f"{url} cannot be read: {_line(error)}.") from None
 
 
 class _File:
-    """One shard and its copy; the lock of ``_Copies`` guards what changes."""
+    """One shard and its copy; mutable fields are guarded by the lock of ``_Copies``."""
 
     def __init__(self, url: str, local: str, num_bytes: int, sha256: str) -> None:
         self.url, self.local, self.num_bytes, self.sha256 = url, local, num_bytes, sha256
         self.state = "absent"  # then "queued", "copying" and "there"
-        self.is_awaited = False  # whether a stream waits for it, and not merely comes to it later
+        self.is_awaited = False  # whether a stream is waiting for it now
         self.is_wanted = False  # whether it was announced, and not handed out since
-        self.since = 0.0  # when it arrived, or was handed out last, by time.monotonic()
+        self.since = 0.0  # when it arrived or was last handed out, by time.monotonic()
         self.error = ""  # why the last copy failed, if it did
 
 
 class _Copies:
     """The copies in one folder, and the threads of this process that make them.
 
-    A copy waits for room, and never long for a stream: a stream that stops leaves nothing locked. A
-    copy that is only announced takes the room of files that are open, or were; one that a stream
-    waits for also takes the room of files that no stream has opened yet (they are copied again
-    when one asks for them).
+    A copy waits for space, but never long for a stream: a stream that stops leaves nothing locked.
+    A copy that is only announced takes the space of files that are open, or were. One that a stream
+    is waiting for also takes the space of files that no stream has opened yet (they are copied
+    again when requested).
     """
 
     def __init__(self, folder: str, limit: int | None, log: logging.Logger) -> None:
         self.folder, self.limit, self.log = folder, limit, log
         self.files: dict[str, _File] = {}
         self.queue: list[_File] = []
-        self.links: dict[str, float] = {}  # names that streams are to open, and since when
+        self.links: dict[str, float] = {}  # names handed out for streams to open, and since when
         self.changed = threading.Condition()
         self.num_threads = 0
         self.num_busy = 0
@@ -216,7 +219,7 @@ class _Copies:
             self.files.setdefault(name, file).url = url
 
     def check_room(self, urls: Sequence[str]) -> None:
-        """Raises ValueError where the disk is too small for these shards, or for the limit."""
+        """Raises ValueError if the disk is too small for these shards, or for the limit."""
         files = [self.files[os.path.basename(url)] for url in {*urls}]
         there = sum(file.num_bytes for file in files if _is_whole(file))
         missing = sum(file.num_bytes for file in files) - there
@@ -226,25 +229,25 @@ class _Copies:
         if missing > free:
             raise ValueError(
                 f"local_copy={os.path.dirname(self.folder)!r}: {missing:,} bytes are still to be "
-                f"copied there, and {free:,} are free. Give (folder, bytes), with less than that, "
-                "for a window that moves over the shards; or a larger disk."
+                f"copied there, but only {free:,} are free. Give (folder, bytes), with fewer bytes "
+                "than that, for a window that moves over the shards, or use a larger disk."
             )
 
     def announce(self, url: bytes) -> bytes:
-        """Says that a stream will come for this shard, in the order of the calls."""
+        """Announces that a stream will request this shard, in the order of the calls."""
         with self.changed:
             self._want(self._file(url))
         return b""
 
     def wait_for(self, url: bytes) -> tuple[bytes, bytes]:
-        """(this, or nothing as long as the copy is not there; what failed, if it did)."""
+        """(``url``, or "" while the copy has not arrived; the error, if it failed)."""
         with self.changed:
             file = self._file(url)
             if file.error:
                 error, file.error = file.error, ""
                 return b"", error.encode()
             if file.state == "there" and not _is_whole(file):
-                file.state = "absent"  # removed by someone
+                file.state = "absent"  # someone removed it
             if file.state == "there":
                 file.since = time.monotonic()
                 return url, b""
@@ -253,13 +256,13 @@ class _Copies:
             return b"", b""
 
     def hand_out(self, url: bytes) -> tuple[bytes, bytes]:
-        """(the path of the copy, once it is there; what failed, if it did)."""
+        """Waits for the copy: (its path; the error, if it failed)."""
         with self.changed:
             while True:
                 found, error = self.wait_for(url)
                 if found or error:
                     break
-                self.changed.wait(_WAIT_S)  # it went meanwhile, or an iterator was restored
+                self.changed.wait(_WAIT_S)  # removed meanwhile, or an iterator was restored
             if error:
                 return b"", error
             file = self._file(url)
@@ -267,23 +270,23 @@ class _Copies:
             return (file.local if self.limit is None else self._link(file)).encode(), b""
 
     def _link(self, file: _File) -> str:
-        """A name of its own for one stream, which stays when the file makes room for another."""
+        """A separate name for one stream; it survives when the file makes room for another."""
         link = f"{file.local}.{uuid.uuid4().hex}"
         os.link(file.local, link)
         self.links[link] = file.since
         for old in [old for old, since in self.links.items() if file.since - since > _LINK_S]:
-            self.is_open(old.encode())  # the stream that was to open it has stopped
+            self.is_open(old.encode())  # the stream that should have opened it has stopped
         return link
 
     def is_open(self, link: bytes) -> bytes:
-        """Says that a stream has opened what was handed out to it."""
+        """Reports that a stream has opened the file handed out to it."""
         with self.changed:
             if self.links.pop(link.decode(), None) is not None:
                 os.unlink(link)
         return b""
 
     def localize(self, url: str) -> str:
-        """The path of a shard's copy, once it is there; to be opened at once where it is a window.
+        """Waits for a shard's copy and returns its path; in a window, open it right away.
 
         Raises:
             ValueError: if it cannot be copied.
@@ -304,10 +307,10 @@ class _Copies:
         self.queue.append(file)
         if self.num_threads < _AT_ONCE:
             try:
-                # No daemon: one that wakes within TensorFlow at the interpreter's end aborts it.
+                # Not a daemon: one that wakes up within TensorFlow during shutdown aborts Python.
                 threading.Thread(target=self._work, name="local_copy", daemon=False).start()
                 self.num_threads += 1
-            except (MemoryError, RuntimeError) as error:  # as many as there may be; they go on
+            except (MemoryError, RuntimeError) as error:  # no more threads: existing ones continue
                 if not self.num_threads:
                     self.queue.remove(file)
                     file.state, file.error = "absent", f"{file.url}: {_line(error)}."
@@ -317,7 +320,7 @@ class _Copies:
         return sum(file.num_bytes for file in there)
 
     def _make_room(self, file: _File) -> bool:
-        """Removes what was opened longest ago, until the file fits; False while it can't."""
+        """Removes the files opened longest ago, until this one fits; False if it cannot yet."""
         while self.limit is not None and self._used() + file.num_bytes > self.limit:
             there = [other for other in self.files.values() if other.state == "there"]
             free = [other for other in there if _may_go(other, is_awaited=file.is_awaited)]
@@ -330,7 +333,7 @@ class _Copies:
         return True
 
     def _next(self) -> _File | None:
-        """The next file to copy, once there is room; None where all is done."""
+        """The next file to copy, once there is room; None if none is left."""
         with self.changed:
             while self.queue and _is_running():
                 file = next((file for file in self.queue if file.is_awaited), self.queue[0])
@@ -346,16 +349,16 @@ class _Copies:
             return None
 
     def _work(self) -> None:
-        """What one thread does, as long as there is something to do."""
+        """Loop of one thread: copies files until none is left."""
         while (file := self._next()) is not None:
             num_bytes, error = 0, f"The copy of {file.url} was interrupted."
             try:
-                num_bytes, error = _bring(file), ""
+                num_bytes, error = _ensure_copied(file), ""
             except _FailedError as failed:
                 error = str(failed)
             except Exception as failed:  # noqa: BLE001, RUF100 (MemoryError, for example)
                 error = f"The copy of {file.url} failed: {_line(failed)}."
-            finally:  # or streams would wait forever
+            finally:  # otherwise streams would wait forever
                 self._finish(file, num_bytes, error)
 
     def _finish(self, file: _File, num_bytes: int, error: str) -> None:
@@ -373,7 +376,7 @@ class _Copies:
             self.changed.notify_all()
 
     def _log(self) -> None:
-        """Logs what was copied since the last time."""
+        """Logs what was copied since the last message."""
         seconds = max(self.logged["seconds"], 1e-9)
         self.log.info(
             "local_copy: %d shards copied to %s, %d bytes in %.1f s (%.1f MB/s); %d were there.",
@@ -384,9 +387,9 @@ class _Copies:
 
 
 def _copies(folder: str, limit: int | None) -> _Copies:
-    """This process's copies in a folder; a dataset made again finds them."""
+    """This process's copies in a folder, shared by all its datasets."""
     stem = f"{folder}/{facts.NAME}-{facts.FINGERPRINT}"
-    # Python's list of modules is the one place that outlives this one, which may be loaded often.
+    # sys.modules is the one place that outlives this module, which may be loaded several times.
     registry = vars(sys.modules.setdefault("_reader_copies", types.ModuleType("_reader_copies")))
     key = f"{os.getpid()} {limit} {stem}"
     if key not in registry:
@@ -403,18 +406,18 @@ def _copies(folder: str, limit: int | None) -> _Copies:
 
 
 def _window(stem: str) -> str:
-    """A new folder of this process alone, which it removes at its end."""
+    """Creates a folder for this process alone, which removes it when it ends."""
     name = f"{os.getpid()}-{uuid.uuid4().hex}"
     path, new = f"{stem}-window-{name}", f"{os.path.dirname(stem)}/.{name}"
     os.makedirs(new)
     lock = open(f"{new}/lock", "wb")  # noqa: SIM115 - held until the process ends
     fcntl.flock(lock, fcntl.LOCK_EX)
-    os.link(f"{new}/lock", f"{new}/link")  # or the file system has none, which _link needs
-    os.rename(new, path)  # with its lock, or others would take it for a leftover
+    os.link(f"{new}/lock", f"{new}/link")  # fails if the file system lacks links, needed by _link
+    os.rename(new, path)  # with its lock: without one, others would take it for a leftover
     pid = os.getpid()
 
     def remove() -> None:
-        if os.getpid() == pid:  # and not in a fork
+        if os.getpid() == pid:  # not in a fork
             shutil.rmtree(path, ignore_errors=True)
         lock.close()
 
@@ -423,16 +426,16 @@ def _window(stem: str) -> str:
 
 
 def _sweep(lock: str) -> None:
-    """Removes the window of this lock, if its process has ended."""
+    """Removes the window of this lock if its process has ended."""
     with contextlib.suppress(OSError), open(lock, "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(os.path.dirname(lock), ignore_errors=True)
 
 
-def _bring(file: _File) -> int:
-    """Makes sure that the copy exists and matches the manifest; returns the bytes copied.
+def _ensure_copied(file: _File) -> int:
+    """Ensures that the copy exists and matches the manifest; returns the number of bytes copied.
 
-    Of several processes with one folder, one copies a shard and the others wait for it.
+    If several processes share the folder, one copies a shard and the others wait for it.
     """
     part, damaged = f"{file.local}.part", None
     while _is_running():
@@ -449,7 +452,7 @@ def _bring(file: _File) -> int:
                     return file.num_bytes
                 os.unlink(part)  # another process has copied it meanwhile
         time.sleep(_WAIT_S)
-    raise _FailedError("The program ends.")
+    raise _FailedError("The program is shutting down.")
 
 
 def _is_locked(target: Any, path: str) -> bool:
@@ -471,7 +474,7 @@ def _removed_if_failed(path: str) -> Iterator[None]:
 
 
 def _fetch(file: _File, target: Any) -> None:
-    """Copies a shard into a file; once more if it does not match the manifest."""
+    """Copies a shard into a file; retries once if it does not match the manifest."""
     for _ in range(2):
         target.truncate(0)
         num_bytes, sha256 = _stream(file, target)
@@ -479,13 +482,13 @@ def _fetch(file: _File, target: Any) -> None:
             target.flush()
             return
     raise _FailedError(
-        f"{file.url} is damaged: expected {file.num_bytes} bytes of sha256 {file.sha256}, found "
-        f"{num_bytes} of {sha256}, twice. Copy or build the snapshot again."
+        f"{file.url} is damaged: expected {file.num_bytes} bytes with sha256 {file.sha256}, found "
+        f"{num_bytes} with {sha256}, in two attempts. Copy or build the snapshot again."
     )
 
 
 def _stream(file: _File, target: Any) -> tuple[int, str]:
-    """Copies once, reading on where a read failed; how many bytes, of which sha256."""
+    """Copies once, resuming after failed reads; returns the number of bytes and their sha256."""
     digest, num_bytes, num_failed = hashlib.sha256(), 0, 0
     while True:
         try:
@@ -502,7 +505,7 @@ def _stream(file: _File, target: Any) -> tuple[int, str]:
             num_failed += 1
             if num_failed == _TRIES:
                 raise _FailedError(
-                    f"{file.url} cannot be read, {_TRIES} times: {_line(error)}. Run "
+                    f"{file.url} cannot be read in {_TRIES} tries: {_line(error)}. Run "
                     "again when the store can be reached: finished copies are kept."
                 ) from error
             time.sleep(_BACKOFF_S * 2 ** (num_failed - 1))
@@ -510,24 +513,24 @@ def _stream(file: _File, target: Any) -> tuple[int, str]:
 
 def _write(target: Any, chunk: bytes) -> None:
     if not _is_running():
-        raise _FailedError("The program ends.")
+        raise _FailedError("The program is shutting down.")
     try:
         target.write(chunk)
     except OSError as error:
         raise _FailedError(
-            f"{target.name} cannot be written: {_line(error)}. Make room there, or give "
+            f"{target.name} cannot be written: {_line(error)}. Free some space there, or give "
             "local_copy=(folder, bytes), a window that moves over the shards."
         ) from None
 
 
 def _may_go(file: _File, *, is_awaited: bool) -> bool:
-    """Whether a file may make room for one that a stream waits for, or will come to later."""
+    """Whether a file may make room for one that a stream is waiting for, or will request later."""
     age = time.monotonic() - file.since
     return not file.is_wanted or (is_awaited and (not file.is_awaited or age > _AWAITED_S))
 
 
 def _is_running() -> bool:
-    """Whether the program runs; Python waits for threads at its end."""
+    """Whether the program is still running; Python waits for threads when it exits."""
     return threading.main_thread().is_alive()
 
 
@@ -553,12 +556,12 @@ def _sha256(path: str) -> str:
 
 
 def _line(error: Exception) -> str:
-    """An error on one line."""
+    """An error as one line of text."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def slowed(elements: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
-    """Elements that come after so long each, without keeping one of TensorFlow's threads busy."""
+    """Delays each element by ``seconds``, without keeping one of TensorFlow's threads busy."""
     spec = tf.nest.flatten(elements.element_spec)
     variant = tf.raw_ops.SleepDataset(
         input_dataset=tf.data.experimental.to_variant(elements),
@@ -574,8 +577,8 @@ def _with_second(
 ) -> tf.data.Dataset:
     """``num`` records, with a call between the first, which opens their file, and the second.
 
-    The call returns "". It fails when reading is cancelled. The turns must be finite then: with
-    endless turns the iterator would search for another record forever.
+    The call returns "". It fails when reading is cancelled. The turns must therefore be finite:
+    with endless turns the iterator would search for another record forever.
     """
     calls = tf.data.Dataset.from_tensors(argument).map(
         lambda argument: tf.ensure_shape(_call(function, argument, tf.string), [])
@@ -594,8 +597,8 @@ def _checked(found: tuple[Any, Any]) -> Any:
 
 
 def _call(function: Any, argument: Any, dtypes: Any) -> Any:
-    """Calls a Python function; as a stateless one, or iterators could not be checkpointed.
+    """Calls a Python function, declared stateless: otherwise iterators could not be checkpointed.
 
-    It is in functions of datasets alone, where TensorFlow neither folds calls nor parallelizes.
+    Use it only in functions of datasets, where TensorFlow neither folds nor parallelizes calls.
     """
     return tf.numpy_function(function, [argument], dtypes, stateful=False)

@@ -1,4 +1,4 @@
-"""What a caller asks of ``dataset``: one frozen object, validated when it is made."""
+"""The options of ``dataset`` as one frozen object, validated on construction."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 from . import facts
 
 BUFFER_BYTES = 16 << 20
-"""Memory of the default shuffle buffer. A larger one no longer fits the processor's cache."""
+"""Memory of the default shuffle buffer. A larger one does not fit into the processor's cache."""
 BUFFER_RECORDS = 16_384
-"""Records of the default shuffle buffer, at most."""
+"""Maximum number of records in the default shuffle buffer."""
 
 Stages = list[tuple[int, int, int]]
-"""(steps, batch size, workers) of each stage of an epoch that was interrupted."""
+"""(steps, batch size, workers) of each stage of an interrupted epoch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The arguments of ``dataset``, whose docstring describes them.
+    """The arguments of ``dataset``; see its docstring.
 
     Raises:
-        ValueError: if an option is invalid, or two of them exclude each other.
+        ValueError: if an option is invalid, or two options exclude each other.
     """
 
     split: str
     batch_size: int
     _: dataclasses.KW_ONLY
-    # What a batch holds: changes parse_batch.
+    # What a batch contains: changes parse_batch.
     columns: Sequence[str] | None = None
     as_supervised: bool = False
     image_size: tuple[int, int] | None = None
@@ -59,7 +59,7 @@ class Options:
     cache: str | os.PathLike[str] | None = None
     local_copy: str | os.PathLike[str] | tuple[str | os.PathLike[str], int | None] | None = None
     service: str | dict[str, Any] | None = None
-    # What is done to batches: follows parse_batch.
+    # What is applied to batches: follows parse_batch.
     augment: Callable[[Any, Any], Any] | None = None
     augment_batch: Callable[[Any, Any], Any] | None = None
     prefetch_to_device: str | None = None
@@ -87,7 +87,7 @@ class Options:
 
     @property
     def stages(self) -> Stages:
-        """``start_step`` as a list; empty at the beginning of an epoch."""
+        """``start_step`` as a list; empty at the start of an epoch."""
         if not hasattr(self.start_step, "__index__"):
             return list(self.start_step)
         steps = int(self.start_step)
@@ -103,23 +103,23 @@ class Options:
 
     @property
     def shuffles(self) -> bool:
-        """Whether each epoch has an order of its own."""
+        """Whether each epoch has its own order."""
         return self.split == "train" if self.shuffle is None else bool(self.shuffle)
 
     @property
     def buffer(self) -> int:
-        """How many records are shuffled at a time; 0 for the stored order."""
+        """Number of records in the shuffle buffer; 0 for stored order."""
         if not self.shuffles:
             return 0
         if self.shuffle is None or self.shuffle is True:
             most = max(BUFFER_BYTES // facts.RECORD_BYTES, 4 * self.batch_size)
             return min(BUFFER_RECORDS, most)
-        # TensorFlow allocates all of it at once.
+        # TensorFlow allocates the whole buffer up front.
         return min(int(self.shuffle), 2 * facts.NUM_EXAMPLES[self.split] + 1_024)
 
     @property
     def has_own_files(self) -> bool:
-        """Whether a folder may hold all records: as a cache, or as copies that were checked."""
+        """Whether a local folder may hold all records: as a cache, or as verified copies."""
         return self.cache not in (None, "memory", "decoded") or self.local_copy is not None
 
     @property
@@ -131,7 +131,7 @@ class Options:
 
     @functools.cached_property
     def root_folder(self) -> str:
-        """Folder or URL of the snapshot; by default the one that holds this package."""
+        """Folder or URL of the snapshot; by default the folder that contains this package."""
         if self.root is not None:
             return os.fspath(self.root).rstrip("/")
         return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -153,7 +153,7 @@ def _check_parts(options: Options) -> None:
     if context is not None and not isinstance(context, tf.distribute.InputContext):
         raise ValueError(
             f"input_context={context!r} must be a tf.distribute.InputContext, which tf.distribute "
-            "gives a dataset_fn."
+            "passes to a dataset_fn."
         )
     for name, form in {"shard": "(index, count)", "windows": "(length, step)"}.items():
         value = getattr(options, name)
@@ -166,7 +166,7 @@ def _check_parts(options: Options) -> None:
         raise ValueError(f"windows={options.windows}: length and step must be 1 or more.")
     pack = options.pack
     if pack is not None and (pack is True or not _are_integers([pack], 1) or pack < 1):
-        raise ValueError(f"pack={pack!r} must be the length of a row, an integer from 1.")
+        raise ValueError(f"pack={pack!r} must be the length of a row, an integer of 1 or more.")
 
 
 def _check_stages(stages: Any) -> None:
@@ -204,7 +204,7 @@ def _check_places(options: Options) -> None:
 
 
 def _is_device(asked: str, name: str) -> bool:
-    """Whether a device, "/GPU:0" say, is the one of this full name."""
+    """Whether ``asked`` (e.g. "/GPU:0") is the device with this full name."""
     try:
         one, other = tf.DeviceSpec.from_string(str(asked)), tf.DeviceSpec.from_string(name)
     except ValueError:
@@ -223,16 +223,16 @@ def _check_functions(options: Options) -> None:
 
 
 _EXCLUDE: dict[tuple[str, str], str] = {
-    ("cache", "local_copy"): "both keep a copy: the folder of local_copy serves later runs, too",
+    ("cache", "local_copy"): "both keep a copy; the folder of local_copy also serves later runs",
     ("cache", "balance"): "records are read by position, and no file is read twice",
-    ("augment", "augment_batch"): "one does what the other would",
+    ("augment", "augment_batch"): "one can do the work of both",
     ("shard", "input_context"): "both divide the work",
     ("pack", "windows"): "windows fill rows without packing",
     ("pack", "as_supervised"): "labels cannot be packed",
     **{("service", name): "the service divides the work" for name in ("shard", "input_context")},
     ("service", "equal_steps"): "the service divides the work",
     **{
-        ("service", name): "which worker reads what depends on which is first"
+        ("service", name): "which worker reads what is not deterministic"
         for name in ("seed", "start_step")
     },
     **{
@@ -240,13 +240,13 @@ _EXCLUDE: dict[tuple[str, str], str] = {
         for name in ("cache", "local_copy", "balance", "bucket", "windows", "pack")
     },
     **{
-        (one, name): f"{what} all have one length, and are cut last of all"
+        (one, name): f"{what} have one length, and are cut last"
         for one, what in {"windows": "windows", "pack": "rows"}.items()
         for name in ("pad", "bucket", "start_step", "equal_steps", "augment", "augment_batch")
     },
 }
 _EXCLUDE_DECODED = ("bucket", "windows", "pack", "start_step")
-"""What ``cache="decoded"`` excludes: decoded examples are shuffled all together."""
+"""Options that ``cache="decoded"`` excludes: it shuffles decoded examples all together."""
 
 
 def _check_together(options: Options) -> None:
@@ -265,11 +265,11 @@ def _check_together(options: Options) -> None:
     if options.balance is not None and options.shuffle is not None and not options.shuffle:
         raise ValueError("balance= always shuffles: leave out shuffle=False.")
     if "start_step" in given and options.seed is None and (options.shuffles or options.balance):
-        raise ValueError("start_step= resumes the order of a seed: give seed= as before.")
+        raise ValueError("start_step= resumes the order of a seed: pass the same seed= as before.")
     if options.balance is not None and options.seed is None and options.part[1] > 1:
         raise ValueError(
-            "balance= with several workers needs seed=: without one, each worker draws an epoch "
-            "of its own."
+            "balance= with several workers needs seed=: without one, each worker draws its own "
+            "epoch."
         )
 
 

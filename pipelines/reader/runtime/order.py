@@ -3,15 +3,15 @@
 An epoch reads several *streams* at a time, and takes a chunk of a few records from each in turn. A
 stream is a list of pieces (``shards.Piece``) that are read one after another.
 
-``Dealt`` is the order of shuffled reading. The split is cut into 24 or more streams of as many
-records each, and each stream into pieces, whose order within the stream is drawn for every epoch.
-Small records are dealt one by one, large ones in chunks.
-Of n workers, worker i reads the streams i, i + n, i + 2 n, … So a step of all workers together
-holds the same records for each n that divides 24, and an epoch can be resumed at any step by
-arithmetic.
+``Dealt`` is the order of shuffled reading. The split is cut into 24 or more streams of equal
+length, and each stream into pieces, whose order within the stream is drawn again for every epoch.
+Small records are dealt one by one, large ones in chunks. Of n workers, worker i reads the streams
+i, i + n, i + 2 n, … A step of all workers together therefore holds the same records for each n that
+divides 24, and an epoch can be resumed at any step by arithmetic.
 
-``ByShard`` is the order where that cannot be: shards that cannot be begun in the middle (GZIP), or
-are not all there at a time (a window of ``local_copy=``). Each shard is a stream of its own.
+``ByShard`` is the order where this is impossible: shards that cannot be read from the middle
+(GZIP), or are not all available at the same time (a window of ``local_copy=``). Each shard is a
+stream.
 """
 
 from __future__ import annotations
@@ -30,28 +30,29 @@ from .shards import Piece, Shard, cut, ends_of
 _RADICES = (2, 2, 2, 3)
 """Their product is the number of streams."""
 _RADICES_LARGE = (2, 2, 2, 2, 3)
-"""The same of a split that has so many records for each of them:"""
+"""The same for a split with at least this many records per stream:"""
 _LARGE = 65_536
 _PIECE = 640
-"""Records of a piece, about, at least: opening one costs as much as 50 to 100 small records …"""
+"""Approximate minimum of records in a piece: opening one costs as much as 50 to 100 small ones …"""
 _PIECE_BYTES = 2 << 20
-"""… or so many bytes, where that is less, and no fewer than a twelfth of those records."""
+"""… or this many bytes, if that is fewer records, but no fewer than a twelfth of ``_PIECE``."""
 _PIECES = 12
-"""Pieces of a stream, about, at most: with 8, epochs correlate by more than 0.12 now and then."""
+"""Approximate maximum of pieces in a stream: with 8, the orders of two epochs sometimes correlate
+by more than 0.12."""
 OPEN_SHARDS = 16
-"""Shards that are read at a time where each is a stream …"""
+"""Shards read at a time if each is a stream …"""
 _WINDOWS = 1_024
-"""… and records that are shuffled within them, all together, at most."""
+"""… and the maximum number of records shuffled within them, in total."""
 CHUNK = 8
-"""Records of a chunk, at most: in chunks of 16, they meet again 10 times as often as by chance."""
+"""Maximum records in a chunk: with 16, records meet again 10 times as often as by chance."""
 SMALL = 2_048
-"""Records of so many bytes or fewer are dealt one by one, since copying them costs little."""
+"""Records of up to this many bytes are dealt one by one, since copying them is cheap."""
 _TURN = 64
 """How many of them are read from a stream at a time."""
 
 
 def random_order(num: Any, seed: Any, stream: Any) -> Any:
-    """int64[num]: a permutation of 0 … num - 1, a function of two seeds."""
+    """int64[num]: a permutation of 0 … num - 1, determined by two seeds."""
     drawn = tf.random.stateless_uniform(
         [num], [seed, stream], minval=None, maxval=None, dtype=tf.int64
     )
@@ -63,10 +64,10 @@ class Dealing:
 
     Attributes:
         total: Records of the split.
-        num_streams: A multiple of the number of workers.
-        chunk: Records that are taken from a stream at a time. It divides the batch of a worker.
+        num_streams: Number of streams, a multiple of the number of workers.
+        chunk: Records taken from a stream at a time. Divides the batch size of a worker.
         length: Records of each stream, a multiple of the chunk.
-        tail: Records that are left, fewer than a chunk of each stream. They come last, one by one.
+        tail: Remaining records, fewer than one chunk per stream. They come last, one by one.
     """
 
     def __init__(
@@ -78,22 +79,22 @@ class Dealing:
         same_for_all: bool,
         is_one_by_one: bool = False,
     ) -> None:
-        """Chooses the number of streams and the size of a chunk.
+        """Chooses the number of streams and the chunk size.
 
         Args:
             total: Records of the split.
-            batch_size: Of each worker.
-            workers: How many there are.
-            same_for_all: Whether a step of all workers must not depend on their number, if that
-                divides the number of streams. Chunks are small then where the batch of all workers
+            batch_size: Batch size of each worker.
+            workers: Number of workers.
+            same_for_all: Whether a step of all workers must not depend on their number, as long as
+                that divides the number of streams. Chunks are then small if the global batch size
                 is not a multiple of 24.
-            is_one_by_one: Whether a chunk is one record.
+            is_one_by_one: Whether a chunk is a single record.
         """
         self.total, self.workers, self.is_one_by_one = total, workers, is_one_by_one
         radices: tuple[int, ...] = (
             _RADICES_LARGE if total >= math.prod(_RADICES_LARGE) * _LARGE else _RADICES
         )
-        if math.prod(radices) % workers:  # an order of its own for this number of workers
+        if math.prod(radices) % workers:  # this number of workers gets its own order
             radices, same_for_all = (-(-math.prod(radices) // workers) * workers,), False
         self.num_streams, self._radices = math.prod(radices), radices
         batch = batch_size * workers
@@ -104,10 +105,11 @@ class Dealing:
         self.tail = total - self.num_streams * self.length
 
     def position(self, stream: int) -> int:
-        """Where among all streams in stored order one lies.
+        """The position of a stream among all streams in stored order.
 
-        Its digits are reversed: streams that are dealt one after another are far apart, and a
-        worker reads one part of the split, where the number of workers is a power of two.
+        It is the stream's number with its digits reversed: streams that are dealt one after another
+        are far apart, and if the number of workers is a power of two, each worker reads one
+        contiguous part of the split.
         """
         found = 0
         for radix in self._radices:
@@ -116,26 +118,29 @@ class Dealing:
         return found
 
     def num_records(self, worker: int) -> int:
-        """Records of one worker in an epoch."""
+        """Records of one worker per epoch."""
         share = self.num_streams // self.workers * self.length
         return share + len(range(worker, self.tail, self.workers))
 
     def num_delivered(self, records: int) -> tuple[int, int]:
-        """How far the streams are after so many records of all workers together.
+        """How far the streams are after all workers together have delivered ``records``.
 
         Returns:
-            How many records each stream has delivered; how many streams, the first ones, have
-            delivered another chunk.
+            The number of records that each stream has delivered; the number of streams, counted
+            from the first, that have delivered one more chunk.
         """
         rounds, rest = divmod(min(records, self.total - self.tail) // self.chunk, self.num_streams)
         return rounds * self.chunk, rest
 
 
 def _uneven(length: int, num: int, number: int) -> list[int]:
-    """The ends of so many pieces of a stream: of unequal lengths, others for each stream.
+    """Cuts a stream into ``num`` pieces of unequal lengths, different for each stream.
 
-    Were all alike, records that are read at the same time would be so again whenever their pieces
-    come at the same time.
+    With equal lengths, records that are read at the same time once would be so again whenever
+    their pieces are.
+
+    Returns:
+        The ends of the pieces, and 0 before them.
     """
     drawn = random.Random(number)
     inner = (round((i + 0.7 * (drawn.random() - 0.5)) * length / num) for i in range(1, num))
@@ -147,44 +152,44 @@ class Order(Protocol):
 
     pieces: Sequence[Piece]
     num_records: int
-    """Records of an epoch."""
+    """Records per epoch."""
     num: int
     """Streams."""
     num_open: int
-    """Streams that are read at a time."""
+    """Streams read at a time."""
     chunk: int
-    """Records that come from one stream before the next has its turn."""
+    """Records taken from one stream before the next has its turn."""
     turn: int
-    """Records that are read from a stream at a time: a chunk, or many chunks of one record."""
+    """Records read from a stream at a time: one chunk, or many chunks of one record."""
     begun: int
-    """Chunks of the first round of turns that were delivered before."""
+    """Chunks of the first round of turns that were already delivered."""
     window: int
-    """Records that are shuffled within a piece at a time."""
+    """Records shuffled at a time within a piece."""
     buffer: int
-    """Records that are shuffled behind all streams."""
+    """Records in the shuffle buffer behind all streams."""
     shuffles_streams: bool
-    """Whether the streams come in another order in each epoch."""
+    """Whether the order of the streams differs in each epoch."""
     is_resumed: bool
-    """Whether some records of the epoch were delivered before."""
+    """Whether some records of the epoch were already delivered."""
 
     def stream(self, number: Any, seed: Any) -> tuple[Any, Any]:
         """The pieces of a stream in the order of an epoch.
 
         Returns:
-            int64[n], their numbers; int64[n], how many records of each were delivered before.
+            int64[n], their numbers; int64[n], how many records of each were already delivered.
         """
 
     def tail(self, seed: Any) -> tuple[Any, int, int] | None:
-        """Pieces whose records come last, one by one, dealt to all workers.
+        """The pieces whose records come last, dealt one by one to all workers.
 
         Returns:
-            int64[n], their numbers; how many records they have; how many of these were delivered
-            to this worker before.
+            int64[n], their numbers; the number of their records; how many of these were already
+            delivered to this worker.
         """
 
 
 class ByShard:
-    """Each shard, or what this worker reads of it, is a stream of its own."""
+    """Each shard, or this worker's part of it, is a stream."""
 
     is_resumed = False
     begun = 0
@@ -192,13 +197,13 @@ class ByShard:
     def __init__(
         self, pieces: Sequence[Piece], *, buffer: int, batch_size: int, num_open: int = OPEN_SHARDS
     ) -> None:
-        """Divides the shuffle buffer: windows within each open shard, and chunks of all of them.
+        """Divides the shuffle buffer into windows within each open shard and a buffer of chunks.
 
         Args:
-            pieces: What this worker reads.
-            buffer: Records that are shuffled; 0 gives the stored order.
-            batch_size: Of this worker.
-            num_open: Shards that are read at a time, at most.
+            pieces: The pieces that this worker reads.
+            buffer: Records in the shuffle buffer; 0 for stored order.
+            batch_size: Batch size of this worker.
+            num_open: Maximum number of shards read at a time.
         """
         self.pieces, self.num, self.most_open = pieces, len(pieces), num_open
         self.num_records = sum(piece.take for piece in pieces)
@@ -214,14 +219,14 @@ class ByShard:
         return tf.reshape(number, [1]), tf.zeros([1], tf.int64)
 
     def tail(self, seed: Any) -> None:
-        """There is none."""
+        """None: all records are in streams."""
 
 
 class Dealt:
-    """The streams of one worker where all records are dealt; see ``Dealing``.
+    """The streams of one worker if records are dealt; see ``Dealing``.
 
-    The tail lies in a gap before, between or behind the streams, another one in each epoch. The
-    streams behind the gap begin later by its length: so there are two layouts.
+    The tail is in a gap before, between or after the streams, a different one in each epoch. It
+    shifts the streams after the gap by its length, so each stream is cut in two ways.
     """
 
     shuffles_streams = False
@@ -240,13 +245,13 @@ class Dealt:
 
         Args:
             dealing: The streams of all workers.
-            shards: Of the split.
-            worker: Whose streams, from 0.
-            window: Records that are shuffled within a piece.
-            gaps: Whether the tail lies elsewhere in each epoch, or always behind all streams. All
-                workers must have one seed then.
-            delivered: Records of all workers that came before in this epoch, as many of each, and
-                whole chunks.
+            shards: All shards of the split.
+            worker: Number of the worker, from 0.
+            window: Records shuffled at a time within a piece.
+            gaps: Whether the tail is elsewhere in each epoch, which requires all workers to have
+                the same seed; otherwise it is always after all streams.
+            delivered: Records already delivered in this epoch by all workers: the same number by
+                each, in whole chunks.
         """
         self._dealing = dealing
         self.num_records = dealing.num_records(worker)

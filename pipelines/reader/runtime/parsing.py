@@ -1,4 +1,4 @@
-"""A batch of serialized examples → tensors."""
+"""Parses a batch of serialized examples into tensors."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def parse(
     dtype: str | None = None,
     scale: float | None = None,
 ) -> Any:
-    """Parses a batch of serialized examples, for a pipeline of your own.
+    """Parses a batch of serialized examples, for a custom pipeline.
 
         tf.data.TFRecordDataset(reader.files("train")).batch(128).map(reader.parse)
 
     Args:
         serialized: string[batch].
-        columns: This one and all others are those of ``dataset``.
-        as_supervised: See there.
-        image_size: See there.
-        dtype: See there.
-        scale: See there.
+        columns: As in ``dataset``.
+        as_supervised: As in ``dataset``.
+        image_size: As in ``dataset``.
+        dtype: As in ``dataset``.
+        scale: As in ``dataset``.
 
     Returns:
-        What ``dataset`` gives.
+        A batch as ``dataset`` yields it.
 
     Raises:
         ValueError: if an option is invalid.
@@ -59,9 +59,9 @@ def make_parser(
     scale: float | None = None,
     needs_size: bool = True,
 ) -> Callable[[Any], Any]:
-    """The function that parses a batch; checks its options, which ``dataset`` describes.
+    """Builds the function that parses a batch, and checks its options; see ``dataset``.
 
-    ``needs_size`` is False where nothing is parsed: ``image_size`` may be missing then.
+    ``needs_size`` is False if nothing will be parsed: ``image_size`` may then be missing.
     """
     if type(as_supervised) is not bool:
         raise ValueError(f"as_supervised={as_supervised!r} must be True or False.")
@@ -75,7 +75,7 @@ def make_parser(
     except (TypeError, ValueError):
         raise ValueError(f"dtype={dtype!r} must name a type such as 'float32'.") from None
     if not (kind.is_floating or kind.is_integer):
-        raise ValueError(f"dtype={dtype!r} must be a type of numbers.")
+        raise ValueError(f"dtype={dtype!r} must be a numeric type.")
     if scale is not None and not kind.is_floating:
         raise ValueError(f"scale={scale} needs a floating-point dtype, found {kind.name}.")
 
@@ -100,14 +100,14 @@ def _wanted(columns: Sequence[str] | None, as_supervised: bool) -> dict[str, dic
     """The features to parse.
 
     Raises:
-        ValueError: if there is no such feature, or no label.
+        ValueError: if a feature does not exist, or the label is missing.
     """
     name = facts.NAME
     if as_supervised and facts.LABEL is None:
-        raise ValueError(f"as_supervised=True needs a label, and {name} has none: take the dict.")
+        raise ValueError(f"as_supervised=True needs a label, and {name} has none: use the dict.")
     if as_supervised and facts.MISSING_LABELS:
         raise ValueError(
-            f"as_supervised=True: {facts.MISSING_LABELS:,} examples have no {facts.LABEL!r}. Take "
+            f"as_supervised=True: {facts.MISSING_LABELS:,} examples have no {facts.LABEL!r}. Use "
             "the dict."
         )
     known = {*facts.FEATURES}
@@ -122,7 +122,7 @@ def _wanted(columns: Sequence[str] | None, as_supervised: bool) -> dict[str, dic
     if as_supervised and wanted == {facts.LABEL}:
         raise ValueError(
             f"as_supervised=True with columns={columns!r} leaves no features beside the label: "
-            "name some, or take the dict."
+            "add some, or use the dict."
         )
     wanted |= {str(facts.LABEL)} if as_supervised else set()
     return {name: feature for name, feature in facts.FEATURES.items() if name in wanted}
@@ -131,10 +131,10 @@ def _wanted(columns: Sequence[str] | None, as_supervised: bool) -> dict[str, dic
 def _image_sizes(
     features: dict[str, dict[str, Any]], image_size: tuple[int, int] | None, needs_size: bool
 ) -> dict[str, tuple[int, int]]:
-    """(height, width) of the images by name.
+    """(height, width) of the images, by feature name.
 
     Raises:
-        ValueError: if ``image_size`` is invalid, or missing where images differ in size.
+        ValueError: if ``image_size`` is invalid, or missing although images differ in size.
     """
     sides = tf.nest.flatten(image_size)
     valid = [side for side in sides if hasattr(side, "__index__") and 0 < side < 2**16]
@@ -147,12 +147,12 @@ def _image_sizes(
     }
     for name, size in sizes.items():
         if needs_size and None in size:
-            raise ValueError(f"The images of {name!r} differ in size: give image_size=(h, w).")
+            raise ValueError(f"The images of {name!r} differ in size: pass image_size=(h, w).")
     return sizes
 
 
 def _supervised(values: Values) -> tuple[Any, Any]:
-    """(features, label) as Keras takes them: a dict of features, or a tensor if it is only one."""
+    """(features, label) for Keras: features are a dict, or a tensor if there is only one."""
     label = str(facts.LABEL)
     values.pop(facts.FEATURES[label].get("present", ""), None)  # no label is missing
     found = values.pop(label)
@@ -160,7 +160,7 @@ def _supervised(values: Values) -> tuple[Any, Any]:
 
 
 def _nested(values: Values) -> Values:
-    """The features by name, the fields of each struct in a dict of their own."""
+    """The features by name, with the fields of each struct in a nested dict."""
     for name in reversed(facts.STRUCTS):  # inner ones first
         fields = [key for key in values if key.startswith(f"{name}.")]
         if fields:
@@ -169,7 +169,7 @@ def _nested(values: Values) -> Values:
 
 
 def _by_proto(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
-    """A batch of examples by ``tf.io.parse_example``; images as their bytes."""
+    """Parses a batch with ``tf.io.parse_example``; images stay bytes."""
     columns: dict[str, Any] = {}
     fills: dict[str, tuple[str, Any]] = {}
     for name, feature in features.items():
@@ -182,7 +182,7 @@ def _by_proto(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
             columns[name] = tf.io.FixedLenFeature([], tf.string, default)
         else:
             columns[name] = tf.io.FixedLenFeature(shape, _stored(feature), _default(feature))
-        if "present" in feature and None not in shape:  # the length says whether it is there
+        if "present" in feature and None not in shape:  # the list's length says if there is a value
             fills[feature["present"]] = (name, _default(feature))
         if shape.count(None) > 1:
             columns[f"{name}/shape"] = tf.io.FixedLenFeature([len(shape)], tf.int64)
@@ -202,7 +202,7 @@ def _by_proto(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
 
 
 def _stored(feature: dict[str, Any]) -> Any:
-    """The type of the list that a feature is stored in."""
+    """The dtype of the list in which a feature is stored."""
     dtype = feature.get("dtype", "string")
     if feature.get("packed") or dtype == "string":
         return tf.string
@@ -210,7 +210,7 @@ def _stored(feature: dict[str, Any]) -> Any:
 
 
 def _default(feature: dict[str, Any]) -> Any:
-    """What stands for a missing value, as it would be stored."""
+    """The default for a missing value, in the dtype in which it would be stored."""
     default = feature.get("default")
     if isinstance(default, bool):
         return int(default)
@@ -220,7 +220,7 @@ def _default(feature: dict[str, Any]) -> Any:
 
 
 def _lists_present(serialized: Any, lists: dict[str, str]) -> Values:
-    """By mask, bool[batch]: whether a list is there; ``parse_example`` takes none for empty."""
+    """bool[batch] by mask: whether a list exists; ``parse_example`` returns it as empty if not."""
     part = functools.partial(tf.io.decode_proto, output_types=[tf.string])
     (features,) = part(serialized, "tensorflow.Example", ["features"]).values
     found = part(features[:, 0], "tensorflow.Features", ["feature"])
@@ -230,9 +230,9 @@ def _lists_present(serialized: Any, lists: dict[str, str]) -> Values:
 
 
 def _tensor(value: Any, feature: dict[str, Any], sizes: Any) -> Any:
-    """A batch of one feature as ``dtype[batch, *shape]``, from the list that it is stored in.
+    """A batch of one feature as ``dtype[batch, *shape]``, from the list in which it is stored.
 
-    ``sizes`` are the dimensions of each record's tensor where its length does not give them.
+    ``sizes`` are the dimensions of each record's tensor if the length does not determine them.
     """
     shape, dtype = feature.get("shape", []), tf.as_dtype(feature["dtype"])
     if feature.get("packed"):
@@ -260,8 +260,8 @@ def _unpacked(value: Any, feature: dict[str, Any]) -> Any:
 
 
 def _ragged(value: Any, shape: list[int | None], sizes: Any) -> Any:
-    """Lists ``[batch, None]`` as ``tf.RaggedTensor`` ``[batch, *shape]``, row-major."""
-    if sizes is None:  # one dimension varies: the lists' lengths give it
+    """Reshapes lists ``[batch, None]`` to ``tf.RaggedTensor`` ``[batch, *shape]``, row-major."""
+    if sizes is None:  # one dimension varies, and follows from the lists' lengths
         rest = value.row_lengths() // tf.TensorShape([dim for dim in shape if dim]).num_elements()
         fixed = tf.ones_like(rest)
         sizes = tf.stack([fixed * dim if dim else rest for dim in shape], axis=1)
@@ -279,16 +279,16 @@ def _ragged(value: Any, shape: list[int | None], sizes: Any) -> Any:
 
 
 def _by_layout(serialized: Any, features: dict[str, dict[str, Any]]) -> Values:
-    """A batch of examples by feature name, at less than the cost of ``tf.io.parse_example``.
+    """Parses a batch faster than ``tf.io.parse_example``, using the fixed layout of examples.
 
-    Each value of this snapshot has one length, so it lies at the same place in every example,
-    between the same bytes (names and lengths), which are compared. It takes 3 to 9 % less
-    processor time of reading images.
+    Every value of this snapshot has a fixed length, so it is at the same place in every example.
+    The bytes between the values (names and lengths) are the same in all examples, and are compared.
+    This saves 3 to 9 % of the processor time of reading images.
     """
     length = sum(len(head) + size for _, head, size in facts.LAYOUT)
     other = [f"an example does not belong to {facts.NAME} {facts.FINGERPRINT}"]
     fits = tf.debugging.Assert(tf.reduce_all(tf.strings.length(serialized) == length), other)
-    with tf.control_dependencies([fits]):  # with fixed_length= it would fill all with zeros first
+    with tf.control_dependencies([fits]):  # with fixed_length= it would zero-fill its output first
         content = tf.io.decode_raw(serialized, tf.uint8)
     content = tf.reshape(content, [serialized.shape[0] or -1, length])
     same, values, begin = [], {}, 0

@@ -1,8 +1,8 @@
 """The pipeline: list shards → interleave → shuffle → batch → parse → prefetch.
 
-``list_shards`` is in ``shards.py``, ``parse_batch`` is made in ``parsing.py``; the other stages are
-functions below, in this order. An option that few trainers use is a module of its own, which
-replaces one stage of the ``Plan``: ``plan_reading`` lists them all.
+``list_shards`` is in ``shards.py``, and ``parse_batch`` is built in ``parsing.py``. The other
+stages are the functions below, in this order. Each less common option has a module of its own,
+which replaces one stage of the ``Plan``; ``plan_reading`` (``plan.py``) lists them all.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from .shards import Shard, as_columns
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What each stage does for the options that were given."""
+    """The stages of the pipeline for the given options."""
 
     options: Options
     order: Order
-    """Which records come when."""
+    """Decides which records come when."""
     num_batches: int | None
-    """Batches of an epoch; None where it is unknown."""
+    """Batches per epoch; None if unknown."""
     open_records: Callable[..., tf.data.Dataset]
-    """From the fields of a ``Piece`` and its number to its serialized examples."""
+    """From the fields of a ``Piece`` and its number to a dataset of its serialized examples."""
     parse_batch: Callable[..., Any]
-    """From what ``read_epoch`` gives to a batch of tensors."""
+    """From an element of ``read_epoch`` to a batch of tensors."""
     read_epoch: Callable[[Plan, Any], tf.data.Dataset]
-    """From the seed of an epoch to its batches of serialized examples."""
+    """From the seed of an epoch to a dataset of its batches of serialized examples."""
     read_epochs: Callable[[Plan], tf.data.Dataset]
-    """All epochs."""
+    """All epochs, one after another."""
     shards: Sequence[Shard] = ()
     """All shards of the split."""
     ahead: Callable[[Plan, tf.data.Dataset], tf.data.Dataset] = lambda plan, pieces: pieces
-    """What is done to the numbers of pieces before these are opened."""
+    """Applied to the numbers of the pieces before they are opened, e.g. to fetch them ahead."""
     open_uncached: Callable[..., tf.data.Dataset] | None = None
-    """The same as ``open_records`` for pieces that no cache holds, where there is a cache."""
+    """With a cache: ``open_records`` without it, for pieces that are not cached."""
     localize: Callable[[str], str] = str
-    """From the path of a shard to that of the file to read."""
+    """From the path of a shard to the path of the file to read."""
     is_numbered: bool = False
-    """Whether each record comes with its place in the split's stored order."""
+    """Whether each record is paired with its position in the split's stored order."""
     rest_of_epoch: Callable[[Stages], tuple[int, Any, int]] | None = None
-    """What is left of an interrupted epoch, where the stage that reads epochs knows it."""
+    """The rest of an interrupted epoch, if the stage that reads epochs computes it."""
 
     @functools.cached_property
     def pieces(self) -> tuple[Any, ...]:
-        """The pieces of the order as tensors: string[n], and four of int64[n]."""
-        with tf.init_scope():  # not within a function that happens to be the first to ask
+        """The pieces of the order as tensors: one string[n] and four int64[n]."""
+        with tf.init_scope():  # outside of any function that happens to be traced first
             return as_columns(self.order.pieces)
 
 
 def read(plan: Plan) -> tf.data.Dataset:
-    """Batches of tensors of all epochs, prefetched."""
+    """Returns the dataset: batches of tensors of all epochs, prefetched."""
     batches = plan.read_epochs(plan)
-    batches = batches.map(  # in order, so that no batch overtakes the last one of an epoch
+    batches = batches.map(  # in order: no batch may overtake the last one of an epoch
         tf.autograph.experimental.do_not_convert(plan.parse_batch),  # AutoGraph takes 50 ms
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
@@ -68,14 +68,14 @@ def read(plan: Plan) -> tf.data.Dataset:
 
 
 def read_epochs(plan: Plan) -> tf.data.Dataset:
-    """The batches of one epoch after another, each shuffled by a seed of its own."""
+    """Concatenates the batches of all epochs, each shuffled with its own seed."""
     epochs = epoch_seeds(plan.options.seed).take(plan.options.epochs or -1)
     read_one = tf.autograph.experimental.do_not_convert(functools.partial(plan.read_epoch, plan))
     return epochs.flat_map(read_one)
 
 
 def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
-    """The batches of serialized examples of one epoch."""
+    """Batches of serialized examples of one epoch."""
     if not plan.options.shuffles:
         return batch_records(plan, read_in_order(plan))
     chunks = interleave_records(plan, seed)
@@ -84,25 +84,25 @@ def read_epoch(plan: Plan, seed: Any) -> tf.data.Dataset:
 
 
 def read_in_order(plan: Plan) -> tf.data.Dataset:
-    """The records of one piece after another."""
+    """Records in stored order, piece by piece."""
     pieces = plan.ahead(plan, tf.data.Dataset.range(plan.order.num))
     return pieces.flat_map(lambda number: open_piece(plan, number))
 
 
 def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
-    """Chunks of records, one from each open stream in turn.
+    """Interleaves the streams: chunks of records, one from each open stream in turn.
 
-    Records are shuffled within windows of their piece, and travel in chunks from there on, which
-    costs less than one by one. What is left over when all streams have given as many comes last.
+    Records are shuffled within windows of their piece, then travel in chunks, which is cheaper than
+    one by one. The records left over when all streams have given their equal shares come last.
     """
     order = plan.order
-    # Streams that have no fixed turns may give many chunks in a row, and end long before others.
+    # Streams without fixed turns may yield many chunks in a row, and end long before others.
     has_turns = not order.shuffles_streams and plan.options.deterministic is not False
     turn = order.turn if has_turns else min(order.turn, CHUNK)
 
     def open_stream(stream: Any) -> tf.data.Dataset:
         numbers, delivered = order.stream(stream, seed)
-        fields = [tf.gather(column, numbers) for column in plan.pieces]  # for all pieces at once
+        fields = [tf.gather(column, numbers) for column in plan.pieces]  # one gather for all pieces
         pieces = tf.data.Dataset.from_tensor_slices((numbers, delivered, *fields))
         if not order.shuffles_streams:
             pieces = plan.ahead(plan, pieces)
@@ -134,7 +134,7 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
     records = tf.data.Dataset.from_tensor_slices(numbers)
     records = records.flat_map(lambda number: open_piece(plan, number))
     index, count = plan.options.part
-    if plan.options.seed is None:  # each worker draws a seed of its own
+    if plan.options.seed is None:  # each worker draws its own seed
         records = shuffle(records.shard(count, index), size, seed, -2)
     else:
         records = shuffle(records, size, seed, -2).shard(count, index).skip(delivered)
@@ -142,31 +142,31 @@ def interleave_records(plan: Plan, seed: Any) -> tf.data.Dataset:
 
 
 def deal_one_by_one(*turns: Any) -> Any:
-    """The first record of each stream, then the second of each … from [streams, records]."""
+    """From [streams, records] to the first record of each stream, the second of each, and so on."""
     dealt = [tf.reshape(tf.transpose(column), [-1]) for column in turns]
     return dealt[0] if len(dealt) == 1 else tuple(dealt)
 
 
 def shuffle_records(plan: Plan, chunks: tf.data.Dataset, seed: Any) -> tf.data.Dataset:
-    """Chunks of all streams, shuffled, where streams are whole shards."""
+    """Shuffles the chunks of all streams (only where each stream is a whole shard)."""
     return shuffle(chunks, plan.order.buffer // plan.order.chunk, seed, -3)
 
 
 def batch_chunks(plan: Plan, chunks: tf.data.Dataset) -> tf.data.Dataset:
-    """Batches of the asked size, of chunks of records."""
+    """Batches of ``batch_size``, from chunks of records."""
     return chunks.rebatch(plan.options.batch_size, drop_remainder=plan.options.drop_remainder)
 
 
 def batch_records(plan: Plan, records: tf.data.Dataset) -> tf.data.Dataset:
-    """Batches of the asked size, of records."""
+    """Batches of ``batch_size``, from single records."""
     return records.batch(plan.options.batch_size, drop_remainder=plan.options.drop_remainder)
 
 
 def prefetch(plan: Plan, batches: tf.data.Dataset) -> tf.data.Dataset:
-    """The finished dataset: its cardinality, its options, and batches made ahead of the trainer."""
+    """Finishes the dataset: sets its cardinality and options, and prefetches batches."""
     options = plan.options
     if options.epochs is None:
-        batches = batches.repeat()  # never ends, and makes the cardinality infinite
+        batches = batches.repeat()  # endless anyway, but this makes the cardinality infinite
     elif plan.num_batches is not None:
         num = options.epochs * plan.num_batches
         batches = batches.apply(tf.data.experimental.assert_cardinality(num))
@@ -182,19 +182,19 @@ def prefetch(plan: Plan, batches: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def open_piece(plan: Plan, number: Any) -> tf.data.Dataset:
-    """The serialized examples of a piece."""
+    """The serialized examples of one piece."""
     fields = [tf.gather(column, number) for column in plan.pieces]
     return plan.open_records(*fields, number)
 
 
 def epoch_seeds(seed: int | None) -> tf.data.Dataset:
-    """One number for each epoch, which seeds all of its shuffling; a second pass draws new ones.
+    """Yields one number per epoch, which seeds all its shuffling; each pass draws new numbers.
 
-    The raw op, since ``Dataset.random`` mixes in the seed of ``tf.random.set_seed``.
+    Uses the raw op because ``Dataset.random`` mixes in the seed of ``tf.random.set_seed``.
     """
     variant = tf.raw_ops.RandomDatasetV2(
         seed=tf.constant(seed or 0, tf.int64),
-        seed2=tf.constant(seed is not None, tf.int64),  # two zeros stand for no seed
+        seed2=tf.constant(seed is not None, tf.int64),  # two zeros mean no seed
         seed_generator=tf.raw_ops.DummySeedGenerator(),
         output_types=[tf.int64],
         output_shapes=[[]],
@@ -206,7 +206,7 @@ def epoch_seeds(seed: int | None) -> tf.data.Dataset:
 def shuffle(elements: tf.data.Dataset, size: int, seed: Any, stream: Any) -> tf.data.Dataset:
     """``elements.shuffle(size)``, seeded by two tensors.
 
-    The raw op, since ``Dataset.shuffle`` mixes in the seed of ``tf.random.set_seed``.
+    Uses the raw op because ``Dataset.shuffle`` mixes in the seed of ``tf.random.set_seed``.
     """
     spec = elements.element_spec
     if size <= 1:

@@ -1,4 +1,4 @@
-"""From the options to the ``Plan``: what each stage of the pipeline does."""
+"""Turns the options into a ``Plan``: chooses the stages of the pipeline."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .pipeline import Plan, read_epoch, read_epochs
 from .shards import Piece, Shard, divide, list_shards, locate, open_records
 
 _WINDOW = 8
-"""Records that are shuffled in each stream, at least …"""
+"""Minimum number of records shuffled at a time within each stream …"""
 _MOST_WINDOW = 256
-"""… and at most, unless asked: more are no longer in the processor's cache."""
+"""… and maximum, unless set by ``shuffle``: more do not fit into the processor's cache."""
 
 
 def plan_reading(options: Options) -> Plan:
-    """The plan for some options. Each option that few use replaces one stage.
+    """Builds the plan for the given options. Each less common option replaces one stage.
 
     Raises:
         ValueError: if the snapshot cannot be read with these options.
@@ -81,7 +81,7 @@ def plan_reading(options: Options) -> Plan:
 
         plan = pack_lists(plan)
     if options.debug:
-        plan = _kept(plan)
+        plan = _run_eagerly(plan)
     if options.stages:
         from .resume import resume
 
@@ -98,7 +98,7 @@ def _check_end(options: Options, num_batches: int | None) -> None:
 
 
 def warn_of_workers(options: Options) -> None:
-    """Warns where there are several workers, each of which is about to read everything."""
+    """Warns if there are several workers, each of which would read the whole split."""
     if (options.shard, options.input_context, options.service) != (None, None, None):
         return
     try:
@@ -106,7 +106,7 @@ def warn_of_workers(options: Options) -> None:
         cluster, task = config.get("cluster", {}), config.get("task", {}).get("type")
         num = sum(len(cluster.get(kind, ())) for kind in ("chief", "master", "worker"))
     except (ValueError, AttributeError, TypeError):
-        num, task = 0, None  # TensorFlow says what is wrong with it
+        num, task = 0, None  # TensorFlow itself reports what is wrong with it
     where = "TF_CONFIG"
     if tf.distribute.has_strategy():
         resolver = tf.distribute.get_strategy().cluster_resolver
@@ -114,17 +114,17 @@ def warn_of_workers(options: Options) -> None:
         in_strategy = sum(len(jobs.get(kind, ())) for kind in ("chief", "master", "worker"))
         if in_strategy > 1:
             num, where = in_strategy, "the strategy"
-    if num > 1 and task != "evaluator":  # which evaluates alone
+    if num > 1 and task != "evaluator":  # an evaluator works alone
         text = (
-            f"{where} has {num} workers, and each of them reads all of {options.split!r}: give "
-            "input_context= or shard=(index, count), or shard=(0, 1) if each is to read "
+            f"{where} has {num} workers, and each of them reads all of {options.split!r}. Pass "
+            "input_context= or shard=(index, count), or shard=(0, 1) if each is meant to read "
             "everything."
         )
         warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def plain_plan(options: Options) -> Plan:
-    """The plan without the options that replace a stage."""
+    """The plan before any option replaces a stage."""
     shards = list_shards(options.split, options.root_folder)
     order = plan_order(options, shards)
     whole = {(shard.path, shard.num_examples) for shard in shards}
@@ -136,7 +136,7 @@ def plain_plan(options: Options) -> Plan:
         num_batches=num_batches(options, shards),
         open_records=functools.partial(
             open_records,
-            # What is left of an epoch to resume has other pieces.
+            # The rest of a resumed epoch has other pieces.
             is_whole=is_fresh and all((piece.path, piece.take) in whole for piece in order.pieces),
             passes_over=not is_fresh or any(piece.skip for piece in order.pieces),
             is_remote="://" in options.root_folder,
@@ -148,10 +148,10 @@ def plain_plan(options: Options) -> Plan:
 
 
 def parser_of(options: Options, *, needs_size: bool = True) -> Callable[..., Any]:
-    """The function that parses a batch.
+    """Builds the function that parses a batch.
 
     Raises:
-        ValueError: if there are no such features, or an option of images is invalid.
+        ValueError: if a column does not exist, or an image option is invalid.
     """
     return make_parser(
         columns=options.columns,
@@ -164,17 +164,17 @@ def parser_of(options: Options, *, needs_size: bool = True) -> Callable[..., Any
 
 
 def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) -> Order:
-    """Which records come when.
+    """Decides which records come when, and checks the shards to be read.
 
     Args:
-        options: What was asked for.
-        shards: Of the split.
-        delivered: Records of all workers together that came before, where they are dealt.
+        options: Of ``dataset``.
+        shards: All shards of the split.
+        delivered: Records that all workers together have delivered in this epoch, if dealt.
     """
     if not is_dealt(options, shards):
         pieces = divided_pieces(options, shards)
-        # Balanced reading checks what it opens, and the workers of a service what they are given.
-        # Stored order is resumed without the shards that are done: they may be gone.
+        # Balanced reading checks the shards that it opens, and the workers of a service check those
+        # assigned to them. Stored order resumes without the finished shards: they may be gone.
         is_in_order = not options.shuffles and options.part[1] == 1
         if not is_in_order and options.balance is None and options.service is None:
             pieces = locate(
@@ -189,7 +189,7 @@ def plan_order(options: Options, shards: Sequence[Shard], delivered: int = 0) ->
 
 
 def deal_records(options: Options, shards: Sequence[Shard], delivered: int = 0) -> Dealt:
-    """The same where records are dealt, without the bytes at which pieces begin."""
+    """The same for dealt records, before the bytes at which pieces start are looked up."""
     dealing = deal(options)
     return Dealt(
         dealing,
@@ -202,10 +202,11 @@ def deal_records(options: Options, shards: Sequence[Shard], delivered: int = 0) 
 
 
 def has_gaps(options: Options) -> bool:
-    """Whether the last records of an epoch come from another place of the split in each.
+    """Whether the last records of an epoch come from a different place of the split each time.
 
-    A cache would keep most records twice then, and each worker would copy shards that others read;
-    workers without a seed draw one of their own, and would disagree about the place.
+    Not with a cache, which would keep most records twice, nor with local copies, since each worker
+    would copy shards that others read. Workers without a seed would disagree about the place, since
+    each draws its own seed.
     """
     if options.cache is not None or options.local_copy is not None:
         return False
@@ -213,7 +214,7 @@ def has_gaps(options: Options) -> bool:
 
 
 def is_dealt(options: Options, shards: Sequence[Shard]) -> bool:
-    """Whether records are dealt from streams; shards are read from front to back otherwise."""
+    """Whether records are dealt from streams; otherwise shards are read from front to back."""
     if not options.shuffles or facts.COMPRESSION != "none":
         return False
     if options.cache == "decoded" or options.service is not None or options.debug:
@@ -226,12 +227,12 @@ def is_dealt(options: Options, shards: Sequence[Shard]) -> bool:
 
 
 def divided_pieces(options: Options, shards: Sequence[Shard]) -> list[Piece]:
-    """What a worker reads where each shard is a stream."""
+    """The pieces that a worker reads if each shard is a stream."""
     return divide(shards, options.part, even=options.equal_steps)
 
 
 def deal(options: Options) -> Dealing:
-    """How the records of a shuffled split are dealt."""
+    """Decides how the records of a shuffled split are dealt."""
     return Dealing(
         facts.NUM_EXAMPLES[options.split],
         options.batch_size,
@@ -242,7 +243,7 @@ def deal(options: Options) -> Dealing:
 
 
 def window_of(options: Options, dealing: Dealing) -> int:
-    """Records that are shuffled within a piece; the same for any number of workers."""
+    """Records shuffled at a time within a piece; the same for any number of workers."""
     if options.shuffle is None or options.shuffle is True:
         buffer = min(BUFFER_RECORDS, BUFFER_BYTES // facts.RECORD_BYTES)
         return min(_MOST_WINDOW, max(_WINDOW, buffer // dealing.num_streams))
@@ -250,7 +251,7 @@ def window_of(options: Options, dealing: Dealing) -> int:
 
 
 def num_batches(options: Options, shards: Sequence[Shard]) -> int:
-    """Batches of this worker in an epoch, by arithmetic."""
+    """Batches per epoch of this worker, by arithmetic."""
     worker, workers = options.part
     if is_dealt(options, shards):
         # The last worker has the fewest records.
@@ -264,19 +265,19 @@ def num_batches(options: Options, shards: Sequence[Shard]) -> int:
 
 
 def _take_batches(plan: Plan) -> Plan:
-    """As many batches for each worker as the one that has the fewest."""
+    """Limits each worker to the batches of the one that has the fewest."""
     read, num, options = plan.read_epoch, plan.num_batches, plan.options
 
     def read_some(plan: Plan, seed: Any) -> tf.data.Dataset:
-        is_same = plan.options is options  # and not a stage that is resumed
+        is_same = plan.options is options  # not a stage of a resumed epoch
         most = num if is_same else num_batches(plan.options, plan.shards)
         return read(plan, seed).take(most)
 
     return dataclasses.replace(plan, read_epoch=read_some)
 
 
-def _kept(plan: Plan) -> Plan:
-    """Runs all functions eagerly; their datasets are kept, or Python would forget them."""
+def _run_eagerly(plan: Plan) -> Plan:
+    """Runs all functions eagerly; keeps references to their datasets, which Python would free."""
     tf.data.experimental.enable_debug_mode()
     kept: list[tf.data.Dataset] = []
 
@@ -293,10 +294,10 @@ def _kept(plan: Plan) -> Plan:
 
 
 def steps_of(options: Options) -> int:
-    """Batches of this worker in an epoch; reads the manifest, and nothing else.
+    """Batches per epoch of this worker; reads only the manifest.
 
     Raises:
-        ValueError: as ``plan_reading``, but for what it finds by reading and tracing.
+        ValueError: as ``plan_reading``, except for errors that only reading or tracing finds.
     """
     parser_of(options, needs_size=False)
     if options.bucket:

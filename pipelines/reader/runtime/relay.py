@@ -1,14 +1,14 @@
-"""Passes a trainer's calls to its tf.data service, and fails where TensorFlow would wait forever.
+"""Relays a trainer's calls to its tf.data service, and fails where TensorFlow would wait forever.
 
-TensorFlow's client retries a dispatcher or a worker that does not answer without end. So the client
-is given the address of a relay in its own process, which passes each call to the dispatcher. The
-client calls about once a second (its heartbeat), and reads batches from the workers directly:
-batches cost nothing more.
+TensorFlow's client retries endlessly if a dispatcher or a worker does not answer. Therefore the
+client is given the address of a relay in its own process, which forwards each call to the
+dispatcher. The client calls about once per second (its heartbeat), and reads batches directly from
+the workers: batches cost nothing extra.
 
-Where the dispatcher, or a worker of the epoch, is lost, the relay adds one more worker to what the
-dispatcher answered: itself. The client asks it for a batch, and gets the error. An error in answer
-to the heartbeat would end the epoch, too, but TensorFlow then forgets the calls that are under way,
-cannot cancel them, and waits for them when the iterator is deleted.
+If the dispatcher, or a worker of the epoch, is lost, the relay adds one more worker to the
+dispatcher's answer: itself. The client requests a batch from it, and gets the error. Answering the
+heartbeat with an error would end the epoch, too, but TensorFlow would then forget the pending
+calls, could not cancel them, and would wait for them when the iterator is deleted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ import grpc  # type: ignore[import-untyped, unused-ignore]  # TensorFlow require
 SERVE = f"python {os.path.dirname(os.path.abspath(__file__))} serve"
 """The command that starts a service."""
 _LOST_S = 60.0
-"""A dispatcher or worker that has not answered for so long is lost."""
+"""A dispatcher or worker that has not answered for this long is lost."""
 _LOOK_S = 2.0
-"""How often a worker is asked whether it is there."""
+"""Interval at which workers are checked."""
 _ANSWER_S = 5.0
-"""How long it may take to answer."""
+"""Maximum time to wait for an answer."""
 _THREADS = 32
-"""Calls that are passed on at a time."""
+"""Maximum number of calls forwarded concurrently."""
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),  # graphs
     ("grpc.max_send_message_length", -1),
@@ -52,15 +52,15 @@ _UNREACHED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 @functools.cache
 def relay_to(dispatcher: str, *, counts_records: bool) -> str:
-    """The address of this process's relay to a dispatcher; it runs until the process ends.
+    """Starts this process's relay to a dispatcher; it runs until the process ends.
 
     Args:
         dispatcher: Its ``host:port``.
-        counts_records: Whether the trainer notices by itself that records were lost. A worker may
-            be restarted then; else it is lost as soon as it refuses a connection.
+        counts_records: Whether the trainer itself notices lost records. If so, a worker may be
+            restarted; otherwise it is lost as soon as it refuses a connection.
 
     Returns:
-        ``grpc://host:port``, on loopback.
+        The relay's address, ``grpc://host:port``, on loopback.
     """
     relay = _Relay(dispatcher, _LOST_S if counts_records else 0.0)
     server = grpc.server(
@@ -71,7 +71,7 @@ def relay_to(dispatcher: str, *, counts_records: bool) -> str:
     port = server.add_insecure_port("127.0.0.1:0")
     relay.address = f"127.0.0.1:{port}"
     server.start()
-    atexit.register(server.stop, None)  # or a client that is deleted later waits for an answer
+    atexit.register(server.stop, None)  # otherwise a client deleted later would wait for an answer
     return f"grpc://{relay.address}"
 
 
@@ -86,13 +86,13 @@ def workers_of(dispatcher: str) -> list[str]:
 
 
 class _Relay(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
-    """Passes calls to a dispatcher; every call is bytes in and bytes out."""
+    """Forwards calls to a dispatcher; every request and response is bytes."""
 
     def __init__(self, dispatcher: str, refused_s: float) -> None:
         self._dispatcher, self._refused_s = dispatcher, refused_s
         self.address = ""
         self._channel = grpc.insecure_channel(dispatcher, _OPTIONS)
-        self._silent_since: float | None = None  # the dispatcher, by time.monotonic()
+        self._silent_since: float | None = None  # of the dispatcher, by time.monotonic()
         self._workers: dict[str, _Worker] = {}
         self._lock = threading.Lock()
         self._answers: dict[bytes, bytes] = {}  # to the last heartbeat of each client
@@ -105,8 +105,8 @@ class _Relay(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
         return grpc.unary_unary_rpc_method_handler(handler)
 
     def _pass_on(self, method: str, request: bytes, context: Any) -> bytes:
-        """The dispatcher's answer; TensorFlow retries UNAVAILABLE, and nothing else."""
-        # A client that is deleted waits for its release.
+        """The dispatcher's answer; TensorFlow retries only UNAVAILABLE."""
+        # A client that is being deleted waits for its release.
         seconds = min(_ANSWER_S, _LOST_S) if method == _RELEASE else _LOST_S
         if method == _RELEASE:
             self._answers.pop(_client(request), None)
@@ -117,7 +117,7 @@ class _Relay(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
             raise AssertionError from None  # abort raises
 
     def _beat(self, request: bytes, context: Any) -> bytes:
-        """The workers of an epoch; a lost one, or a lost dispatcher, adds this relay."""
+        """The workers of an epoch; adds this relay if a worker or the dispatcher is lost."""
         client = _client(request)
         try:
             answer = self._ask(_HEARTBEAT, request, min(_ANSWER_S, _LOST_S))
@@ -134,12 +134,12 @@ class _Relay(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
         return answer
 
     def _fail(self, request: bytes, context: Any) -> None:
-        """What a client gets that asks this relay for a batch."""
+        """Answers a client that requests a batch from this relay: with the error."""
         del request
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, self._fault)
 
     def _own_task(self) -> bytes:
-        """A ``TaskInfo`` in a heartbeat's answer, whose worker is this relay."""
+        """A ``TaskInfo`` for a heartbeat's answer, with this relay as the worker."""
         address = self.address.encode()
         transfer = _field(1, b"grpc") + _field(2, address)
         task_id = b"\x10" + b"\xff" * 8 + b"\x7f"  # field 2: the largest int64
@@ -157,24 +157,24 @@ class _Relay(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
         return answer
 
     def _failure(self, error: Any) -> tuple[Any, str]:
-        """What the client is answered where the dispatcher returned an error, or nothing."""
+        """The error for the client if the dispatcher returned an error, or did not answer."""
         code, what = error.code(), f"service=grpc://{self._dispatcher}"
         if code == grpc.StatusCode.NOT_FOUND:
             return grpc.StatusCode.FAILED_PRECONDITION, (
                 f"{what}: the dispatcher was restarted without its state ({error.details()}). "
                 f"Create the dataset again and resume from the model's last checkpoint. A "
-                "dispatcher that is started with --port and --work-dir keeps its state."
+                "dispatcher started with --port and --work-dir keeps its state."
             )
         if code not in _UNREACHED:
             return code, error.details()
         since = self._silent_since
         if since is None or time.monotonic() - since < _LOST_S:
             return grpc.StatusCode.UNAVAILABLE, error.details()
-        if lost := self._lost_worker(self._all_workers()):  # the dispatcher waits for it
+        if lost := self._lost_worker(self._all_workers()):  # the dispatcher is waiting for it
             return grpc.StatusCode.FAILED_PRECONDITION, lost
         return grpc.StatusCode.FAILED_PRECONDITION, (
             f"{what}: the dispatcher has not answered for {_LOST_S:g} s ({_reason(error)}). Start "
-            f"the service again by `{SERVE}`, and resume from the model's last checkpoint."
+            f"the service again with `{SERVE}`, and resume from the model's last checkpoint."
         )
 
     def _all_workers(self) -> list[str]:
@@ -184,19 +184,19 @@ class _Relay(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
             return []
 
     def _lost_worker(self, addresses: Iterable[str]) -> str:
-        """Which of these workers is lost, if any, and what to do."""
+        """An error message if one of these workers is lost; else ""."""
         with self._lock:
             workers = [
                 self._workers.setdefault(address, _Worker(address)) for address in {*addresses}
             ]
-            for look in [worker.look() for worker in workers]:  # at all of them at a time
+            for look in [worker.look() for worker in workers]:  # all of them concurrently
                 look()
         for worker in workers:
             if worker.is_lost(self._refused_s):
                 return (
                     f"service=grpc://{self._dispatcher}: the worker {worker.address} does not "
                     f"answer ({worker.fault}), and the records that it had read are lost. Start it "
-                    f"again by `{SERVE} --join grpc://{self._dispatcher} --port "
+                    f"again with `{SERVE} --join grpc://{self._dispatcher} --port "
                     f"{worker.address.rpartition(':')[2]}`, or start a new service, and resume "
                     "from the model's last checkpoint."
                 )
@@ -213,7 +213,7 @@ class _Worker:
         self._refuses = False
 
     def look(self) -> Any:
-        """Asks it for its tasks, if that is due; gives a function that awaits the answer."""
+        """Requests its tasks, if a check is due; returns a function that awaits the answer."""
         begun = time.monotonic()
         if begun - self._looked < _LOOK_S:
             return lambda: None
@@ -232,18 +232,18 @@ class _Worker:
         return see
 
     def is_lost(self, refused_s: float) -> bool:
-        """Whether it has been silent for long, or refused connections for so many seconds."""
+        """Whether it has been silent for long, or refused connections for ``refused_s``."""
         silent_s = self._looked - self._silent_since
         return bool(self.fault) and silent_s >= (refused_s if self._refuses else _LOST_S)
 
 
 def _reason(error: Any) -> str:
-    """An error of gRPC in a word or two."""
+    """A gRPC error in a word or two."""
     return str(error.details()).rpartition(": ")[2]
 
 
 def _client(request: bytes) -> bytes:
-    """Who sends a heartbeat or release: field 1, a varint, which comes first."""
+    """The client that sent a heartbeat or release: field 1, a varint, which comes first."""
     end = 1
     while request[end : end + 1] >= b"\x80":
         end += 1
@@ -251,17 +251,17 @@ def _client(request: bytes) -> bytes:
 
 
 def _field(number: int, value: bytes) -> bytes:
-    """A field of a protobuf message, of less than 16 KiB."""
+    """Encodes a field of a protobuf message, of less than 16 KiB."""
     return bytes([number << 3 | 2, len(value) & 127 | 128, len(value) >> 7]) + value
 
 
 def _addresses(message: bytes) -> list[str]:
-    """The addresses in what a dispatcher answers: the first field of each of its first fields."""
+    """The addresses in a dispatcher's answer: the first field of each of its first fields."""
     return [next(_first_fields(found), b"").decode() for found in _first_fields(message)]
 
 
 def _first_fields(message: bytes) -> Iterator[bytes]:
-    """The values of field 1, a string or message, at the beginning of a protobuf message."""
+    """The values of field 1, a string or message, at the start of a protobuf message."""
     place = 0
     while message[place : place + 1] == b"\x0a":
         size, shift, place = 0, 0, place + 1

@@ -1,9 +1,9 @@
-"""``start_step=``: an epoch that was interrupted is resumed where it was.
+"""``start_step=``: resumes an interrupted epoch.
 
-As long as the records were dealt in the same way (batches of one size of all workers together, and
-numbers of workers that divide the streams), the same order continues, by arithmetic. Otherwise the
-order of the records that were read is found by going through the same shuffles with their places
-alone, 1 to 2 µs each, and what is left is divided anew.
+As long as the records were dealt in the same way (the same global batch size, and numbers of
+workers that divide the streams), the same order continues, by arithmetic. Otherwise the order of
+the records already read is found by running the same shuffles on positions alone, 1 to 2 µs each,
+and the rest is divided again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .plan import deal, deal_records, divided_pieces, is_dealt, plan_order
 from .shards import Piece, cut, ends_of, locate
 
 _EPOCHS, _PASSES = 1_000_000, 10_000
-"""After so many epochs of a pass, and passes, resuming finds its place: in about a second."""
+"""Maximum number of epochs of a pass, and of passes, to resume after: takes about a second."""
 _AT_ONCE = 1 << 16
-"""Places that are looked at together."""
+"""Positions processed together."""
 
 Places = npt.NDArray[np.int64]
 Done = npt.NDArray[np.bool_]
@@ -37,22 +37,22 @@ Done = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass
 class _Progress:
-    """How far an epoch came: by arithmetic as long as that holds, else record by record."""
+    """How far an epoch came: by arithmetic as long as possible, else record by record."""
 
     number: int = 0
-    """Epochs before this one."""
+    """Number of epochs before this one."""
     delivered: int = 0
-    """Records that all workers read of it, dealt as ``options`` say."""
+    """Records of it that all workers have read, dealt according to ``options``."""
     options: Options | None = None
     done: Done | None = None
-    """bool[total]: the records that were read, where the order has changed since."""
+    """bool[total]: the records already read, if the order has changed since."""
 
 
 def resume(plan: Plan) -> Plan:
-    """What is left of the interrupted epoch comes first, then all others.
+    """Reads the rest of the interrupted epoch first, then all later epochs.
 
     Raises:
-        ValueError: if so many epochs are over that their seeds cannot be drawn again.
+        ValueError: if there were too many epochs before to draw their seeds again.
     """
     if plan.rest_of_epoch is not None:
         number, rest, num_batches = plan.rest_of_epoch(plan.options.stages)
@@ -72,7 +72,7 @@ def resume(plan: Plan) -> Plan:
 
 
 def _progress(plan: Plan) -> _Progress:
-    """How far the stages came, each a list of (steps, batch size, workers)."""
+    """How far all stages, each (steps, batch size, workers), came."""
     options = plan.options
     at = _Progress()
     total = facts.NUM_EXAMPLES[options.split]
@@ -88,7 +88,7 @@ def _progress(plan: Plan) -> _Progress:
             if is_fresh and not most:
                 steps = 0  # no worker has a batch
                 break
-            # All epochs after the first are alike.
+            # All epochs after the first have the same number of steps.
             num = steps // most if is_fresh else 1
             at = _Progress(at.number + num)
             steps -= num * most
@@ -105,24 +105,24 @@ def _progress(plan: Plan) -> _Progress:
 
 
 def _is_same_order(plan: Plan, at: _Progress, now: Options) -> bool:
-    """Whether records are dealt on to the same streams in the same chunks."""
+    """Whether dealing continues with the same streams and the same chunks."""
     if at.options is None or not is_dealt(now, plan.shards):
         return False
     first, second = deal(at.options), deal(now)
     fields = ("num_streams", "chunk", "length")
     is_same = all(getattr(first, name) == getattr(second, name) for name in fields)
-    return is_same and at.delivered % (second.chunk * now.part[1]) == 0  # as many of each worker
+    return is_same and at.delivered % (second.chunk * now.part[1]) == 0  # whole chunks of each
 
 
 def _most_batches(plan: Plan, now: Options, at: _Progress) -> int:
-    """Batches that are left of an epoch for the worker that has most of them."""
+    """Remaining batches of an epoch for the worker that has the most (equal_steps: the fewest)."""
     workers = now.part[1]
     nums = [_num_batches(plan, now, (i, workers), at) for i in range(workers)]
     return min(nums) if now.equal_steps else max(nums)
 
 
 def _num_batches(plan: Plan, now: Options, part: tuple[int, int], at: _Progress) -> int:
-    """Batches that are left of an epoch for one worker."""
+    """Remaining batches of an epoch for one worker."""
     worker, workers = part
     if at.done is not None:
         left = int((~at.done).sum())
@@ -136,7 +136,7 @@ def _num_batches(plan: Plan, now: Options, part: tuple[int, int], at: _Progress)
 
 
 def _mark(plan: Plan, at: _Progress, total: int) -> Done:
-    """The records that all workers read of an epoch that was dealt."""
+    """Marks the records that all workers have read of a dealt epoch."""
     assert at.options is not None
     done = np.zeros(total, bool)
     workers = at.options.part[1]
@@ -150,7 +150,7 @@ def _mark(plan: Plan, at: _Progress, total: int) -> Done:
 
 
 def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Places:
-    """The places of what a worker read of an epoch in so many steps."""
+    """The positions of the records that a worker read in ``steps`` steps of an epoch."""
     order: Order
     if is_dealt(now, plan.shards) and not done.any():
         order, is_left = deal_records(now, plan.shards), None
@@ -158,7 +158,7 @@ def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Plac
         pieces, is_left = _left(plan, now, done)
         order = _by_shard(plan, now, pieces)
     blind, epoch_seed = _blind(plan, now, order, is_left), tf.constant(seed, tf.int64)
-    if now.bucket:  # lengths decide, so records are read
+    if now.bucket:  # the order depends on lengths, so records must be read
         reading = dataclasses.replace(
             plan, options=now, order=order, open_records=plan.open_uncached or plan.open_records
         )
@@ -175,7 +175,7 @@ def _places(plan: Plan, now: Options, done: Done, steps: int, seed: int) -> Plac
 
 
 def _blind(plan: Plan, options: Options, order: Order, is_left: Done | None) -> Plan:
-    """A plan that gives places in place of records, and opens no file."""
+    """A plan that yields positions instead of records, and opens no file."""
     return dataclasses.replace(
         plan,
         options=options,
@@ -186,13 +186,13 @@ def _blind(plan: Plan, options: Options, order: Order, is_left: Done | None) -> 
 
 
 def _by_shard(plan: Plan, options: Options, pieces: Sequence[Piece]) -> ByShard:
-    """The order of some pieces; no more shards are read at a time than in other epochs."""
+    """The order of some pieces; opens no more shards at a time than other epochs do."""
     most = plan.order.most_open if isinstance(plan.order, ByShard) else OPEN_SHARDS
     return ByShard(pieces, buffer=options.buffer, batch_size=options.batch_size, num_open=most)
 
 
 def _only_places(path: Any, offset: Any, skip: Any, take: Any, place: Any, *_: Any) -> Any:
-    """In place of the records of a piece, their places."""
+    """Yields the positions of a piece's records instead of the records."""
     return tf.data.Dataset.range(place, place + take)
 
 
@@ -202,7 +202,7 @@ def _flat(batches: tf.data.Dataset) -> Iterator[Places]:
 
 
 def _first(parts: Iterator[Places], num: int) -> Places:
-    """The first of some numbers that come in parts."""
+    """The first ``num`` of numbers that come in parts."""
     found, left = [np.empty(0, np.int64)], num
     while left > 0 and (part := next(parts, None)) is not None:
         found.append(part[:left])
@@ -211,7 +211,7 @@ def _first(parts: Iterator[Places], num: int) -> Places:
 
 
 def _left(plan: Plan, now: Options, done: Done) -> tuple[list[Piece], Done | None]:
-    """The pieces of one worker of what is not done, and which of their records are left."""
+    """One worker's pieces of the remaining records, and a mask of the records that remain."""
     if not done.any():
         return divided_pieces(now, plan.shards), None
     worker, workers = now.part
@@ -229,7 +229,7 @@ def _left(plan: Plan, now: Options, done: Done) -> tuple[list[Piece], Done | Non
 
 
 def _filtered(open_records: Any, is_left: Done | None) -> Any:
-    """What opens a piece without the records that are not left."""
+    """Wraps ``open_records`` to drop the records that are already done."""
     if is_left is None:
         return open_records
     flags = tf.constant(is_left)
@@ -245,7 +245,7 @@ def _filtered(open_records: Any, is_left: Done | None) -> Any:
 
 
 def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
-    """What is left of the epoch for this worker, and how many batches that is."""
+    """The plan for the rest of the epoch for this worker, and its number of batches."""
     options, total = plan.options, facts.NUM_EXAMPLES[plan.options.split]
     workers = range(options.part[1]) if options.equal_steps else [options.part[0]]
     num = min(_num_batches(plan, options, (i, options.part[1]), at) for i in workers)
@@ -271,7 +271,7 @@ def _rest(plan: Plan, at: _Progress) -> tuple[Plan, int]:
 
 
 def _resumed(plan: Plan, number: int, rest: Any, num_batches: int) -> tf.data.Dataset:
-    """What is left of the epoch of this number, and those after it."""
+    """The rest of epoch ``number``, then all later epochs."""
     seeds, (*over, current) = _seeds(plan.options, number)
 
     def either(epoch_seed: Any) -> tf.data.Dataset:
@@ -288,22 +288,22 @@ def _resumed(plan: Plan, number: int, rest: Any, num_batches: int) -> tf.data.Da
     def to_come(drawn: Any) -> Any:
         return tf.boolean_mask(drawn, tf.gather(before, tf.searchsorted(before, drawn)) != drawn)
 
-    # Many at a time: one by one, those of a million epochs would take minutes to pass over.
+    # In batches: filtering the seeds of a million epochs one by one would take minutes.
     convert = tf.autograph.experimental.do_not_convert
     return seeds.batch(1_024).map(convert(to_come)).unbatch().flat_map(convert(either))
 
 
 def _seeds(options: Options, number: int) -> tuple[Any, list[int]]:
-    """The seeds of the pass in which the epoch of this number lies, and those up to this epoch.
+    """The seeds of the pass that contains epoch ``number``, and those up to and including it.
 
-    What is done already of the dataset of seeds are the passes before: the next is that pass.
+    The dataset of seeds is advanced past the earlier passes: its next iteration is that pass.
     """
     passes, inner = (0, number) if options.epochs is None else divmod(number, options.epochs)
     if inner >= _EPOCHS or passes >= _PASSES:
         raise ValueError(
             f"start_step={options.start_step!r} is behind {number:,} epochs, in pass "
-            f"{passes + 1:,}, which are found by drawing all seeds before: at most {_EPOCHS:,} "
-            f"epochs and {_PASSES:,} passes. Begin anew with another seed=."
+            f"{passes + 1:,}. Finding it means drawing all earlier seeds, which is limited to "
+            f"{_EPOCHS:,} epochs and {_PASSES:,} passes. Start again with another seed=."
         )
     seeds, same = (epoch_seeds(options.seed or 0) for _ in range(2))
     for _ in range(passes):
@@ -313,9 +313,9 @@ def _seeds(options: Options, number: int) -> tuple[Any, list[int]]:
 
 
 def _log(num_done: int, total: int, num_opened: int, again: int) -> None:
-    """Logs what resuming costs: records that are read again, to be passed over."""
+    """Logs the cost of resuming: records that are read again and skipped."""
     logging.getLogger(facts.NAME).info(
-        "%d of %d records are done: %d pieces are opened, and %d records (about %d bytes) in them "
-        "passed over, not decoded.",
+        "%d of %d records are done: opening %d pieces and skipping %d records (about %d bytes) in "
+        "them without decoding.",
         *(num_done, total, num_opened, again, again * facts.RECORD_BYTES),
     )

@@ -1,4 +1,4 @@
-"""Lists of varying length: batches of similar length, padding, windows, packing."""
+"""Lists of varying length: bucketing, padding, windows, packing."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .parsing import make_parser
 from .pipeline import Plan
 
 _POOL = 32
-"""Batches that are sorted by length together, or whose records are packed together …"""
+"""Number of batches that are sorted by length together, or whose records are packed together …"""
 _PACKED = 1_024
-"""… of so many records at least."""
+"""… and minimum number of records packed together."""
 _OPEN_ROWS = 512
-"""Rows that are searched for room, at most."""
+"""Maximum number of rows searched for room."""
 
 
 def bucket_batches(plan: Plan) -> Plan:
-    """As many batches of the same records, those of similar length together.
+    """Batches records of similar length together; the number of batches stays the same.
 
     The records of a pool of batches are sorted by length and cut into batches, whose order is
-    shuffled. So lengths differ little within a batch, and no batch is short but the last.
+    shuffled. Lengths differ little within a batch, and only the last batch may be short.
     """
     read_epoch, lengths = plan.read_epoch, lengths_of(plan.options.bucket)
 
     def read(plan: Plan, seed: Any) -> tf.data.Dataset:
-        options = plan.options  # of the stage that is resumed, perhaps
+        options = plan.options  # possibly of a resumed stage
         size = options.batch_size
 
         def sort(number: Any, pool: Any) -> Any:
@@ -53,7 +53,7 @@ def bucket_batches(plan: Plan) -> Plan:
 
 
 def lengths_of(bucket: bool | str) -> Callable[[Any], Any]:
-    """The function that gives the lengths of a batch of serialized examples.
+    """Builds the function that returns the lengths of a batch of serialized examples.
 
     Raises:
         ValueError: if there is no such list, or several to choose from.
@@ -74,7 +74,7 @@ def lengths_of(bucket: bool | str) -> Callable[[Any], Any]:
 
 
 def _named(values: Any, name: str = "") -> list[tuple[str, Any]]:
-    """The tensors in nested dicts by the names of their features."""
+    """The tensors in nested dicts, with the names of their features."""
     if not isinstance(values, dict):
         return [(name, values)]
     dot = f"{name}." if name else ""
@@ -82,13 +82,13 @@ def _named(values: Any, name: str = "") -> list[tuple[str, Any]]:
 
 
 def pad_lists(plan: Plan) -> Plan:
-    """Makes dense what is ragged, with zeros: as wide as the longest list of the batch.
+    """Converts ragged tensors to dense ones, padded with zeros to the longest list of the batch.
 
     With ``bucket=``, the width is rounded up to the next of ``LENGTHS``.
     """
     parse, options = plan.parse_batch, plan.options
     names = {*facts.FEATURES} if options.columns is None else {*options.columns}
-    alone = "".join([*names - {facts.LABEL}][:1])  # what features are where there is one
+    alone = "".join([*names - {facts.LABEL}][:1])  # the feature's name, if there is only one
     ends = facts.LENGTHS if options.bucket else {}
 
     def dense(value: Any, name: str) -> Any:
@@ -97,7 +97,7 @@ def pad_lists(plan: Plan) -> Plan:
             return {key: dense(one, f"{dot}{key}") for key, one in value.items()}
         if not isinstance(value, tf.RaggedTensor):
             return value
-        if not ends.get(name):  # with its shape, as what is empty has none
+        if not ends.get(name):  # an explicit shape, since an empty batch has none
             return value.to_tensor(shape=value.shape)
         longest, end = tf.reduce_max(value.row_lengths()), tf.constant(ends[name], tf.int64)
         next_end = tf.reduce_min(tf.where(end >= longest, end, end[-1]))
@@ -119,10 +119,10 @@ def pad_lists(plan: Plan) -> Plan:
 
 
 def cut_windows(plan: Plan) -> Plan:
-    """Batches of windows of the lists, and the rest of a record with each of its own.
+    """Cuts lists into windows and batches these; each repeats the other features of its record.
 
-    The windows of as many records as a batch holds are shuffled together. A record that is shorter
-    than a window has none.
+    Windows are shuffled together with those of as many records as a batch has. A record shorter
+    than a window yields none.
     """
     options, parse = plan.options, plan.parse_batch
     read_epoch = _all_records(plan.read_epoch)
@@ -161,13 +161,17 @@ def cut_windows(plan: Plan) -> Plan:
         batches = read_epoch(plan, seed).enumerate()
         batches = batches.map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
         batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
-        return _some(batches, f"windows={options.windows}") if options.epochs is None else batches
+        return (
+            _fail_if_empty(batches, f"windows={options.windows}")
+            if options.epochs is None
+            else batches
+        )
 
     return _finished(plan, read)
 
 
 def check_windows(options: Options) -> None:
-    """Raises ValueError where there are no lists to cut, or their values differ in shape."""
+    """Raises ValueError if there are no lists to cut, or their values differ in shape."""
     wanted = [*facts.FEATURES] if options.columns is None else options.columns
     shapes = [facts.FEATURES[name].get("shape", []) for name in wanted]
     varying = [shape for shape in shapes if None in shape]
@@ -176,7 +180,7 @@ def check_windows(options: Options) -> None:
 
 
 def _all_records(read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Any:
-    """The batches of an epoch with the short one: of what is cut or packed nothing is left out."""
+    """Keeps an epoch's short batch: no record may be dropped before it is cut or packed."""
 
     def read(plan: Plan, seed: Any) -> tf.data.Dataset:
         options = dataclasses.replace(plan.options, drop_remainder=False)
@@ -186,7 +190,7 @@ def _all_records(read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Any:
 
 
 def _finished(plan: Plan, read_epoch: Callable[[Plan, Any], tf.data.Dataset]) -> Plan:
-    """A plan whose epochs give parsed batches, of unknown number."""
+    """A plan whose epochs yield parsed batches, an unknown number of them."""
     num_batches = None if plan.order.num_records else 0
     return dataclasses.replace(
         plan, read_epoch=read_epoch, parse_batch=as_is, num_batches=num_batches
@@ -194,12 +198,13 @@ def _finished(plan: Plan, read_epoch: Callable[[Plan, Any], tf.data.Dataset]) ->
 
 
 def pack_lists(plan: Plan) -> Plan:
-    """Batches of rows of one length, each filled with several lists.
+    """Batches rows of one length, each filled with several lists.
 
-    The records of a pool of batches are packed together: the longest first, each into the first row
-    that has room for it. A row keeps the order in which its records came. Beside each list stand
+    The records of a pool of batches are packed together: longest first, each into the first row
+    that has room for it. Within a row, records keep their order. For each list, also yields
     ``<name>_segment_ids``, int32, 1 for a row's first record and 0 for padding, and
-    ``<name>_positions``, int32, within the record. Records without a value are left out.
+    ``<name>_positions``, int32, the position within the record. Records without a value are
+    dropped.
     """
     options, parse = plan.options, plan.parse_batch
     read_epoch = _all_records(plan.read_epoch)
@@ -239,7 +244,7 @@ def pack_lists(plan: Plan) -> Plan:
         pools = read_epoch(plan, seed).rebatch(max(_POOL * options.batch_size, _PACKED))
         batches = pools.map(pack, num_parallel_calls=tf.data.AUTOTUNE)
         batches = batches.rebatch(options.batch_size, drop_remainder=options.drop_remainder)
-        return _some(batches, f"pack={length}") if options.epochs is None else batches
+        return _fail_if_empty(batches, f"pack={length}") if options.epochs is None else batches
 
     return _finished(plan, read)
 
@@ -248,7 +253,7 @@ def packed_lists(options: Options) -> list[str]:
     """The names of the lists that ``pack=`` packs.
 
     Raises:
-        ValueError: if something else is read, or several lists of which some fill no row.
+        ValueError: if other features are read, or there are several lists and some are too long.
     """
     assert options.pack is not None
     length, features = int(options.pack), facts.FEATURES
@@ -259,14 +264,14 @@ def packed_lists(options: Options) -> list[str]:
     if not lists or lists != wanted:
         others = ", ".join(name for name in wanted if name not in lists)
         raise ValueError(
-            f"pack={length} packs lists of numbers alone, not {others}: give columns={lists}."
+            f"pack={length} packs only lists of numbers, not {others}: pass columns={lists}."
         )
     ends = {name: facts.LENGTHS.get(name) or [0] for name in lists}
     for name in lists if len(lists) > 1 else ():
         if ends[name][-1] > length:
             raise ValueError(
-                f"pack={length}: there are lists of {name!r} of {ends[name][-1]} values. Give a "
-                "larger number, or one list alone, which is split (columns=)."
+                f"pack={length}: lists of {name!r} have up to {ends[name][-1]} values. Give a "
+                "larger number, or a single list, which is split (columns=)."
             )
     return lists
 
@@ -278,17 +283,17 @@ def _is_packable(name: str) -> bool:
 
 
 def _split(values: dict[str, Any], length: int) -> dict[str, Any]:
-    """The lists, longer ones as several of this length and a rest; empty ones left out."""
+    """Splits longer lists into pieces of this length and a rest; drops empty ones."""
     ((name, value),) = values.items()
     lengths = value.row_lengths()
     counts = (lengths + length - 1) // length
-    before = tf.ragged.range(counts).flat_values * length  # values of the same list
+    before = tf.ragged.range(counts).flat_values * length  # preceding values of the same list
     pieces = tf.minimum(tf.repeat(lengths, counts) - before, length)
     return {name: tf.RaggedTensor.from_row_lengths(value.flat_values, pieces)}
 
 
 def _unsplit(values: dict[str, Any], length: int) -> dict[str, Any]:
-    """The lists of records that have a value; a list that fits in no row raises."""
+    """The lists of records that have a value; raises if a list is longer than a row."""
     lengths = tf.stack([value.row_lengths() for value in values.values()], axis=1)
     longest = tf.reduce_max(tf.concat([lengths, tf.zeros([1, len(values)], tf.int64)], 0), 0)
     text = f"pack={length} is less than the longest lists of {', '.join(values)}:"
@@ -300,11 +305,11 @@ def _unsplit(values: dict[str, Any], length: int) -> dict[str, Any]:
 
 
 def _rows(lengths: Any, length: Any) -> Any:
-    """The row of each record, numbered as their first records come: first fit, longest first.
+    """The row of each record, numbered by their first records: first fit, longest first.
 
     Args:
         lengths: int64[records, lists].
-        length: Of a row; no list is longer.
+        length: Length of a row; no list is longer.
     """
     num, rows = 0, np.zeros(len(lengths), np.int64)
     room = np.zeros((len(lengths), lengths.shape[1]), np.int64)
@@ -323,10 +328,10 @@ def _rows(lengths: Any, length: Any) -> Any:
     return np.argsort(np.argsort(firsts)).astype(np.int64)[numbers]
 
 
-def _some(batches: tf.data.Dataset, option: str) -> tf.data.Dataset:
-    """The same batches of an epoch, and an error where there are none.
+def _fail_if_empty(batches: tf.data.Dataset, option: str) -> tf.data.Dataset:
+    """The same batches of an epoch; raises an error if there are none.
 
-    A dataset of epochs without end would look for the first batch forever.
+    A dataset of endless epochs would search for its first batch forever.
     """
     spec = batches.element_spec
 

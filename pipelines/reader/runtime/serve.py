@@ -16,8 +16,8 @@ from .console import Output, RefusedError, reason
 from .timing import load_tensorflow
 
 _EXPOSED = (
-    "the service cannot be kept to loopback ({}): --host, with this machine's name, lets it listen "
-    "on all interfaces, where whoever reaches it can run any TensorFlow graph."
+    "the service cannot be restricted to loopback ({}). With --host and this machine's name, it "
+    "listens on all interfaces, where anyone who can reach it can run any TensorFlow graph."
 )
 
 
@@ -30,7 +30,7 @@ def serve(arguments: argparse.Namespace, out: Output) -> int:
     if arguments.work_dir is not None and (target is not None or not arguments.port):
         raise RefusedError(
             f"--work-dir {arguments.work_dir} is for a dispatcher that is restarted at the same "
-            "address: give --port, and no --join."
+            "address: pass --port, and leave out --join."
         )
     joined = "" if target is None else target.rpartition("://")[2].rpartition(":")[0]
     if joined and is_private and not _is_loopback(joined):
@@ -40,7 +40,7 @@ def serve(arguments: argparse.Namespace, out: Output) -> int:
         )
     tf = load_tensorflow()
     service = tf.data.experimental.service
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own waits for what blocks
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler waits for blocking calls
     listening: list[int] = []
     servers: list[Any] = []
 
@@ -48,7 +48,7 @@ def serve(arguments: argparse.Namespace, out: Output) -> int:
         servers.append(server)
         listening[:] = _listening_ports(keep_to_loopback=is_private)
 
-    # A worker that is restarted at its old address takes its old place.
+    # A worker restarted at its old address takes its old place.
     num = arguments.workers + (target is None)
     ports = [arguments.port + i if arguments.port else 0 for i in range(num)]
     for port in ports:
@@ -82,23 +82,23 @@ def serve(arguments: argparse.Namespace, out: Output) -> int:
     listed = ", ".join(map(str, listening))
     out.facts |= {"address": target, "workers": arguments.workers}
     out.facts |= {"interface": interface, "ports": listening}
-    out.say(f"{target}, workers: {arguments.workers}; Ctrl-C ends it")
+    out.say(f"{target}, workers: {arguments.workers}; press Ctrl-C to stop")
     if is_private:
-        out.say(f"listens on loopback only, ports {listed}")
+        out.say(f"listening on loopback only, ports {listed}")
     else:
         out.say(
-            f"listens on all interfaces (0.0.0.0), ports {listed}, without authentication: whoever "
-            "reaches one of them can run any TensorFlow graph as this user"
+            f"listening on all interfaces (0.0.0.0), ports {listed}, without authentication: "
+            "anyone who can reach one of them can run any TensorFlow graph as this user"
         )
     out.end()
     sys.stdout.flush()
     while not ended.wait(3600):
         pass
-    os._exit(0)  # the servers' stop() waits for what clients still ask, and holds Python meanwhile
+    os._exit(0)  # stop() of the servers would wait for pending client calls, and block Python
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a host is written as loopback; a name that merely resolves to it is not."""
+    """Whether a host is written as loopback; a name that merely resolves to it does not count."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -106,10 +106,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listening_ports(*, keep_to_loopback: bool) -> list[int]:
-    """The TCP ports that this process listens on, optionally for this machine alone.
+    """The TCP ports that this process listens on, optionally restricted to this machine.
 
-    TensorFlow's servers take no address and always listen on 0.0.0.0. A socket that is bound to
-    the loopback device gets nothing from any other.
+    TensorFlow's servers cannot bind to an address and always listen on 0.0.0.0. A socket that is
+    bound to the loopback device receives nothing from any other.
     """
     ports = []
     for name in os.listdir("/dev/fd"):
@@ -117,7 +117,7 @@ def _listening_ports(*, keep_to_loopback: bool) -> list[int]:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue
             copy = os.dup(int(name))
-        except OSError:  # closed meanwhile, as the descriptor of this listing is
+        except OSError:  # closed meanwhile, e.g. the descriptor of this listing
             continue
         with socket.socket(fileno=copy) as found:
             if found.family not in (socket.AF_INET, socket.AF_INET6):
@@ -143,10 +143,10 @@ def _bind_to_loopback(found: socket.socket) -> None:
 
 
 def _free(port: int) -> None:
-    """Refuses a port that is taken: gRPC would share it with whoever has it."""
+    """Refuses a port in use: gRPC would share it with the process that has it."""
     try:
         with socket.socket() as found:
-            # Connections of a server that was killed keep its port for a minute.
+            # Connections of a killed server keep its port in use for a minute.
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(("", port))
     except (OSError, OverflowError) as error:
@@ -154,12 +154,12 @@ def _free(port: int) -> None:
 
 
 def _reach(address: str) -> None:
-    """Refuses a dispatcher that does not answer: a worker would wait for it without end."""
+    """Refuses a dispatcher that does not answer: a worker would wait for it forever."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except (OSError, ValueError) as error:
         raise RefusedError(
-            f"no dispatcher answers at {address} ({error}): start one by serve, and give the "
+            f"no dispatcher answers at {address} ({error}): start one with serve, and pass the "
             "grpc:// address that it prints as --join."
         ) from None

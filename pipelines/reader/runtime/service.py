@@ -1,7 +1,7 @@
 """``service=``: a tf.data service shares the work of reading.
 
-Its workers read, shuffle, parse and augment; the trainer cuts batches of the asked size. A worker
-or dispatcher that is lost is an error (see ``relay.py``), and so are records that are lost with it.
+Its workers read, shuffle, parse and augment; the trainer cuts batches of the requested size. Losing
+a worker or the dispatcher is an error (see ``relay.py``), and so is losing records with it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .relay import SERVE, relay_to, workers_of
 from .shards import Piece, as_columns
 
 _ORDERS = 8
-"""Orders of the shards, of which each epoch takes one."""
+"""Number of shard orders to choose from; each epoch uses one."""
 _RANGES = 8
-"""Pieces that all workers together can share out for each one that a worker has open."""
+"""Pieces for all workers together to share, for each piece that a worker has open."""
 _WAIT_S = 30.0
-"""How long the first worker may take to join."""
+"""How long to wait for the first worker to join."""
 _CONNECT_S = 5.0
 _EXACT = {"distributed_epoch", "dynamic", tf.data.experimental.service.ShardingPolicy.DYNAMIC}
 
 
 def share_work(plan: Plan) -> Plan:
-    """Epochs of parsed batches that the workers of a service made.
+    """Reads epochs of parsed batches from the workers of a service.
 
     Raises:
         ValueError: if no dispatcher answers, or no worker has joined it.
@@ -51,11 +51,11 @@ def share_work(plan: Plan) -> Plan:
         for piece in plan.order.pieces
     ]
     orders = [pieces]
-    # A job by a name counts epochs for each dataset: another one would find the first over.
+    # A named job counts epochs for each dataset: it would consider the first of another one over.
     if options.shuffles and len(pieces) > 1 and not asked.get("job_name"):
         orders = [random.sample(pieces, len(pieces)) for _ in range(_ORDERS)]
-    # Registered now, as each costs 0.1 s and holds what it captures: a seed would be the same in
-    # every epoch.
+    # Registered once, since each registration takes 0.1 s and freezes captured values: a captured
+    # seed would be the same in every epoch.
     distribute = tf.data.experimental.service.distribute(**asked)
     found = [_work(plan, order).apply(distribute) for order in orders]
     spec = found[0].element_spec
@@ -76,23 +76,23 @@ def share_work(plan: Plan) -> Plan:
 
 
 def asked_of(options: Options) -> dict[str, Any]:
-    """The arguments of ``tf.data.experimental.service.distribute``."""
+    """The arguments for ``tf.data.experimental.service.distribute``."""
     given = options.service
     asked: dict[str, Any] = {"service": given} if isinstance(given, str) else dict(given or {})
     return {"processing_mode": "distributed_epoch", **asked}
 
 
 def is_exact(options: Options) -> bool:
-    """Whether an epoch has each record once: not every worker's all, or what trainers leave."""
+    """Whether an epoch has each record once: not if workers read everything, or share a job."""
     asked = asked_of(options)
     return asked["processing_mode"] in _EXACT and not asked.get("job_name")
 
 
 def _cut_batches(plan: Plan, batches: tf.data.Dataset, url: str) -> tf.data.Dataset:
-    """An epoch's batches of the asked size, and an error where records are missing.
+    """An epoch's batches of the requested size; raises an error if records are missing.
 
-    A worker that is restarted has lost what it had read. As all sizes are known, the last batch
-    need not wait for the service to report the end, which takes a second.
+    A restarted worker has lost what it had read. All sizes are known, so the last batch does not
+    have to wait for the service to report the end, which takes a second.
     """
     size, num = plan.options.batch_size, plan.num_batches
     num_full = plan.order.num_records // size
@@ -116,13 +116,13 @@ def _cut_batches(plan: Plan, batches: tf.data.Dataset, url: str) -> tf.data.Data
 
 
 def _work(plan: Plan, pieces: list[Piece]) -> tf.data.Dataset:
-    """What each worker does with the pieces that it is given, one after the other.
+    """What each worker does with the pieces assigned to it, one after another.
 
-    The pieces are its first and only source, since that is what the service shares out: behind a
-    ``flat_map`` over epochs every worker would read everything.
+    The pieces must be its first and only source, since that is what the service divides: behind a
+    ``flat_map`` over epochs, every worker would read everything.
     """
-    # Interleave takes a piece for each slot at once, and in parallel as many again, whoever waits:
-    # with as many slots as shards, one worker of many would read them all.
+    # Interleave immediately takes a piece for each slot, and in parallel as many again, no matter
+    # who waits: with as many slots as shards, one worker of many would read them all.
     options = plan.options
     order = ByShard(
         pieces,
@@ -142,7 +142,7 @@ def _work(plan: Plan, pieces: list[Piece]) -> tf.data.Dataset:
 
     if options.shuffles:
         batches = streams.interleave(chunks, cycle_length=order.num_open, block_length=1)
-        zero = tf.constant(0, tf.int64)  # two zeros: another order each time
+        zero = tf.constant(0, tf.int64)  # two zeros: a different order each time
         batches = shuffle(batches, order.buffer // order.chunk, zero, 0)
         batches = batches.rebatch(options.batch_size)
     else:
@@ -152,7 +152,7 @@ def _work(plan: Plan, pieces: list[Piece]) -> tf.data.Dataset:
 
 
 def _drawn() -> Any:
-    """A seed that the worker draws."""
+    """A seed drawn by the worker."""
     return tf.random.uniform([], 1, tf.int64.max, tf.int64)
 
 
@@ -160,25 +160,25 @@ def _check(dispatcher: str) -> None:
     """Waits for the first worker to join a dispatcher.
 
     Raises:
-        ValueError: if no dispatcher answers, or no worker joins: ``distribute`` would wait.
+        ValueError: if no dispatcher answers, or no worker joins: ``distribute`` would wait forever.
     """
     if error := _error_of(dispatcher):
         raise ValueError(
-            f"service='grpc://{dispatcher}': no dispatcher answers ({error}). Start one by "
-            f"`{SERVE}`, and give the grpc:// address that it prints."
+            f"service='grpc://{dispatcher}': no dispatcher answers ({error}). Start one with "
+            f"`{SERVE}`, and pass the grpc:// address that it prints."
         )
     end = time.monotonic() + _WAIT_S
     while not _has_workers(dispatcher):
         if time.monotonic() > end:
             raise ValueError(
                 f"service='grpc://{dispatcher}': no worker joined its dispatcher within "
-                f"{_WAIT_S:g} s. Start one by `{SERVE} --join grpc://{dispatcher}`."
+                f"{_WAIT_S:g} s. Start one with `{SERVE} --join grpc://{dispatcher}`."
             )
         time.sleep(0.2)
 
 
 def _error_of(address: str) -> str:
-    """Why nothing answers at ``host:port``, if nothing does."""
+    """Why nothing answers at ``host:port``; "" if something does."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
@@ -190,5 +190,5 @@ def _error_of(address: str) -> str:
 def _has_workers(dispatcher: str) -> bool:
     try:
         return bool(workers_of(dispatcher))
-    except grpc.RpcError:  # it starts
+    except grpc.RpcError:  # it is still starting
         return False

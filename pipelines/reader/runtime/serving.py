@@ -1,4 +1,4 @@
-"""``preprocess``: what the build did to raw records, as a function of batches."""
+"""``preprocess``: the preparation that the build applied to raw records, as a function."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from . import facts
 
 
 def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict[str, Any]]:
-    """What was done to raw records, as a function of batches by name, or of a list of rows.
+    """Loads the preparation of raw records, as a function of batches by name or of a list of rows.
 
     Args:
-        root: Folder or URL of the snapshot; None is the folder that holds this package.
+        root: Folder or URL of the snapshot; None is the folder that contains this package.
 
     Returns:
-        A function whose keyword arguments are the columns of raw records, each a batch, or whose
-        only argument is a list of rows (dicts). Missing is NaN, a batch or a key of a row that is
-        left out, and None in a row. It gives batches of the features by name.
+        A function that takes either the columns of raw records as keyword arguments, each a batch,
+        or a list of rows (dicts) as its only argument. A missing value is NaN, an omitted batch or
+        key, or None in a row. Returns batches of the features by name.
 
     Raises:
         ValueError: if the snapshot has no such function, or TensorFlow cannot load it.
@@ -37,7 +37,7 @@ def preprocess(root: str | os.PathLike[str] | None = None) -> Callable[..., dict
     folder = here if root is None else os.fspath(root).rstrip("/")
     try:
         signature = tf.saved_model.load(f"{folder}/serving").signatures["serving_default"]
-    except (RuntimeError, OSError, tf.errors.OpError) as error:  # no such operation, or folder
+    except (RuntimeError, OSError, tf.errors.OpError) as error:  # missing op, or missing folder
         raise ValueError(f"TensorFlow {tf.__version__} cannot load the model: {error}") from None
     return _served(signature, f"{folder}/manifest.json")
 
@@ -49,12 +49,12 @@ def _served(signature: Any, manifest: str) -> Callable[..., dict[str, Any]]:
     def served(rows: list[dict[str, Any]] | tuple[()] = (), /, **inputs: Any) -> Any:
         if not rows:
             return signature(**none | {k: _input(k, value, specs) for k, value in inputs.items()})
-        places: dict[Any, list[int]] = {}  # of the rows that lack the same: they go together
+        places: dict[Any, list[int]] = {}  # rows with the same inputs missing are batched together
         alike: dict[Any, list[dict[str, Any]]] = {}
         for place, row in enumerate(rows):
             given = {k: v for k, v in row.items() if not _is_missing(v, specs.get(k))}
             given = {k: _input(k, v, specs, of_rows=0) for k, v in given.items()}
-            given = given or _nothing(manifest, specs)
+            given = given or _empty_row_marks(manifest, specs)
             kind = tuple((k, *given[k].shape) for k in sorted(given))
             places.setdefault(kind, []).append(place)
             alike.setdefault(kind, []).append(given)
@@ -67,7 +67,7 @@ def _served(signature: Any, manifest: str) -> Callable[..., dict[str, Any]]:
 
 
 def _input(name: str, value: Any, specs: dict[str, Any], of_rows: int = 1) -> tf.Tensor:
-    """What the model takes for a batch, or with ``of_rows=0`` for the value of a row; unchanged."""
+    """Converts a batch (with ``of_rows=0``, a row's value) to the model's input, without loss."""
     if name not in specs:
         raise ValueError(f"There is no input {name!r}, only {', '.join(specs)}.")
     dtype, shape = specs[name].dtype, specs[name].shape[1 - of_rows :]
@@ -77,7 +77,7 @@ def _input(name: str, value: Any, specs: dict[str, Any], of_rows: int = 1) -> tf
     fits = shape.is_compatible_with(made.shape)
     if (
         fits and dtype.is_integer and not tf.is_tensor(value)
-    ):  # TensorFlow cuts off what is too large
+    ):  # TensorFlow truncates integers that are too large
         fits = (tf.get_static_value(made) == value).all()
     if not fits:
         raise ValueError(f"{name}={value!r} is not {dtype.name}{shape}.")
@@ -86,12 +86,12 @@ def _input(name: str, value: Any, specs: dict[str, Any], of_rows: int = 1) -> tf
 
 def _is_missing(value: Any, spec: Any) -> bool:
     if isinstance(value, float) and math.isnan(value) and spec is not None:
-        return not spec.dtype.is_floating or spec.shape.rank > 1  # else the model knows it
+        return not spec.dtype.is_floating or spec.shape.rank > 1  # otherwise the model handles it
     return value is None
 
 
-def _nothing(manifest: str, specs: dict[str, Any]) -> dict[str, tf.Tensor]:
-    """What marks a row that gives nothing: the model counts rows by what it is given."""
+def _empty_row_marks(manifest: str, specs: dict[str, Any]) -> dict[str, tf.Tensor]:
+    """Inputs that mark a row without any value: the model counts rows by its inputs."""
     with tf.io.gfile.GFile(manifest) as file:
         optional = json.load(file)["serving"]["optional_inputs"]
     marks = {}
@@ -101,5 +101,5 @@ def _nothing(manifest: str, specs: dict[str, Any]) -> dict[str, tf.Tensor]:
             mark = float("nan") if dtype.is_floating else dtype == tf.int64 and dtype.min
             marks[name] = tf.constant(mark, dtype)
     if not marks:
-        raise ValueError(f"A row gives none of the inputs {', '.join(specs)}.")
+        raise ValueError(f"A row has none of the inputs {', '.join(specs)}.")
     return marks

@@ -1,4 +1,4 @@
-"""The shards of a split: where they are, where their records begin, and how one is read."""
+"""The shards of a split: how they are listed, checked, divided among workers, and read."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from . import facts
 from .frames import fault_of_shard, how_to_verify, masked_crc32c
 
 READ_BYTES = 256 << 10
-"""One read of a local shard; page faults of larger ones cost more."""
+"""Size of one read from a local shard; larger reads cost more page faults."""
 FETCH_BYTES = 4 << 20
-"""One read where each is a request to a store."""
+"""Maximum size of one read from a store, where each read is a request."""
 _THREADS = 32
-"""Requests to a store that are under way at a time."""
+"""Maximum number of concurrent requests to a store."""
 
 
 class Shard(NamedTuple):
@@ -34,32 +34,32 @@ class Shard(NamedTuple):
     num_examples: int
     num_bytes: int
     checksum: int | None = None
-    """Of its first record, or with GZIP of its content; None where it is not known."""
+    """Of its first record, or with GZIP of its content; None if unknown."""
     index_sha256: str = ""
-    """In hex, of its index; empty where the manifest does not list it."""
+    """Of its index, in hex; empty if the manifest does not list it."""
     labels_sha256: str = ""
-    """The same of the classes of its records."""
+    """Of the file with the classes of its records; otherwise as ``index_sha256``."""
 
 
 class Piece(NamedTuple):
-    """Consecutive records of one shard, which are read one after another."""
+    """Consecutive records of one shard, read sequentially."""
 
     path: str
     offset: int
-    """Byte at which reading begins."""
+    """Byte at which reading starts."""
     skip: int
-    """Records after it that are passed over, where no index says at which byte to begin."""
+    """Records to skip from there, if no index gives the byte of the first one."""
     take: int
-    """How many records there are."""
+    """Number of records."""
     place: int
-    """Place of the first one in the split's stored order."""
+    """Position of the first record in the split's stored order."""
 
 
 def list_shards(split: str, root: str) -> list[Shard]:
-    """The split's shards in stored order.
+    """Lists the split's shards in stored order.
 
     Raises:
-        ValueError: if ``root`` does not hold the snapshot that this reader belongs to.
+        ValueError: if ``root`` does not contain the snapshot that this reader belongs to.
     """
     path = f"{root}/manifest.json"
     content = read_text(path)
@@ -102,7 +102,7 @@ def read_text(path: str) -> str | None:
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             return bytes(file.read()).decode(errors="replace")
-    except tf.errors.UnimplementedError:  # a protocol that TensorFlow does not know
+    except tf.errors.UnimplementedError:  # TensorFlow does not support this protocol
         from .local_copy import read_bytes
 
         return read_bytes(path).decode(errors="replace")
@@ -113,18 +113,18 @@ def read_text(path: str) -> str | None:
 
 
 def ends_of(shards: Sequence[Shard]) -> list[int]:
-    """Where each shard ends in the split's stored order."""
+    """Positions in the split's stored order at which the shards end."""
     return [*itertools.accumulate(shard.num_examples for shard in shards)]
 
 
 def cut(shards: Sequence[Shard], ends: Sequence[int], start: int, stop: int) -> list[Piece]:
-    """The records from one place of the split's stored order to another.
+    """The records between two positions in the split's stored order, as pieces.
 
     Args:
-        shards: Of the split.
-        ends: ``ends_of`` these, which many cuts share.
-        start: The first place.
-        stop: The place behind the last one.
+        shards: All shards of the split.
+        ends: ``ends_of(shards)``, computed once for many cuts.
+        start: The first position.
+        stop: The position after the last one.
     """
     pieces, number = [], bisect.bisect_right(ends, start)
     while start < stop:
@@ -137,11 +137,11 @@ def cut(shards: Sequence[Shard], ends: Sequence[int], start: int, stop: int) -> 
 
 
 def divide(shards: Sequence[Shard], part: tuple[int, int], *, even: bool = False) -> list[Piece]:
-    """One of ``count`` parts of all records: what lies between two cuts in the stored order.
+    """Part ``index`` of ``count`` parts of all records, as pieces.
 
-    The cuts are at i / count of the records, so that each record is in exactly one part. Where
-    moving all cuts to the nearest ends of shards keeps every part within 5 % of an even share,
-    they are moved, unless ``even``.
+    The cuts are at i / count of the records in stored order, so each record is in exactly one part.
+    If moving all cuts to the nearest shard ends keeps every part within 5 % of an even share, they
+    are moved, unless ``even``.
     """
     index, count = part
     starts = [0, *ends_of(shards)]
@@ -157,19 +157,23 @@ def divide(shards: Sequence[Shard], part: tuple[int, int], *, even: bool = False
 def locate(
     pieces: Sequence[Piece], shards: Sequence[Shard], root: str, *, may_be_missing: bool = False
 ) -> list[Piece]:
-    """The same pieces, each with the byte at which it begins, from the shards' index.
+    """Looks up in the shards' index the byte at which each piece starts.
 
-    Reading on from there costs nothing; passing over records costs half of reading them. Where a
-    snapshot has no index, or its shards are GZIP, records are passed over.
+    Starting at a byte costs nothing; skipping records costs half as much as reading them. Without
+    an index, or with GZIP, records are skipped.
 
-    The shards of these pieces are checked: their sizes and checksums (see ``check_shard``), their
-    index (see ``read_index``), and in local files that a record begins at each of these bytes.
+    Also checks the shards of these pieces: their sizes and checksums (see ``check_shard``), their
+    index (see ``read_index``), and in local files that a record starts at each of these bytes.
 
     Args:
-        pieces: What is to be read.
-        shards: Of the split.
+        pieces: The pieces to read.
+        shards: All shards of the split.
         root: Folder or URL of the snapshot.
-        may_be_missing: Whether a shard may be gone, since a cache or a local copy may hold it.
+        may_be_missing: Whether shards may be missing, because a cache or a local copy may hold
+            them.
+
+    Returns:
+        The same pieces, with ``offset`` set and ``skip`` 0 where the byte is known.
 
     Raises:
         ValueError: if a shard or its index is damaged, or belongs to another snapshot.
@@ -197,23 +201,23 @@ def locate(
 def _offsets(
     shard: Shard, records: list[int], root: str, may_be_missing: bool
 ) -> dict[int, int] | None:
-    """The byte at which each of these records of a shard begins; None where it is not known."""
+    """The byte at which each of these records of a shard starts; None if unknown."""
     found: dict[int, int] | None = {0: 0}
     if {*records} != {0}:
         found = _indexed(shard, records, root)
-    # There is no request for what need not be there.
+    # Do not send requests for shards that may be missing.
     if not may_be_missing or ("://" not in root and os.path.exists(shard.path)):
         check_shard(shard, found if found and facts.COMPRESSION == "none" else {})
     return found
 
 
 def _indexed(shard: Shard, records: list[int], root: str) -> dict[int, int] | None:
-    """The same, as the index has it."""
+    """The same, from the index alone."""
     if facts.COMPRESSION != "none":
         return None
     try:
         index = read_index(shard, root)
-    except (tf.errors.OpError, OSError):  # it cannot be read
+    except (tf.errors.OpError, OSError):  # unreadable: do without it
         index = None
     if index is None:
         return None
@@ -221,17 +225,17 @@ def _indexed(shard: Shard, records: list[int], root: str) -> dict[int, int] | No
 
 
 def check_shard(shard: Shard, offsets: Mapping[int, int]) -> None:
-    """Checks a shard's size and checksum, and that records begin where its index says.
+    """Checks a shard's size and checksum, and that records start where its index says.
 
-    It reads the frame of the first record (of GZIP the end of the file), and in a local file the
-    head of each other one.
+    Reads the frame of the first record (with GZIP, the end of the file), and in a local file the
+    head of each of the given records.
 
     Args:
         shard: As the manifest lists it.
-        offsets: The bytes at which some of its records begin.
+        offsets: The byte at which each of some records starts.
 
     Raises:
-        ValueError: if it is damaged, or is a shard of another snapshot.
+        ValueError: if the shard is damaged, or belongs to another snapshot.
     """
     is_remote = "://" in shard.path
     try:
@@ -245,7 +249,7 @@ def check_shard(shard: Shard, offsets: Mapping[int, int]) -> None:
                 raise _damaged(shard, fault)
             for record, offset in {} if is_remote else offsets.items():
                 _check_head(shard, record, offset, read(offset, 12))
-    except tf.errors.UnimplementedError:  # a protocol that TensorFlow does not know
+    except tf.errors.UnimplementedError:  # TensorFlow does not support this protocol
         return
     except (OSError, tf.errors.OpError) as error:
         reason = error.message if isinstance(error, tf.errors.OpError) else error.strerror
@@ -267,19 +271,19 @@ def read_of(file: Any) -> Callable[[int, int], bytes]:
 
 
 def _check_head(shard: Shard, record: int, offset: int, head: bytes) -> None:
-    """Raises where no record begins: the CRC32C of a frame's length follows it."""
+    """Raises if no record starts here; a frame's length is followed by its CRC32C."""
     if len(head) < 12 or struct.unpack("<I", head[8:])[0] != masked_crc32c(head[:8]):
-        raise _damaged(shard, f"has no record {record:,} at byte {offset:,}, where its index says")
+        raise _damaged(shard, f"has no record {record:,} at byte {offset:,}, unlike its index")
 
 
 def read_index(shard: Shard, root: str) -> npt.NDArray[np.int64] | None:
     """The offset and length of each frame of a shard, uncompressed: int64[num_examples, 2].
 
-    It must have the sha256 that the manifest lists: 5 ms of a core for each 100,000 records.
-    Where none is listed, its entries must be contiguous.
+    Its sha256 must match the manifest; the check takes 5 ms of a core per 100,000 records. If the
+    manifest lists none, the entries must be contiguous.
 
     Returns:
-        None where the snapshot has no index.
+        The index; None if the snapshot has none.
 
     Raises:
         ValueError: if the index is damaged, or belongs to another shard.
@@ -295,7 +299,7 @@ def read_index(shard: Shard, root: str) -> npt.NDArray[np.int64] | None:
 
 
 def _fault_of_index(index: npt.NDArray[np.int64], shard: Shard) -> str:
-    """What is wrong with the offsets and lengths of a shard's frames, if anything."""
+    """Describes what is wrong with the offsets and lengths of a shard's frames; "" if nothing."""
     ends = np.cumsum(index[:, 1])
     wrong = np.flatnonzero((index[:, 0] != ends - index[:, 1]) | (index[:, 1] < 16))
     if len(wrong):
@@ -312,15 +316,15 @@ def _fault_of_index(index: npt.NDArray[np.int64], shard: Shard) -> str:
 
 
 def read_listed(path: str, num_bytes: int, sha256: str, root: str) -> bytes | None:
-    """The content of a file of the index, which the manifest lists; None if it is missing.
+    """The content of a file of the index that the manifest lists; None if it is missing.
 
     Raises:
-        ValueError: if it is not of this size, or does not have this sha256, where one is given.
+        ValueError: if its size or sha256 (if one is given) differs.
     """
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             content = bytes(file.read())
-    except tf.errors.UnimplementedError:  # a protocol that TensorFlow does not know
+    except tf.errors.UnimplementedError:  # TensorFlow does not support this protocol
         from .local_copy import read_bytes
 
         try:
@@ -343,12 +347,12 @@ def read_listed(path: str, num_bytes: int, sha256: str, root: str) -> bytes | No
 
 
 def _damaged(shard: Shard, what: str) -> ValueError:
-    """The error for a shard, with the command that verifies it."""
+    """The error for a damaged shard, with the command that verifies the snapshot."""
     return ValueError(f"{shard.path} {what}. {how_to_verify(os.path.dirname(shard.path))}")
 
 
 def as_columns(pieces: Sequence[Piece]) -> tuple[Any, ...]:
-    """Pieces as tensors: string[n] and four of int64[n]."""
+    """Pieces as tensors: one string[n] and four int64[n]."""
     columns: Any = zip(*pieces, strict=True) if pieces else ((), (), (), (), ())
     dtypes = (tf.string, tf.int64, tf.int64, tf.int64, tf.int64)
     return tuple(map(tf.constant, columns, dtypes))
@@ -364,23 +368,23 @@ def open_records(
     passes_over: bool = True,
     is_remote: bool = False,
 ) -> tf.data.Dataset:
-    """The serialized examples of one piece; fewer raise, as do more of a whole shard.
+    """The serialized examples of one piece; raises if there are fewer, or more in a whole shard.
 
-    The raw op begins at a byte, which the public ``TFRecordDataset`` cannot, and takes 6 to 9 %
-    less processor time.
+    Uses the raw op because it can start at a byte, which the public ``TFRecordDataset`` cannot; it
+    also takes 6 to 9 % less processor time.
 
     Args:
-        path: Of a ``Piece``, like the next three, as a scalar tensor.
-        offset: Its first byte.
-        skip: Records to pass over.
+        path: Of a ``Piece``, as are the next three; a scalar tensor.
+        offset: Byte at which to start.
+        skip: Records to skip.
         take: Records to read.
-        is_whole: Whether each piece is a whole shard.
-        passes_over: Whether some piece has records to pass over.
+        is_whole: Whether every piece is a whole shard.
+        passes_over: Whether some piece has records to skip.
         is_remote: Whether the shards are at a URL.
     """
     at_once: Any = tf.constant(READ_BYTES, tf.int64)
     if is_remote:
-        about = take * (facts.RECORD_BYTES + 16)  # no more than the piece is fetched
+        about = take * (facts.RECORD_BYTES + 16)  # do not fetch more than the piece
         at_once = tf.clip_by_value(about, READ_BYTES, FETCH_BYTES)
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=tf.reshape(path, [1]),

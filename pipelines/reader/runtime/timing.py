@@ -1,6 +1,6 @@
-"""What the commands measure: a snapshot, a split of it as a trainer reads it, and how fast that is.
+"""Shared measurements of the commands: a snapshot, a split as a trainer reads it, and its speed.
 
-MB are of 1,000,000 bytes, of the shards as they are stored.
+MB are 1,000,000 bytes, of the shards as stored.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from .pipeline import Plan
 
 _OURS = ("split", "batch_size", "root", "epochs")
-"""Arguments of ``dataset`` that the commands choose."""
+"""Arguments of ``dataset`` that the commands set themselves."""
 _WARM_UP = 10
-"""Batches before the clock starts."""
+"""Number of batches before the clock starts."""
 _PIECE_BYTES = 1 << 20
 
 
 class Snapshot:
-    """The snapshot that is looked at: its folder or URL, and its manifest."""
+    """The snapshot to examine: its folder or URL, and its manifest."""
 
     def __init__(self, root: str | None) -> None:
         here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -49,7 +49,7 @@ class Snapshot:
             ) from None
 
     def read(self, name: str) -> bytes:
-        """A small file's content."""
+        """The content of a small file."""
         path = f"{self.root}/{name}"
         if "://" in path:
             with load_tensorflow().io.gfile.GFile(path, "rb") as file:
@@ -62,28 +62,28 @@ class Snapshot:
             return file.read()
 
     def split(self, name: str | None) -> str:
-        """A split that holds examples: the one named, else train, else the largest."""
+        """A split that has examples: the named one, or by default train, or the largest."""
         counts = {key: int(split["num_examples"]) for key, split in self.splits.items()}
         if name is None:
             name = "train" if counts.get("train") else max(counts, key=lambda key: counts[key])
         if name not in counts:
             raise RefusedError(f"There is no split {name!r}, only {', '.join(counts)}.")
         if not counts[name]:
-            raise RefusedError(f"Split {name!r} holds no examples: pass another one as --split.")
+            raise RefusedError(f"Split {name!r} has no examples: pass another one as --split.")
         return name
 
     def paths(self, split: str) -> list[str]:
-        """The files of a split's shards."""
+        """The paths of a split's shards."""
         return [f"{self.root}/{shard['file']}" for shard in self.splits[split]["shards"]]
 
 
 def load_tensorflow() -> Any:
-    """TensorFlow, loaded when it is needed: --help does without."""
+    """Imports TensorFlow on first use; --help does not need it."""
     if "tensorflow" not in sys.modules:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         sys.stderr.flush()
         kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 2)  # it reports missing accelerators while it loads
+        os.dup2(nowhere, 2)  # it reports missing accelerators on import
         try:
             importlib.import_module("tensorflow")
         finally:
@@ -105,7 +105,7 @@ class Input:
         self.paths = snapshot.paths(self.split)
         for path in self.paths:
             if "://" not in path and not os.path.exists(path):
-                raise RefusedError(f"{path} is missing: restore it, or build again.", DAMAGED)
+                raise RefusedError(f"{path} is missing: restore it, or rebuild.", DAMAGED)
         entry = snapshot.splits[self.split]
         self.num_examples, self.num_bytes = int(entry["num_examples"]), int(entry["num_bytes"])
         self.shard_bytes: list[int] = [int(shard["num_bytes"]) for shard in entry["shards"]]
@@ -133,26 +133,26 @@ class Input:
             self.options["image_size"] = tuple(arguments.image_size)
 
     def dataset(self, **changes: Any) -> Any:
-        """The reader's dataset with the options given, and changes to them."""
+        """The reader's dataset with the given options, and changes to them."""
         options = {"epochs": None, **self.options, **changes}
         batch_size = options.pop("batch_size", self.batch_size)
         return self._dataset(self.split, batch_size, root=self.snapshot.root, **options)
 
     def plan(self, **changes: Any) -> Plan:
-        """What the reader plans for the options given, and changes to them."""
+        """The reader's plan for the given options, and changes to them."""
         from .plan import plan_reading
 
         return plan_reading(self.asked(**changes))
 
     def asked(self, **changes: Any) -> Options:
-        """The options given, and changes to them; raises ValueError where they are invalid."""
+        """The given options, and changes to them; raises ValueError if they are invalid."""
         from .options import Options
 
         options = {"epochs": None, **self.options, **changes}
         return Options(self.split, self.batch_size, root=self.snapshot.root, **options)
 
     def allows(self, **changes: Any) -> bool:
-        """Whether options could be set in addition to those given."""
+        """Whether these options can be set in addition to the given ones."""
         try:
             self.asked(**changes)
         except ValueError:
@@ -172,7 +172,7 @@ class Input:
         return make_parser(**{name: self.options[name] for name in names if name in self.options})
 
     def records(self, paths: Sequence[str] | None = None, gzip: bool | None = None) -> Any:
-        """Serialized examples of some shards, forever, by TensorFlow's public operations."""
+        """Serialized examples of some shards, repeated forever, by TensorFlow's public API."""
         tf = load_tensorflow()
         names = self.paths if paths is None else list(paths)
         kind = "GZIP" if (self.snapshot.gzip if gzip is None else gzip) else ""
@@ -191,7 +191,7 @@ class Input:
 
 
 def plain_parser() -> Callable[[Any], Any]:
-    """``tf.io.parse_example`` alone: lists as they are stored, media as bytes."""
+    """``tf.io.parse_example`` alone: lists as stored, media as bytes."""
     tf = load_tensorflow()
     columns = {}
     for name, feature in facts.FEATURES.items():
@@ -204,13 +204,13 @@ def plain_parser() -> Callable[[Any], Any]:
 
 
 def size_of(batch: Any) -> int:
-    """How many examples a batch holds."""
+    """The number of examples in a batch."""
     first = load_tensorflow().nest.flatten(batch)[0]
     return int(first.nrows()) if hasattr(first, "nrows") else int(first.shape[0])
 
 
 def bytes_of(batch: Any) -> int:
-    """How many bytes the values of a batch take."""
+    """The number of bytes that the values of a batch take."""
     tf = load_tensorflow()
     parts = tf.nest.flatten(batch, expand_composites=True)
     strings = sum(int(tf.reduce_sum(tf.strings.length(p))) for p in parts if p.dtype == tf.string)
@@ -219,46 +219,46 @@ def bytes_of(batch: Any) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """How long reading some examples took."""
+    """How long it took to read some examples."""
 
     num: float
-    """Examples."""
+    """Number of examples."""
     seconds: float
     cpu: float
-    """Seconds that processors worked for this process …"""
+    """Seconds of processor time used by this process …"""
     others: float
-    """… and for all others."""
+    """… and by all others."""
 
     @property
     def rate(self) -> float:
-        """Examples a second."""
+        """Examples per second."""
         return self.num / self.seconds if self.seconds else 0.0
 
     @property
     def wall_each(self) -> float:
-        """µs an example."""
+        """µs per example."""
         return 1e6 * self.seconds / max(1.0, self.num)
 
     @property
     def cpu_each(self) -> float:
-        """µs of processor time an example."""
+        """µs of processor time per example."""
         return 1e6 * self.cpu / max(1.0, self.num)
 
     @property
     def busy(self) -> float:
-        """Processors that worked for this process."""
+        """Number of processors that worked for this process."""
         return self.cpu / max(1e-9, self.seconds)
 
     @property
     def busy_others(self) -> float:
-        """Processors that worked for other programs."""
+        """Number of processors that worked for other programs."""
         return self.others / max(1e-9, self.seconds)
 
 
 def time_batches(
     batches: Iterable[Any], seconds: float, *, warm_up: int = _WARM_UP, least: int = 1
 ) -> Timed:
-    """Reads batches for so many seconds, and so many at least, after a few that do not count."""
+    """Reads batches for ``seconds``, and at least ``least`` of them, after an untimed warm-up."""
     iterator, until = iter(batches), time.perf_counter() + seconds
     for _ in range(warm_up):
         if next(iterator, None) is None or time.perf_counter() > until:
@@ -274,7 +274,7 @@ def time_batches(
 
 
 class _Clock:
-    """Takes the time, and processor time, from when it is made."""
+    """Measures wall time and processor time from its creation on."""
 
     def __init__(self) -> None:
         self._all = _all_processors()
@@ -287,24 +287,24 @@ class _Clock:
 
 
 def _all_processors() -> float:
-    """Seconds that this machine's processors worked; 0 where that is unknown."""
+    """Seconds that this machine's processors worked; 0 if unknown."""
     try:
         with open("/proc/stat") as file:
             ticks = [int(part) for part in file.readline().split()[1:9]]
     except (OSError, ValueError):
         return 0.0
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")  # idle, waiting for disks
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")  # minus idle and iowait
 
 
 def num_processors() -> int:
-    """Processors that this process may use."""
+    """Number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def time_bytes(source: Input, seconds: float, *, threads: int) -> Timed:
-    """Reads the shards' bytes and nothing else, once, for so many seconds at most."""
+    """Reads only the bytes of the shards, once, for at most ``seconds``."""
     clock = _Clock()
     tf = load_tensorflow()
 
@@ -323,7 +323,7 @@ def time_bytes(source: Input, seconds: float, *, threads: int) -> Timed:
 
 
 def drop_cache(paths: Sequence[str]) -> str | None:
-    """Drops the shards from the page cache; says why it could not, else None."""
+    """Drops the shards from the page cache; returns why it could not, or None."""
     if not hasattr(os, "posix_fadvise"):
         return "this system has no posix_fadvise"
     if any("://" in path for path in paths):
@@ -331,20 +331,20 @@ def drop_cache(paths: Sequence[str]) -> str | None:
     for path in paths:
         with open(path, "rb") as file:
             with contextlib.suppress(OSError):
-                os.fsync(file.fileno())  # a page that is not written yet stays
+                os.fsync(file.fileno())  # a dirty page would stay
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     share = cached_share(paths)
     return f"{share:.0%} of the pages stayed" if share is not None and share > 0.1 else None
 
 
 def cached_share(paths: Sequence[str]) -> float | None:
-    """Which share of some pages of the files is in the page cache; None where it is unknown."""
+    """The share of sampled pages of the files that are in the page cache; None if unknown."""
     found = []
     with contextlib.suppress(OSError, AttributeError):
         for path in paths:
             with open(path, "rb") as file:
                 num_bytes = os.fstat(file.fileno()).st_size
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # look, don't read on
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no readahead
                 for place in range(0, num_bytes, max(4096, num_bytes // 8)):
                     try:
                         os.preadv(file.fileno(), [bytearray(1)], place, os.RWF_NOWAIT)
@@ -355,7 +355,7 @@ def cached_share(paths: Sequence[str]) -> float | None:
 
 
 def throttle(batches: Any, mb_per_s: float, bytes_each: float) -> Any:
-    """Batches of serialized examples that come as from a store that gives so many MB/s."""
+    """Delays batches of serialized examples as if they came from a store at ``mb_per_s``."""
     tf = load_tensorflow()
     line = _Line(mb_per_s * MB)
 
@@ -368,20 +368,20 @@ def throttle(batches: Any, mb_per_s: float, bytes_each: float) -> Any:
 
 
 class _Line:
-    """A line that carries so many bytes a second; time that nobody uses is lost."""
+    """A line that carries a number of bytes per second; unused time is lost."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s, self._free = bytes_per_s, 0.0
 
     def send(self, num_bytes: float) -> None:
-        """Waits until so many bytes have come."""
+        """Waits until this many bytes have arrived."""
         self._free = max(self._free, time.perf_counter() - 0.05)
         self._free += float(num_bytes) / self._bytes_per_s
         time.sleep(max(0.0, self._free - time.perf_counter()))
 
 
 def held_memory() -> int:
-    """Bytes of memory that this process holds; 0 where that is unknown."""
+    """Bytes of resident memory of this process; 0 if unknown."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

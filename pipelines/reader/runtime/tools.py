@@ -3,8 +3,8 @@
     python SNAPSHOT/reader benchmark --batch-size 128 --mb-per-s 10,100
     python SNAPSHOT/reader doctor --step-ms 50
 
-In the snapshot's folder ``python -m reader`` is the same. MB are of 1,000,000 bytes, of the shards
-as they are stored. Exit codes: 0 done, 2 it cannot be done as asked, 4 the snapshot is damaged.
+In the snapshot's folder, use ``python -m reader``. MB are 1,000,000 bytes, of the shards as stored.
+Exit codes: 0 success, 2 the command cannot be executed as given, 4 the snapshot is damaged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .serve import serve
 from .timing import Input, Snapshot, load_tensorflow, size_of
 
 _INDEX_BYTES = {".idx": 16, ".labels": 4}
-"""For each record of a shard."""
+"""Bytes per record of a shard."""
 
 
 def profile(arguments: argparse.Namespace, out: Output) -> int:
@@ -108,11 +108,11 @@ def verify(arguments: argparse.Namespace, out: Output) -> int:
         return 0
     out.end()
     listed = "".join(f"\n  {finding}" for finding in findings)
-    raise RefusedError(f"{snapshot.root} is damaged:{listed}\nRestore or build again.", DAMAGED)
+    raise RefusedError(f"{snapshot.root} is damaged:{listed}\nRestore or rebuild it.", DAMAGED)
 
 
 def _is_python(path: str) -> bool:
-    """Whether a file can be parsed: what a user has edited can, what is damaged rarely."""
+    """Whether a file can be parsed: files that a user edited can, damaged ones rarely."""
     with load_tensorflow().io.gfile.GFile(path, "rb") as file:
         try:
             ast.parse(file.read())
@@ -122,7 +122,7 @@ def _is_python(path: str) -> bool:
 
 
 def _count_records(path: str, kind: str) -> tuple[int, str | None]:
-    """How many intact records a shard holds, and what is wrong with the first that is not."""
+    """The number of intact records in a shard, and what is wrong with the first damaged one."""
     tf = load_tensorflow()
     try:
         return sum(len(batch) for batch in tf.data.TFRecordDataset(path, kind).batch(1024)), None
@@ -202,7 +202,7 @@ def show(arguments: argparse.Namespace, out: Output) -> int:
 
 
 def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Features by dotted name, of a dict that may hold dicts."""
+    """Features by dotted name, from possibly nested dicts."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
@@ -211,7 +211,7 @@ def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _value(value: Any, feature: dict[str, Any]) -> str:
-    """One value in a line."""
+    """One value as a line of text."""
     tf = load_tensorflow()
     if feature.get("kind") in ("image", "audio"):
         mean = float(tf.reduce_mean(tf.cast(value, tf.float32)))
@@ -227,7 +227,7 @@ def _value(value: Any, feature: dict[str, Any]) -> str:
 
 
 def _sheet(images: Any, path: str) -> None:
-    """Writes images beside each other, as many rows as columns, as one PNG."""
+    """Writes images as one PNG, in a square grid."""
     tf = load_tensorflow()
     count, height, width, channels = images.shape
     columns = int(count**0.5 + 0.999)
@@ -243,7 +243,7 @@ def _sheet(images: Any, path: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The commands and what they take."""
+    """The argument parser of all commands."""
     parser = argparse.ArgumentParser(
         prog=f"python {os.path.relpath(os.path.dirname(os.path.abspath(__file__)))}",
         description=str(__doc__).splitlines()[0],
@@ -264,57 +264,55 @@ def _parser() -> argparse.ArgumentParser:
             added.add_argument("--batch-size", type=int, default=128, metavar="N")
             added.add_argument(
                 "--option", action="append", default=[], metavar="NAME=VALUE",
-                help="what reader.dataset() takes, for example seed=1",
+                help="an option of reader.dataset(), for example seed=1",
             )  # fmt: skip
             added.add_argument("--image-size", nargs=2, type=int, metavar=("H", "W"))
         return added
 
     one = command(benchmark)
-    one.add_argument("--seconds", type=float, default=5, help="of each measurement")
+    one.add_argument("--seconds", type=float, default=5, help="duration of each measurement")
     one.add_argument("--sweep", action="store_true", help="try batch sizes and parallelism")
     one.add_argument(
-        "--mb-per-s", type=_rates, metavar="10,100", help="read as from stores that give so much"
+        "--mb-per-s", type=_rates, metavar="10,100", help="simulate stores with these rates"
     )
     one = command(doctor)
-    one.add_argument("--step-ms", type=float, default=50, help="length of a training step")
-    one.add_argument("--seconds", type=float, default=2, help="of each measurement")
-    one.add_argument(
-        "--mb-per-s", type=_rate, metavar="N", help="measure as if storage gave so much"
-    )
-    one.add_argument("--augment", metavar="FILE.py:FUNCTION", help="given to reader.dataset()")
+    one.add_argument("--step-ms", type=float, default=50, help="duration of a training step")
+    one.add_argument("--seconds", type=float, default=2, help="duration of each measurement")
+    one.add_argument("--mb-per-s", type=_rate, metavar="N", help="simulate storage with this rate")
+    one.add_argument("--augment", metavar="FILE.py:FUNCTION", help="passed to reader.dataset()")
     one = command(profile)
-    one.add_argument("folder", metavar="DIR", help="where TensorBoard looks for it")
+    one.add_argument("folder", metavar="DIR", help="TensorBoard's log folder")
     one.add_argument("--batches", type=int, default=100, metavar="N")
     command(verify, reads=False)
     one = command(show, reads=False)
     one.add_argument("--split", help="default: train, or the largest")
     one.add_argument("--records", type=int, default=3, metavar="N", help="how many to show")
-    one.add_argument("--sheet", metavar="FILE.png", help="write the first images as one")
+    one.add_argument("--sheet", metavar="FILE.png", help="write the first images to one file")
     one.add_argument("--sheet-images", type=int, default=64, metavar="N", help="on the sheet")
     one.add_argument("--image-size", nargs=2, type=int, metavar=("H", "W"), help="on the sheet")
     one = command(serve, reads=False)
     one.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="default: 1; 0: the dispatcher alone"
+        "--workers", type=int, default=1, metavar="N", help="default: 1; 0: only the dispatcher"
     )
     one.add_argument(
         "--port",
         type=int,
         default=0,
-        help="of the dispatcher, or of the first worker to --join one; workers take the next ones; "
-        "0: any that are free",
+        help="of the dispatcher, or with --join of the first worker; workers use the next ports; "
+        "0: any free ports",
     )
     one.add_argument(
         "--work-dir",
         metavar="DIR",
-        help="where the dispatcher keeps its state, so that it can be restarted at the same --port",
+        help="folder for the dispatcher's state, to allow restarting it at the same --port",
     )
     one.add_argument(
         "--host",
         default="localhost",
-        help="this machine's name, as clients on others see it: then the service listens on all "
+        help="this machine's name, as other machines see it; the service then listens on all "
         "interfaces, without authentication; default: localhost, on loopback only",
     )
-    one.add_argument("--join", metavar="grpc://…", help="only workers, for that dispatcher")
+    one.add_argument("--join", metavar="grpc://…", help="start only workers, for that dispatcher")
     return parser
 
 
@@ -340,7 +338,7 @@ def _say_error(message: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; gives the exit code."""
+    """Runs one command; returns the exit code."""
     parsed = _parser().parse_args(arguments)
     out = Output(parsed.json)
     try:
@@ -350,11 +348,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RefusedError as error:
         _say_error(str(error))
         return error.code
-    except BrokenPipeError:  # whoever read the output has enough of it
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError) as error:
-        hint = " Here that is --image-size H W." if "image_size=(" in str(error) else ""
+        hint = " On the command line, use --image-size H W." if "image_size=(" in str(error) else ""
         _say_error(f"{error}{hint}")
         return 2
     except Exception as error:

@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Sequence
 
 STARVED = 0.05
-"""The share of waiting above which training is starved of input."""
+"""Training is starved of input above this share of waiting time."""
 STALL_MS = 5.0
-"""A shorter wait is not a stall."""
+"""Shorter waits are not stalls."""
 
 
 @dataclasses.dataclass
@@ -18,9 +18,9 @@ class Epoch:
     """One epoch of training."""
 
     waits: list[float] = dataclasses.field(default_factory=list)
-    """ms that each step waited for its batch; the first one fills the buffers."""
+    """Milliseconds that each step waited for its batch; the first wait includes filling buffers."""
     seconds: float = 0.0
-    """How long the epoch took, waits included."""
+    """Duration of the epoch, including waits."""
     is_complete: bool = False
 
 
@@ -29,31 +29,31 @@ class Stalls:
     """Long waits at regular intervals."""
 
     every: int
-    """Steps from one to the next."""
+    """Number of steps from one to the next."""
     milliseconds: float
-    """How long one takes."""
+    """Duration of one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What the waits of some epochs were, in ms."""
+    """Summary of the waits of some epochs, in ms."""
 
     steps: int
     median: float
     p95: float
     share: float
-    """Of the time of training, without the very first batch."""
+    """Share of training time, without the very first batch."""
     epoch_start: float
-    """The median wait of first steps."""
+    """Median wait of the first steps."""
     first_epoch: float | None
-    """How much of an epoch's time the first one waited longer; None if there is one only."""
+    """How much longer the first epoch waited, relative to an epoch's time; None for one epoch."""
     stalls: Stalls | None
 
     def lines(self) -> list[str]:
-        """The summary in sentences."""
+        """The summary as sentences."""
         text = (
             f"{self.steps:,} steps waited for input {self.share:.0%} of the time (median "
-            f"{self.median:.2f} ms a step, 95th percentile {self.p95:.2f} ms; "
+            f"{self.median:.2f} ms per step, 95th percentile {self.p95:.2f} ms; "
             f"{self.epoch_start:,.0f} ms for the first batch of an epoch)."
         )
         found = [text]
@@ -71,7 +71,7 @@ class Summary:
 
 
 def summarize(epochs: Sequence[Epoch]) -> Summary:
-    """What the waits of some epochs were.
+    """Summarizes the waits of some epochs.
 
     Raises:
         ValueError: if there was no step.
@@ -81,8 +81,8 @@ def summarize(epochs: Sequence[Epoch]) -> Summary:
         raise ValueError("no step was measured")
     starts = [epoch.waits[0] for epoch in ran]
     steady = [wait for epoch in ran for wait in epoch.waits[1:]] or starts
-    # The very first batch includes work that is done once; an incomplete epoch is too short for
-    # its first batch to count.
+    # The very first batch includes one-time work; an incomplete epoch is too short for its first
+    # batch to count.
     left_out = [epoch.waits[0] for i, epoch in enumerate(ran) if not i or not epoch.is_complete]
     waited = sum(sum(epoch.waits) for epoch in ran) - sum(left_out)
     seconds = sum(epoch.seconds for epoch in ran) - sum(left_out) / 1000
@@ -98,7 +98,7 @@ def summarize(epochs: Sequence[Epoch]) -> Summary:
 
 
 def _slow_first(epochs: Sequence[Epoch]) -> float | None:
-    """How much of an epoch's time the first one waited longer than the median of the others."""
+    """How much longer the first epoch waited than the median of the others, in epoch times."""
     first, *others = [epoch for epoch in epochs if epoch.is_complete] or [Epoch()]
     if not others or len(first.waits) < 2:
         return None
@@ -113,9 +113,9 @@ def _most_frequent(epochs: Sequence[Epoch]) -> Stalls | None:
 
 
 def periodic_stalls(waits: Sequence[float]) -> Stalls | None:
-    """Stalls at regular intervals among the waits of steps, in ms; None where there are none.
+    """Finds stalls at regular intervals among the waits of steps, in ms; None if there are none.
 
-    A stall is a wait of 5 ms or more, and 8 times as long as the median. Three are needed, and
+    A stall is a wait of at least 5 ms and 8 times the median. There must be at least three, and
     three quarters of the intervals between them must be equal, within a fifth.
     """
     if len(waits) < 9:
