@@ -8,7 +8,7 @@ PY := $(VENV)/bin/python
 PYTHON ?= python3.11 python3.12 python3.13 python3
 
 .PHONY: help
-help: ## Says what can be made
+help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
@@ -16,7 +16,7 @@ demo: $(VENV)/.run ## Builds the snapshot of the shipped images and trains a mod
 	@$(PY) examples/demo.py
 
 .PHONY: test
-test: $(VENV)/.dev ## Runs the tests that are quick and need nothing beside Python
+test: $(VENV)/.dev ## Runs the tests that are quick and need only Python
 	$(PY) -m pytest -m "not slow and not engine and not peers" --numprocesses 2 --dist loadfile
 
 .PHONY: test-all
@@ -26,7 +26,7 @@ test-all: test engines ## Runs the quick tests, then the slow ones and those on 
 PEERS := .venv-peers
 
 .PHONY: peers
-peers: $(VENV)/.dev ## Reads snapshots with PyTorch and Grain, which get an environment of their own (7 GB)
+peers: $(VENV)/.dev ## Reads snapshots with PyTorch and Grain, in a separate environment (7 GB)
 	$(PY) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --disable-pip-version-check --quiet \
 		google-crc32c grain numpy torch torchdata
@@ -41,21 +41,21 @@ torture: $(VENV)/.dev ## Kills builds at random moments, builds large inputs, co
 		tests/integration/test_build_oracles.py
 
 .PHONY: engines
-engines: $(VENV)/.dev ## Gets the engines and stores of the tests, what of them can be got here
+engines: $(VENV)/.dev ## Installs the engines and stores that the tests use, as far as possible here
 	@$(PY) tests/integration/engines/installed.py
 
 FUZZ := 100000
 
 .PHONY: fuzz
-fuzz: $(VENV)/.dev ## Damages FUZZ files, others each time, and says what is made of them
+fuzz: $(VENV)/.dev ## Damages FUZZ files, different ones each time, and reports the results
 	$(PY) tests/fuzz/fuzz.py --num $(FUZZ) --first $$(date +%s)
 
 .PHONY: mutation
-mutation: $(VENV)/.dev ## Breaks the code in 240 small ways, and counts those that the quick tests tell
+mutation: $(VENV)/.dev ## Breaks the code in 240 small ways, and counts those that the quick tests detect
 	$(PY) -m tests.mutation.run --out out/mutation.json
 
 .PHONY: golden
-golden: $(VENV)/.dev ## Records the bytes of the golden snapshots anew, after an intended change
+golden: $(VENV)/.dev ## Records the bytes of the golden snapshots again, after an intended change
 	RECORD_GOLDEN=1 $(PY) -m pytest -q -m "" tests/golden
 
 .PHONY: lint
@@ -65,12 +65,12 @@ lint: $(VENV)/.dev .mypy_path/snapshard ## Checks style, format and types
 	$(PY) -m mypy -p snapshard
 
 .PHONY: format
-format: $(VENV)/.dev ## Formats the code and mends what ruff can mend
+format: $(VENV)/.dev ## Formats the code and applies ruff's fixes
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
 
 .PHONY: venv
-venv: $(VENV)/.dev .mypy_path/snapshard ## Sets up .venv with snapshard and all that develops it
+venv: $(VENV)/.dev .mypy_path/snapshard ## Sets up .venv with snapshard and its development tools
 
 .PHONY: clean
 clean: ## Removes .venv, the caches and the demo's output
