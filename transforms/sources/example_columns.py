@@ -155,7 +155,7 @@ def _frames_column(rows: Sequence[list[bytes] | None]) -> pa.Array:
     """Frames of one name, each a serialized Feature, as a column of lists of lists.
 
     Every frame is decoded as an Example of one feature: tfx_bsl's own decoder of SequenceExamples
-    keeps only the low 32 bits of an int64 (docs/decisions/0029-decoding-examples.md).
+    keeps only the low 32 bits of an int64 (docs/decisions/0011-sources.md).
     """
     flat = [frame for frames in rows if frames for frame in frames]
     heads = {size: _head(size) for size in set(map(len, flat))}
