@@ -25,7 +25,7 @@ from ...schemas.features import Features, Image
 from ...schemas.naming import Workspace
 from ...schemas.splits import Splits
 from ...transforms import storage
-from ...transforms.media.image_formats import found_formats
+from ...transforms.media.image_header import found_formats
 from ...transforms.rejects import Dropped
 from ...transforms.runs.contents import content_hashes
 from ...transforms.runs.files import (

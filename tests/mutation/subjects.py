@@ -122,9 +122,8 @@ SUBJECTS = {
             "transforms/storage/failures.py",
             "transforms/storage/local.py",
             "transforms/storage/remote.py",
-            "transforms/storage/stamps.py",
-            "transforms/storage/ranges.py",
             "transforms/storage/unchanged.py",
+            "transforms/storage/ranges.py",
         ),
         tests=(
             "tests/transforms/test_storage.py",

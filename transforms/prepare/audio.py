@@ -14,9 +14,14 @@ import pydantic
 
 from ...schemas.config import config_class
 from ...schemas.features import Features
-from ..media.audio_decode import check_installed, decoder_version
+from ..media.audio_decode import (
+    check_installed,
+    decode_plain_wav,
+    decode_tensors,
+    decoder_version,
+    misfit,
+)
 from ..media.audio_header import MAX_RATE, MIN_RATE
-from ..media.sound_tensors import decode_plain_wav, decode_tensors, misfit
 from .resampling import resample_samples
 from .sounds import at_rate, by_channel, mixed, sound_of, with_sound
 from .spectra import Frame, LogMel, Mfcc, frame, log_mel, mfcc

@@ -36,7 +36,7 @@ from ....schemas.features import (
 from ....schemas.values import NOT_A_TIME
 from ....schemas.wire import FLOATS
 from ...examples.metadata import tensor_adapter_config
-from ...media.exif import orientation_of
+from ...media.image_codecs import orientation_of
 from ..casting import INTEGERS
 from ..lookup import Tables, holding_tables
 from .chain import Step, apply_steps
