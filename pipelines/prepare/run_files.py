@@ -44,7 +44,7 @@ from ...transforms.runs.files import (
     wire_schema,
 )
 from ...transforms.runs.key_histogram import KeyBins, KeyHistogram
-from ...transforms.runs.strata import label_texts
+from ...transforms.runs.partitions import label_texts
 from ...transforms.runs.summary import RunEntry, Summary, batches_from_json
 from ...transforms.storage.sealed import is_lost, put_sealed, read_sealed
 

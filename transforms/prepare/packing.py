@@ -18,8 +18,7 @@ from ...schemas.errors import RecipeError
 from ...schemas.features import Features, Tensor, TensorForm, tensor_form
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
-from ..examples.dense import dense_column
-from ..examples.dtypes import joined_bytes, narrowed, unpacked
+from ..examples.dtypes import dense_column, joined_bytes, narrowed, unpacked
 from ..runs.files import wire_schema
 from ..runs.keys import record_keys
 

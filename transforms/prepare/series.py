@@ -32,11 +32,11 @@ from ...schemas.features import (
 )
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
-from ..examples.dense import dense_column, dense_values
+from ..examples.dtypes import dense_column, dense_values
 from ..rejects import reject_rows
 from ..runs.files import wire_schema
 from ..runs.keys import value_texts
-from ..runs.strata import is_countable, label_texts
+from ..runs.partitions import is_countable, label_texts
 from .series_rows import SeriesRows, filled, ordered_bits, ranks
 from .values import call_text, changed
 
