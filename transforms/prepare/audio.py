@@ -22,8 +22,7 @@ from ..media.audio_decode import (
     misfit,
 )
 from ..media.audio_header import MAX_RATE, MIN_RATE
-from .resampling import resample_samples
-from .sounds import at_rate, by_channel, mixed, sound_of, with_sound
+from .sounds import at_rate, by_channel, mixed, resample_samples, sound_of, with_sound
 from .spectra import Frame, LogMel, Mfcc, frame, log_mel, mfcc
 from .values import NO_FEATURES, call_text
 
@@ -261,7 +260,7 @@ def decode(
 
 
 def resample(name: str, rate: int) -> Resample:
-    """Brings a decoded sound to another rate, by windowed-sinc interpolation (``resampling``).
+    """Brings a decoded sound to another rate, by windowed-sinc interpolation (``sounds``).
 
     What the lower of both rates can hold up to 0.9 of its band stays to 0.1 %; what it cannot is
     left out. At its own rate a sound stays exactly as it is. Stored as 16 bits, samples are

@@ -37,8 +37,8 @@ from ....schemas.values import NOT_A_TIME
 from ....schemas.wire import FLOATS
 from ...examples.metadata import tensor_adapter_config
 from ...media.image_codecs import orientation_of
-from ..casting import INTEGERS
 from ..lookup import Tables, holding_tables
+from ..tables import INTEGERS
 from .chain import Step, apply_steps
 
 _EXACT = 2.0**53
