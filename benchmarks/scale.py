@@ -40,8 +40,8 @@ from snapshard.transforms.examples.tfrecord import FRAME_BYTES
 from snapshard.transforms.rejects import Dropped
 from snapshard.transforms.runs.files import BATCH_BYTES
 from snapshard.transforms.runs.key_histogram import KeyBins, KeyHistogram
-from snapshard.transforms.runs.run_table import RunEntry
 from snapshard.transforms.runs.summary import (
+    RunEntry,
     Summary,
     find_summary,
     name_summary,

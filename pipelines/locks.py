@@ -20,7 +20,7 @@ from ..schemas.errors import StorageError
 from ..schemas.naming import Workspace, join
 from ..transforms import storage
 from ..transforms.activity import unnoticed, waiting_to
-from ..transforms.storage.stamps import modified_ns
+from ..transforms.storage.unchanged import modified_ns
 
 LOCK = "lock"
 """The file in the workspace that locks are held on; it stays empty, and is never removed."""

@@ -21,8 +21,9 @@ from ...schemas.progress import Progress
 from ...schemas.recipe import Recipe
 from ...transforms import storage
 from ...transforms.analysis.graph import PUBLISHED
-from ...transforms.examples.example_bytes import first_difference, stored_examples
+from ...transforms.examples.decode import first_difference
 from ...transforms.examples.shards import ShardWriter, shard_name
+from ...transforms.examples.tfrecord import stored_examples
 from ..analyze.external_graph import find_graph
 from ..build import make_runner
 from ..build_steps import BuildSteps

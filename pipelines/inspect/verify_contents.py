@@ -18,8 +18,7 @@ from ...schemas.features import ClassLabel
 from ...schemas.manifest import FileEntry, Manifest, ShardEntry, read_manifest
 from ...schemas.naming import MANIFEST, ShardName, join
 from ...transforms import storage
-from ...transforms.examples.damage import Frames, Scan, scan_damage
-from ...transforms.examples.example_bytes import stored_examples
+from ...transforms.examples.tfrecord import Frames, Scan, scan_damage, stored_examples
 from ..snapshot_files import FoundFile, SnapshotFiles
 from .verify_code import MAX_CODE_BYTES, check_code, is_code
 from .verify_index import (

@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 
 from ...schemas.features import ClassLabel, Feature
 from ...schemas.manifest import MAX_LABELS, ShardEntry
-from ...transforms.examples.damage import Frames
-from ...transforms.examples.example_bytes import example_features, int64_values
+from ...transforms.examples.decode import example_features, int64_values
 from ...transforms.examples.index import class_codes_from_bytes, index_from_bytes
-from ...transforms.examples.tfrecord import FRAME_BYTES
+from ...transforms.examples.tfrecord import FRAME_BYTES, Frames
 
 _COLUMNS = ["id", "source", "position"]
 _MAX_BYTES = 1 << 48

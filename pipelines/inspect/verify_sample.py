@@ -17,9 +17,8 @@ from ...schemas.errors import RecipeError, StorageError
 from ...schemas.manifest import Manifest, ShardEntry
 from ...schemas.naming import ShardName
 from ...schemas.progress import Progress
-from ...transforms.examples.damage import frame_trouble
 from ...transforms.examples.index import index_from_bytes
-from ...transforms.examples.tfrecord import FRAME_BYTES
+from ...transforms.examples.tfrecord import FRAME_BYTES, frame_trouble
 from ..snapshot_files import FoundFile, SnapshotFiles
 from .verify_contents import ContentChecker
 from .verify_index import read_id

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from ...schemas.blocks import SourceFile
 from ...transforms.sources.blocks import BLOCK_BYTES
-from ...transforms.storage.stamps import times_in
-from ...transforms.storage.unchanged import COARSE_NS
+from ...transforms.storage.unchanged import COARSE_NS, times_in
 from .last_sources import read_sources, write_source
 
 _WHAT = "memo 3"

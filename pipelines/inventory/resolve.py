@@ -39,7 +39,7 @@ from ...transforms.prepare.engine.chain import output_features
 from ...transforms.prepare.engine.user_functions import describe, names_read
 from ...transforms.prepare.records import Filter, Rename
 from ...transforms.prepare.tables import Missing
-from ...transforms.runs.strata import is_countable
+from ...transforms.runs.partitions import is_countable
 from ..prepare.stages import stage_features, stages_of
 from .inference_cache import infer_features
 
@@ -140,9 +140,8 @@ def _refuse_unseen_lists(recipe: Recipe, prepared: Features, seen: set[str]) -> 
     }
     if recipe.preprocessing_fn is None or not unseen:
         return
-    from ...transforms.analysis.analyze import (
-        trace,  # tensorflow-transform: seconds, and only for this
-    )
+    # tensorflow-transform: seconds, and only for this
+    from ...transforms.analysis.analyze import trace
 
     for name in sorted(unseen & trace(recipe.preprocessing_fn, prepared).read):
         raise RecipeError(_say_unseen("preprocessing_fn", name, prepared[name]))

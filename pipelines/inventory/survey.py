@@ -15,8 +15,7 @@ from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
 from ...schemas.recipe import Recipe, Source
 from ...transforms.code.dependencies import Dependencies, HeldFiles, functions_in, read_dependencies
-from ...transforms.code.digest import code_digest, step_digest
-from ...transforms.code.source_settings import source_settings
+from ...transforms.code.digest import code_digest, source_settings, step_digest
 from ...transforms.code.user_reads import refuse_undeclared
 from ...transforms.prepare.engine.step_files import digest_with_files, read_step_files
 from ...transforms.storage.opened_source import OpenedSource, open_source

@@ -22,7 +22,7 @@ from typing import Any
 from ...schemas.errors import RecipeError, StorageError
 from ...schemas.naming import BUILD, LATEST, MANIFEST, WORKSPACE, Workspace, join
 from ...transforms import storage
-from ...transforms.storage.stamps import modified_ns
+from ...transforms.storage.unchanged import modified_ns
 from ..chain_notes import chains, is_recent
 from ..locks import SAFE_AGE_S, alone
 from ..workspace import find_workspace, foreign_workspace

@@ -23,7 +23,7 @@ from ...schemas.naming import Workspace
 from ...schemas.splits import KEY_SPACE
 from ...transforms import storage
 from ...transforms.runs.files import CONTENT, KEY, PARTITION, STRATUM, RunReader, keys_schema
-from ...transforms.runs.membership import select_rows
+from ...transforms.runs.partitions import select_rows
 from ...transforms.runs.summary import RunEntry
 
 _MEMORY_RECORDS = 4_000_000

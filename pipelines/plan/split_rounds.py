@@ -21,8 +21,7 @@ from ...schemas.splits import Splits
 from ...transforms import storage
 from ...transforms.examples.shards import run_readers
 from ...transforms.runs.keys import text_keys, value_texts
-from ...transforms.runs.partitions import GroupSplits, SplitEnds
-from ...transforms.runs.strata import label_texts
+from ...transforms.runs.partitions import GroupSplits, SplitEnds, label_texts
 from ...transforms.runs.summary import RunEntry
 
 _CHUNK = 1 << 20

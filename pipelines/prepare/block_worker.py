@@ -18,7 +18,7 @@ from ...schemas.splits import Splits
 from ...transforms.activity import advance, working_on
 from ...transforms.code.dependencies import Dependencies, functions_in
 from ...transforms.code.user_reads import refuse_undeclared
-from ...transforms.media.pixel_parts import parts_by_pixels
+from ...transforms.media.image_codecs import parts_by_pixels
 from ...transforms.prepare.engine.compile import StepRunner
 from ...transforms.prepare.engine.validate import Validator
 from ...transforms.rejects import Dropped

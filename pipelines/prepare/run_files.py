@@ -25,7 +25,7 @@ from ...schemas.features import Features, Image
 from ...schemas.naming import Workspace
 from ...schemas.splits import Splits
 from ...transforms import storage
-from ...transforms.media.image_formats import found_formats
+from ...transforms.media.image_header import found_formats
 from ...transforms.rejects import Dropped
 from ...transforms.runs.contents import content_hashes
 from ...transforms.runs.files import (
@@ -44,7 +44,7 @@ from ...transforms.runs.files import (
     wire_schema,
 )
 from ...transforms.runs.key_histogram import KeyBins, KeyHistogram
-from ...transforms.runs.strata import label_texts
+from ...transforms.runs.partitions import label_texts
 from ...transforms.runs.summary import RunEntry, Summary, batches_from_json
 from ...transforms.storage.sealed import is_lost, put_sealed, read_sealed
 

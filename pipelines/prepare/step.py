@@ -16,8 +16,7 @@ from ...schemas.recipe import Recipe
 from ...schemas.runner import JobRunner
 from ...transforms import storage
 from ...transforms.runs.partitions import SplitEnds, time_ends
-from ...transforms.runs.run_table import RunTable
-from ...transforms.runs.summary import Summary, find_summary, read_summary, remove_summary
+from ...transforms.runs.summary import RunTable, Summary, find_summary, read_summary, remove_summary
 from ..inventory.step import write_descriptors
 from ..inventory.survey import Survey
 from ..plan.split_rounds import find_split_ends

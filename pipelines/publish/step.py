@@ -34,10 +34,10 @@ from ...schemas.naming import (
 )
 from ...transforms import storage
 from ...transforms.analysis.graph import PUBLISHED, TransformGraph, read_graph_file
-from ...transforms.examples.lengths import length_boundaries, varying_lists
 from ...transforms.examples.metadata import schema_text
 from ...transforms.examples.shards import ShardSettings, read_shard_infos, shard_name
-from ...transforms.runs.strata import most_frequent
+from ...transforms.examples.sizing import length_boundaries, varying_lists
+from ...transforms.runs.partitions import most_frequent
 from ..inspect.verify_code import with_checksum
 from ..inventory.survey import Survey
 from ..prepare.rejects import gather_rejects

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...schemas.features import ClassLabel, Features
 from ...schemas.manifest import FORMAT_VERSION
 from ...schemas.naming import READER_FACTS, reader_file
-from ...transforms.examples.lengths import varying_lists
+from ...transforms.examples.sizing import varying_lists
 from .describe import describe, formats_of, layout_of, sides_of
 from .literals import Name, assign
 

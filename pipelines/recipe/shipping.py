@@ -27,8 +27,7 @@ from ...schemas.errors import DamagedWorkError, RecipeError
 from ...schemas.naming import Workspace
 from ...schemas.recipe import Recipe
 from ...transforms import storage
-from ...transforms.code.digest import code_digest, step_digest
-from ...transforms.code.source_settings import functions_of
+from ...transforms.code.digest import code_digest, functions_of, step_digest
 from ...transforms.code.user_code import user_modules
 from ...transforms.prepare.engine.step_files import give_files
 from ...transforms.storage.sealed import put_named

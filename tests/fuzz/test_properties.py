@@ -24,7 +24,7 @@ from snapshard.schemas.manifest import FileEntry, Manifest, ShardEntry, SplitEnt
 from snapshard.schemas.naming import stays_inside
 from snapshard.transforms.examples.index import index_bytes, index_from_bytes, write_index_table
 from snapshard.transforms.rejects import printable, rejects_from_bytes, rejects_to_bytes
-from snapshard.transforms.runs.run_table import RunEntry, RunPart, RunTable, table_to_bytes
+from snapshard.transforms.runs.summary import RunEntry, RunPart, RunTable, table_to_bytes
 from snapshard.transforms.storage.sealed import put_sealed, read_sealed
 
 NAMES = st.text(

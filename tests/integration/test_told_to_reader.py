@@ -12,7 +12,7 @@ from PIL import Image as PillowImage
 import snapshard as ss
 from snapshard.pipelines.publish import step as publish
 from snapshard.pipelines.reader.emit import ReaderFacts
-from snapshard.transforms.examples.lengths import length_boundaries
+from snapshard.transforms.examples.sizing import length_boundaries
 
 PREPROCESSED = """
 import snapshard as ss

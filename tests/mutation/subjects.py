@@ -24,7 +24,6 @@ SUBJECTS = {
             "transforms/runs/keys.py",
             "transforms/runs/key_histogram.py",
             "transforms/runs/partitions.py",
-            "transforms/runs/membership.py",
             "pipelines/prepare/key_bins.py",
             "pipelines/plan/key_columns.py",
             "pipelines/plan/key_rows.py",
@@ -44,7 +43,6 @@ SUBJECTS = {
     "runs": Subject(
         modules=(
             "transforms/runs/files.py",
-            "transforms/runs/run_table.py",
             "transforms/runs/summary.py",
             "transforms/storage/sealed.py",
             "transforms/runs/shuffled.py",
@@ -65,13 +63,11 @@ SUBJECTS = {
         modules=(
             "transforms/examples/encode.py",
             "transforms/examples/varint.py",
-            "transforms/examples/example_bytes.py",
             "transforms/examples/decode.py",
             "transforms/examples/tfrecord.py",
-            "transforms/examples/assemble.py",
         ),
         tests=(
-            "tests/transforms/test_example_bytes.py",
+            "tests/transforms/test_decode.py",
             "tests/transforms/test_encode.py",
             "tests/transforms/test_tfrecord.py",
             "tests/transforms/test_rows.py",
@@ -91,6 +87,7 @@ SUBJECTS = {
         tests=(
             "tests/pipelines/test_plan.py",
             "tests/pipelines/test_ways.py",
+            "tests/transforms/test_lengths.py",
             "tests/pipelines/test_split_rounds.py",
             "tests/pipelines/test_limits.py",
             "tests/pipelines/test_ranges_apart.py",
@@ -101,15 +98,12 @@ SUBJECTS = {
         modules=(
             "transforms/examples/shards.py",
             "transforms/examples/index.py",
-            "transforms/examples/lengths.py",
-            "transforms/runs/strata.py",
             "transforms/examples/stored_records.py",
             "pipelines/write/job.py",
             "pipelines/write/shuffle.py",
         ),
         tests=(
             "tests/transforms/test_index.py",
-            "tests/transforms/test_lengths.py",
             "tests/transforms/test_shuffled.py",
             "tests/pipelines/test_diff.py",
             "tests/integration/test_write_by.py",
@@ -122,9 +116,8 @@ SUBJECTS = {
             "transforms/storage/failures.py",
             "transforms/storage/local.py",
             "transforms/storage/remote.py",
-            "transforms/storage/stamps.py",
-            "transforms/storage/ranges.py",
             "transforms/storage/unchanged.py",
+            "transforms/storage/ranges.py",
         ),
         tests=(
             "tests/transforms/test_storage.py",

@@ -21,7 +21,7 @@ from snapshard.pipelines.recipe.shipping import load_recipe_file
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.code.source_settings import functions_of
+from snapshard.transforms.code.digest import functions_of
 
 _RECIPE = """
     import snapshard as ss

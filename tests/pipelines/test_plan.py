@@ -26,7 +26,7 @@ from snapshard.schemas.errors import RecipeError, StorageError
 from snapshard.transforms.examples.tfrecord import FRAME_BYTES
 from snapshard.transforms.runs.key_histogram import KeyBins, KeyColumns, KeyHistogram, key_bins
 from snapshard.transforms.runs.keys import record_keys
-from snapshard.transforms.runs.membership import select_rows
+from snapshard.transforms.runs.partitions import select_rows
 
 Plan = tuple[SplitPlan, ...]
 Membership = tuple[SplitPlan, ShardPlan, npt.NDArray[np.bool_]]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from snapshard.schemas.blocks import ImageFacts, RunInfo
-from snapshard.transforms.media.image_formats import found_formats
-from snapshard.transforms.media.image_header import jpeg_components
+from snapshard.transforms.media.image_header import found_formats, jpeg_components
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 

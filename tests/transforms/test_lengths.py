@@ -20,7 +20,7 @@ from snapshard.schemas.features import (
     Tensor,
     Text,
 )
-from snapshard.transforms.examples.lengths import length_boundaries, list_lengths, varying_lists
+from snapshard.transforms.examples.sizing import length_boundaries, list_lengths, varying_lists
 
 # Feature; its column of three records, of 2, 0 and 3 along the first dimension.
 COLUMNS: dict[str, tuple[Feature, Any]] = {

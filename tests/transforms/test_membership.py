@@ -8,7 +8,7 @@ import pytest
 
 from snapshard.schemas.blocks import ShardPlan, SplitPlan
 from snapshard.schemas.errors import StorageError
-from snapshard.transforms.runs.membership import in_key_range, select_rows
+from snapshard.transforms.runs.partitions import in_key_range, select_rows
 
 SHARD = ShardPlan(
     split="train",

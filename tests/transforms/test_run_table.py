@@ -10,8 +10,8 @@ from snapshard.schemas.errors import DamagedWorkError
 from snapshard.schemas.naming import Workspace
 from snapshard.transforms.runs import summary as summaries
 from snapshard.transforms.runs.key_histogram import KeyHistogram
-from snapshard.transforms.runs.run_table import RunEntry
 from snapshard.transforms.runs.summary import (
+    RunEntry,
     Summary,
     find_summary,
     name_summary,

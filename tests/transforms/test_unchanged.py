@@ -16,8 +16,7 @@ from snapshard.schemas.blocks import Block, FileRange, SourceFile
 from snapshard.schemas.errors import MissingFileError, SourceChangedError, StorageError
 from snapshard.transforms.sources.blocks import group_blocks
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
-from snapshard.transforms.storage.stamps import stamp_of, stamp_of_local
-from snapshard.transforms.storage.unchanged import settled_ns
+from snapshard.transforms.storage.unchanged import settled_ns, stamp_of, stamp_of_local
 
 
 @pytest.fixture

@@ -20,9 +20,8 @@ from ...schemas.step_traits import StepTraits
 from .. import storage
 from ..storage.local_files import file_digest, identity_of
 from ..storage.opened_source import open_source
-from .digest import CodeWalk
+from .digest import CodeWalk, functions_of
 from .names import is_users_class
-from .source_settings import functions_of
 from .user_reads import is_of_machine, name_of
 
 _CHUNK_BYTES = 4 << 20

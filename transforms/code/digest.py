@@ -18,13 +18,13 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
 from ...schemas.errors import RecipeError
 from ...schemas.fingerprint import digest
-from ...schemas.recipe import CrossStep, PrepareStep
+from ...schemas.recipe import CrossStep, ExtractedSource, PrepareStep, Source
 from ...schemas.step_traits import StepTraits
 from .names import (
     as_built_in,
@@ -43,13 +43,14 @@ from .names import (
     moves,
     versioned,
 )
-from .normal import code_json, normalised
 from .source import (
     Sources,
     attribute_chains,
+    code_json,
     free_names,
     global_names,
     imported_names,
+    normalised,
     own_functions,
     texts_in,
 )
@@ -70,6 +71,11 @@ _OF_C = (
     types.MemberDescriptorType,
 )
 """Functions and attributes that C code defines: a name says all of them."""
+
+_COMPUTED_IMPORT = (
+    "{name} imports a module whose name is computed, so which one is not known before it runs, and "
+    "a change of it would go unnoticed. Write an import statement, or a literal name."
+)
 
 
 def code_digest(function: Any, *, folder: str, declared: bool = False) -> str:
@@ -500,7 +506,25 @@ def _wraps_named(function: FunctionType) -> bool:
     )
 
 
-_COMPUTED_IMPORT = (
-    "{name} imports a module whose name is computed, so which one is not known before it runs, and "
-    "a change of it would go unnoticed. Write an import statement, or a literal name."
-)
+def functions_of(source: Source | ExtractedSource) -> tuple[Any, ...]:
+    """The user's functions that a source calls, and the source itself if its class is his own."""
+    found: tuple[Callable[..., Any], ...] = getattr(source, "functions", ())
+    return (*found, source) if is_users_class(type(source)) else found
+
+
+def source_settings(source: Source, *, folder: str, declared: bool = False) -> dict[str, object]:
+    """The source as plain JSON: its class's name, its settings, and digests of its functions.
+
+    Args:
+        source: Of a recipe.
+        folder: The recipe's.
+        declared: Whether the recipe has a ``depends_on``.
+
+    Raises:
+        RecipeError: if a function refers to what cannot be told, as ``code_digest`` says.
+    """
+    described = {"type": type(source).__name__, **source.settings()}
+    code = [
+        code_digest(function, folder=folder, declared=declared) for function in functions_of(source)
+    ]
+    return {**described, "functions": code} if code else described

@@ -1,11 +1,14 @@
-"""Takes one serialized Example or SequenceExample apart, without TensorFlow or protobuf.
+"""Takes serialized Examples and SequenceExamples apart, without TensorFlow or protobuf.
 
 As protobuf's own parser does, it takes packed and unpacked numbers, fields in any order, unknown
 fields (skipped), a name that comes twice (the last wins) and a message in several parts (merged).
 For single records; batches are parsed by TensorFlow.
 
 Wire format: https://protobuf.dev/programming-guides/encoding/
+Messages: tensorflow/core/example/example.proto
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -19,7 +22,10 @@ from .varint import unpack_varints
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _ENTRY = {(1, _BYTES), (2, _BYTES)}
 _ITEM = 1 << 3 | _BYTES
+_INT64_LIST = 3
 _KINDS: dict[int, ListKind] = {1: "bytes", 2: "float32", 3: "int64"}
+
+_FLOATS = {(1, _BYTES), (1, _FIXED32)}
 
 
 class ExampleList(NamedTuple):
@@ -42,15 +48,10 @@ def read_lists(serialized: bytes) -> dict[str, ExampleList]:
         NotAnExampleError: where the bytes are no Example.
     """
     lists: dict[str, ExampleList | None] = {}
-    try:
-        for entry in _parts(b"".join(_parts(serialized, 1)), 1):
-            if any(field[:2] not in _ENTRY for field in _fields(entry)):
-                # Protobuf's parser (upb) takes an entry with a field it does not know for unknown.
-                continue
-            name = b"".join(_parts(entry, 1)[-1:]).decode()
-            lists[name] = _list(b"".join(_parts(entry, 2)))
-    except UnicodeDecodeError:
-        raise NotAnExampleError("the name of a feature is not UTF-8") from None
+    for entry in _entries(serialized, 1):
+        # Protobuf's parser (upb) takes an entry with a field it does not know for unknown.
+        if all(field[:2] in _ENTRY for field in _fields(entry)):
+            lists[_name(entry)] = _list(b"".join(_parts(entry, 2)))
     return {name: found for name, found in lists.items() if found is not None}
 
 
@@ -63,14 +64,8 @@ def read_frames(serialized: bytes) -> dict[str, list[bytes]]:
     Raises:
         NotAnExampleError: where the bytes are no SequenceExample.
     """
-    frames: dict[str, list[bytes]] = {}
-    try:
-        for entry in _parts(b"".join(_parts(serialized, 2)), 1):
-            name = b"".join(_parts(entry, 1)[-1:]).decode()
-            frames[name] = _items(b"".join(_parts(entry, 2)))
-    except UnicodeDecodeError:
-        raise NotAnExampleError("the name of a feature is not UTF-8") from None
-    return frames
+    entries = _entries(serialized, 2)
+    return {_name(entry): _items(b"".join(_parts(entry, 2))) for entry in entries}
 
 
 def top_level_fields(message: bytes) -> set[int]:
@@ -80,6 +75,57 @@ def top_level_fields(message: bytes) -> set[int]:
         NotAnExampleError: where the bytes are no message.
     """
     return {number for number, _, _ in _fields(message)}
+
+
+def example_features(serialized: bytes) -> dict[str, bytes]:
+    """The features of an Example by name, each as it is serialized.
+
+    Raises:
+        NotAnExampleError: where the bytes are no Example.
+    """
+    return {_name(entry): b"".join(_parts(entry, 2)) for entry in _entries(serialized, 1)}
+
+
+def int64_values(feature: bytes) -> list[int]:
+    """The values of a serialized feature that is a list of integers; none of other lists.
+
+    Raises:
+        NotAnExampleError: where the bytes are no feature.
+    """
+    values: list[int] = []
+    for content in _parts(feature, _INT64_LIST):
+        for packed in _parts(content, 1):
+            at = 0
+            while at < len(packed):
+                value, at = _varint(packed, at)
+                values.append(value - (1 << 64) if value >> 63 else value)
+    return values
+
+
+def first_difference(first: bytes, second: bytes) -> str:
+    """Says in which features two examples differ.
+
+    Raises:
+        NotAnExampleError: where one is no Example.
+    """
+    left, right = example_features(first), example_features(second)
+    names = [name for name in sorted({*left, *right}) if left.get(name) != right.get(name)]
+    if not names:
+        return "the order of its features"
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return f"feature{'s' if len(names) > 1 else ''} {', '.join(map(repr, names[:5]))}{more}"
+
+
+def _entries(message: bytes, field: int) -> list[bytes]:
+    """The entries of the map, of features or of feature lists, in a field of a message."""
+    return _parts(b"".join(_parts(message, field)), 1)
+
+
+def _name(entry: bytes) -> str:
+    try:
+        return b"".join(_parts(entry, 1)[-1:]).decode()
+    except UnicodeDecodeError:
+        raise NotAnExampleError("the name of a feature is not UTF-8") from None
 
 
 def _list(feature: bytes) -> ExampleList | None:
@@ -109,9 +155,6 @@ def _list(feature: bytes) -> ExampleList | None:
         elif (number, wire_type) == (1, _VARINT):
             integers.append(np.array([value], np.uint64).view(np.int64))
     return ExampleList(kind, np.concatenate(integers))
-
-
-_FLOATS = {(1, _BYTES), (1, _FIXED32)}
 
 
 def _unpacked(packed: bytes) -> npt.NDArray[np.int64]:

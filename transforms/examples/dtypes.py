@@ -1,8 +1,11 @@
-"""Dtypes as NumPy has them, and the bytes in which values lie packed.
+"""Dtypes as NumPy has them, the bytes of packed values, and wire columns as dense arrays.
 
 NumPy itself has no bfloat16: ``ml_dtypes``, which TensorFlow brings, adds it.
 """
 
+from __future__ import annotations
+
+import math
 from typing import Any
 
 import ml_dtypes
@@ -10,12 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ...schemas.features import TensorForm, WireColumn
 from ...schemas.wire import FLOATS
+from ..runs.files import arrow_type
 
 PRECISION = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 """The binary digits of a dtype of floats: it holds every integer of at most so many."""
 
 _BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+
+Array = npt.NDArray[Any]
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
@@ -109,3 +116,43 @@ def joined_bytes(array: pa.Array) -> pa.Buffer | bytes:
         return b""
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     return content.slice(ends[0], ends[-1] - ends[0])
+
+
+def dense_values(column: pa.Array, form: TensorForm) -> Array:
+    """The values of a wire column without nulls: dtype[n, *shape]; objects of bytes for strings.
+
+    Only for forms of fixed shape.
+    """
+    (wire,) = form.wire_columns("")
+    shape = (len(column), *(int(dim or 0) for dim in form.shape))
+    if wire.packed is not None:
+        return unpacked(joined_bytes(column), wire.packed).reshape(shape)
+    flat = column if wire.length == 1 else column.flatten()
+    values = flat.to_numpy(zero_copy_only=False)
+    return (
+        values.reshape(shape)
+        if form.dtype == "string"
+        else narrowed(values, form.dtype).reshape(shape)
+    )
+
+
+def dense_column(values: Array, column: WireColumn) -> pa.Array:
+    """The wire column of a tensor of fixed shape: the dual of :func:`dense_values`."""
+    num_records = len(values)
+    if column.packed is not None:
+        content = packed_bytes(values)
+        row_bytes = len(content) // num_records if num_records else 0
+        offsets = np.arange(num_records + 1, dtype=np.int64) * row_bytes
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), num_records, buffers)
+    kind = arrow_type(column)
+    flat = values.reshape(-1)
+    if column.length == 1:
+        return pa.array(flat if column.kind == "bytes" else widened(flat), kind)
+    inner = pa.array(flat if column.kind == "bytes" else widened(flat), kind.value_type)
+    return pa.FixedSizeListArray.from_arrays(inner, column.length)
+
+
+def num_values(form: TensorForm) -> int:
+    """Values of one record of a tensor of fixed shape."""
+    return math.prod(int(dim or 0) for dim in form.shape)

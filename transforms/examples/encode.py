@@ -28,6 +28,8 @@ are until Arrow joins them with the buffers between them.
 Wire format: https://protobuf.dev/programming-guides/encoding/
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -38,7 +40,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .assemble import Piece, assemble, binary_array, join, length_head, running
 from .varint import (
     Matrix,
     Rows,
@@ -46,6 +47,7 @@ from .varint import (
     equal_widths,
     lay_beside,
     packed_varints,
+    scatter,
     store_varints,
     through_table,
     varint_sizes,
@@ -57,6 +59,10 @@ MAX_EXAMPLE_BYTES = 2**31 - 1
 ListKind = Literal["bytes", "float", "int64"]
 
 _LIST_TAGS: dict[ListKind, bytes] = {"bytes": b"\x0a", "float": b"\x12", "int64": b"\x1a"}
+
+# Rows assembled at a time: their part of the buffer stays in the processor's cache while one
+# piece after the other is stored in it.
+_TILE_ROWS = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,7 +303,7 @@ class _List:
     """int64[n + 1]."""
 
     @classmethod
-    def of(cls, name: str, column: pa.Array, present: npt.NDArray[np.bool_] | None) -> "_List":
+    def of(cls, name: str, column: pa.Array, present: npt.NDArray[np.bool_] | None) -> _List:
         """Takes a column apart; a null has no values."""
         values = column.flatten()
         if pa.types.is_fixed_size_list(column.type):
@@ -379,3 +385,68 @@ def _numbers(column: pa.Array) -> npt.NDArray[Any]:
         return np.empty(0, dtype)
     stored = np.frombuffer(column.buffers()[1], column.type.to_pandas_dtype())
     return stored[column.offset : column.offset + len(column)].astype(dtype, copy=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Some bytes of each row, before they are built."""
+
+    sizes: Sizes
+    """int64[n], bytes of each row; 0 where the row has none."""
+    build: Callable[[slice], Iterator[tuple[Rows, Matrix]]]
+    """For a range of rows: groups of rows (counted from the range's start) and their bytes."""
+
+
+def length_head(lengths: Sizes) -> Piece:
+    """``0a <length>``: before a value of a list of bytes, and before all of an Example."""
+    sizes = 1 + varint_sizes(lengths).astype(np.int64)
+
+    def head(chosen: Sizes) -> Matrix:
+        return lay_beside([b"\x0a", chosen], len(chosen))
+
+    def build(tile: slice) -> Iterator[tuple[Rows, Matrix]]:
+        tile_lengths = lengths[tile]
+        for _, rows in equal_widths(sizes[tile]):
+            yield rows, through_table(head, tile_lengths[rows])
+
+    return Piece(sizes, build)
+
+
+def assemble(pieces: list[Piece]) -> pa.LargeBinaryArray:
+    """Builds pieces one after the other within each row: large_binary[n]."""
+    sizes = pieces[0].sizes.copy()
+    for piece in pieces[1:]:
+        sizes += piece.sizes
+    offsets = running(sizes)
+    out = np.empty(int(offsets[-1]), np.uint8)
+    for first in range(0, len(sizes), _TILE_ROWS):
+        tile = slice(first, first + _TILE_ROWS)
+        starts = offsets[:-1][tile].copy()
+        for piece in pieces:
+            for rows, chunk in piece.build(tile):
+                scatter(out, starts[rows], chunk)
+            starts += piece.sizes[tile]
+    return binary_array(offsets, pa.py_buffer(out))
+
+
+def join(parts: list[pa.Array]) -> pa.Array:
+    """Appends columns of large_binary[n] to each other, row by row; a null adds nothing."""
+    if len(parts) == 1:
+        return parts[0]
+    separator = pa.scalar(b"", pa.large_binary())
+    return pc.binary_join_element_wise(
+        *parts, separator, null_handling="replace", null_replacement=b""
+    )
+
+
+def running(sizes: npt.NDArray[Any]) -> Sizes:
+    """Offsets of n neighbours from their sizes: int64[n + 1]."""
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, dtype=np.int64, out=offsets[1:])
+    return offsets
+
+
+def binary_array(offsets: Sizes, data: pa.Buffer) -> pa.LargeBinaryArray:
+    """Cuts bytes at n + 1 offsets: large_binary[n]; nothing is copied."""
+    buffers = [None, pa.py_buffer(offsets), data]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)

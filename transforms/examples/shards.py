@@ -34,13 +34,20 @@ from ..runs.files import (
     run_schema,
     wire_schema,
 )
-from ..runs.membership import select_rows
-from ..runs.strata import bytes_texts, count_labels, is_countable, label_texts, most_frequent
+from ..runs.partitions import (
+    bytes_texts,
+    count_labels,
+    is_countable,
+    label_texts,
+    most_frequent,
+    select_rows,
+)
 from ..runs.summary import RunEntry
 from ..storage.sealed import is_lost, put_sealed, read_sealed
 from .encode import encode_examples
 from .index import class_codes, index_bytes, labels_bytes, write_index_table
-from .lengths import SAMPLE_RECORDS, list_lengths, varying_lists
+from .sizing import LENGTH_RECORDS as SAMPLE_RECORDS
+from .sizing import list_lengths, varying_lists
 from .tfrecord import scan_tfrecord, stored_chunks, write_tfrecord
 
 if TYPE_CHECKING:

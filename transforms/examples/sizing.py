@@ -1,25 +1,34 @@
-"""How large examples will be on disk, measured on the records with the lowest keys.
+"""What is measured on a sample of records: how large examples are on disk, how long lists are.
 
-Keys are hashes, so the lowest ones are a uniform sample that needs no random number and no
-order: the same inputs give the same ratios everywhere.
+Sizes are measured on the records with the lowest keys. Keys are hashes, so these are a uniform
+sample that needs no random number and no order: the same inputs give the same ratios everywhere.
+
+Lengths are those of each record's tensor along its first dimension, where that varies: batches of
+similar length waste little on padding. Where to cut them is measured on a sample while shards are
+written, when the columns are at hand.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...schemas.features import Features
+from ...schemas.features import Feature, Features, tensor_form
+from ...schemas.wire import ITEM_BYTES
 from ..runs.files import NUM_BYTES, KeyRange, RunReader, merge_range, wire_schema
 from .encode import encode_examples
 
 if TYPE_CHECKING:
     from ..analysis.graph import TransformGraph
+
 
 SAMPLE_RECORDS = 2_048
 SAMPLE_BYTES = 4 << 20
@@ -28,6 +37,11 @@ SAMPLE_RUNS = 64
 would otherwise ask two thousand of them for a batch each, over and over."""
 _GZIP_LEVEL = 6
 """What TensorFlow's writer uses."""
+
+LENGTH_RECORDS = 4096
+"""So many records of a split are measured, or one of each shard where there are more shards."""
+
+_NUM_PARTS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,3 +103,51 @@ def _lowest(readers: Sequence[RunReader], partitions: Sequence[int]) -> pa.Recor
             if rows >= SAMPLE_RECORDS or size >= SAMPLE_BYTES:
                 return pa.concat_batches(held)
     return pa.concat_batches(held) if held else None
+
+
+def varying_lists(features: Features) -> list[str]:
+    """Names of the features whose first dimension varies, in the order of their bytes."""
+    forms = {name: tensor_form(feature) for name, feature in features.items()}
+    varying = [name for name, form in forms.items() if form and form.shape[:1] == (None,)]
+    return sorted(varying, key=str.encode)
+
+
+def list_lengths(columns: pa.RecordBatch, name: str, feature: Feature) -> npt.NDArray[np.int64]:
+    """The first dimension of a feature in each record: int64[n], 0 where it is missing.
+
+    Args:
+        columns: Wire columns.
+        name: A feature of which :func:`varying_lists` tells.
+        feature: Itself.
+    """
+    form = tensor_form(feature)
+    assert form is not None
+    rest = form.shape[1:]
+    if None in rest:
+        lengths = pc.list_element(columns.column(f"{name}/shape"), 0)
+        divisor = 1
+    elif form.wire_columns(name)[0].packed:
+        lengths = pc.binary_length(columns.column(name))
+        divisor = ITEM_BYTES[form.dtype]
+    else:
+        lengths = pc.list_value_length(columns.column(name))
+        divisor = 1
+    found: npt.NDArray[np.int64] = lengths.cast(pa.int64()).fill_null(0).to_numpy()
+    return found // (divisor * (1 if None in rest else math.prod(dim or 1 for dim in rest)))
+
+
+def length_boundaries(lengths: Iterable[int]) -> list[int]:
+    """Lengths that part a sample into eighths: distinct, rising, the last one its longest.
+
+    Each is a length that occurs, so lists padded to the next boundary fit.
+
+    >>> length_boundaries([3, 9, 4, 4, 5, 12, 7, 6])
+    [3, 4, 5, 6, 7, 9, 12]
+    """
+    ordered = np.sort(np.fromiter(lengths, np.int64))
+    if not len(ordered):
+        return []
+    # The smallest length that so many eighths of the records do not exceed.
+    places = -(-np.arange(1, _NUM_PARTS + 1) * len(ordered) // _NUM_PARTS) - 1
+    boundaries: list[int] = np.unique(ordered[places]).tolist()
+    return boundaries

@@ -1,9 +1,9 @@
 """Reads what an image's first bytes say of it: format, size, orientation. No pixel is decoded.
 
 The content decides the format, never the name. Sizes are those of the picture as it is shown,
-with its EXIF orientation applied. Only formats that TensorFlow decodes are known: JPEG, PNG,
-GIF, BMP and WebP; what is none of them is told apart by a reason, so that rejects can be grouped.
-A few microseconds an image: Pillow's parser takes ten times as long.
+with its EXIF orientation applied. Only formats that TensorFlow decodes are known: JPEG, PNG, GIF,
+BMP and WebP. Anything else is reported with a reason by which rejects can be grouped. It takes a
+few microseconds an image, a tenth of what Pillow's parser takes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 MAX_PIXELS = 178_956_970
 """Where Pillow, too, takes an image for a decompression bomb: half a GiB as RGB."""
@@ -37,6 +40,15 @@ _MAX_SCANS = 200
 _MAX_TEXTS = 100
 """Compressed texts in a PNG, each of which may grow to 8 MB."""
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b")
+
+_FORMAT_MAGIC = {
+    "jpeg": b"\xff\xd8\xff",
+    "png": b"\x89PNG",
+    "gif": b"GIF8",
+    "bmp": b"BM",
+    "webp": b"RIFF",
+}
+_CMYK_COMPONENTS = 4
 
 
 class ImageHeader(NamedTuple):
@@ -382,3 +394,26 @@ def _no_image(data: bytes) -> UnreadableImageError:
 
 def _mostly_ascii(start: bytes) -> bool:
     return sum(byte < 128 for byte in start) > len(start) // 2
+
+
+def found_formats(contents: pa.Array, *, channels: int) -> tuple[str, ...]:
+    """The formats of some images, sorted.
+
+    Args:
+        contents: large_binary[n], image files that can be decoded.
+        channels: Of the feature. Where it is 1, ``cmyk`` is among the formats if a JPEG has four
+            components: libjpeg, and so TensorFlow, turns all others into grey by itself.
+    """
+    found = set()
+    for name, magic in _FORMAT_MAGIC.items():
+        has = pc.starts_with(contents, magic)
+        if not pc.any(has).as_py():
+            continue
+        found.add(name)
+        if name == "jpeg" and channels == 1:
+            components = map(jpeg_components, contents.filter(has).to_pylist())
+            if _CMYK_COMPONENTS in components:
+                found.add("cmyk")
+        if pc.all(has).as_py():
+            break
+    return tuple(sorted(found))

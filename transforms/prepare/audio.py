@@ -14,11 +14,15 @@ import pydantic
 
 from ...schemas.config import config_class
 from ...schemas.features import Features
-from ..media.audio_decode import check_installed, decoder_version
+from ..media.audio_decode import (
+    check_installed,
+    decode_plain_wav,
+    decode_tensors,
+    decoder_version,
+    misfit,
+)
 from ..media.audio_header import MAX_RATE, MIN_RATE
-from ..media.sound_tensors import decode_plain_wav, decode_tensors, misfit
-from .resampling import resample_samples
-from .sounds import at_rate, by_channel, mixed, sound_of, with_sound
+from .sounds import at_rate, by_channel, mixed, resample_samples, sound_of, with_sound
 from .spectra import Frame, LogMel, Mfcc, frame, log_mel, mfcc
 from .values import NO_FEATURES, call_text
 
@@ -256,7 +260,7 @@ def decode(
 
 
 def resample(name: str, rate: int) -> Resample:
-    """Brings a decoded sound to another rate, by windowed-sinc interpolation (``resampling``).
+    """Brings a decoded sound to another rate, by windowed-sinc interpolation (``sounds``).
 
     What the lower of both rates can hold up to 0.9 of its band stays to 0.1 %; what it cannot is
     left out. At its own rate a sound stays exactly as it is. Stored as 16 bits, samples are

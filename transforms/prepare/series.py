@@ -32,12 +32,11 @@ from ...schemas.features import (
 )
 from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
-from ..examples.dense import dense_column, dense_values
+from ..examples.dtypes import dense_column, dense_values
 from ..rejects import reject_rows
 from ..runs.files import wire_schema
 from ..runs.keys import value_texts
-from ..runs.strata import is_countable, label_texts
-from .series_rows import SeriesRows, filled, ordered_bits, ranks
+from ..runs.partitions import is_countable, label_texts
 from .values import call_text, changed
 
 TARGET = "target"
@@ -145,7 +144,7 @@ class Windows:
         groups = self._group_hashes(columns, features)
         times = columns.column(self.time).fill_null(0).to_numpy()
         head = groups[:, :3].astype(np.uint64)
-        keys = (head[:, 0] << 56) | (head[:, 1] << 48) | (head[:, 2] << 40) | ordered_bits(times)
+        keys = (head[:, 0] << 56) | (head[:, 1] << 48) | (head[:, 2] << 40) | _ordered_bits(times)
         exact = (times.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8")
         prefixes = np.concatenate([groups, exact.view(np.uint8).reshape(-1, 8)], axis=1)
         offsets = np.arange(len(ids) + 1, dtype=np.int64) * self.prefix_bytes
@@ -155,7 +154,7 @@ class Windows:
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
         """The windows of sorted rows, in batches of about 8 MiB."""
         after = self.features(features)
-        held: SeriesRows | None = None
+        held: _SeriesRows | None = None
         for part in records:
             rejects: list[Reject] = []
             rows = self._rows(part, features, rejects)
@@ -174,7 +173,12 @@ class Windows:
             held = self._tail(rows)
 
     def _windows(
-        self, rows: SeriesRows, starts: npt.NDArray[np.intp], *, features: Features, after: Features
+        self,
+        rows: _SeriesRows,
+        starts: npt.NDArray[np.intp],
+        *,
+        features: Features,
+        after: Features,
     ) -> pa.RecordBatch:
         """The wire columns of the windows that begin at some rows."""
         arrays: dict[str, pa.Array] = {}
@@ -196,7 +200,7 @@ class Windows:
         schema = wire_schema(after)
         return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
-    def _rows(self, part: SortedRecords, features: Features, rejects: list[Reject]) -> SeriesRows:
+    def _rows(self, part: SortedRecords, features: Features, rejects: list[Reject]) -> _SeriesRows:
         """The rows of a part; those without a time are rejected."""
         prefixes = np.frombuffer(b"".join(part.prefixes.to_pylist()), np.uint8).reshape(
             -1, self.prefix_bytes
@@ -219,9 +223,9 @@ class Windows:
             whole &= column.is_valid().to_numpy(zero_copy_only=False)
             form = self._form(name, features)
             if form.dtype in ("float32", "float64", "float16") and not form.shape:
-                values = dense_values(filled(column, form), form)
+                values = dense_values(_filled(column, form), form)
                 whole &= ~np.isnan(values.astype(np.float64))
-        rows = SeriesRows(
+        rows = _SeriesRows(
             ids=list(part.ids),
             groups=np.ascontiguousarray(prefixes[:, :_GROUP_BYTES]).view("S16").reshape(-1),
             times=times.fill_null(0).to_numpy(),
@@ -232,10 +236,10 @@ class Windows:
         )
         return rows if not missing.any() else rows.take(np.flatnonzero(~missing))
 
-    def _in_order(self, rows: SeriesRows, rejects: list[Reject], *, numbered: bool) -> SeriesRows:
+    def _in_order(self, rows: _SeriesRows, rejects: list[Reject], *, numbered: bool) -> _SeriesRows:
         """The rows by group and time; a second row of one time is rejected."""
         # Two groups may share the 24 bits of the key: then their rows come mixed.
-        order = np.argsort(ranks(rows.groups), kind="stable")
+        order = np.argsort(_ranks(rows.groups), kind="stable")
         if not np.array_equal(order, np.arange(len(order))):
             rows = rows.take(order)
         same = (rows.groups[1:] == rows.groups[:-1]) & (rows.times[1:] == rows.times[:-1])
@@ -256,7 +260,7 @@ class Windows:
         kept[again] = False
         return rows.take(np.flatnonzero(kept))
 
-    def _starts(self, rows: SeriesRows) -> npt.NDArray[np.intp]:
+    def _starts(self, rows: _SeriesRows) -> npt.NDArray[np.intp]:
         """The rows at which windows begin; sets each row's position in its unbroken stretch."""
         num_rows = len(rows.ids)
         if not num_rows:
@@ -282,14 +286,14 @@ class Windows:
         found: npt.NDArray[np.intp] = starts[fits]
         return found
 
-    def _tail(self, rows: SeriesRows) -> SeriesRows | None:
+    def _tail(self, rows: _SeriesRows) -> _SeriesRows | None:
         """The rows with which windows of the next part may begin."""
         if not len(rows.ids):
             return None
         # Groups come in the order of their hash: only those that share the last one's may go on.
         heads = rows.groups.astype("S3")
         last = max(heads.tolist())
-        _, sizes = np.unique(ranks(rows.groups), return_counts=True)
+        _, sizes = np.unique(_ranks(rows.groups), return_counts=True)
         ends = np.repeat(np.cumsum(sizes), sizes)
         kept = (heads == last) & (ends - np.arange(len(rows.ids)) < self.span)
         return rows.take(np.flatnonzero(kept))
@@ -379,3 +383,68 @@ def windows(
 
 def _required(feature: Feature) -> Feature:
     return dataclasses.replace(feature, optional=False)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class _SeriesRows:
+    """Rows of series, in order."""
+
+    ids: list[str]
+    groups: npt.NDArray[np.bytes_]
+    times: npt.NDArray[np.int64]
+    splits: npt.NDArray[np.int16]
+    whole: npt.NDArray[np.bool_]
+    """Whether no value is missing."""
+    positions: npt.NDArray[np.int64]
+    """Of each row in its unbroken stretch; -1 until known."""
+    columns: pa.RecordBatch
+
+    def take(self, rows: npt.NDArray[np.intp]) -> _SeriesRows:
+        """Some of the rows."""
+        return _SeriesRows(
+            ids=[self.ids[row] for row in rows],
+            groups=self.groups[rows],
+            times=self.times[rows],
+            splits=self.splits[rows],
+            whole=self.whole[rows],
+            positions=self.positions[rows],
+            columns=self.columns.take(pa.array(rows)),
+        )
+
+    def __add__(self, after: _SeriesRows) -> _SeriesRows:
+        """These rows, and others after them."""
+        return _SeriesRows(
+            ids=[*self.ids, *after.ids],
+            groups=np.concatenate([self.groups, after.groups]),
+            times=np.concatenate([self.times, after.times]),
+            splits=np.concatenate([self.splits, after.splits]),
+            whole=np.concatenate([self.whole, after.whole]),
+            positions=np.concatenate([self.positions, after.positions]),
+            columns=pa.concat_batches([self.columns, after.columns]),
+        )
+
+
+def _ranks(groups: npt.NDArray[np.bytes_]) -> npt.NDArray[np.intp]:
+    """A number for each row's group, in the order of their hashes."""
+    # NumPy's byte strings end at their last byte that is not zero, which the hashes survive:
+    # two that differ in trailing zeros alone are one in 2**128.
+    _, ranks = np.unique(groups, return_inverse=True)
+    found: npt.NDArray[np.intp] = ranks.reshape(-1)
+    return found
+
+
+def _ordered_bits(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """40 bits that never fall where times rise: of the float64 that is nearest."""
+    bits = times.astype(np.float64).view(np.uint64)
+    negative = (bits >> np.uint64(63)).astype(bool)
+    ordered = np.where(negative, ~bits, bits | np.uint64(1 << 63))
+    found: npt.NDArray[np.uint64] = ordered >> np.uint64(24)
+    return found
+
+
+def _filled(column: pa.Array, form: TensorForm) -> pa.Array:
+    """A column of one number a row, zero where it is missing."""
+    if not column.null_count:
+        return column
+    (wire,) = form.wire_columns("")
+    return column.fill_null(bytes(8) if wire.packed is not None else 0.0)

@@ -1,24 +1,30 @@
-"""Which partition a prepared record lies in: its split, where something else than its key decides.
+"""Where a prepared record belongs: its partition, stratum and shard.
 
-Four rules: the hash of a group, a folder, a column's value, a time. A record for which none is
-named is rejected and never dropped in silence.
+A partition is the split, where something else than the record's key decides it, by one of four
+rules: the hash of a group, a folder, a column's value, a time. A record for which none is named is
+rejected and never dropped in silence. A stratum is a label as text; reports count the same labels.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ...schemas.errors import RecipeError
-from ...schemas.features import Feature, Features, Timestamp, tensor_form
+from ...schemas.blocks import ShardPlan, SplitPlan
+from ...schemas.errors import PlaceError, RecipeError
+from ...schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
+from ...schemas.manifest import MAX_LABELS
 from ...schemas.splits import SplitRule, Splits
-from .keys import NO_PARTITION, assign_partitions
-from .strata import label_texts
+from ...schemas.wire import FLOATS
+from .key_histogram import stratum_codes
+from .keys import NO_PARTITION, Keys, assign_partitions
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 Partitions = npt.NDArray[np.int16]
@@ -177,3 +183,99 @@ def _in_unit(end: int | str | None, feature: Feature | None, rule: SplitRule) ->
             f"found {end!r}."
         )
     return end
+
+
+def select_rows(
+    split: SplitPlan,
+    shard: ShardPlan,
+    *,
+    partitions: npt.NDArray[np.int16],
+    keys: Keys,
+    strata: pa.Array | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Says which rows belong to a shard: bool[n].
+
+    Those of the shard's partition and key range and, in a stratified split, of the key range
+    of their own stratum.
+
+    Args:
+        split: The split that the shard is of.
+        shard: The shard.
+        partitions: int16[n].
+        keys: uint64[n].
+        strata: string or binary[n], or a dictionary of them; needed for a stratified split.
+
+    Raises:
+        PlaceError: if a row has a stratum that the plan does not know.
+    """
+    if split.strata is not None and strata is None:
+        raise ValueError(f"split {split.name!r} is stratified: strata are needed")
+    selected = in_key_range(keys, shard.start_key, shard.stop_key)
+    selected &= partitions == shard.partition
+    if split.strata is None or strata is None:
+        return selected
+    codes = stratum_codes(strata, tuple(split.strata))
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0))
+        raise PlaceError(
+            f"The plan of split {split.name!r} knows no stratum {strata[row].as_py()!r}, which a "
+            "run holds: runs and plan are not of one build. Remove the workspace and build again."
+        )
+    ranges = split.strata.values()
+    # By the last key and not the stop, which may be 2**64; an empty range becomes [1, 0].
+    starts = np.array([start if start < stop else 1 for start, stop in ranges], np.uint64)
+    lasts = np.array([stop - 1 if start < stop else 0 for start, stop in ranges], np.uint64)
+    selected &= (starts[codes] <= keys) & (keys <= lasts[codes])
+    return selected
+
+
+def in_key_range(keys: Keys, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    """Says which keys lie in [start, stop), stop up to 2**64: bool[n] for uint64[n]."""
+    if start >= stop:
+        return np.zeros(len(keys), np.bool_)
+    inside: npt.NDArray[np.bool_] = (np.uint64(start) <= keys) & (keys <= np.uint64(stop - 1))
+    return inside
+
+
+def is_countable(feature: Feature | None) -> bool:
+    """Whether a feature has labels: one class, integer, bool, time or string a record."""
+    form = tensor_form(feature) if feature is not None else None
+    return form is not None and form.shape == () and form.dtype not in FLOATS
+
+
+def bytes_texts(column: pa.Array) -> pa.Array:
+    r"""Bytes as text; those that are not UTF-8 are written as ``\xNN``."""
+    try:
+        return column.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        values = column.to_pylist()
+        texts = [v if v is None else v.decode(errors="backslashreplace") for v in values]
+        return pa.array(texts, pa.large_string())
+
+
+def label_texts(column: pa.Array, feature: Feature) -> pa.Array:
+    """The values of a wire column as text: class names, numbers, strings; null where missing."""
+    if isinstance(feature, ClassLabel):
+        return pa.array(feature.names, pa.large_string()).take(column)
+    form = tensor_form(feature)
+    assert form is not None
+    if form.dtype == "string":
+        return bytes_texts(column)
+    if form.dtype == "uint64":
+        column = column.view(pa.uint64())
+    return column.cast(pa.large_string())
+
+
+def count_labels(column: pa.Array, feature: Feature) -> Counter[str]:
+    """Counts the labels of a wire column; missing ones are left out."""
+    if len(column) == 0:
+        return Counter()
+    counts = pc.value_counts(column.drop_null())
+    texts = label_texts(counts.field("values"), feature)
+    return Counter(dict(zip(texts.to_pylist(), counts.field("counts").to_pylist(), strict=True)))
+
+
+def most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
+    """The 1,000 most frequent labels, by name; ties go to the first in the order of names."""
+    kept = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_LABELS]
+    return dict(sorted(kept))

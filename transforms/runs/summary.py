@@ -4,6 +4,10 @@ Summaries of single runs are combined on the runner by :class:`CombineSummaries`
 exact and order-independent, so the result depends on nothing but the runs. The summary of more
 than :data:`PART_RUNS` runs is combined and kept in parts, so that nothing of each run is ever
 gathered in one place: a part has a range of the keys' bins, and the runs whose ids say so.
+
+Runs are kept as columns (:class:`RunTable`). A million runs have some sixteen million batches,
+which as objects would take gigabytes. As columns a run takes some 150 bytes, and what is known of
+its batches is read where it is needed.
 """
 
 from __future__ import annotations
@@ -11,18 +15,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, overload
 
-from ...schemas.blocks import BatchInfo, ImageFacts
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...schemas.blocks import BatchInfo, ImageFacts, RunInfo
 from ...schemas.errors import DamagedWorkError
 from ...schemas.naming import Workspace
 from .. import storage
 from ..storage.sealed import put_sealed, read_sealed
 from .key_histogram import BIN_BITS, KeyHistogram
-from .run_table import RunEntry as RunEntry
-from .run_table import RunPart, RunTable, table_to_bytes
 
 PART_RUNS = 4096
 """Up to so many runs have a summary of one part. Of more, a part has about so many."""
@@ -30,6 +38,32 @@ _REQUESTS = 16
 """Parts that are read from a store at once."""
 _PLAIN_DIGITS = 32
 _KEYS, _RUNS, _BATCHES = "arrow", "runs", "batches"
+
+_FACTS = pa.dictionary(pa.int32(), pa.large_string())
+_RUN_COLUMNS = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("num_records", pa.int64()),
+        ("num_bytes", pa.int64()),
+        ("num_rejects", pa.int64()),
+        ("num_filtered", pa.int64()),
+        ("rejects_sha256", pa.string()),
+        # JSON; few runs differ in these.
+        ("rejects_by_stage", _FACTS),
+        ("image_facts", _FACTS),
+        # Of the run's first record; of a run of none, whatever.
+        ("first_partition", pa.int64()),
+        ("first_key", pa.uint64()),
+        ("num_batches", pa.int64()),
+        ("num_key_batches", pa.int64()),
+    ]
+)
+_BATCH_COLUMNS = pa.schema(
+    [
+        (field.name, pa.uint64() if field.name == "key" else pa.int64())
+        for field in dataclasses.fields(BatchInfo)
+    ]
+)
 
 
 def batches_from_json(value: Iterable[Sequence[Any]]) -> tuple[BatchInfo, ...]:
@@ -208,3 +242,216 @@ def _damaged(workspace: Workspace, name: str) -> DamagedWorkError:
         f"{storage.redact(_url(workspace, name, 0, _KEYS))}, or a file beside it, is missing or "
         "damaged. Start the build again: what is damaged is made again."
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunEntry:
+    """One run and its key file."""
+
+    run: RunInfo
+    keys: Sequence[BatchInfo]
+    """Where the batches of the run's key file lie."""
+
+
+def table_to_bytes(entries: Iterable[RunEntry]) -> tuple[bytes, bytes]:
+    """Writes runs, and their batches (of the run, then of its key file), as Arrow IPC streams."""
+    runs, batches = [], []
+    for entry in entries:
+        info = entry.run
+        batches += [*info.batches, *entry.keys]
+        first = info.batches[0] if info.batches else None
+        runs.append(
+            {
+                "run_id": info.run_id,
+                "num_records": info.num_records,
+                "num_bytes": info.num_bytes,
+                "num_rejects": info.num_rejects,
+                "num_filtered": info.num_filtered,
+                "rejects_sha256": info.rejects_sha256,
+                "rejects_by_stage": json.dumps(dict(info.rejects_by_stage), sort_keys=True),
+                "image_facts": _facts_text(info.image_facts),
+                "first_partition": first.partition if first else 0,
+                "first_key": first.key if first else 0,
+                "num_batches": len(info.batches),
+                "num_key_batches": len(entry.keys),
+            }
+        )
+    columns = [pa.array([getattr(b, f.name) for b in batches], f.type) for f in _BATCH_COLUMNS]
+    return (
+        _stream(pa.RecordBatch.from_pylist(runs, _RUN_COLUMNS)),
+        _stream(pa.RecordBatch.from_arrays(columns, schema=_BATCH_COLUMNS)),
+    )
+
+
+class RunPart:
+    """The runs of one file, in the order of their ids; those of their batches are read later."""
+
+    def __init__(self, content: bytes, load: Callable[[], bytes]) -> None:
+        """Takes what :func:`table_to_bytes` wrote.
+
+        Args:
+            content: Of the runs.
+            load: Reads that of their batches; called once for each pass over the runs.
+        """
+        self.runs = _read(content)
+        self._load = load
+        sizes = [self.runs.column(f"num_{of}batches").to_numpy() for of in ("", "key_")]
+        self._middle = np.cumsum(sizes[0] + sizes[1]) - sizes[1]
+        self._stop = self._middle + sizes[1]
+        # Runs that say the same share what is made of it here.
+        stages, images = (
+            [json.loads(text) for text in self.runs.column(name).dictionary.to_pylist()]
+            for name in ("rejects_by_stage", "image_facts")
+        )
+        self._facts: dict[str, list[Any]] = {
+            "rejects_by_stage": stages,
+            "image_facts": [_facts_of(value) for value in images],
+        }
+
+    def entries(self, rows: Sequence[int]) -> Iterator[RunEntry]:
+        """Some of the runs; their batches are read when the first of them is looked at."""
+        held: list[pa.RecordBatch] = []
+
+        def batches() -> pa.RecordBatch:
+            if not held:
+                held.append(_read(self._load()))
+            return held[0]
+
+        taken = self.runs.take(pa.array(rows, pa.int64()))
+        plain = [taken.column(name).to_pylist() for name in _RUN_COLUMNS.names[:6]]
+        facts = [taken.column(name).indices.to_pylist() for name in self._facts]
+        starts = np.concatenate([np.zeros(1, np.int64), self._stop])
+        for index, row in enumerate(rows):
+            middle = int(self._middle[row])
+            found = zip(self._facts.values(), facts, strict=True)
+            stages, images = (known[places[index]] for known, places in found)
+            info = RunInfo(
+                **{
+                    n: column[index]
+                    for n, column in zip(_RUN_COLUMNS.names[:6], plain, strict=True)
+                },
+                batches=Batches(batches, int(starts[row]), middle),
+                rejects_by_stage=stages,
+                image_facts=images,
+            )
+            yield RunEntry(info, Batches(batches, middle, int(self._stop[row])))
+
+
+class Batches(Sequence[BatchInfo]):
+    """Where some batches lie; read when they are looked at."""
+
+    def __init__(self, load: Callable[[], pa.RecordBatch], start: int, stop: int) -> None:
+        """Takes how to read those of a file, and which of them these are."""
+        self._load, self._start, self._stop = load, start, stop
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    @overload
+    def __getitem__(self, index: int) -> BatchInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[BatchInfo]: ...
+    def __getitem__(self, index: int | slice) -> BatchInfo | Sequence[BatchInfo]:
+        """A batch, or several of them."""
+        if isinstance(index, slice):
+            return self._infos()[index]
+        return self._infos()[index]
+
+    def __iter__(self) -> Iterator[BatchInfo]:
+        return iter(self._infos())
+
+    def _infos(self) -> list[BatchInfo]:
+        rows = self._load().slice(self._start, self._stop - self._start).to_pylist()
+        return [BatchInfo(**row) for row in rows]
+
+
+class RunTable(Sequence[RunEntry]):
+    """The runs of a summary."""
+
+    def __init__(self, parts: Sequence[RunPart]) -> None:
+        """Takes the files' runs."""
+        self._parts = tuple(parts)
+        self._starts = np.cumsum([0, *(part.runs.num_rows for part in parts)])
+
+    @classmethod
+    def joined(cls, tables: Sequence[RunTable]) -> RunTable:
+        """The runs of several summaries, one behind the other."""
+        return cls([part for table in tables for part in table._parts])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __iter__(self) -> Iterator[RunEntry]:
+        for part in self._parts:
+            yield from part.entries(range(part.runs.num_rows))
+
+    @overload
+    def __getitem__(self, index: int) -> RunEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RunEntry]: ...
+    def __getitem__(self, index: int | slice) -> RunEntry | Sequence[RunEntry]:
+        """A run, or several of them."""
+        if isinstance(index, slice):
+            return self.take(range(*index.indices(len(self))))
+        return self.take([range(len(self))[index]])[0]
+
+    def take(self, rows: Iterable[int]) -> list[RunEntry]:
+        """Some of the runs, in their order."""
+        wanted = np.sort(np.fromiter(rows, np.int64))
+        edges = np.searchsorted(wanted, self._starts)
+        return [
+            entry
+            for part, start, low, high in zip(
+                self._parts, self._starts[:-1], edges[:-1], edges[1:], strict=True
+            )
+            if low < high
+            for entry in part.entries((wanted[low:high] - start).tolist())
+        ]
+
+    def total(self, name: str) -> int:
+        """The sum of a column of numbers."""
+        return sum(int(pc.sum(part.runs.column(name)).as_py() or 0) for part in self._parts)
+
+    def run_ids(self) -> list[str]:
+        """The names of all runs."""
+        return [name for part in self._parts for name in part.runs.column("run_id").to_pylist()]
+
+    def image_facts(self) -> list[dict[str, ImageFacts]]:
+        """What the images of runs have in common: what all runs say, each once."""
+        found = (part.runs.column("image_facts").dictionary for part in self._parts)
+        texts = {text for names in found for text in names.to_pylist()}
+        return [_facts_of(json.loads(text)) for text in sorted(texts)]
+
+    def of_lowest_keys(self, number: int) -> list[RunEntry]:
+        """So many of the runs: those whose first records are the first of all."""
+        held = self._column("num_records") > 0
+        keys, partitions = self._column("first_key"), self._column("first_partition")
+        rows = np.flatnonzero(held)
+        return self.take(rows[np.lexsort((keys[rows], partitions[rows]))[:number]])
+
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        columns = [part.runs.column(name).to_numpy() for part in self._parts]
+        return np.concatenate(columns) if columns else np.empty(0, np.int64)
+
+
+def _facts_text(facts: Mapping[str, ImageFacts]) -> str:
+    return json.dumps({k: list(dataclasses.astuple(v)) for k, v in facts.items()}, sort_keys=True)
+
+
+def _facts_of(value: Mapping[str, Sequence[object]]) -> dict[str, ImageFacts]:
+    return {
+        name: ImageFacts(height, width, rotated, tuple(formats))  # type: ignore[arg-type]
+        for name, (height, width, rotated, formats) in value.items()
+    }
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _read(content: bytes) -> pa.RecordBatch:
+    return pa.ipc.open_stream(content).read_next_batch()

@@ -21,7 +21,7 @@ from ...schemas.config import config_class
 from ...schemas.limits import FREE_BYTES
 from ...schemas.recipe import OpenSource
 from ..storage.decompress import grows_beyond
-from ..storage.ranged_file import is_at_hand, open_for_arrow
+from ..storage.read_files import is_at_hand, open_for_arrow
 from .arrow_bodies import (
     HEADER,
     decompressed_bytes,

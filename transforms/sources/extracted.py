@@ -25,7 +25,7 @@ from ...schemas.recipe import OpenSource
 from .. import storage
 from ..activity import advance
 from ..payloads import with_row
-from ..storage.ranged_file import open_for_arrow
+from ..storage.read_files import open_for_arrow
 from .arrow_files import DAMAGE
 from .arrow_ipc import Arrow
 from .arrow_leaves import leaves_of

@@ -23,7 +23,7 @@ from ...schemas.config import config_class
 from ...schemas.errors import SchemaError
 from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
-from ..storage.ranged_file import open_for_arrow
+from ..storage.read_files import open_for_arrow
 from ..storage.zip_members import truncation
 from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit, offset_between
 from .npy_arrays import (

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from ...schemas.blocks import Selection, SourceFile
 from ...schemas.config import config_class
 from ...schemas.recipe import OpenSource
-from ..storage.ranged_file import is_at_hand, open_for_arrow
+from ..storage.read_files import is_at_hand, open_for_arrow
 from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, Unit, offset_between
 from .arrow_leaves import leaves_of
 from .arrow_source import ArrowSource

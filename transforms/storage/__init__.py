@@ -39,7 +39,7 @@ from .redaction import redact_repeated as redact_repeated
 from .remote import open_remote as open_remote
 from .remote import put_bytes_remotely, put_file_remotely
 from .remote import read_remote as read_remote
-from .stamps import stamp_of_local
+from .unchanged import stamp_of_local
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL_SCHEME = re.compile(r"(?:file|local)://")

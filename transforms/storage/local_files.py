@@ -11,7 +11,7 @@ import time
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import RecipeError
-from .stamps import stamp_of_local
+from .unchanged import stamp_of_local
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
 _ALL_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH

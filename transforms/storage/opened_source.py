@@ -30,9 +30,8 @@ from ..activity import reading, working_on
 from .globs import matches, may_hold, split_glob
 from .local_files import LINK_LOOP, LINK_OUT, inspect_file, kind_of, leads_out, unreadable
 from .ranges import Ranges, Read
-from .stamps import stamp_of
 from .tar import LEADS_OUT, Staged, TarArchive, archive_scheme
-from .unchanged import Look, SourceProof, look_at_local, look_at_remote
+from .unchanged import Look, SourceProof, look_at_local, look_at_remote, stamp_of
 from .zip_members import ZipArchive
 
 _ARCHIVES: weakref.WeakValueDictionary[tuple[str, str, int, str, int], TarArchive | ZipArchive]

@@ -1,21 +1,23 @@
 """Proof that the files of a source hold the inventoried content while they are read.
 
-A run is named by the content of its block, as the inventory hashed it; so what a block reads must
-be that content. Files that are one record each are hashed as they are read
-(``sources.read_files``). For all others the file's identity is compared before the first read and
-after the last one: the stamp that the inventory saw, then device, inode, size, times and whatever
-tag a store gives. What is opened on this machine is compared as well, since a link or a folder may
-lead elsewhere for a moment, which none of the file's own times tell. Reads from S3 and GCS carry
-the tag as a precondition, so that each answer is proven by itself.
+A run is named by the content of its block, as the inventory hashed it, so what a block reads must
+be that content. Files that are one record each are hashed as they are read (``read_files``). For
+all others the file's identity is compared before the first read and after the last one: the stamp
+that the inventory saw, then device, inode, size, times and whatever tag a store gives. What is
+opened on this machine is compared as well, since a link or a folder may lead elsewhere for a
+moment, which none of the file's own times show. Reads from S3 and GCS carry the tag as a
+precondition, so that each answer is proven by itself.
 
-Where the stamp is another one, the file is hashed again, before and after: it may have been touched
-only. So it is where the stamp proves nothing, because the file changed so shortly before it was
-hashed that another change could leave the same stamp.
+Where the stamp is another one, the file is hashed again, before and after: it may only have been
+touched. The same holds where the stamp proves nothing, because the file changed so shortly before
+it was hashed that another change could leave the same stamp.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import email.utils
 import hashlib
 import os
 import re
@@ -24,7 +26,6 @@ from typing import Any, NoReturn, Protocol
 
 from ...schemas.blocks import FileRange, SourceFile
 from ...schemas.errors import SourceChangedError
-from .stamps import modified_ns, stamp_of, stamp_of_local, times_in
 
 COARSE_NS = 2_000_000_000
 """Of the coarsest clock that file systems stamp files by (FAT: 2 s)."""
@@ -32,6 +33,10 @@ _FINE_NS = 20_000_000
 """Of clocks that count less than seconds: twice the longest tick of a kernel."""
 _SECOND_NS = 1_000_000_000
 _PINS = {"s3": re.compile(r"(?:^| )ETag:(\S+)"), "gs": re.compile(r"(?:^| )generation:(\d+)")}
+
+_TAGS = ("md5Hash", "content_md5", "ETag", "etag", "generation", "crc32c", "md5", "checksum")
+_TIMES = ("mtime", "LastModified", "last_modified", "Last-Modified", "updated", "created")
+_STAMPED = re.compile(r"\btime:([0-9]+(?:,[0-9]+)*)")
 
 
 def settled_ns(stamp: str) -> int:
@@ -231,3 +236,49 @@ def look_at_remote(info: Mapping[str, Any]) -> Look:
     """What a file of a store looks like, from fsspec's ``info`` of it."""
     stamp = stamp_of(info)
     return Look(stamp, f"{info.get('size')} {stamp} {modified_ns(info)}")
+
+
+def stamp_of(info: Mapping[str, Any]) -> str:
+    """What a store says that changes with a file's content; empty where it says nothing."""
+    tags = [f"{name}:{info[name]}" for name in _TAGS if info.get(name)]
+    if tags:
+        return " ".join(tags)
+    modified = modified_ns(info)
+    return "" if modified is None else f"time:{modified}"
+
+
+def stamp_of_local(found: os.stat_result) -> str:
+    """What changes when a file of this machine is written to, replaced, or another takes its place.
+
+    The time of the inode's last change tells a file put in place with its old time; the inode's
+    number, one of two that were written within one tick of the clock.
+    """
+    return f"time:{found.st_mtime_ns},{found.st_ctime_ns} inode:{found.st_ino}"
+
+
+def times_in(stamp: str) -> list[int]:
+    """The times in ns since 1970 that a stamp consists of; [] where it consists of tags.
+
+    Of two the second is that of the inode's last change. Members of archives have their archive's.
+
+    >>> times_in("time:1700000000000000000,1700000000123456789"), times_in('ETag:"5d41402a"')
+    ([1700000000000000000, 1700000000123456789], [])
+    """
+    found = _STAMPED.search(stamp)
+    return [] if found is None else [int(time) for time in found[1].split(",")]
+
+
+def modified_ns(info: Mapping[str, Any]) -> int | None:
+    """When a file was last written, in ns since 1970, as fsspec's ``info`` of it tells."""
+    found = next((info[name] for name in _TIMES if info.get(name)), None)
+    if isinstance(found, str):
+        try:
+            found = datetime.datetime.fromisoformat(found)
+        except ValueError:
+            try:
+                found = email.utils.parsedate_to_datetime(str(found))  # of HTTP
+            except ValueError:
+                return None
+    if isinstance(found, datetime.datetime):
+        found = found.timestamp()
+    return int(found * 1e9) if isinstance(found, int | float) else None

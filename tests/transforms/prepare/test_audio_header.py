@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshard.transforms.media.audio_decode import decode_sound, diagnose
+from snapshard.transforms.media.audio_decode import caught_noise, decode_sound, diagnose
 from snapshard.transforms.media.audio_header import UnreadableSoundError, read_header
-from snapshard.transforms.media.decoder_noise import caught_noise
 
 FORMATS = [
     ("WAV", "PCM_16", "wav", True),

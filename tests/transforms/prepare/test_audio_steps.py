@@ -20,7 +20,7 @@ from snapshard.schemas.step_traits import StepTraits
 from snapshard.transforms.examples.encode import encode_examples
 from snapshard.transforms.examples.rows import parse_example
 from snapshard.transforms.media import audio_decode
-from snapshard.transforms.prepare import resampling
+from snapshard.transforms.prepare import sounds as sound_steps
 from snapshard.transforms.prepare.engine.compile import StepRunner
 
 MONO: Features = {"audio": Audio(rate=16_000, dtype="float32")}
@@ -237,7 +237,7 @@ class TestResample:
             feature = Audio(rate=rate, channels=channels)
             usual, _ = apply(step, noise, feature)
             with monkeypatch.context() as patch:
-                patch.setattr(resampling, "_MAX_DENSE", 0)
+                patch.setattr(sound_steps, "_MAX_DENSE", 0)
                 other, _ = apply(step, noise, feature)
                 varied, _ = apply(step, noise, Audio(channels=channels), rate=rate)
             np.testing.assert_allclose(other, usual, atol=1e-7)

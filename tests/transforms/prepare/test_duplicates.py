@@ -11,7 +11,7 @@ import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Features
 from snapshard.schemas.recipe import SortedRecords
-from snapshard.transforms.prepare.duplicates import drop_duplicates
+from snapshard.transforms.prepare.records import drop_duplicates
 from snapshard.transforms.runs.files import wire_schema
 
 FEATURES: Features = {

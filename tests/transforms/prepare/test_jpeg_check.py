@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from snapshard.schemas.features import ClassLabel, Image
-from snapshard.transforms.media.jpeg_check import JpegCheck
+from snapshard.transforms.media.image_codecs import JpegCheck
 from snapshard.transforms.prepare.engine.compile import StepRunner
 
 ENCODED = {"image": Image(storage="encoded"), "label": ClassLabel(names=("cat", "dog"))}

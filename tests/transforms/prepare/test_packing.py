@@ -13,8 +13,8 @@ import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Feature, tensor_form
 from snapshard.schemas.recipe import SortedRecords
-from snapshard.transforms.examples.dense import dense_values
-from snapshard.transforms.prepare.packing import pack
+from snapshard.transforms.examples.dtypes import dense_values
+from snapshard.transforms.prepare.text import pack
 from snapshard.transforms.runs.files import wire_schema
 
 _SEQUENCES = st.lists(

@@ -6,8 +6,8 @@ import pytest
 from snapshard.schemas.blocks import RawBatch
 from snapshard.schemas.errors import Reject
 from snapshard.schemas.features import Features, Image, Scalar
-from snapshard.transforms.media import pixel_parts
-from snapshard.transforms.media.pixel_parts import parts_by_pixels
+from snapshard.transforms.media import image_codecs
+from snapshard.transforms.media.image_codecs import parts_by_pixels
 from snapshard.transforms.runs.files import wire_schema
 
 FEATURES: Features = {"i": Image(storage="encoded"), "n": Scalar(dtype="int64")}
@@ -40,7 +40,7 @@ def batch_of(sides: list[int]) -> RawBatch:
     ],
 )
 def test_parts(monkeypatch: pytest.MonkeyPatch, sides: list[int], lengths: list[int]) -> None:
-    monkeypatch.setattr(pixel_parts, "MAX_PIXELS", 100)
+    monkeypatch.setattr(image_codecs, "MAX_PART_PIXELS", 100)
     batch = batch_of(sides)
     parts = list(parts_by_pixels(batch, FEATURES))
     assert [len(part.ids) for part in parts] == lengths

@@ -15,7 +15,7 @@ import snapshard as ss
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.features import Features
 from snapshard.schemas.recipe import SortedRecords
-from snapshard.transforms.examples.dense import dense_values
+from snapshard.transforms.examples.dtypes import dense_values
 from snapshard.transforms.prepare.series import Windows, windows
 from snapshard.transforms.runs.files import wire_schema
 

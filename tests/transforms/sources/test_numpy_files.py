@@ -33,7 +33,7 @@ def _numbers(got: Any, name: str) -> np.ndarray[Any, Any]:
     """The values of a feature of fixed shape, in the order of rows."""
     import pyarrow as pa
 
-    from snapshard.transforms.examples.dense import dense_values
+    from snapshard.transforms.examples.dtypes import dense_values
     from snapshard.transforms.runs.files import wire_schema
 
     schema = wire_schema(got.features)

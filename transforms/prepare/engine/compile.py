@@ -30,7 +30,7 @@ from .chain import Step, closing_steps, describe, output_features
 from .program import Program, compile_programs, run_apart
 
 if TYPE_CHECKING:
-    from ...media.jpeg_check import JpegCheck
+    from ...media.image_codecs import JpegCheck
 
 __all__ = ["StepRunner", "output_features"]
 
@@ -150,7 +150,7 @@ class StepRunner:
             # What is declared otherwise than it was inferred is for the graph to hold to that.
             if not is_encoded(feature) and feature != self._features.get(name):
                 return None
-        from ...media.jpeg_check import JpegCheck
+        from ...media.image_codecs import JpegCheck
 
         return JpegCheck(checked)
 

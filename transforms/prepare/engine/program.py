@@ -188,7 +188,7 @@ class Program:
     def _compile(self, stretch: _Stretch, prepared: Features) -> None:
         import tensorflow as tf
 
-        from . import batches
+        from . import tensors as batches
 
         self._tf: Any = tf
         self._batches: Any = batches

@@ -36,9 +36,9 @@ from ....schemas.features import (
 from ....schemas.values import NOT_A_TIME
 from ....schemas.wire import FLOATS
 from ...examples.metadata import tensor_adapter_config
-from ...media.exif import orientation_of
-from ..casting import INTEGERS
+from ...media.image_codecs import orientation_of
 from ..lookup import Tables, holding_tables
+from ..tables import INTEGERS
 from .chain import Step, apply_steps
 
 _EXACT = 2.0**53

@@ -1,20 +1,42 @@
-"""Functions of the user's own among the prepare steps: called, checked, named in errors."""
+"""Functions of the user's own among the prepare steps: called, checked, named in errors.
+
+Most are traced into the graph. ``map_python`` calls a function in plain Python on each record, from
+inside the graph.
+"""
 
 from __future__ import annotations
 
 import collections
 import inspect
+import itertools
 import os
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ....schemas.errors import RecipeError, SnapshardError
-from ....schemas.features import Features
+import numpy as np
+
+from ....schemas.config import config_class
+from ....schemas.errors import RecipeError, SchemaError, SnapshardError
+from ....schemas.features import (
+    Feature,
+    Features,
+    Image,
+    Text,
+    features_to_json,
+    is_optional,
+    presence_name,
+    tensor_form,
+)
 from ....schemas.recipe import PrepareStep, RecordFn
 from ....schemas.step_traits import StepTraits
+from ...activity import advance
 from ...analysis.autograph_files import keep_autograph_files
+from ...code.user_code import is_user_file
 from ...code.user_reads import note_path, note_unseen, running
+from ...examples.row_values import to_array
 from ...storage.redaction import redact_repeated
+from ..values import FAILURE_MARK, NO_FEATURES, Value, verdicts
 
 _FILE_OPS = {
     "ReadFile": 0,
@@ -26,6 +48,8 @@ _FILE_OPS = {
 }
 """Operations that read files, and which of their inputs holds the path."""
 _RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
+
+_Row = dict[str, Any]
 
 
 def describe(step: PrepareStep | RecordFn) -> str:
@@ -175,3 +199,307 @@ def _operation_types(graph: Any) -> list[str]:
     for function in definition.library.function:
         nodes.extend(function.node_def)
     return [node.op for node in nodes]
+
+
+@config_class
+class MapPython:
+    """See :func:`.records.map_python`."""
+
+    function: Callable[[dict[str, Any]], Any]
+    outputs: Mapping[str, Any]
+    inputs: tuple[str, ...] | None = None
+    batched = True
+    sees_features = True
+    export_obstacle = "it runs Python"
+
+    def __post_init__(self) -> None:
+        """Checks what the function is to give."""
+        if not self.outputs:
+            raise ValueError("features: expected at least one that the function gives")
+        for name, feature in self.outputs.items():
+            pixels = isinstance(feature, Image) and feature.storage == "raw"
+            if not pixels and not isinstance(feature, Value):
+                raise ValueError(
+                    f"features: {name!r} is {feature!r}, expected pixels or plain values: write a "
+                    "feature such as ss.Scalar(…), ss.Tensor(…), ss.Text() or ss.Image(…)"
+                )
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user's function."""
+        return (self.function,)
+
+    def __repr__(self) -> str:
+        """As an error names it."""
+        return f"ss.records.map_python({describe(self.function)})"
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the output beside the function, as plain JSON, for the fingerprint."""
+        return {
+            "step": "records.map_python",
+            "outputs": features_to_json(self.outputs),
+            "inputs": None if self.inputs is None else list(self.inputs),
+        }
+
+    def features(self, features: Features) -> Features:
+        """The features after this step.
+
+        Raises:
+            RecipeError: if an input is no feature.
+        """
+        unknown = sorted(set(self.inputs or ()) - set(features))
+        if unknown:
+            raise RecipeError(
+                f"prepare: {self!r}: there is no feature {', '.join(repr(n) for n in unknown)}; "
+                f"there are {', '.join(repr(n) for n in sorted(features))}."
+            )
+        return {**features, **self.outputs}
+
+    def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
+        """Calls the function on the record, or on each record of a batch."""
+        import tensorflow as tf
+
+        names = [name for name in features if self.inputs is None or name in self.inputs]
+        # The first one tells whether this is a batch.
+        shown = names or list(features)[:1]
+        is_batch = any(_is_batch(record[name], features[name]) for name in shown)
+        parts: list[Any] = []
+        for name in shown:
+            value, present = record[name], record.get(presence_name(name))
+            if present is None:
+                present = tf.constant(True)
+            ragged = isinstance(value, tf.RaggedTensor)
+            parts += [value.flat_values if ragged else tf.identity(value), present]
+            parts.append(value.row_splits if ragged else tf.constant([], tf.int64))
+        caller = _Caller(self, {name: features[name] for name in shown}, names, is_batch=is_batch)
+        dtypes: list[Any] = []
+        for feature in self.outputs.values():
+            dtypes += [_tf_dtype(feature), tf.int64, tf.bool]
+        *results, failures = tf.numpy_function(caller, parts, [*dtypes, tf.string])
+        # An exception that went through TensorFlow would be logged with all its frames.
+        failures = tf.ensure_shape(failures, [None] if is_batch else [])
+        with tf.control_dependencies(verdicts(failures == b"", [failures])):
+            made = iter([tf.identity(result) for result in results])
+        kept = {part: value for part, value in record.items() if part not in self._replaced()}
+        for name, feature in self.outputs.items():
+            kept |= _shaped(name, feature, [next(made) for _ in range(3)], is_batch=is_batch)
+        return kept
+
+    def _replaced(self) -> set[str]:
+        return {part for name in self.outputs for part in (name, presence_name(name))}
+
+
+class _Caller:
+    """Calls the function on NumPy values: what TensorFlow calls."""
+
+    def __init__(
+        self, step: MapPython, features: Features, names: list[str], *, is_batch: bool
+    ) -> None:
+        self._step = step
+        self._features = features
+        self._names = frozenset(names)
+        self._is_batch = is_batch
+
+    def __call__(self, *parts: Any) -> list[Any]:
+        failures: list[bytes] = []
+        with running(self._step.function):
+            results = [self._call(row, failures) for row in self._rows(parts)]
+        messages = np.array(failures, object)
+        arrays: list[Any] = []
+        for name, feature in self._step.outputs.items():
+            arrays += _together([row[name] for row in results], feature, is_batch=self._is_batch)
+        return [*arrays, messages if self._is_batch else messages.reshape(())]
+
+    def _rows(self, parts: tuple[Any, ...]) -> Iterator[_Row]:
+        columns = [
+            (name, feature, *parts[3 * i : 3 * i + 3])
+            for i, (name, feature) in enumerate(self._features.items())
+        ]
+        if not self._is_batch:
+            yield {n: _python(v, f, bool(p)) for n, f, v, p, _ in columns if n in self._names}
+            return
+        num_rows = min(len(s) - 1 if len(s) else len(v) for _, _, v, _, s in columns)
+        for row in range(num_rows):
+            record = {}
+            for name, feature, value, present, splits in columns:
+                one = value[splits[row] : splits[row + 1]] if len(splits) else value[row]
+                is_there = bool(present[row]) if present.ndim else True
+                if name in self._names:
+                    record[name] = _python(one, feature, is_there)
+            yield record
+
+    def _call(self, row: _Row, failures: list[bytes]) -> _Row:
+        """What the function gives for a record; nothing, and a message, where it fails."""
+        advance()
+        try:
+            found = self._checked(self._step.function(row))
+        except SchemaError as error:
+            text = str(error)
+        except Exception as error:
+            text = f"{type(error).__name__}: {redact_repeated(str(error))}{_where(error)}"
+        else:
+            failures.append(b"")
+            return found
+        failures.append(f"{FAILURE_MARK}{text}{FAILURE_MARK}".encode("utf-8", "replace"))
+        return dict.fromkeys(self._step.outputs)
+
+    def _checked(self, found: Any) -> _Row:
+        outputs = self._step.outputs
+        if not isinstance(found, Mapping) or set(found) != set(outputs):
+            shown = sorted(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+            raise SchemaError(f"the function returned {shown}, expected {sorted(outputs)}")
+        return {name: _array(name, feature, found[name]) for name, feature in outputs.items()}
+
+
+def call_on_strings(
+    function: Callable[[list[bytes]], list[Any]], value: Any, dtype: Any, *, instead: list[Any]
+) -> tuple[Any, Any]:
+    """Calls a function on all strings of a tensor: (what it gives end to end, how many for each).
+
+    Args:
+        function: From the strings to a sequence of values for each; a ValueError says what is
+            wrong with one of them.
+        value: A string tensor of any shape.
+        dtype: TensorFlow's, of the values.
+        instead: What stands for the values of a string that the function fails at.
+
+    Returns:
+        ``dtype[any]`` and ``int64[shape of value]``.
+    """
+    import tensorflow as tf
+
+    def call(strings: Any) -> list[Any]:
+        flat = [strings] if isinstance(strings, bytes) else strings.ravel().tolist()
+        failures = [b""] * len(flat)
+        try:
+            found = function(flat)
+        except ValueError:
+            found = [_one(function, text, failures, row) for row, text in enumerate(flat)]
+            found = [instead if values is None else values for values in found]
+        lengths = np.array([len(values) for values in found], np.int64)
+        values = np.array(list(itertools.chain.from_iterable(found)), dtype.as_numpy_dtype)
+        shape = np.shape(strings)
+        return [values, lengths.reshape(shape), np.array(failures, object).reshape(shape)]
+
+    values, lengths, failures = tf.numpy_function(call, [value], [dtype, tf.int64, tf.string])
+    failures = tf.ensure_shape(failures, value.shape)
+    with tf.control_dependencies(verdicts(failures == b"", [failures])):
+        return tf.ensure_shape(values, [None]), tf.ensure_shape(lengths, value.shape)
+
+
+def _one(
+    function: Callable[[list[bytes]], list[Any]], text: bytes, failures: list[bytes], row: int
+) -> Any:
+    """What a function gives for one string; None, and its message in ``failures``, if it fails."""
+    try:
+        return function([text])[0]
+    except ValueError as error:
+        failures[row] = f"{FAILURE_MARK}{error}{FAILURE_MARK}".encode()
+        return None
+
+
+def _is_batch(value: Any, feature: Feature) -> bool:
+    import tensorflow as tf
+
+    if isinstance(value, tf.RaggedTensor):
+        return True
+    form = tensor_form(feature)
+    if form is not None:
+        num_dims = len(form.shape)
+    else:
+        num_dims = 3 if isinstance(feature, Image) and feature.storage == "raw" else 0
+    return bool(value.shape.rank > num_dims)
+
+
+def _tf_dtype(feature: Feature) -> Any:
+    import tensorflow as tf
+
+    form = tensor_form(feature)
+    return tf.uint8 if form is None else tf.as_dtype(form.dtype)
+
+
+def _shape(feature: Feature) -> tuple[int | None, ...]:
+    form = tensor_form(feature)
+    if form is not None:
+        return form.shape
+    assert isinstance(feature, Image)
+    return (feature.height, feature.width, feature.channels)
+
+
+def _python(value: Any, feature: Feature, is_there: bool) -> Any:
+    """A value as the function gets it."""
+    if not is_there:
+        return None
+    form = tensor_form(feature)
+    if form is not None and form.dtype == "string" and not form.shape:
+        content = bytes(value) if isinstance(value, bytes) else value.item()
+        return content.decode("utf-8", "replace") if isinstance(feature, Text) else content
+    if form is None and not (isinstance(feature, Image) and feature.storage == "raw"):
+        return value if isinstance(value, bytes) else value.item()
+    return value[()] if isinstance(value, np.ndarray) and not value.ndim else value
+
+
+def _array(name: str, feature: Feature, value: Any) -> Any:
+    """What the function gave for a feature as an array of its dtype and shape; None if missing."""
+    if value is None and is_optional(feature):
+        return None
+    if isinstance(feature, Image):
+        pixels = np.asarray(value)
+        wanted = _shape(feature)
+        fits = pixels.dtype == np.uint8 and pixels.ndim == 3
+        if not fits or any(w not in (None, s) for s, w in zip(pixels.shape, wanted, strict=True)):
+            found = f"{pixels.dtype}{list(pixels.shape)}"
+            raise SchemaError(f"{name!r} is {found}, expected uint8 of the shape {wanted}")
+        return pixels
+    return to_array(name, feature, value)
+
+
+def _together(values: list[Any], feature: Feature, *, is_batch: bool) -> list[Any]:
+    """Arrays of all records: values, int64 lengths where they vary, bool presence."""
+    form, shape = tensor_form(feature), _shape(feature)
+    dtype = np.dtype(np.uint8 if form is None else _tf_dtype(feature).as_numpy_dtype)
+    present = np.array([value is not None for value in values])
+    fill: object = form.fill if form is not None else 0
+    fill = fill.encode() if isinstance(fill, str) else fill
+    inner = tuple(dim or 0 for dim in shape)
+    filled = [np.full(inner, fill, dtype) if value is None else value for value in values]
+    if not is_batch:
+        return [_typed(filled[0], dtype), np.zeros(0, np.int64), present[0]]
+    if shape[:1] == (None,):
+        lengths = np.array([len(value) for value in filled], np.int64)
+        empty = [np.zeros((0, *inner[1:]), dtype)]
+        return [_typed(np.concatenate(empty + filled), dtype), lengths, present]
+    stacked = np.stack(filled) if filled else np.zeros((0, *inner), dtype)
+    return [_typed(stacked, dtype), np.zeros(0, np.int64), present]
+
+
+def _typed(array: Any, dtype: Any) -> Any:
+    return np.asarray(array, dtype)
+
+
+def _shaped(name: str, feature: Feature, made: list[Any], *, is_batch: bool) -> dict[str, Any]:
+    """A feature's tensor from what came back, and whether it is there."""
+    import tensorflow as tf
+
+    value, lengths, present = made
+    shape = _shape(feature)
+    if is_batch and shape[:1] == (None,):
+        flat = tf.ensure_shape(value, shape)
+        lengths = tf.ensure_shape(lengths, [None])
+        value = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
+    else:
+        value = tf.ensure_shape(value, [None, *shape] if is_batch else shape)
+    tensors = {name: value}
+    if is_optional(feature):
+        tensors[presence_name(name)] = tf.ensure_shape(present, [None] if is_batch else [])
+    return tensors
+
+
+def _where(error: Exception) -> str:
+    """The line of the user's own code that failed."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if is_user_file(frame.filename)
+    ]
+    return f" (line {lines[-1]})" if lines else ""

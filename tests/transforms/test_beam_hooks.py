@@ -1,4 +1,4 @@
-"""What is remembered of a DoFn is what Beam finds by looking."""
+"""What is remembered of a DoFn is what Beam finds by looking; all our jobs have the hooks."""
 
 import types
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import VarIntCoder
+from apache_beam.runners.worker import statesampler
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import CombiningValueStateSpec, TimerSpec, on_timer
 
-from snapshard.transforms import dofn_specs
+from snapshard.transforms import beam_hooks
 
 STATE = CombiningValueStateSpec("sum", VarIntCoder(), sum)
 TIMER = TimerSpec("end", TimeDomain.WATERMARK)
@@ -46,11 +47,11 @@ class OfItsOwn(Plain):
     [Plain(), Stateful(), OfItsOwn(Stateful), OfItsOwn(Plain), beam.core.CallableWrapperDoFn(len)],
 )
 def test_it_is_what_beam_finds(dofn: Any) -> None:
-    first = dofn_specs.get_dofn_specs(dofn)
-    assert first == dofn_specs._inspect(dofn)
+    first = beam_hooks.get_dofn_specs(dofn)
+    assert first == beam_hooks._inspect_dofn(dofn)
     for found in first:
         found.clear()
-    assert dofn_specs.get_dofn_specs(dofn) == dofn_specs._inspect(dofn), "nobody changes it"
+    assert beam_hooks.get_dofn_specs(dofn) == beam_hooks._inspect_dofn(dofn), "nobody changes it"
 
 
 def test_beam_uses_it() -> None:
@@ -58,4 +59,13 @@ def test_beam_uses_it() -> None:
 
     assert userstate.is_stateful_dofn(Stateful())
     assert not userstate.is_stateful_dofn(Plain())
-    assert userstate.get_dofn_specs is dofn_specs.get_dofn_specs
+    assert userstate.get_dofn_specs is beam_hooks.get_dofn_specs
+
+
+def test_all_that_runs_beam_has_the_hooks() -> None:
+    from snapshard.pipelines.prepare import concurrent
+    from snapshard.transforms.analysis import analyze
+
+    for module in (concurrent, analyze):
+        assert vars(module)["beam_hooks"] is beam_hooks, "imported for its effect alone"
+    assert statesampler.set_current_tracker is beam_hooks._set_current_tracker
