@@ -24,9 +24,7 @@ from ...schemas.errors import RecipeError, SnapshardError
 from ...schemas.features import Features, wire_columns
 from ...schemas.naming import Workspace, join
 from ...schemas.runner import JobRunner
-from ...transforms import (
-    storage,
-)
+from ...transforms import storage
 from ...transforms.analysis.analyze import (
     analysis_error,
     finish_graph,

@@ -471,6 +471,9 @@ class TestStream:
             ({"shuffle": -1}, "shuffle=-1 must be True, False or a number"),
             ({"shard": (2, 2)}, r"shard=\(2, 2\) must be \(index, count\)"),
             ({"shard": (0, 1, 2)}, r"shard=\(0, 1, 2\) must be \(index, count\)"),
+            ({"shard": 2}, r"shard=2 must be \(index, count\)"),
+            ({"shard": (0.5, 2)}, r"shard=\(0.5, 2\) must be \(index, count\)"),
+            ({"shard": "01"}, r"shard='01' must be \(index, count\)"),
             ({"shuffle": 0.5}, "shuffle=0.5 must be True, False or a number"),
             ({"seed": "1"}, "seed='1' must be an integer or None"),
             ({"columns": ["m"]}, "there is no 'm', only n, x"),
@@ -479,6 +482,9 @@ class TestStream:
     def test_wrong_arguments(self, made: types.ModuleType, options: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             made.Stream("train", **options)
+        if "shard" in options:
+            with pytest.raises(ValueError, match=message):
+                made.Records("train", **options)
 
     def test_wrong_split_or_root(self, made: types.ModuleType, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no split 'dev', only train, test, none"):
@@ -667,6 +673,14 @@ class TestResuming:
         state["fingerprint"] = "f"
         with pytest.raises(ValueError, match="has fingerprint='f', but this stream has"):
             made.Stream(**options).load_state_dict(state)
+
+    @pytest.mark.parametrize("name", ["epoch", "part", "seed", "given"])
+    def test_state_that_lacks_a_part(self, made: types.ModuleType, name: str) -> None:
+        stream = made.Stream("train")
+        state = stream.state_dict()
+        del state[name]
+        with pytest.raises(ValueError, match=f"The state has no {name!r}"):
+            stream.load_state_dict(state)
 
     def test_state_of_another_part(self, made: types.ModuleType) -> None:
         state = made.Stream("train", shard=(1, 2)).state_dict()

@@ -436,8 +436,8 @@ class TestPack:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
+            ({"columns": ["id"]}, r"not id: pass columns=\['words'\]"),
             ({}, r"pack=8 packs only lists of numbers, not id, label: pass columns=\['words'\]"),
-            ({"columns": ["id"]}, "only lists of numbers, not id"),
             ({"as_supervised": True}, "labels cannot be packed"),
             ({"pack": -1}, "pack=-1 must be the length of a row"),
             ({"pack": True}, "pack=True must be"),

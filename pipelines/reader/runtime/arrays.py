@@ -90,7 +90,11 @@ class _Split:
         if split not in facts.NUM_EXAMPLES:
             names = ", ".join(facts.NUM_EXAMPLES)
             raise ValueError(f"{facts.NAME} has no split {split!r}, only {names}.")
-        if len(shard) != 2 or not 0 <= shard[0] < shard[1]:
+        try:
+            index, count = map(operator.index, shard)
+        except (TypeError, ValueError):
+            raise ValueError(f"shard={shard!r} must be (index, count), two integers.") from None
+        if not 0 <= index < count:
             raise ValueError(f"shard={shard} must be (index, count) with 0 <= index < count.")
         root = options["root"]
         root = os.path.dirname(os.path.dirname(__file__)) if root is None else os.fspath(root)
@@ -378,9 +382,13 @@ class Stream(_Split):
         """Makes the next pass resume where ``state_dict()`` was called, in the same epoch.
 
         Raises:
-            ValueError: if the state belongs to another snapshot, split or shuffle buffer.
+            ValueError: if the state is incomplete, or belongs to another snapshot, split or
+                shuffle buffer.
         """
         own = self._state(self._part(), self._options["seed"], 0)
+        for name in own:
+            if name not in state:
+                raise ValueError(f"The state has no {name!r}. Pass what state_dict() returned.")
         for name in ("fingerprint", "split", "shuffle", "equal_steps"):
             if state.get(name) != own[name]:
                 raise ValueError(

@@ -259,12 +259,13 @@ def packed_lists(options: Options) -> list[str]:
     length, features = int(options.pack), facts.FEATURES
     wanted = [*features] if options.columns is None else [*options.columns]
     lists = [name for name in wanted if _is_packable(name)]
-    if not any(_is_packable(name) for name in features):
+    packable = [name for name in features if _is_packable(name)]
+    if not packable:
         raise ValueError(f"pack={length} needs lists of numbers, and {facts.NAME} has none.")
     if not lists or lists != wanted:
         others = ", ".join(name for name in wanted if name not in lists)
         raise ValueError(
-            f"pack={length} packs only lists of numbers, not {others}: pass columns={lists}."
+            f"pack={length} packs only lists of numbers, not {others}: pass columns={lists or packable}."
         )
     ends = {name: facts.LENGTHS.get(name) or [0] for name in lists}
     for name in lists if len(lists) > 1 else ():
