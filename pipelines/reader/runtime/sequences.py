@@ -265,7 +265,8 @@ def packed_lists(options: Options) -> list[str]:
     if not lists or lists != wanted:
         others = ", ".join(name for name in wanted if name not in lists)
         raise ValueError(
-            f"pack={length} packs only lists of numbers, not {others}: pass columns={lists or packable}."
+            f"pack={length} packs only lists of numbers, not {others}: pass "
+            f"columns={lists or packable}."
         )
     ends = {name: facts.LENGTHS.get(name) or [0] for name in lists}
     for name in lists if len(lists) > 1 else ():
