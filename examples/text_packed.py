@@ -13,7 +13,8 @@ recipe = ss.Recipe(
         # A word's number is its line in the file; line 0 is `<pad>`, which fills the end of a row.
         ss.text.tokenize("text", "data/alice_words.txt", split="[^a-z]+", unknown="<unknown>"),
         ss.text.truncate("text", 128),
-        # Also adds `text_segments` and `text_positions`: the paragraph of each word, its place there.
+        # Also adds `text_segments` (which paragraph of the row each word is from) and
+        # `text_positions` (its position in that paragraph).
         ss.text.pack("text", 256),
     ],
     splits=ss.Splits(train=0.8, test=0.2),
