@@ -1,7 +1,7 @@
 """Builds the snapshot of the shipped images and trains a small Keras model from it (`make demo`).
 
-Two halves that share nothing but a folder: the command line builds the snapshot, and the trainer
-below it imports the snapshot's `reader` package, which needs TensorFlow and not snapshard.
+The two halves share nothing but a folder: the command line builds the snapshot, and the trainer
+imports the snapshot's `reader` package, which needs TensorFlow but not snapshard.
 """
 
 import argparse
@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).resolve().parent
 
 
 def build_snapshot(out: Path) -> Path:
-    """Runs `snapshard build` on the recipe beside this file; returns the snapshot's folder."""
+    """Runs `snapshard build` on the recipe next to this file; returns the snapshot's folder."""
     command = ["-m", "snapshard", "build", str(EXAMPLES / "sign_digits.py"), "--out", str(out)]
     print(f"$ snapshard {' '.join(command[2:])}", flush=True)
     done = subprocess.run(
@@ -30,7 +30,7 @@ def build_snapshot(out: Path) -> Path:
 
 
 def print_files(snapshot: Path) -> None:
-    """Prints what lies in the snapshot: its files by name, with their sizes."""
+    """Prints the snapshot's files with their sizes."""
     print(f"\nThe snapshot lies in {snapshot}")
     for path in sorted(snapshot.iterdir()):
         if path.is_dir():
@@ -54,7 +54,7 @@ def make_model(num_classes: int) -> Any:
     def convolve(filters: int, size: int, strides: int = 1) -> list[Any]:
         return [
             layers.Conv2D(filters, size, strides=strides, padding="same", use_bias=False),
-            # So few steps an epoch ask for averages that follow quickly.
+            # With so few steps per epoch, the averages must adapt quickly.
             layers.BatchNormalization(momentum=0.8),
             layers.ReLU(),
             layers.MaxPooling2D(),
@@ -75,7 +75,7 @@ def make_model(num_classes: int) -> Any:
 
 
 def train(reader: Any, *, epochs: int) -> float:
-    """Trains a small network from the reader; returns its accuracy on the test split."""
+    """Trains a small network with the reader; returns its accuracy on the test split."""
     import keras
 
     keras.utils.set_random_seed(0)
@@ -89,7 +89,7 @@ def train(reader: Any, *, epochs: int) -> float:
         reader.dataset("train", 16, seed=0, as_supervised=True),
         validation_data=reader.dataset("validation", 32, as_supervised=True),
         epochs=epochs,
-        shuffle=False,  # the reader does
+        shuffle=False,  # the reader shuffles
         verbose=2,
     )
     _, accuracy = model.evaluate(reader.dataset("test", 32, as_supervised=True), verbose=0)
@@ -97,7 +97,7 @@ def train(reader: Any, *, epochs: int) -> float:
 
 
 def main() -> None:
-    """Builds, shows, trains."""
+    """Builds the snapshot, shows its files, and trains."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=EXAMPLES.parent / "out")
     parser.add_argument("--epochs", type=int, default=10)

@@ -1,4 +1,4 @@
-"""The Dow Jones index by month: twelve months in, the next three to predict; split by time.
+"""The monthly Dow Jones index: windows of 12 months, the next 3 to predict; split by time.
 
 Build it: `snapshard build examples/dowjones.py --out out`
 """
@@ -15,9 +15,9 @@ recipe = ss.Recipe(
             target="Price",
             horizon=3,
             time="Date",
-            max_gap=31 * 24 * 60 * 60,  # seconds, as the time's unit: no month may be missing
+            max_gap=31 * 24 * 60 * 60,  # in seconds, the unit of Date: no month may be missing
         ),
     ],
-    # Windows overlap: a hash split would put the same months into train and test.
+    # Windows overlap, so a hash split would put the same months into train and test.
     splits=ss.Splits.by_time("Date", train=0.8, validation=0.1, test=0.1),
 )

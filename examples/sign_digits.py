@@ -1,4 +1,4 @@
-"""Photographs of hands that sign the digits 0 to 9: decoded, resized once, split by class.
+"""Photographs of hands signing the digits 0 to 9: decoded, resized, stratified by class.
 
 Build it: `snapshard build examples/sign_digits.py --out out`
 """

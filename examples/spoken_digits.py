@@ -13,7 +13,7 @@ recipe = ss.Recipe(
         ss.audio.trim_or_pad("audio", 8000),
         ss.audio.log_mel("audio", num_mels=40),
     ],
-    # Each record by itself: what is measured are known voices. Splits(group_by="speaker") would
-    # put all recordings of a person into one split.
+    # By record, so all voices in the test split are known from training.
+    # Splits(group_by="speaker") would put all recordings of a person into one split.
     splits=ss.Splits(train=0.8, validation=0.1, test=0.1),
 )

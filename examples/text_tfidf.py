@@ -1,4 +1,4 @@
-"""Paragraphs as bags of words: a vocabulary, and how telling each word is (TF-IDF).
+"""Paragraphs as bags of words, each word with its TF-IDF weight.
 
 Build it: `snapshard build examples/text_tfidf.py --out out`
 """
@@ -11,8 +11,8 @@ NUM_WORDS = 100
 
 
 def preprocessing_fn(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Learns words, and how many paragraphs have each, from the train split."""
-    # Imported here: reading the recipe stays quick, and `snapshard plan` needs no TensorFlow.
+    """Learns the words, and how many paragraphs contain each, from the train split."""
+    # Imported here, so loading the recipe is quick and `snapshard plan` needs no TensorFlow.
     import tensorflow as tf
     import tensorflow_transform as tft
 
@@ -24,7 +24,7 @@ def preprocessing_fn(inputs: dict[str, Any]) -> dict[str, Any]:
         vocab_filename="words",
     )
     found, weights = tft.tfidf(words, NUM_WORDS + 1)
-    # Two lists of one length: a paragraph's distinct words, and the weight of each.
+    # Two lists of equal length: a paragraph's distinct words, and their weights.
     return {"words": found, "weights": weights}
 
 

@@ -1,4 +1,4 @@
-"""Passengers of the Titanic: strings and missing values; z-score, vocabulary, buckets, PCA.
+"""Passengers of the Titanic: strings and missing values; z-scores, vocabularies, buckets, PCA.
 
 Build it: `snapshard build examples/titanic.py --out out`
 """
@@ -11,7 +11,7 @@ NUMBERS = ("age", "fare", "sibsp", "parch")
 
 
 def fill(column: Any, default: Any) -> Any:
-    """Makes a column in which values may be missing dense: [batch]."""
+    """Converts a column that may have missing values to a dense tensor: [batch]."""
     import tensorflow as tf
 
     if not isinstance(column, tf.SparseTensor):
@@ -22,8 +22,8 @@ def fill(column: Any, default: Any) -> Any:
 
 
 def preprocessing_fn(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Learns from the train split what needs all of it; applies that to every row."""
-    # Imported here: reading the recipe stays quick, and `snapshard plan` needs no TensorFlow.
+    """Learns statistics and vocabularies from the train split; applies them to every row."""
+    # Imported here, so loading the recipe is quick and `snapshard plan` needs no TensorFlow.
     import tensorflow as tf
     import tensorflow_transform as tft
 
@@ -36,10 +36,10 @@ def preprocessing_fn(inputs: dict[str, Any]) -> dict[str, Any]:
         outputs[name] = tft.compute_and_apply_vocabulary(
             fill(inputs[name], "unknown"), vocab_filename=name
         )
-    # The two directions in which the four numbers differ most.
+    # The two directions in which the four numbers vary most.
     numbers = tf.stack(list(scaled.values()), axis=1)  # float32[batch, 4]
     outputs["components"] = tf.matmul(numbers, tft.pca(numbers, 2, tf.float32))
-    # Returned as they came, features keep their type and bytes.
+    # Returned unchanged, features keep their type and bytes.
     outputs["no_age"] = inputs["no_age"]
     outputs["survived"] = inputs["survived"]
     return outputs

@@ -1,7 +1,7 @@
 """Trains on a snapshot of images and profiles some steps, for TensorBoard's profiler.
 
 Build a snapshot first: `snapshard build examples/sign_digits.py --out out`. Then run
-`python examples/train_with_profile.py out/sign_digits/FINGERPRINT`, and look at what it wrote:
+`python examples/train_with_profile.py out/sign_digits/FINGERPRINT`, and view the result:
 `pip install tensorboard tensorboard-plugin-profile`, `tensorboard --logdir logs`. In the profile's
 "trace_viewer", a step that waits for input shows as a gap before `train_step`;
 `python SNAPSHOT/reader doctor` says which stage of the reader it waits for.
@@ -18,10 +18,10 @@ from demo import load_reader, make_model
 def train(
     snapshot: Path, logs: Path, *, batch_size: int, epochs: int, steps: tuple[int, int]
 ) -> Any:
-    """Trains a small network, profiles the steps from the first to the last; returns the history.
+    """Trains a small network and profiles a range of steps; returns the history.
 
-    Steps are counted from 1 over all epochs. The first few trace functions and fill buffers: they
-    say nothing of the others.
+    Steps are counted from 1 over all epochs. The first few are not representative: they trace
+    functions and fill buffers.
     """
     import keras
 
@@ -34,19 +34,19 @@ def train(
         metrics=["accuracy"],
     )
     return model.fit(
-        # One long pass: no epoch has to wait until buffers are full.
+        # One long pass, so no epoch has to wait for buffers to fill.
         reader.dataset("train", batch_size, epochs=None, as_supervised=True),
         steps_per_epoch=reader.steps("train", batch_size),
         validation_data=reader.dataset("validation", batch_size, as_supervised=True),
         epochs=epochs,
-        shuffle=False,  # the reader does
+        shuffle=False,  # the reader shuffles
         callbacks=[keras.callbacks.TensorBoard(str(logs), profile_batch=steps)],
         verbose=2,
     )
 
 
 def main() -> None:
-    """Trains, and names the profile."""
+    """Trains, and prints the path of the profile."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("snapshot", type=Path, help="folder of a snapshot of images with labels")
     parser.add_argument("--logs", type=Path, default=Path("logs"), help="where TensorBoard looks")
