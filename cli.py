@@ -28,6 +28,7 @@ from .cli_options import (
     SparkMaster,
     StallTimeout,
     Workspace,
+    check_options,
     engine_of,
     recipe_of,
 )
@@ -247,6 +248,7 @@ def init(source: Source) -> None:
 
 @app.command()
 def plan(
+    context: typer.Context,
     source: Source,
     limit: Limit = None,
     revision: Revision = None,
@@ -271,11 +273,13 @@ def plan(
     from .pipelines.inspect.worker_shares import shares_of_snapshot, shares_to_come
     from .pipelines.snapshot import Snapshot, lies_at
 
-    if batch_size is not None and workers is None:
-        raise typer.BadParameter("--batch-size requires --workers.")
+    check_options(context, requires={"--batch-size": "--workers"})
     if workers is not None and lies_at(source):
-        if limit is not None:
-            raise typer.BadParameter(f"--limit is for raw data, but {source} is a snapshot.")
+        for option, value in (("--limit", limit), ("--revision", revision)):
+            if value is not None:
+                raise typer.BadParameter(
+                    f"is for a recipe or raw data, but {source} is a snapshot.", param_hint=option
+                )
         for shares in shares_of_snapshot(Snapshot.open(source), workers):
             terminal.show_shares(shares, batch_size, exact=True)
         return
@@ -347,6 +351,7 @@ def inspect(snapshot: SnapshotPath) -> None:
 
 @app.command()
 def verify(
+    context: typer.Context,
     snapshot: SnapshotPath,
     sample: Annotated[
         str | None,
@@ -388,7 +393,13 @@ def verify(
     from .pipelines.inspect.verify import check_snapshot
     from .pipelines.inspect.verify_sample import SampleSize
 
-    if shard is not None or source is not None:
+    check_options(
+        context,
+        # --from names the recipe or raw data: code in a snapshot's folder is never run.
+        requires={"--rebuild-shard": "--from", "--from": "--rebuild-shard", "--seed": "--sample"},
+        excludes={"--rebuild-shard": ("--sample", "--lines")},
+    )
+    if shard is not None and source is not None:
         raise typer.Exit(_rebuild(snapshot, shard, source, as_json=as_json))
     size = None if sample is None else SampleSize.parse(sample, seed=seed)
     with terminal.Bars() as bars:
@@ -473,6 +484,7 @@ def why(
 
 @app.command()
 def rejects(
+    context: typer.Context,
     snapshot: Annotated[
         str,
         typer.Argument(
@@ -531,8 +543,12 @@ def rejects(
     from .pipelines.inspect.reject_queries import RejectFilter, RejectsFile
     from .pipelines.inspect.reject_report import export_lines, group_lines, list_lines
 
-    if export is not None and (listed or by is not None):
-        raise typer.BadParameter("--export cannot be combined with --list or --by.")
+    check_options(
+        context,
+        requires={"--source": "--export"},
+        excludes={"--export": ("--list", "--by", "--number", "--offset"), "--list": ("--by",)},
+    )
+    check_options(context, requires={"--number": "--list", "--offset": "--list"})
     wanted = RejectFilter(stage=stage, reason=reason)
     found = RejectsFile.find(snapshot)
     if export is not None:
@@ -660,16 +676,11 @@ def gc(
     )
 
 
-def _rebuild(snapshot: str, shard: str | None, source: str | None, *, as_json: bool) -> int:
+def _rebuild(snapshot: str, shard: str, source: str, *, as_json: bool) -> int:
     """Rebuilds a shard and prints how it compares; returns the exit code."""
     from . import terminal
     from .pipelines.inspect.rebuild import rebuild_shard
 
-    if shard is None or source is None:
-        raise typer.BadParameter(
-            "--rebuild-shard and --from require each other: --from names the recipe or raw data "
-            "that the snapshot was built from. Code in a snapshot's folder is never run."
-        )
     recipe = recipe_of(source)
     with terminal.Bars() as bars:
         found = rebuild_shard(snapshot, shard, recipe, progress=bars)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -117,6 +119,41 @@ def engine_of(name: str, beam_options: list[str], **settings: str | float | None
                 "--name=value."
             )
     return runner_config(name, **settings, beam_options=tuple(beam_options) or None)
+
+
+def check_options(
+    context: typer.Context,
+    *,
+    requires: Mapping[str, str] = MappingProxyType({}),
+    excludes: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> None:
+    """Refuses options that would have no effect.
+
+    Args:
+        context: Of the command.
+        requires: Option -> the option without which it has no effect.
+        excludes: Option -> the options that have no effect with it.
+
+    Raises:
+        typer.BadParameter: naming both options.
+    """
+    names = {option: name for name in context.params for option in _options_of(context, name)}
+
+    def is_given(option: str) -> bool:
+        source = context.get_parameter_source(names[option])
+        return source is not None and source.name == "COMMANDLINE"
+
+    for option, other in requires.items():
+        if is_given(option) and not is_given(other):
+            raise typer.BadParameter(f"requires {other}.", param_hint=option)
+    for option, others in excludes.items():
+        for other in others:
+            if is_given(option) and is_given(other):
+                raise typer.BadParameter(f"excludes {other}.", param_hint=option)
+
+
+def _options_of(context: typer.Context, name: str) -> Sequence[str]:
+    return next(one.opts for one in context.command.params if one.name == name)
 
 
 def recipe_of(source: str, *, revision: int | None = None) -> Recipe:

@@ -266,12 +266,12 @@ class TestPlan:
         assert _listing(snapshot) == before
         code, printed, told = call("plan", snapshot, "--workers", "2", "--limit", "3")
         assert (code, printed) == (2, "")
-        assert f"--limit is for raw data, but {snapshot} is a snapshot" in told
+        assert f"--limit: is for a recipe or raw data, but {snapshot} is a snapshot" in told
 
     def test_batch_size_needs_workers(self, images: Path, call: Any) -> None:
         code, printed, told = call("plan", images, "--batch-size", "5")
         assert (code, printed) == (2, "")
-        assert "--batch-size requires --workers" in told
+        assert "--batch-size: requires --workers" in told
 
     def test_warns(self, tmp_path: Path, call: Any) -> None:
         (tmp_path / "t.csv").write_text("a,b\n1,2\n3\n")
@@ -396,6 +396,25 @@ class TestErrors:
             (["build", "x", "--out", "s3://"], "--out: s3:// is only a protocol"),
             (["build", "x", "--out", "file"], "--out: file is a file, expected a folder"),
             (["build", "x", "y", "--out", "z"], "unexpected extra argument"),
+            (["plan", "x", "--batch-size", "3"], "--batch-size: requires --workers"),
+            (["rejects", "x", "--export", "y", "--list"], "--export: excludes --list"),
+            (["rejects", "x", "--export", "y", "--number", "3"], "--export: excludes --number"),
+            (["rejects", "x", "--export", "y", "--offset", "3"], "--export: excludes --offset"),
+            (["rejects", "x", "--list", "--by", "stage"], "--list: excludes --by"),
+            (["rejects", "x", "--number", "3"], "--number: requires --list"),
+            (["rejects", "x", "--offset", "3"], "--offset: requires --list"),
+            (["rejects", "x", "--source", "y"], "--source: requires --export"),
+            (["verify", "x", "--seed", "3"], "--seed: requires --sample"),
+            (["verify", "x", "--from", "y"], "--from: requires --rebuild-shard"),
+            (["verify", "x", "--rebuild-shard", "1"], "--rebuild-shard: requires --from"),
+            (
+                ["verify", "x", "--rebuild-shard", "1", "--from", "y", "--sample", "1%"],
+                "--rebuild-shard: excludes --sample",
+            ),
+            (
+                ["verify", "x", "--rebuild-shard", "1", "--from", "y", "--lines", "3"],
+                "--rebuild-shard: excludes --lines",
+            ),
             (["build", "nowhere", "--out", "y"], "The source nowhere does not exist"),
             (["build", "nowhere.py", "--out", "y"], "nowhere.py does not exist"),
             (["build", "foo://y", "--out", "z"], "Protocol not known"),
