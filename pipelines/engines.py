@@ -56,7 +56,10 @@ def runner_config(name: str, **settings: Any) -> RunnerConfig:
             f"{where}the runner {name} has no setting {unknown[0]!r}, expected one of "
             f"{', '.join(known)}."
         )
-    return config(**given)
+    try:
+        return config(**given)
+    except RecipeError as error:
+        raise RecipeError(f"{where}{error}") from None
 
 
 def _read(path: str) -> dict[str, Any]:
