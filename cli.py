@@ -545,10 +545,9 @@ def rejects(
 
     check_options(
         context,
-        requires={"--source": "--export"},
+        requires={"--source": "--export", "--number": "--list", "--offset": "--list"},
         excludes={"--export": ("--list", "--by", "--number", "--offset"), "--list": ("--by",)},
     )
-    check_options(context, requires={"--number": "--list", "--offset": "--list"})
     wanted = RejectFilter(stage=stage, reason=reason)
     found = RejectsFile.find(snapshot)
     if export is not None:

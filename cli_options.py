@@ -137,23 +137,19 @@ def check_options(
     Raises:
         typer.BadParameter: naming both options.
     """
-    names = {option: name for name in context.params for option in _options_of(context, name)}
+    names = {option: one.name for one in context.command.params for option in one.opts}
 
     def is_given(option: str) -> bool:
         source = context.get_parameter_source(names[option])
         return source is not None and source.name == "COMMANDLINE"
 
-    for option, other in requires.items():
-        if is_given(option) and not is_given(other):
-            raise typer.BadParameter(f"requires {other}.", param_hint=option)
     for option, others in excludes.items():
         for other in others:
             if is_given(option) and is_given(other):
                 raise typer.BadParameter(f"excludes {other}.", param_hint=option)
-
-
-def _options_of(context: typer.Context, name: str) -> Sequence[str]:
-    return next(one.opts for one in context.command.params if one.name == name)
+    for option, other in requires.items():
+        if is_given(option) and not is_given(other):
+            raise typer.BadParameter(f"requires {other}.", param_hint=option)
 
 
 def recipe_of(source: str, *, revision: int | None = None) -> Recipe:

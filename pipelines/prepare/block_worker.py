@@ -65,6 +65,11 @@ class PrepareConfig:
     bins: KeyBins = KeyBins()  # noqa: RUF009
     """What the runs' summaries count by."""
 
+    @property
+    def revisions(self) -> tuple[int, ...]:
+        """The revisions that a unit may have runs of: one counts where all before hold rejects."""
+        return (0, self.revision) if self.revision else (0,)
+
     def run_id(self, unit: WorkUnit, revision: int = 0) -> str:
         """The name of a unit's run of a revision."""
         text = f"{self.digest}/{self.previous}/{unit.block_id}"
@@ -121,10 +126,10 @@ class RunMaker:
             return self._make(unit)
 
     def _make(self, unit: WorkUnit) -> Summary:
-        made = self._make_run(unit, self._config.run_id(unit))
-        revision = self._config.revision
-        if revision and made.entries[0].run.num_rejects:
-            return self._make_run(unit, self._config.run_id(unit, revision))
+        for revision in self._config.revisions:
+            made = self._make_run(unit, self._config.run_id(unit, revision))
+            if not made.entries[0].run.num_rejects:
+                break
         return made
 
     def _make_run(self, unit: WorkUnit, run_id: str) -> Summary:

@@ -254,21 +254,15 @@ def _missing_runs(
     """The units whose run has to be made, in part or as a whole, each with that run's name."""
     files = run_files(config, recipe)
 
-    def is_missing(run_id: str) -> bool:
-        info = run_in_place(config.workspace, run_id)
-        return info is None or (thorough and files.drop_damage(info))
-
     def missing_run(unit: WorkUnit) -> str | None:
-        run_id = config.run_id(unit)
-        if is_missing(run_id):
-            return run_id
-        if not config.revision:
-            return None
-        info = run_in_place(config.workspace, run_id)
-        if info is None or not info.num_rejects:
-            return None
-        run_id = config.run_id(unit, config.revision)
-        return run_id if is_missing(run_id) else None
+        for revision in config.revisions:
+            run_id = config.run_id(unit, revision)
+            info = run_in_place(config.workspace, run_id)
+            if info is None or (thorough and files.drop_damage(info)):
+                return run_id
+            if not info.num_rejects:
+                break
+        return None
 
     # Three small requests each: a store answers slowly, and many at once.
     local = storage.is_local(config.workspace.root)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from snapshard.schemas.errors import StorageError
+from snapshard.schemas.errors import PlaceError, StorageError
 from snapshard.transforms import storage
 from snapshard.transforms.storage.failures import store_answer
 from snapshard.transforms.storage.sealed import is_lost
@@ -70,6 +70,29 @@ def test_answers(error: Exception, status: int, said: str) -> None:
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not is_lost(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        (caused(OSError(errno.EIO, "x"), BotocoreLikeError(400, "ExpiredToken")), False),
+        # The same to HEAD, whose answers have no body.
+        (caused(OSError(22, "x"), BotocoreLikeError(400, "400", "Bad Request")), False),
+        (caused(OSError(22, "x"), BotocoreLikeError(400, "InvalidBucketName")), True),
+        (caused(PermissionError(13, "x"), BotocoreLikeError(403, "AccessDenied")), True),
+        (GcsLikeError(401), True),
+        (GcsLikeError(429), False),
+    ],
+)
+def test_what_is_refused_at_first_look(error: Exception, is_final: bool) -> None:
+    """A new try has another token, but no other rights: schedulers repeat only the former."""
+    with (
+        pytest.raises(StorageError) as raised,
+        storage.first_look(),
+        storage.failing_as_storage_error("read", "s3://b/a"),
+    ):
+        raise error
+    assert isinstance(raised.value, PlaceError) == is_final
 
 
 @pytest.mark.parametrize(

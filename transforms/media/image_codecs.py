@@ -240,10 +240,9 @@ def orientation_of(content: Any) -> Any:
     """
     import tensorflow as tf
 
+    has_jpeg = is_jpeg(content)
     data = tf.io.decode_raw(tf.strings.substr(content, 0, _EXIF_HEAD_BYTES), tf.uint8)
-    return tf.cond(
-        is_jpeg(content), lambda: _jpeg_orientation(data), lambda: tf.constant(1, tf.int64)
-    )
+    return tf.cond(has_jpeg, lambda: _jpeg_orientation(data), lambda: tf.constant(1, tf.int64))
 
 
 def _jpeg_orientation(data: Any) -> Any:

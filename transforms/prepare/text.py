@@ -27,7 +27,7 @@ from ...schemas.recipe import SortedRecords
 from ...schemas.splits import Splits
 from ..examples.dtypes import dense_column, joined_bytes, narrowed, unpacked
 from ..runs.files import wire_schema
-from ..runs.keys import record_keys
+from ..runs.keys import order_by_key
 from .engine.user_functions import call_on_strings
 from .lookup import check_vocabulary, read_vocabulary, token_table
 from .values import NO_FEATURES, call_text, compute, each, find, find_single
@@ -407,7 +407,7 @@ class Pack:
     ) -> tuple[Any, Any]:
         """By the records' own keys: a shuffle."""
         del columns, features
-        return record_keys(ids, seed), pa.array([b""] * len(ids), pa.large_binary())
+        return order_by_key(ids, seed)
 
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
         """Rows of several sequences each, in batches of about 8 MiB."""

@@ -38,6 +38,11 @@ def record_keys(ids: Sequence[str], seed: int) -> Keys:
     return text_keys((text.encode("utf-8", "surrogateescape") for text in ids), seed)
 
 
+def order_by_key(ids: Sequence[str], seed: int) -> tuple[Keys, pa.LargeBinaryArray]:
+    """The order of a step across records that shuffles them: uint64[n] keys, n empty prefixes."""
+    return record_keys(ids, seed), pa.array([b""] * len(ids), pa.large_binary())
+
+
 def text_keys(texts: Iterable[bytes], seed: int) -> Keys:
     """The keys of ids that are bytes already: uint64[n]."""
     # The seed as text, hashed, so that integers of any size and sign fill the 16 bytes of salt.

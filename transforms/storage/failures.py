@@ -189,7 +189,9 @@ def _is_final(error: BaseException) -> bool:
     """Whether only another URL, other rights or other credentials can change the outcome."""
     if (answer := store_answer(error)) is not None:
         status, word = answer
-        return 400 <= status < 500 and status not in _PASSING and "xpired" not in word
+        # S3 answers 400 to an expired token; without a body, as to HEAD, it does not say so.
+        is_expired = "xpired" in word or word == "400 Bad Request"
+        return 400 <= status < 500 and status not in _PASSING and not is_expired
     if isinstance(error, PermissionError) or _network_failure(error) is _CERTIFICATE:
         return True
     name = type(error).__name__

@@ -128,7 +128,7 @@ def test_credential_that_expires_through_the_command_line(
     s3.breaking = after(45, Answer(400, "ExpiredToken"))
     broken = lab.run_cli("build", source, "--out", "s3://bucket/out", "--workers", "2")
     mend(s3)
-    assert broken.returncode == 1
+    assert broken.returncode == 1, broken.stderr
     assert broken.stderr.splitlines()[-1].startswith("error: Cannot ")
     assert "Traceback" not in broken.stderr
     content = [broken.stdout.encode(), broken.stderr.encode(), *stored("s3://bucket").values()]

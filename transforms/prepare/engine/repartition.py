@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from ....schemas.blocks import RawBatch
 from ....schemas.config import config_class
 from ....schemas.features import Features
 from ....schemas.recipe import SortedRecords
 from ....schemas.splits import Splits
-from ...runs.keys import record_keys
+from ...runs.keys import order_by_key
 
 
 @config_class
@@ -37,7 +35,7 @@ class Repartition:
     ) -> tuple[Any, Any]:
         """By the records' own keys."""
         del columns, features
-        return record_keys(ids, seed), pa.array([b""] * len(ids), pa.large_binary())
+        return order_by_key(ids, seed)
 
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
         """The records themselves."""
