@@ -30,7 +30,7 @@ import pyarrow as pa
 from scale_costs import RECORD_BYTES, cost_table
 
 import snapshard as ss
-from snapshard.pipelines.plan.step import find_layout, lay_out
+from snapshard.pipelines.plan.step import find_layout, lay_out, made_of
 from snapshard.pipelines.prepare.key_bins import bins_for
 from snapshard.pipelines.prepare.run_files import RunFiles
 from snapshard.schemas.blocks import BatchInfo, RunInfo
@@ -199,7 +199,7 @@ def plan(folder: str, name: str) -> None:
     )
     layout, reused = lay_out(survey, summary, workspace=workspace, graph=None)
     seconds, processor = time.perf_counter() - started, time.process_time() - processor
-    if reused or facts or find_layout(workspace, FINGERPRINT) != layout:
+    if reused or facts or find_layout(workspace, FINGERPRINT, made_of(summary, None)) != layout:
         sys.exit("the plan in the workspace is another one")
     print(f"{num_records:,} records in {len(summary.table):,} runs")
     print(f"{len(summary.histogram.bin):,} bins of {1 << summary.histogram.bits:,} hold records")

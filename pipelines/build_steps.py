@@ -31,7 +31,7 @@ from .inventory.survey import Survey, survey
 from .operate.repair import withdraw_damaged
 from .plan.ranges import empty_splits, refuse_empty_splits
 from .plan.split_leakage import find_leaks
-from .plan.step import Layout, lay_out
+from .plan.step import Layout, lay_out, made_of
 from .preflight import refuse_memory_of_one_process, refuse_output_among_data, runs_here
 from .prepare.rejects import check_prepared, forget_refused, told_source
 from .prepare.run_files import keys_suffix
@@ -204,6 +204,7 @@ class BuildSteps:
             workspace=self._workspace,
             snapshot=self._out.snapshot(found.fingerprint),
             fingerprint=found.fingerprint,
+            made_of=made_of(summary, graph),
             prepared=found.features.prepared,
             final=final,
             label=label_of(found.recipe, final),

@@ -24,7 +24,7 @@ from .build_steps import BuildNotes, BuildSteps, shard_names
 from .chain_notes import DAMAGE, FIRST, ChainNotes, chain_id
 from .inventory.pinned import changed_files, put_pinned, read_pinned
 from .inventory.survey import Survey, survey
-from .plan.step import Layout, find_layout
+from .plan.step import Layout, find_layout, made_of
 from .prepare.step import Prepared, find_prepared, prepare_part
 from .recipe.shipping import stage
 from .recovery import redoing_damage
@@ -72,7 +72,8 @@ class Chain(BuildSteps):
         graph = self._graph(step)
         if step == "plan":
             return self._do_plan(found, prepared, graph)
-        layout = find_layout(self._workspace, found.fingerprint)
+        contents = made_of(prepared.summary, graph)
+        layout = find_layout(self._workspace, found.fingerprint, contents)
         if layout is None:
             self._refuse(step, "plan")
         settings = self.settings(found, prepared.summary, layout, graph)

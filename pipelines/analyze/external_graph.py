@@ -32,7 +32,7 @@ class GivenGraph:
     @property
     def digest(self) -> str:
         """Hash of all that it is."""
-        return hashlib.sha256(self.info.to_bytes()).hexdigest()
+        return self.info.digest
 
     def check_fits(self, prepared: Features, *, code: str | None) -> None:
         """Holds the graph against a recipe.

@@ -52,7 +52,7 @@ def ensure_graph(
     from .job import AnalysisSpec, AnalysisTask, analyze
 
     parts, features = found.parts, found.features.prepared
-    made_of = [prepared.digest, parts.analysis, parts.preprocessing, parts.splits]
+    made_of = [prepared.summary.contents, parts.analysis, parts.preprocessing, parts.splits]
     url = workspace.graph(digest([*made_of, dict(parts.versions)]))
     if checked_graph(url) is not None:
         return url, True

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from ...schemas.blocks import SplitPlan
 from ...schemas.errors import DamagedWorkError
 from ...schemas.features import Features
+from ...schemas.fingerprint import digest
 from ...schemas.naming import Workspace
 from ...schemas.recipe import Recipe
 from ...schemas.shards import Compression
 from ...transforms import storage
-from ...transforms.examples.shards import load_graph, run_readers
+from ...transforms.analysis.graph import graph_info
+from ...transforms.examples.shards import ShardSettings, load_graph, run_readers
 from ...transforms.examples.sizing import SAMPLE_RUNS, measure_sample
 from ...transforms.runs.key_histogram import BIN_BITS
 from ...transforms.runs.summary import Summary
@@ -89,12 +91,22 @@ def _refuse_empty_splits(
     refuse_empty_splits(splits, counts, num_groups=num_groups)
 
 
+def made_of(summary: Summary, graph: str | None) -> str:
+    """Digest of what a plan and its shards are made of: the contents of the runs and of the graph.
+
+    Raises:
+        DamagedWorkError: if the graph is missing or damaged.
+    """
+    return digest([summary.contents, None if graph is None else graph_info(graph).digest])
+
+
 def lay_out(
     found: Survey, summary: Summary, *, workspace: Workspace, graph: str | None
 ) -> tuple[Layout, bool]:
     """The layout of a snapshot, and whether the workspace had it already."""
     recipe = found.recipe
-    planned = find_layout(workspace, found.fingerprint)
+    what = made_of(summary, graph)
+    planned = find_layout(workspace, found.fingerprint, what)
     if planned is not None:
         if found.limit is None:
             _refuse_empty_splits(
@@ -128,26 +140,30 @@ def lay_out(
     layout = Layout(plans, compression)
     value = {"compression": compression, "splits": plan_to_json(plans)}
     url, content = workspace.plan(found.fingerprint), json.dumps(value, sort_keys=True)
-    put_sealed(url, content.encode(), what=_what(found.fingerprint))
+    put_sealed(url, content.encode(), what=_what(found.fingerprint, what))
     return layout, False
 
 
-def find_layout(workspace: Workspace, fingerprint: str) -> Layout | None:
-    """The layout that the workspace has of a snapshot; None where it is missing or damaged."""
-    content = read_sealed(workspace.plan(fingerprint), what=_what(fingerprint))
+def find_layout(workspace: Workspace, fingerprint: str, made_of: str) -> Layout | None:
+    """The layout that the workspace has of a snapshot of these contents.
+
+    None if it is missing, damaged, or of other contents.
+    """
+    content = read_sealed(workspace.plan(fingerprint), what=_what(fingerprint, made_of))
     if content is None:
         return None
     value = json.loads(content)
     return Layout(plan_from_json(value["splits"]), value["compression"])
 
 
-def read_layout(workspace: Workspace, fingerprint: str) -> Layout:
-    """The layout that the workspace has of a snapshot.
+def layout_of(settings: ShardSettings) -> Layout:
+    """The layout by which a snapshot's shards are written.
 
     Raises:
         DamagedWorkError: if it is missing or damaged.
     """
-    found = find_layout(workspace, fingerprint)
+    workspace, fingerprint = settings.workspace, settings.fingerprint
+    found = find_layout(workspace, fingerprint, settings.made_of)
     if found is None:
         raise DamagedWorkError(
             f"{storage.redact(workspace.plan(fingerprint))} is missing or damaged. Start the build "
@@ -156,8 +172,8 @@ def read_layout(workspace: Workspace, fingerprint: str) -> Layout:
     return found
 
 
-def _what(fingerprint: str) -> str:
-    return f"plan-2 {fingerprint}"
+def _what(fingerprint: str, made_of: str) -> str:
+    return f"plan-3 {fingerprint} {made_of}"
 
 
 def train_split(plans: Sequence[SplitPlan]) -> SplitPlan:

@@ -49,7 +49,9 @@ class PrepareConfig:
     """Hash of what turns a unit of work into a run, the unit itself apart."""
     stage: int = 0
     previous: str = ""
-    """The digest of the summary of the stage before; empty in the first."""
+    """The name of the summary of the stage before; empty in the first."""
+    previous_contents: str = ""
+    """Digest of what that stage's runs contain."""
     given: Features = dataclasses.field(default_factory=dict)
     """The features of the stage before."""
     ends: SplitEnds | None = None
@@ -72,7 +74,7 @@ class PrepareConfig:
 
     def run_id(self, unit: WorkUnit, revision: int = 0) -> str:
         """The name of a unit's run of a revision."""
-        text = f"{self.digest}/{self.previous}/{unit.block_id}"
+        text = f"{self.digest}/{self.previous_contents}/{unit.block_id}"
         if revision:
             text = f"{text}/{revision}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -88,7 +88,7 @@ def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> P
 
 
 def next_config(
-    found: Survey, config: PrepareConfig, *, digest: str, ends: SplitEnds | None
+    found: Survey, config: PrepareConfig, *, digest: str, contents: str, ends: SplitEnds | None
 ) -> PrepareConfig:
     """What the runs of the next stage are made with.
 
@@ -96,6 +96,7 @@ def next_config(
         found: The survey.
         config: Of the stage before.
         digest: Names the summary of its runs.
+        contents: Digest of what these contain.
         ends: Of splits that all records decide, where they are known by now.
     """
     stage = config.stage + 1
@@ -105,6 +106,7 @@ def next_config(
         digest=found.stage_digests[stage],
         stage=stage,
         previous=digest,
+        previous_contents=contents,
         given=config.features.outputs,
         ends=ends,
     )
@@ -173,7 +175,7 @@ def prepare_records(
                 features=config.features.outputs,
                 workspace=workspace,
             )
-        config = next_config(found, config, digest=digest, ends=ends)
+        config = next_config(found, config, digest=digest, contents=summary.contents, ends=ends)
         units = plan_spans(summary.histogram)
     return Prepared(
         summary=summary,

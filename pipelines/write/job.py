@@ -13,7 +13,7 @@ import apache_beam as beam
 
 from ...transforms.examples.shards import ShardSettings, ShardWriter, number_shards
 from ...transforms.runs.summary import read_runs
-from ..plan.step import read_layout
+from ..plan.step import layout_of
 from ..prepare.concurrent import ConcurrentDoFn
 
 
@@ -29,7 +29,7 @@ class _WriteShardFn(ConcurrentDoFn):
         settings = self._settings
         entries = read_runs(settings.workspace, self._summary_digest)
         self._writer = ShardWriter(settings, entries)
-        self._planned = number_shards(read_layout(settings.workspace, settings.fingerprint).splits)
+        self._planned = number_shards(layout_of(settings).splits)
 
     def work(self, element: int) -> str:
         """Makes sure that the shard is in place."""

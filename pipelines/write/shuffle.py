@@ -21,7 +21,7 @@ from ...transforms.runs.files import KeyRange, merge_range
 from ...transforms.runs.shuffled import ShardCutter, chunks_of, sort_chunks
 from ...transforms.runs.summary import read_runs
 from ...transforms.storage.failures import telling_os_errors
-from ..plan.step import read_layout
+from ..plan.step import layout_of
 
 
 def run_groups(element: tuple[int, int]) -> Iterator[tuple[int, int]]:
@@ -49,7 +49,7 @@ class _CutByShardFn(beam.DoFn):
         settings = self._settings
         self._runs = read_runs(settings.workspace, self._summary_digest)
         self._cutter = ShardCutter(
-            read_layout(settings.workspace, settings.fingerprint).splits,
+            layout_of(settings).splits,
             wanted=self._wanted,
             prepared=settings.prepared,
             stratify_by=settings.stratify_by,
@@ -81,7 +81,7 @@ class _WriteShardFn(beam.DoFn):
     def setup(self) -> None:
         settings = self._settings
         self._writer = ShardWriter(settings, ())
-        self._planned = number_shards(read_layout(settings.workspace, settings.fingerprint).splits)
+        self._planned = number_shards(layout_of(settings).splits)
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[str]:
         number, chunks = element

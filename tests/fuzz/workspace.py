@@ -21,7 +21,7 @@ from mutations import damage
 import snapshard as ss
 from snapshard.pipelines.inventory.inference_cache import Findings, infer_features
 from snapshard.pipelines.inventory.step import read_descriptors, take_inventory, write_descriptors
-from snapshard.pipelines.plan.step import lay_out
+from snapshard.pipelines.plan.step import lay_out, made_of
 from snapshard.pipelines.prepare.run_files import RunFiles, keys_suffix, run_in_place, run_rejects
 from snapshard.pipelines.prepare.sort_keys import RecordKeys
 from snapshard.pipelines.recovery import redoing_damage
@@ -134,6 +134,7 @@ class SmallBuild:
             workspace=workspace,
             snapshot=str(snapshot),
             fingerprint=snapshot.name,
+            made_of=made_of(summary, None),
             prepared=features,
             final=features,
             label="flag",

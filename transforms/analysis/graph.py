@@ -82,6 +82,11 @@ class GraphInfo:
     code: str = ""
     """Digest of the ``preprocessing_fn`` that it is of; empty where that is not known."""
 
+    @property
+    def digest(self) -> str:
+        """Digest of all that the graph is."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
     def to_bytes(self) -> bytes:
         """The content of ``graph.json``."""
         value = {
@@ -154,6 +159,18 @@ def read_graph_info(url: str) -> GraphInfo | None:
     return None if content is None else GraphInfo.from_bytes(content)
 
 
+def graph_info(url: str) -> GraphInfo:
+    """What is known of a graph in place.
+
+    Raises:
+        DamagedWorkError: if there is none, or only a damaged one.
+    """
+    info = read_graph_info(url)
+    if info is None:
+        raise DamagedWorkError(f"There is no transform graph in {storage.redact(url)}.")
+    return info
+
+
 def checked_graph(url: str) -> GraphInfo | None:
     """What is known of a graph in place, of which each file was read; None if it is not whole."""
     info = read_graph_info(url)
@@ -196,9 +213,7 @@ class TransformGraph:
         Raises:
             DamagedWorkError: if there is none, or only a damaged one.
         """
-        info = read_graph_info(url)
-        if info is None:
-            raise DamagedWorkError(f"There is no transform graph in {storage.redact(url)}.")
+        info = graph_info(url)
         self._url = url
         self._inputs = wire_schema(info.inputs)
         self._columns = wire_columns(info.outputs)

@@ -69,6 +69,8 @@ class ShardSettings:
     snapshot: str
     """The snapshot's folder, in which finished shards are put."""
     fingerprint: str
+    made_of: str
+    """Digest of the contents of the runs and of the graph: a shard of others is not this one."""
     prepared: Features
     """What the runs hold."""
     final: Features
@@ -366,7 +368,7 @@ def missing_shards(settings: ShardSettings, names: Sequence[ShardName]) -> list[
 
 
 def _what(settings: ShardSettings, name: ShardName) -> str:
-    return f"shard-3 {settings.fingerprint} {name}"
+    return f"shard-4 {settings.fingerprint} {settings.made_of} {name}"
 
 
 def _sha256_of(url: str) -> str | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from ...schemas.blocks import BatchInfo, ImageFacts, RunInfo
 from ...schemas.errors import DamagedWorkError
 from ...schemas.naming import Workspace
 from .. import storage
-from ..storage.sealed import put_sealed, read_sealed
+from ..storage.sealed import put_sealed, read_sealed, stored_digest
 from .key_histogram import BIN_BITS, KeyHistogram
 
 PART_RUNS = 4096
@@ -95,6 +96,8 @@ class Summary:
 
     histogram: KeyHistogram
     entries: Sequence[RunEntry]
+    contents: str = ""
+    """Digest of what the runs contain, where the summary was read from the workspace."""
 
     @property
     def table(self) -> RunTable:
@@ -148,8 +151,7 @@ def write_summary(summary: Summary, workspace: Workspace, name: str, part: int =
         (_RUNS, runs),
         (_KEYS, summary.histogram.to_bytes()),
     ):
-        what = f"summary-3 {name} {part} {kind}"
-        put_sealed(_url(workspace, name, part, kind), content, what=what)
+        put_sealed(_url(workspace, name, part, kind), content, what=_what(name, part, kind))
 
 
 def find_summary(workspace: Workspace, name: str) -> Summary | None:
@@ -159,9 +161,25 @@ def find_summary(workspace: Workspace, name: str) -> Summary | None:
     """
     try:
         runs = read_runs(workspace, name)
-        return Summary(_whole(_histograms(workspace, name), num_parts(name)), runs)
+        histogram = _whole(_histograms(workspace, name), num_parts(name))
+        return Summary(histogram, runs, _contents(workspace, name))
     except DamagedWorkError:
         return None
+
+
+def _contents(workspace: Workspace, name: str) -> str:
+    """Digest of a summary's files: facts, keys, and the checksum of each batch of each run."""
+    files = [(part, kind) for part in range(num_parts(name)) for kind in (_KEYS, _RUNS, _BATCHES)]
+
+    def read(file: tuple[int, str]) -> str:
+        url, what = _url(workspace, name, *file), _what(name, *file)
+        found = stored_digest(url, what=what)
+        if found is None:
+            raise _damaged(workspace, name)
+        return found
+
+    with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
+        return hashlib.sha256("\n".join(pool.map(read, files)).encode()).hexdigest()
 
 
 def read_runs(workspace: Workspace, name: str) -> RunTable:
@@ -224,8 +242,11 @@ def _url(workspace: Workspace, name: str, part: int, kind: str) -> str:
 
 
 def _find(workspace: Workspace, name: str, part: int, kind: str) -> bytes | None:
-    what = f"summary-3 {name} {part} {kind}"
-    return read_sealed(_url(workspace, name, part, kind), what=what)
+    return read_sealed(_url(workspace, name, part, kind), what=_what(name, part, kind))
+
+
+def _what(name: str, part: int, kind: str) -> str:
+    return f"summary-3 {name} {part} {kind}"
 
 
 def _batches(workspace: Workspace, name: str, part: int) -> bytes:

@@ -47,6 +47,27 @@ def read_sealed(url: str, *, what: str) -> bytes | None:
     return body if head + newline == _head(what, body) else None
 
 
+def stored_digest(url: str, *, what: str) -> str | None:
+    """The hash that heads a sealed file; its content is not read.
+
+    None if the file is missing or of another kind.
+
+    Raises:
+        StorageError: if it cannot be read for another reason, such as a lack of permission.
+    """
+    length = len(_head(what, b""))
+    try:
+        head = storage.read_bytes(url, 0, length)
+    except StorageError as error:
+        if is_lost(error):
+            return None
+        raise
+    start = f"snapshard {what} ".encode("ascii")
+    if len(head) != length or not head.startswith(start):
+        return None
+    return head.removeprefix(start).decode("ascii", "replace").rstrip("\n")
+
+
 def put_named(url: str, content: bytes) -> None:
     """Puts a file that is named by its content in place, unless it lies there, whole.
 
