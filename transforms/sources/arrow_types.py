@@ -49,7 +49,7 @@ from ...schemas.features import (
 )
 from ...schemas.wire import Dtype
 from .arrow_leaves import Leaf, extract, leaves_of, plain_type
-from .csv_types import other_columns
+from .table_files import other_columns
 
 _FLOATS: Mapping[int, Dtype] = {16: "float16", 32: "float32", 64: "float64"}
 

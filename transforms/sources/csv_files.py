@@ -15,9 +15,9 @@ from ..storage.decompress import DamagedError
 from .csv_rows import Rows, cut_offsets, find_rows
 from .csv_table import Table
 from .csv_text import Text, open_text
-from .csv_types import ColumnTypes, Header, check_names, class_texts, other_columns, read_header
+from .csv_types import ColumnTypes, Header, check_names, class_texts, read_header
 from .remembered import remembered
-from .table_files import COPY_AGAIN, first_damage
+from .table_files import COPY_AGAIN, first_damage, other_columns
 
 CUT_BYTES = 32 << 20
 """A large file may be cut about every so many bytes."""

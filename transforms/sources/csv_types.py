@@ -29,7 +29,7 @@ import csv
 import dataclasses
 import io
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -120,22 +120,6 @@ def read_header(
         return Header(tuple(f"column_{position}" for position in range(len(cells))), start)
     following = rows.starts[1] if len(rows) > 1 else len(rows.data)
     return Header(tuple(cells), rows.offset + int(following))
-
-
-def other_columns(
-    found: Collection[str], expected: Collection[str], *, paths: tuple[str, str]
-) -> str:
-    """What tells the columns of a file from those of another, in words.
-
-    >>> other_columns(["x", "z"], ["x", "y"], paths=("b.csv", "a.csv"))
-    "b.csv has other columns than a.csv: it lacks 'y', and has 'z' besides"
-    >>> other_columns(["x", "z"], ["x"], paths=("b.csv", "a.csv"))
-    "b.csv has other columns than a.csv: it has 'z' besides"
-    """
-    lacks = ", ".join(map(repr, sorted(set(expected) - set(found))))
-    more = ", ".join(map(repr, sorted(set(found) - set(expected))))
-    words = [f"lacks {lacks}"] * bool(lacks) + [f"has {more} besides"] * bool(more)
-    return f"{paths[0]} has other columns than {paths[1]}: it {', and '.join(words)}"
 
 
 def check_names(names: Sequence[str], *, path: str, max_columns: int) -> None:

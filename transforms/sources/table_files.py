@@ -259,3 +259,19 @@ def damaged_text(part: FileRange, error: DamagedError, done: int, *, records: st
         position=done,
         exception=type(error).__name__,
     )
+
+
+def other_columns(
+    found: Collection[str], expected: Collection[str], *, paths: tuple[str, str]
+) -> str:
+    """States how the columns of one file differ from those of another.
+
+    >>> other_columns(["x", "z"], ["x", "y"], paths=("b.csv", "a.csv"))
+    "b.csv has other columns than a.csv: it lacks 'y', and has 'z' besides"
+    >>> other_columns(["x", "z"], ["x"], paths=("b.csv", "a.csv"))
+    "b.csv has other columns than a.csv: it has 'z' besides"
+    """
+    lacks = ", ".join(map(repr, sorted(set(expected) - set(found))))
+    more = ", ".join(map(repr, sorted(set(found) - set(expected))))
+    words = [f"lacks {lacks}"] * bool(lacks) + [f"has {more} besides"] * bool(more)
+    return f"{paths[0]} has other columns than {paths[1]}: it {', and '.join(words)}"
