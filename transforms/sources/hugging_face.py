@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Many
 from typing import Any
 
 from ...schemas.blocks import Block, RawBatch, Selection, SourceFile
@@ -59,7 +60,7 @@ class HuggingFace:
         """What shapes the records and what is inferred of them, as plain JSON."""
         return {"label": self.label, "types": types_to_json(self.types)}
 
-    def select(self, files: Sequence[SourceFile]) -> Selection:
+    def select(self, files: Many[SourceFile]) -> Selection:
         """Takes the Arrow files, without those that ``datasets`` caches results in."""
         selected, skipped = [], Counter[str]()
         for file in files:
@@ -82,7 +83,7 @@ class HuggingFace:
         """About where a row lies, in bytes."""
         return self._tables(self.label).offset_of(file, row, opened)
 
-    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+    def infer(self, files: Many[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the columns, as the dataset says, and as their Arrow types do.
 
         Raises:
@@ -96,7 +97,7 @@ class HuggingFace:
         return with_column_types(inferred, specs, declared=self.types or {})
 
     def read(
-        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Many[int]
     ) -> Iterator[RawBatch]:
         """Reads the rows of a block's ranges; ids are ``path#row``.
 
@@ -106,7 +107,7 @@ class HuggingFace:
         tables = self._tables(self.label)
         return tables.read(block, features=features, opened=opened, ordered=ordered)
 
-    def _specs(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Any]:
+    def _specs(self, files: Many[SourceFile], opened: OpenSource) -> dict[str, Any]:
         """What the files say of their columns, which must be the same classes in all.
 
         Raises:

@@ -13,7 +13,8 @@ import dataclasses
 import functools
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Many
 from typing import Any
 
 import pyarrow as pa
@@ -68,7 +69,7 @@ class LabelTable:
     data: bytes = dataclasses.field(repr=False)
     image: str | None = None
 
-    def infer(self, paths: Sequence[tuple[str, ...]]) -> dict[str, Feature]:
+    def infer(self, paths: Many[tuple[str, ...]]) -> dict[str, Feature]:
         """The features of the table's columns.
 
         Args:
@@ -110,7 +111,7 @@ class LabelTable:
         """
         return _read(self.name, self.data, json.dumps(features_to_json(features)))
 
-    def num_unused(self, paths: Sequence[tuple[str, ...]]) -> int:
+    def num_unused(self, paths: Many[tuple[str, ...]]) -> int:
         """How many names in the table stand for none of the files; ``paths`` as in :meth:`infer`.
 
         Raises:
@@ -158,7 +159,7 @@ class TableRows:
     """Rows that cannot be read at all."""
     first_lost: str
 
-    def key(self, names: Sequence[str]) -> str | None:
+    def key(self, names: Many[str]) -> str | None:
         """What the table calls a file of these paths; None where it has no row."""
         path = names[-1]
         bare = path.rpartition("/")[2]
@@ -168,7 +169,7 @@ class TableRows:
                 return name
         return None
 
-    def find(self, names: Sequence[str]) -> int:
+    def find(self, names: Many[str]) -> int:
         """The row of a file.
 
         Raises:
@@ -191,7 +192,7 @@ class TableRows:
             )
         return row
 
-    def take(self, rows: Sequence[int]) -> dict[str, pa.Array]:
+    def take(self, rows: Many[int]) -> dict[str, pa.Array]:
         """The wire columns of rows."""
         taken = self.columns.take(pa.array(rows, pa.int64()))
         return dict(zip(taken.schema.names, taken.columns, strict=True))
@@ -252,7 +253,7 @@ def _read_json(name: str, data: bytes, features: Features) -> TableRows:
     )
 
 
-def _rows_by_name(names: Sequence[str]) -> dict[str, int]:
+def _rows_by_name(names: Many[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for row, name in enumerate(names):
         key = _normal(name)
@@ -265,7 +266,7 @@ def _normal(name: str) -> str:
     return name.strip().replace("\\", "/").removeprefix("./").lstrip("/")
 
 
-def _key_column(header: Sequence[str]) -> str:
+def _key_column(header: Many[str]) -> str:
     return next((name for name in KEY_COLUMNS if name in header), header[0])
 
 

@@ -1,6 +1,7 @@
 """From Python values, one a record, to the wire columns of a feature."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def wire_lists(name: str, feature: Feature, value: object) -> Lists:
     return to_lists(name, form, to_array(name, feature, value))
 
 
-def wire_arrays(name: str, feature: Feature, rows: Sequence[Lists]) -> dict[str, pa.Array]:
+def wire_arrays(name: str, feature: Feature, rows: Many[Lists]) -> dict[str, pa.Array]:
     """The wire columns of a feature, from what :func:`wire_lists` gave for each record."""
     return {
         column.name: _array(column, [row.get(column.name) for row in rows])
@@ -36,7 +37,7 @@ def wire_arrays(name: str, feature: Feature, rows: Sequence[Lists]) -> dict[str,
     }
 
 
-def wire_batch(features: Features, rows: Sequence[Mapping[str, Lists]]) -> pa.RecordBatch:
+def wire_batch(features: Features, rows: Many[Mapping[str, Lists]]) -> pa.RecordBatch:
     """Records in wire form, from what :func:`wire_lists` gave for each, by feature."""
     columns: dict[str, pa.Array] = {}
     for name, feature in features.items():
@@ -45,7 +46,7 @@ def wire_batch(features: Features, rows: Sequence[Mapping[str, Lists]]) -> pa.Re
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _array(column: WireColumn, lists: Sequence[Any]) -> pa.Array:
+def _array(column: WireColumn, lists: Many[Any]) -> pa.Array:
     kind = arrow_type(column)
     if column.length == 1:
         return pa.array([None if one is None else _plain(one[0]) for one in lists], kind)
