@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .transforms.prepare import audio, images, records, series, tables, text
     from .transforms.sources.arrow_ipc import Arrow
     from .transforms.sources.audio_folder import AudioFolder
-    from .transforms.sources.csv import Csv
+    from .transforms.sources.csv.source import Csv
     from .transforms.sources.hugging_face import HuggingFace
     from .transforms.sources.image_folder import ImageFolder
     from .transforms.sources.json_lines import JsonLines
@@ -114,7 +114,7 @@ _EXPORTS: dict[str, str] = {
     "AudioFolder": ".transforms.sources.audio_folder",
     "BoundingBoxes": ".schemas.features",
     "ClassLabel": ".schemas.features",
-    "Csv": ".transforms.sources.csv",
+    "Csv": ".transforms.sources.csv.source",
     "Dataflow": ".schemas.runner",
     "Direct": ".schemas.runner",
     "Flink": ".schemas.runner",

@@ -16,15 +16,14 @@ from ...schemas.recipe import PrepareStep, Recipe, Source
 from ...schemas.splits import Splits
 from ...schemas.written import call, written
 from ...transforms import storage
-from ...transforms.sources.csv import Csv
-from ...transforms.sources.csv_files import default_delimiter, is_table
-from ...transforms.sources.csv_sniff import sniff
-from ...transforms.sources.csv_text import open_text
+from ...transforms.sources.csv.files import default_delimiter, is_table, sniff
+from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.file_labels import looks_like_splits
 from ...transforms.sources.image_folder import ImageFolder
 from ...transforms.sources.inference import infer_image_steps, read_sizes
 from ...transforms.sources.text_files import SUFFIXES as TEXTS
 from ...transforms.sources.text_files import TextFiles
+from ...transforms.sources.text_stream import open_text
 from ...transforms.sources.web_dataset import WebDataset, holds_samples
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.globs import is_hidden

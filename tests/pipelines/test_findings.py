@@ -11,7 +11,7 @@ from snapshard.pipelines.inventory.survey import survey
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
-from snapshard.transforms.sources.csv_types import ColumnTypes
+from snapshard.transforms.sources.csv.types import ColumnTypes
 from snapshard.transforms.storage.opened_source import open_source
 
 

@@ -18,7 +18,6 @@ from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from ..storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
 from ..storage.decompress import DamagedError
-from .csv_text import Text, open_text
 from .json_rows import JsonReader
 from .json_text import Lines, find_lines
 from .json_types import JsonTypes
@@ -38,6 +37,7 @@ from .table_files import (
     with_class,
     with_types,
 )
+from .text_stream import Text, open_text
 
 CUT_BYTES = 32 << 20
 """A large file may be cut about every so many bytes."""

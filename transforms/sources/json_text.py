@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from .csv_text import Text
+from .text_stream import Text
 
 WINDOW_BYTES = 1 << 20
 """About so much text is looked at at once: whole lines, so more where one is longer."""

@@ -32,7 +32,7 @@ from ...schemas.features import (
 from ...schemas.limits import Limits
 from ...schemas.recipe import OpenSource
 from ..runs.files import wire_schema
-from .csv import Csv
+from .csv.source import Csv
 from .label_json import infer_columns, key_of, parse_lines, read_columns
 
 KEY_COLUMNS = ("file", "file_name", "filename", "path", "image")

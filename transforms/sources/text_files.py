@@ -22,9 +22,9 @@ from ..payloads import with_bytes
 from ..runs.files import wire_schema
 from ..storage.decompress import SUFFIXES as COMPRESSED
 from ..storage.decompress import DamagedError
-from .csv_text import Text as TextStream
-from .csv_text import codec_name, open_text
 from .table_files import read_ranges, select_files
+from .text_stream import Text as TextStream
+from .text_stream import codec_name, open_text
 
 SUFFIXES = (".txt", ".text", ".md", *(f".txt{suffix}" for suffix in COMPRESSED))
 """What text files' names end with."""

@@ -15,12 +15,12 @@ from snapshard.schemas.blocks import Block, FileRange, RawBatch
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import ClassLabel, Features, Image, Scalar, Tensor
 from snapshard.schemas.recipe import Source
-from snapshard.transforms.sources import csv as csv_source
-from snapshard.transforms.sources import csv_files, csv_rows
-from snapshard.transforms.sources.csv import Csv
-from snapshard.transforms.sources.csv_cells import MAX_BATCH_ROWS
-from snapshard.transforms.sources.csv_rows import cut_offsets, find_rows
-from snapshard.transforms.sources.csv_table import Table
+from snapshard.transforms.sources.csv import files as csv_files
+from snapshard.transforms.sources.csv import rows as csv_rows
+from snapshard.transforms.sources.csv import source as csv_source
+from snapshard.transforms.sources.csv.cells import MAX_BATCH_ROWS
+from snapshard.transforms.sources.csv.rows import Table, cut_offsets, find_rows
+from snapshard.transforms.sources.csv.source import Csv
 from snapshard.transforms.storage.opened_source import open_source
 
 from .memory_files import Memory, joined

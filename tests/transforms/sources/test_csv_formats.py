@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from snapshard.schemas.blocks import Block, FileRange, RawBatch, SourceFile
 from snapshard.schemas.errors import RecipeError, SchemaError, SnapshardError
 from snapshard.schemas.features import ClassLabel, Features, Scalar, Text, Timestamp
-from snapshard.transforms.sources import csv_files, csv_text
-from snapshard.transforms.sources.csv import Csv
+from snapshard.transforms.sources import text_stream
+from snapshard.transforms.sources.csv import files as csv_files
+from snapshard.transforms.sources.csv.source import Csv
 
 from .memory_files import Memory, joined
 
@@ -179,7 +180,7 @@ def test_each_setting_is_part_of_what_shapes_records() -> None:
 
 
 def test_large_compressed_files_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("snapshard.transforms.sources.csv.INFER_ALL_BYTES", 10)
+    monkeypatch.setattr("snapshard.transforms.sources.csv.source.INFER_ALL_BYTES", 10)
     monkeypatch.setattr(csv_files, "CUT_BYTES", 10)
     contents = {"t.csv": gzip.compress(b"a\n" + b"1\n" * 1000), "u.csv": b"a\n" + b"1\n" * 1000}
     opened = Memory(contents)
@@ -193,8 +194,8 @@ def test_a_stream_reads_at_any_place(piece_bytes: int, steps: list[int]) -> None
     text = "".join(f"{i},é\n" for i in range(40))
     opened = Memory({"t": text.encode("utf-16")})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_text, "_PIECE_BYTES", piece_bytes)
-        found = csv_text.open_text(opened, "t", num_bytes=0, encoding="utf-16")
+        patch.setattr(text_stream, "_PIECE_BYTES", piece_bytes)
+        found = text_stream.open_text(opened, "t", num_bytes=0, encoding="utf-16")
         for start, length in itertools.pairwise(steps):
             expected = text.encode()[start * 7 : start * 7 + length]
             assert found.read(start * 7, start * 7 + length) == expected

@@ -2,7 +2,7 @@
 
 import pytest
 
-from snapshard.transforms.sources.csv_sniff import sniff
+from snapshard.transforms.sources.csv.files import sniff
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A CSV file's text: decompressed and as UTF-8, read from its start to its end.
+"""The text of a file of CSV, JSON or plain text: decompressed and as UTF-8, from start to end.
 
 A file of plain UTF-8 *is* its text, and any range of it may be read. A compressed file, or one of
 another encoding, is a stream: offsets then count the bytes of the text, uncompressed and as

@@ -1,4 +1,4 @@
-"""The features of CSV files, told from their headers and cells.
+"""The features of CSV files, inferred from their headers and cells.
 
 Each window of rows is typed by pyarrow, and the windows' types are joined: a missing value fits
 any type, integers fit decimal numbers, anything else that differs is a string. So the result does
@@ -35,15 +35,14 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.errors import SchemaError
-from ...schemas.features import Dtype, Feature, Scalar
-from ...schemas.limits import too_many_columns
-from ...schemas.manifest import MAX_LABELS
-from ..examples.dtypes import PRECISION, holds_exactly
-from .csv_rows import Rows, find_rows, skip_mark
-from .csv_table import Table
-from .csv_text import Text, shown_text
-from .table_files import utf8_texts
+from ....schemas.errors import SchemaError
+from ....schemas.features import Dtype, Feature, Scalar
+from ....schemas.limits import too_many_columns
+from ....schemas.manifest import MAX_LABELS
+from ...examples.dtypes import PRECISION, holds_exactly
+from ..table_files import utf8_texts
+from ..text_stream import Text, shown_text
+from .rows import Rows, Table, find_rows, skip_mark
 
 Kind = Literal["null", "bool", "int64", "float", "string"]
 

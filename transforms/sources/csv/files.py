@@ -1,23 +1,29 @@
-"""The files of a CSV source: how each is opened, and what is remembered of it between builds."""
+"""The files of a CSV source: how each is written and opened, and what is remembered of it.
+
+What is remembered between builds is the columns and types of each file. How an unknown file is
+written is guessed from its first rows, for ``snapshard init`` to write down.
+"""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...schemas.blocks import SourceFile
-from ...schemas.errors import SchemaError
-from ...schemas.recipe import OpenSource
-from ..storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
-from ..storage.decompress import DamagedError
-from .csv_rows import Rows, cut_offsets, find_rows
-from .csv_table import Table
-from .csv_text import Text, open_text
-from .csv_types import ColumnTypes, Header, check_names, class_texts, read_header
-from .remembered import remembered
-from .table_files import COPY_AGAIN, first_damage, other_columns
+from ....schemas.blocks import SourceFile
+from ....schemas.errors import SchemaError
+from ....schemas.recipe import OpenSource
+from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
+from ...storage.decompress import DamagedError
+from ..remembered import remembered
+from ..table_files import COPY_AGAIN, first_damage, other_columns
+from ..text_stream import Text, open_text
+from .rows import Rows, Table, cut_offsets, find_rows
+from .types import ColumnTypes, Header, check_names, class_texts, read_header
 
 CUT_BYTES = 32 << 20
 """A large file may be cut about every so many bytes."""
@@ -27,6 +33,10 @@ MAX_SAMPLES = 64
 _SUFFIXES = (".csv", ".tsv")
 # Of a file that can only be read from its start.
 _STREAM_WINDOWS = 16
+
+_DELIMITERS = ",;\t|"
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+_YEARS = range(1800, 2200)
 
 
 def is_table(path: str) -> bool:
@@ -261,3 +271,59 @@ def _plain_name(path: str) -> str:
     lower = path.lower()
     ending = next((suffix for suffix in COMPRESSED_SUFFIXES if lower.endswith(suffix)), "")
     return lower.removesuffix(ending)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sniffed:
+    """How a file seems to be written."""
+
+    delimiter: str
+    encoding: str
+    header: bool
+
+
+def sniff(head: bytes, *, default: str = ",") -> Sniffed:
+    """Guesses from the beginning of a file's text.
+
+    The delimiter is what stands most often in the first line, outside of quotes. Text that is not
+    UTF-8 is cp1252 where it can be, else latin-1, which any bytes are.
+
+    Args:
+        head: Bytes of the text; the last line may be cut short.
+        default: The delimiter where the first line has none.
+    """
+    encoding = _encoding(head)
+    text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace").lstrip("\r\n")
+    line = re.split(r"[\r\n]", text, maxsplit=1)[0]
+    bare = re.sub(r'"[^"]*"', "", line)
+    marks = [default, *_DELIMITERS]
+    delimiter = max(marks, key=lambda mark: (bare.count(mark), -marks.index(mark)))
+    return Sniffed(delimiter=delimiter, encoding=encoding, header=_is_header(text, delimiter))
+
+
+def _encoding(head: bytes) -> str:
+    whole = head[: max(head.rfind(b"\n"), head.rfind(b"\r")) + 1] or head
+    for encoding in ("utf-8", "cp1252"):
+        try:
+            whole.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    return "latin-1"
+
+
+def _is_header(text: str, delimiter: str) -> bool:
+    """Whether the first row names columns: it holds no number, or only years or positions."""
+    try:
+        first = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
+    except csv.Error:
+        return True
+    numbers = [cell.strip() for cell in first if _NUMBER.fullmatch(cell)]
+    if not numbers:
+        return True
+    if not all(cell.isdecimal() for cell in numbers):
+        return False
+    values = [int(cell) for cell in numbers]
+    consecutive = values == list(range(values[0], values[0] + len(values)))
+    labels = consecutive and (len(values) > 1 or len(first) == 1 or values[0] in _YEARS)
+    return labels or (len(set(values)) == len(values) and all(year in _YEARS for year in values))

@@ -1,8 +1,8 @@
 """CSV and TSV files as a source: one record a row, typed, with missing values.
 
 A record's id is ``relative/path#offset``: where its row begins in the file, in bytes; in files
-that are compressed or not in UTF-8, in their text once it is uncompressed UTF-8. Which texts a cell
-may hold is told in ``csv_values``, how columns get their types in ``csv_types``.
+that are compressed or not in UTF-8, in their text once it is uncompressed UTF-8. ``cells`` says
+which texts a cell may hold, ``types`` how columns get their types.
 """
 
 from __future__ import annotations
@@ -12,21 +12,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, get_args
 
-from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
-from ...schemas.config import config_class
-from ...schemas.errors import SchemaError
-from ...schemas.features import Dtype, Features
-from ...schemas.recipe import OpenSource
-from ..storage.decompress import DamagedError
-from ..storage.globs import is_hidden
-from .csv_cells import CellReader
-from .csv_files import CsvFiles, Dialect, is_table
-from .csv_rows import find_rows
-from .csv_table import Table
-from .csv_text import codec_name
-from .csv_types import ColumnTypes
-from .csv_values import CellFeature
-from .table_files import (
+from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ....schemas.config import config_class
+from ....schemas.errors import SchemaError
+from ....schemas.features import Dtype, Features
+from ....schemas.recipe import OpenSource
+from ...storage.decompress import DamagedError
+from ...storage.globs import is_hidden
+from ..table_files import (
     INFER_ALL_BYTES,
     check_columns,
     class_of,
@@ -38,6 +31,11 @@ from .table_files import (
     types_to_json,
     with_types,
 )
+from ..text_stream import codec_name
+from .cells import CellFeature, CellReader
+from .files import CsvFiles, Dialect, is_table
+from .rows import Table, find_rows
+from .types import ColumnTypes
 
 NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 
