@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from .schemas.splits import Splits
     from .transforms.examples.rows import encode_example, parse_example
     from .transforms.prepare import audio, images, records, series, tables, text
-    from .transforms.sources.arrow_ipc import Arrow
+    from .transforms.sources.arrow.hugging_face import HuggingFace
+    from .transforms.sources.arrow.ipc import Arrow
+    from .transforms.sources.arrow.parquet import Parquet
     from .transforms.sources.audio_folder import AudioFolder
     from .transforms.sources.csv.source import Csv
-    from .transforms.sources.hugging_face import HuggingFace
     from .transforms.sources.image_folder import ImageFolder
     from .transforms.sources.json_lines import JsonLines
     from .transforms.sources.memory_table import Table
     from .transforms.sources.numpy_files import Numpy
     from .transforms.sources.own_files import Files
-    from .transforms.sources.parquet import Parquet
     from .transforms.sources.sql import Sql
     from .transforms.sources.text_files import TextFiles
     from .transforms.sources.tfrecord_files import TFRecords
@@ -105,11 +105,11 @@ __all__ = [
 # use at run time. Names such as `images` are modules themselves.
 _EXPORTS: dict[str, str] = {
     "Files": ".transforms.sources.own_files",
-    "HuggingFace": ".transforms.sources.hugging_face",
+    "HuggingFace": ".transforms.sources.arrow.hugging_face",
     "Sql": ".transforms.sources.sql",
     "Table": ".transforms.sources.memory_table",
     "TFRecords": ".transforms.sources.tfrecord_files",
-    "Arrow": ".transforms.sources.arrow_ipc",
+    "Arrow": ".transforms.sources.arrow.ipc",
     "Audio": ".schemas.features",
     "AudioFolder": ".transforms.sources.audio_folder",
     "BoundingBoxes": ".schemas.features",
@@ -123,7 +123,7 @@ _EXPORTS: dict[str, str] = {
     "JsonLines": ".transforms.sources.json_lines",
     "Numpy": ".transforms.sources.numpy_files",
     "Limits": ".schemas.limits",
-    "Parquet": ".transforms.sources.parquet",
+    "Parquet": ".transforms.sources.arrow.parquet",
     "Prism": ".schemas.runner",
     "Recipe": ".schemas.recipe",
     "Scalar": ".schemas.features",

@@ -26,11 +26,11 @@ from .. import storage
 from ..activity import advance
 from ..payloads import with_row
 from ..storage.read_files import open_for_arrow
-from .arrow_files import DAMAGE
-from .arrow_ipc import Arrow
-from .arrow_leaves import leaves_of
-from .hugging_face_types import class_names, with_column_types
-from .media_rows import MediaRowReader
+from .arrow.files import DAMAGE
+from .arrow.hugging_face import class_names, with_column_types
+from .arrow.ipc import Arrow
+from .arrow.media_rows import MediaRowReader
+from .arrow.types import leaves_of
 from .table_files import check_columns, types_to_json
 
 POSITION = "snapshard.position"

@@ -28,7 +28,7 @@ from ...schemas.features import ClassLabel, Feature, Features, Scalar, Text, lis
 from ...schemas.recipe import OpenSource
 from ...schemas.splits import FOLDERS
 from .label_table import LabelTable, TableRows, UnlabelledError, is_table
-from .wire_arrays import Lists, wire_arrays, wire_lists
+from .python_values import Lists, wire_arrays, wire_lists
 
 LABEL = "label"
 """The feature that a class folder, or a field or column of this name, becomes."""

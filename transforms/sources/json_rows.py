@@ -25,9 +25,9 @@ from ...schemas.wire import FLOATS
 from ..examples.dtypes import PRECISION, numpy_dtype
 from ..payloads import with_bytes
 from ..runs.files import wire_schema
-from .arrow_leaves import extract, leaves_of
-from .arrow_rows import RowReader
-from .arrow_values import EXACT, item_of
+from .arrow.rows import RowReader
+from .arrow.types import extract, leaves_of
+from .arrow.values import EXACT, item_of
 from .json_text import Lines
 from .json_values import UnfitError, find_value, fitted, parse_line, routes
 

@@ -35,8 +35,8 @@ from ...schemas.errors import SchemaError
 from ...schemas.features import Feature, Scalar, Sequence, Tensor
 from ...schemas.wire import Dtype
 from ..examples.dtypes import holds_exactly, is_exact
-from .arrow_leaves import MAX_DEPTH, Leaf, extract, leaves_of
-from .arrow_values import EXACT
+from .arrow.types import MAX_DEPTH, Leaf, extract, leaves_of
+from .arrow.values import EXACT
 from .json_rows import parse
 from .json_text import Lines
 from .json_values import UnfitError, parse_line

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..examples.dtypes import is_exact
-from .arrow_values import INEXACT
+from .arrow.values import INEXACT
 
 _SHOWN_CHARS = 60
 _DUPLICATE = "duplicate key"

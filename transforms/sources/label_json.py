@@ -39,8 +39,7 @@ from ...schemas.features import (
     wire_columns,
 )
 from .json_values import object_without_doubles
-from .python_values import flat_record
-from .wire_arrays import Lists, wire_batch, wire_lists
+from .python_values import Lists, flat_record, wire_batch, wire_lists
 
 BOXES = "boxes"
 BOX_LABELS = "box_labels"

@@ -18,6 +18,7 @@ from ...schemas.features import ClassLabel
 from ...schemas.recipe import Source
 from ..examples.dtypes import numpy_dtype
 from ..examples.row_values import holds_bool
+from .arrow.hugging_face import column_types
 from .extracted import (
     ExtractedTable,
     extract_batches,
@@ -25,7 +26,6 @@ from .extracted import (
     plain_batch,
     plain_schema,
 )
-from .hugging_face_types import column_types
 from .npy_arrays import arrow_field, to_batch
 from .table_files import check_types
 

@@ -25,7 +25,7 @@ from ...schemas.features import Features
 from ...schemas.recipe import OpenSource
 from ..storage.read_files import open_for_arrow
 from ..storage.zip_members import truncation
-from .arrow_files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit, offset_between
+from .arrow.files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowTables, Unit, offset_between
 from .npy_arrays import (
     HEAD_BYTES,
     NpyArray,

@@ -20,10 +20,10 @@ from ...schemas.recipe import OpenSource
 from ..activity import working_on
 from ..payloads import with_values
 from ..storage.globs import is_hidden
+from .arrow.media_rows import MediaRowReader
 from .extracted import plain_batch, plain_schema
-from .media_rows import MediaRowReader
 from .own_records import RaisedError, ReadFn, records_of
-from .python_values import RecordTypes, flat_record
+from .python_values import Lists, RecordTypes, flat_record, wire_batch, wire_lists
 from .sample_parts import UnfitPartError, media_lists
 from .table_files import (
     check_columns,
@@ -33,7 +33,6 @@ from .table_files import (
     types_to_json,
     with_types,
 )
-from .wire_arrays import Lists, wire_batch, wire_lists
 
 SAMPLED = 100
 """So many records of a file tell the types of its values, …"""

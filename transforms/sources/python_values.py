@@ -1,4 +1,4 @@
-"""The features of Python values, one dict a record: told from the values of some records.
+"""Python values, one dict a record: their features, inferred from some records, and wire columns.
 
 =============================== ==================================================================
 values                          feature
@@ -27,11 +27,26 @@ import numpy as np
 import pyarrow as pa
 
 from ...schemas.errors import SchemaError
-from ...schemas.features import Dtype, Feature, Scalar, Sequence, Tensor, Timestamp
-from .arrow_types import join_schemas, leaf_feature, missing_leaves
+from ...schemas.features import (
+    Dtype,
+    Feature,
+    Features,
+    Scalar,
+    Sequence,
+    Tensor,
+    Timestamp,
+    WireColumn,
+    tensor_form,
+)
+from ..examples.row_values import to_array, to_lists
+from ..runs.files import arrow_type, wire_schema
+from .arrow.types import join_schemas, leaf_feature, missing_leaves
 
 _DTYPES = frozenset(get_args(Dtype))
 _UNITS = ("s", "ms", "us", "ns")
+
+Lists = Mapping[str, Any]
+"""The stored lists of one value, by wire column; none at all for a missing one."""
 
 
 def flat_record(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -200,3 +215,47 @@ def _kind(value: Any) -> str:
     if isinstance(value, int):
         return "int64" if value < 2**63 else "uint64"
     return "float64" if isinstance(value, float) else type(value).__name__
+
+
+def wire_lists(name: str, feature: Feature, value: object) -> Lists:
+    """The stored lists of a value; None is a missing one.
+
+    Raises:
+        SchemaError: if the value does not fit its feature, or is missing where it must not.
+    """
+    form = tensor_form(feature)
+    if form is None:
+        raise TypeError(f"{name!r} is {feature}, which is not a value")
+    if value is None and form.optional:
+        return {}
+    return to_lists(name, form, to_array(name, feature, value))
+
+
+def wire_arrays(name: str, feature: Feature, rows: Many[Lists]) -> dict[str, pa.Array]:
+    """The wire columns of a feature, from what :func:`wire_lists` gave for each record."""
+    return {
+        column.name: _array(column, [row.get(column.name) for row in rows])
+        for column in feature.wire_columns(name)
+    }
+
+
+def wire_batch(features: Features, rows: Many[Mapping[str, Lists]]) -> pa.RecordBatch:
+    """Records in wire form, from what :func:`wire_lists` gave for each, by feature."""
+    columns: dict[str, pa.Array] = {}
+    for name, feature in features.items():
+        columns.update(wire_arrays(name, feature, [row[name] for row in rows]))
+    schema = wire_schema(features)
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _array(column: WireColumn, lists: Many[Any]) -> pa.Array:
+    kind = arrow_type(column)
+    if column.length == 1:
+        return pa.array([None if one is None else _plain(one[0]) for one in lists], kind)
+    return pa.array(
+        [None if one is None else [_plain(value) for value in one] for one in lists], kind
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

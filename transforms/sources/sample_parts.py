@@ -45,8 +45,7 @@ from ..media.image_header import MAX_PIXELS, UnreadableImageError
 from ..media.image_header import read_header as read_image
 from .json_values import object_without_doubles
 from .label_json import value_feature
-from .python_values import flat_record
-from .wire_arrays import Lists, wire_lists
+from .python_values import Lists, flat_record, wire_lists
 
 _KINDS = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp"), "image"),

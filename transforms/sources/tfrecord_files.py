@@ -22,7 +22,7 @@ from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
 from ..payloads import with_bytes
 from ..runs.files import wire_schema
-from .arrow_rows import RowReader
+from .arrow.rows import RowReader
 from .encoded_images import image_columns
 from .example_columns import ColumnShape, adapted, decode, kinds_of, shapes_of, shown
 from .remembered import remembered

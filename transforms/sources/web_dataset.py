@@ -22,9 +22,9 @@ from ..payloads import with_values
 from ..storage import is_chained
 from ..storage.globs import is_hidden, matches
 from ..storage.tar import archive_scheme
+from .python_values import Lists, wire_batch
 from .sample_parts import PartTypes, UnfitPartError, kind_of, read_parts
 from .tar_samples import Damage, Sample, read_samples, sample_offsets, split_name
-from .wire_arrays import Lists, wire_batch
 
 SAMPLED = 500
 """So many samples of a tar tell the types of its parts, …"""

@@ -20,8 +20,8 @@ from snapshard.schemas.features import (
     Tensor,
     Timestamp,
 )
-from snapshard.transforms.sources.arrow_ipc import Arrow
-from snapshard.transforms.sources.parquet import Parquet
+from snapshard.transforms.sources.arrow.ipc import Arrow
+from snapshard.transforms.sources.arrow.parquet import Parquet
 from snapshard.transforms.storage.opened_source import open_source
 
 from .arrow_bytes import ipc, parquet

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Feature, Scalar, Sequence
-from snapshard.transforms.sources.arrow_ipc import Arrow
-from snapshard.transforms.sources.parquet import Parquet
+from snapshard.transforms.sources.arrow.ipc import Arrow
+from snapshard.transforms.sources.arrow.parquet import Parquet
 
 from .arrow_bytes import ipc, parquet
 

@@ -8,7 +8,7 @@ import pytest
 
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Audio, Image, Scalar
-from snapshard.transforms.sources.parquet import Parquet
+from snapshard.transforms.sources.arrow.parquet import Parquet
 
 
 def test_images_in_a_column(reading: Any, pictures: Any) -> None:

@@ -26,10 +26,10 @@ from snapshard.schemas.features import (
     Timestamp,
     flatten,
 )
-from snapshard.transforms.sources.arrow_rows import RowReader
-from snapshard.transforms.sources.arrow_types import infer_features, missing_leaves
-from snapshard.transforms.sources.arrow_values import texts
-from snapshard.transforms.sources.wire_arrays import wire_lists
+from snapshard.transforms.sources.arrow.rows import RowReader
+from snapshard.transforms.sources.arrow.types import infer_features, missing_leaves
+from snapshard.transforms.sources.arrow.values import texts
+from snapshard.transforms.sources.python_values import wire_lists
 
 
 def read(values: pa.Array, feature: Feature) -> tuple[list[Any], dict[int, str]]:

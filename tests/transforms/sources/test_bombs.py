@@ -26,8 +26,10 @@ from snapshard.schemas import limits
 from snapshard.schemas.errors import DataError, RecipeError, SchemaError
 from snapshard.schemas.features import Scalar
 from snapshard.transforms.media.image_header import UnreadableImageError, read_header
-from snapshard.transforms.sources import arrow_files, arrow_ipc, parquet_sizes
-from snapshard.transforms.sources.parquet_footer import read_row_groups
+from snapshard.transforms.sources.arrow import files as arrow_files
+from snapshard.transforms.sources.arrow import ipc as arrow_ipc
+from snapshard.transforms.sources.arrow import parquet
+from snapshard.transforms.sources.arrow.parquet import read_row_groups
 from snapshard.transforms.storage import decompress
 from snapshard.transforms.storage.opened_source import open_source
 
@@ -44,7 +46,7 @@ PACKERS: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def little_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bomb counts from 1 MiB on, so that tests need not make large ones."""
-    for module in (arrow_files, arrow_ipc, decompress, parquet_sizes):
+    for module in (arrow_files, arrow_ipc, decompress, parquet):
         monkeypatch.setattr(module, "FREE_BYTES", MIB)
 
 
@@ -191,7 +193,7 @@ def test_a_text_that_a_dictionary_repeats(reading: Any) -> None:
     assert len(got.rows) < 10
     (group,) = read_row_groups(pa.memory_map(str(path)))
     with pa.memory_map(str(path)) as source:
-        each = parquet_sizes.rows_at_once(source, 0, group, ["s"], num_rows=1 << 16)
+        each = parquet.rows_at_once(source, 0, group, ["s"], num_rows=1 << 16)
     assert each == 1
 
 
@@ -200,7 +202,7 @@ def test_texts_that_are_no_bomb_are_read_at_once(tmp_path: Path) -> None:
     pq.write_table(pa.table({"s": texts, "l": [[text] for text in texts]}), tmp_path / "a.parquet")
     with pa.memory_map(str(tmp_path / "a.parquet")) as source:
         (group,) = read_row_groups(source)
-        found = parquet_sizes.rows_at_once(source, 0, group, ["s", "l"], num_rows=1 << 16)
+        found = parquet.rows_at_once(source, 0, group, ["s", "l"], num_rows=1 << 16)
     assert found == 1 << 16
 
 

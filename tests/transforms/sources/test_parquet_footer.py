@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snapshard.transforms.sources.parquet_footer import read_row_groups
+from snapshard.transforms.sources.arrow.parquet import read_row_groups
 
 TABLE = pa.table(
     {

@@ -47,7 +47,7 @@ from ...examples.dtypes import PRECISION, holds_exactly, is_exact
 from ...payloads import with_bytes
 from ...prepare.engine.validate_values import is_utf8
 from ...runs.files import wire_schema
-from ..arrow_values import INEXACT, culprits
+from ..arrow.values import INEXACT, culprits
 from ..text_stream import shown_text
 from .rows import TOO_LONG, Offsets, Rows, Table
 

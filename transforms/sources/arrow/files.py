@@ -1,40 +1,43 @@
 """Sources of files that hold Arrow columns: inferring and reading them, whatever their format.
 
-A file is cut into *units* (row groups of Parquet, record batches of Arrow IPC), each read by
-itself: a damaged one is a reject, and the others are kept. A block's range holds the units whose
-first byte lies in it. A record's id is ``relative/path#row``, the row's number in its file.
+A file is cut into *units* (row groups of Parquet, record batches of Arrow IPC), each read
+separately: a damaged one is a reject, and the others are kept. A block's range holds the units
+whose first byte is in it. A record's id is ``relative/path#row``, the row's number in its file.
+:class:`ArrowSource` is what the sources of Parquet and Arrow files share.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.blocks import Block, FileRange, RawBatch, SourceFile
-from ...schemas.errors import Reject, SchemaError
-from ...schemas.features import Feature, Features, Struct, is_encoded
-from ...schemas.limits import FREE_BYTES, Limits
-from ...schemas.manifest import MAX_LABELS
-from ...schemas.recipe import OpenSource
-from ..storage.decompress import grows_beyond
-from .arrow_leaves import extract, leaves_of
-from .arrow_rows import RowReader
-from .arrow_types import join_schemas, leaf_feature, missing_leaves, nest
-from .arrow_values import texts
-from .remembered import remembered
-from .table_files import (
+from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ....schemas.errors import Reject, SchemaError
+from ....schemas.features import Feature, Features, Struct, is_encoded
+from ....schemas.limits import FREE_BYTES, Limits
+from ....schemas.manifest import MAX_LABELS
+from ....schemas.recipe import OpenSource
+from ...storage.decompress import grows_beyond
+from ..remembered import remembered
+from ..table_files import (
     INFER_ALL_BYTES,
     check_columns,
+    check_types,
     no_rows,
     read_ranges,
+    types_to_json,
     utf8_texts,
     with_class,
     with_types,
 )
+from .rows import RowReader
+from .types import extract, join_schemas, leaf_feature, leaves_of, missing_leaves, nest
+from .values import texts
 
 BATCH_ROWS = 1 << 16
 """Rows that are converted at once, at most."""
@@ -46,6 +49,8 @@ MEDIA_BATCH_BYTES = 2 << 20
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
 """What reading a damaged file raises."""
+
+_PARQUET_MAGIC, _ARROW_MAGIC = b"PAR1", b"ARROW1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +76,6 @@ def offset_between(units: Sequence[Unit], row: int, *, num_bytes: int) -> int:
             share = (row - unit.first_row) / (unit.num_rows or 1)
             return unit.offset + round((end - unit.offset) * share)
     return num_bytes
-
-
-_PARQUET_MAGIC, _ARROW_MAGIC = b"PAR1", b"ARROW1"
 
 
 class ArrowFile(Protocol):
@@ -406,3 +408,69 @@ def _why_damaged(error: Exception, file: SourceFile, opened: OpenSource) -> str:
                 "without the footer at its end that states how many there should be"
             )
     return _first_line(str(error))
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrowSource(abc.ABC):
+    """A source of tables of one format. What its arguments mean, the format's own class says."""
+
+    url: str
+    label: str | None = None
+    columns: tuple[str, ...] | None = None
+    types: Mapping[str, Any] | None = None
+    media = False
+    numbered = True
+    side_urls: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Checks the types."""
+        check_types(self.types)
+
+    @property
+    @abc.abstractmethod
+    def _format(self) -> ArrowFormat: ...
+
+    @abc.abstractmethod
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes files of the format, those of a glob's own suffix, and a single file as it is."""
+
+    def settings(self) -> dict[str, object]:
+        """What shapes the records and what is inferred of them, as plain JSON."""
+        columns = None if self.columns is None else list(self.columns)
+        return {"columns": columns, "label": self.label, "types": types_to_json(self.types)}
+
+    def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
+        """Where row groups of Parquet files, or record batches of IPC files, begin."""
+        return self._tables.cuts(file, opened)
+
+    def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
+        """About where a row lies, in bytes."""
+        return self._tables.offset_of(file, row, opened)
+
+    def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
+        """The features of the rows, from the files' schemas and statistics.
+
+        Which columns lack values is told from all rows where no statistics say it; above 256 MiB,
+        those that may hold nulls are taken to do so.
+
+        Raises:
+            SchemaError: if no file can be read, their columns differ, or one cannot be stored.
+            RecipeError: if ``label`` or ``types`` name no column.
+        """
+        return self._tables.infer(files, opened)
+
+    def read(
+        self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
+    ) -> Iterator[RawBatch]:
+        """Reads what begins in a block's ranges; ids are ``path#row``.
+
+        Raises:
+            SchemaError: if a file lacks the column of a feature, or has one of another type.
+        """
+        return self._tables.read(block, features=features, opened=opened, ordered=ordered)
+
+    @property
+    def _tables(self) -> ArrowTables:
+        return ArrowTables(
+            format=self._format, label=self.label, columns=self.columns, types=self.types
+        )

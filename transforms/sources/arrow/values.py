@@ -33,7 +33,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...schemas.features import (
+from ....schemas.features import (
     ClassLabel,
     Feature,
     Scalar,
@@ -43,9 +43,9 @@ from ...schemas.features import (
     Timestamp,
     tensor_form,
 )
-from ...schemas.wire import FLOATS
-from ..examples.dtypes import PRECISION, holds_exactly, numpy_dtype
-from .arrow_leaves import nulls
+from ....schemas.wire import FLOATS
+from ...examples.dtypes import PRECISION, holds_exactly, numpy_dtype
+from .types import nulls
 
 EXACT = 1 << 53
 """A float64 holds all integers up to this one."""

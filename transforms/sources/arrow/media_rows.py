@@ -14,14 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...schemas.blocks import RawBatch
-from ...schemas.errors import Reject, SchemaError
-from ...schemas.features import Features, is_encoded
-from ..payloads import with_row
-from ..runs.files import wire_schema
-from .arrow_rows import RowReader
-from .sample_parts import UnfitPartError, media_lists
-from .wire_arrays import Lists, wire_arrays
+from ....schemas.blocks import RawBatch
+from ....schemas.errors import Reject, SchemaError
+from ....schemas.features import Features, is_encoded
+from ...payloads import with_row
+from ...runs.files import wire_schema
+from ..python_values import Lists, wire_arrays
+from ..sample_parts import UnfitPartError, media_lists
+from .rows import RowReader
 
 BYTES = "bytes"
 """The field of a struct that holds a file's content."""

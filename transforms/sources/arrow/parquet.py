@@ -1,0 +1,365 @@
+"""Parquet files as a source: one record a row, read by row groups.
+
+A record's id is ``relative/path#row``. ``types`` says what each column becomes. Which columns may
+lack values is read from the files' statistics, and from the rows where these do not say. A damaged
+row group is one reject; the rows read before the damage, and all other row groups, are kept.
+
+Footers are read without pyarrow. pyarrow 25 ends the process over some damaged footers when a
+column's statistics are requested: what is thrown there is not caught. The footer is Thrift in its
+compact protocol, of which this reads the few fields that are needed. Format:
+https://github.com/apache/parquet-format (parquet.thrift).
+
+The rows that are decoded at once are limited by what they grow to. A column of texts may hold one
+long text in its dictionary and name it in every row: a file of a kilobyte can stand for a terabyte,
+and neither its footer nor its pages' lengths show it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ....schemas.blocks import Selection, SourceFile
+from ....schemas.config import config_class
+from ....schemas.limits import FREE_BYTES
+from ....schemas.recipe import OpenSource
+from ...storage.decompress import grows_beyond
+from ...storage.read_files import is_at_hand, open_for_arrow
+from ..table_files import select_files
+from .files import BATCH_BYTES, BATCH_ROWS, ArrowFormat, ArrowSource, Unit, offset_between
+from .types import leaves_of
+
+_TAIL_BYTES = 8
+_MAX_DEPTH = 32
+
+# Types of the compact protocol.
+_STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(
+    13
+)
+
+# Numbers of fields: FileMetaData, RowGroup, ColumnChunk, ColumnMetaData, Statistics.
+_ROW_GROUPS = 4
+_COLUMNS, _TOTAL_BYTES, _NUM_ROWS = 1, 2, 3
+_META_DATA = 3
+_TYPE, _PATH, _NUM_VALUES, _CHUNK_BYTES = 1, 3, 5, 6
+_DATA_PAGE, _DICTIONARY_PAGE, _STATISTICS = 9, 11, 12
+_BYTES_TYPES = (6, 7)  # BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY
+_NULL_COUNT = 3
+
+_VALUE_BYTES = 8
+_SMALL_BYTES = 16 << 10
+"""Of a column chunk: no text in it is longer."""
+
+SUFFIXES = (".parquet", ".pq", ".parq")
+"""What Parquet files' names end with."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """What the footer says of one stored column of a row group."""
+
+    num_values: int
+    """With those inside of lists."""
+    num_bytes: int
+    """Uncompressed."""
+    is_bytes: bool
+    """Whether its values are strings of bytes."""
+    has_dictionary: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class RowGroup:
+    """What the footer says of one row group."""
+
+    offset: int
+    """Of its first byte in the file; 0 where it has no columns."""
+    num_rows: int
+    num_bytes: int
+    """Uncompressed."""
+    null_counts: Mapping[str, int | None]
+    """Stored column, its path joined by dots -> nulls in it; None where the file does not say."""
+    chunks: Mapping[str, Chunk] = dataclasses.field(default_factory=dict)
+    """By stored column."""
+
+
+def read_row_groups(source: Any) -> list[RowGroup]:
+    """Reads the footer of an open Parquet file, a ``pa.NativeFile``.
+
+    Raises:
+        ValueError: if it is damaged.
+    """
+    num_bytes = source.size()
+    tail = source.read_at(_TAIL_BYTES, max(0, num_bytes - _TAIL_BYTES))
+    size = int.from_bytes(tail[:4], "little")
+    if size > num_bytes - _TAIL_BYTES:
+        raise ValueError("the footer is longer than the file")
+    footer = _Compact(source.read_at(size, num_bytes - _TAIL_BYTES - size))
+    try:
+        groups = footer.struct().get(_ROW_GROUPS, [])
+        return [_row_group(group) for group in groups]
+    except (IndexError, AttributeError, TypeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the footer is damaged: {error}") from None
+
+
+def _row_group(group: Mapping[int, Any]) -> RowGroup:
+    starts, null_counts, chunks = [], dict[str, int | None](), dict[str, Chunk]()
+    for chunk in group.get(_COLUMNS, []):
+        facts = chunk.get(_META_DATA, {})
+        pages = (_number(facts.get(number)) for number in (_DATA_PAGE, _DICTIONARY_PAGE))
+        starts += [page for page in pages if page]
+        path = b".".join(facts.get(_PATH, [])).decode()
+        null_counts[path] = _number(facts.get(_STATISTICS, {}).get(_NULL_COUNT))
+        chunks[path] = Chunk(
+            num_values=max(0, _number(facts.get(_NUM_VALUES)) or 0),
+            num_bytes=max(0, _number(facts.get(_CHUNK_BYTES)) or 0),
+            is_bytes=facts.get(_TYPE) in _BYTES_TYPES,
+            has_dictionary=_DICTIONARY_PAGE in facts,
+        )
+    return RowGroup(
+        offset=min(starts, default=0),
+        num_rows=max(0, _number(group.get(_NUM_ROWS)) or 0),
+        num_bytes=max(0, _number(group.get(_TOTAL_BYTES)) or 0),
+        null_counts=null_counts,
+        chunks=chunks,
+    )
+
+
+def _number(value: Any) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise ValueError(f"the footer is damaged: it holds {type(value).__name__} for a number")
+    return value
+
+
+class _Compact:
+    """Reads values of the compact protocol, one after the other."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content, self._position = content, 0
+
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        """Field number -> value."""
+        found: dict[int, Any] = {}
+        number = 0
+        while kind := self._byte():
+            number = number + (kind >> 4) if kind >> 4 else self._integer()
+            found[number] = self._value(kind & 15, depth, in_struct=True)
+        return found
+
+    def _value(self, kind: int, depth: int, *, in_struct: bool = False) -> Any:
+        if kind in (_TRUE, _FALSE):
+            return kind == _TRUE if in_struct else self._byte() == _TRUE
+        if kind == _BYTE:
+            return self._byte()
+        if kind in (_I16, _I32, _I64):
+            return self._integer()
+        if kind == _DOUBLE:
+            return self._take(8)
+        if kind == _BINARY:
+            return self._take(self._varint())
+        if depth == _MAX_DEPTH:
+            raise ValueError("the footer is nested too deeply")
+        if kind in (_LIST, _SET):
+            head = self._byte()
+            size = self._varint() if head >> 4 == 15 else head >> 4
+            return [self._value(head & 15, depth + 1) for _ in range(self._checked(size))]
+        if kind == _MAP:
+            size = self._checked(self._varint())
+            kinds = self._byte() if size else 0
+            return [
+                (self._value(kinds >> 4, depth + 1), self._value(kinds & 15, depth + 1))
+                for _ in range(size)
+            ]
+        if kind == _STRUCT:
+            return self.struct(depth + 1)
+        raise ValueError(f"the footer holds a value of the unknown type {kind}")
+
+    def _byte(self) -> int:
+        found = self._content[self._position]
+        self._position += 1
+        return found
+
+    def _take(self, size: int) -> bytes:
+        start = self._position
+        self._position += self._checked(size)
+        return self._content[start : self._position]
+
+    def _checked(self, size: int) -> int:
+        """A number of bytes, or of items of a byte and more, that can still follow."""
+        if size > len(self._content) - self._position:
+            raise ValueError("the footer ends too early")
+        return size
+
+    def _varint(self) -> int:
+        found = shift = 0
+        while True:
+            byte = self._byte()
+            found |= (byte & 127) << shift
+            if byte < 128:
+                return found
+            shift += 7
+            if shift > 63:
+                raise ValueError("the footer holds a number that is too long")
+
+    def _integer(self) -> int:
+        found = self._varint()
+        return (found >> 1) ^ -(found & 1)
+
+
+def check_lists(
+    group: RowGroup, columns: Iterable[str], *, num_bytes: int, max_expansion: int
+) -> None:
+    """Refuses lists of far more values than a file of so many bytes should hold.
+
+    Raises:
+        ValueError: saying which limit they break.
+    """
+    wanted = set(columns)
+    allowed = max(FREE_BYTES, num_bytes * max_expansion)
+    for path, chunk in group.chunks.items():
+        name, nested, _ = path.partition(".")
+        if nested and name in wanted and chunk.num_values * _VALUE_BYTES > allowed:
+            raise ValueError(f"it {grows_beyond(max_expansion)}")
+
+
+def rows_at_once(
+    source: Any, unit: int, group: RowGroup, columns: Iterable[str], *, num_rows: int
+) -> int:
+    """So many rows, or as many as can be decoded whatever texts of the dictionaries they name."""
+    wanted = set(columns)
+    for path, chunk in group.chunks.items():
+        if not (chunk.has_dictionary and chunk.is_bytes and path.partition(".")[0] in wanted):
+            continue
+        each = -(-chunk.num_values // max(1, group.num_rows))
+        longest = min(chunk.num_bytes, _SMALL_BYTES)
+        if chunk.num_bytes > _SMALL_BYTES:
+            longest = _longest(source, unit, path)
+        num_rows = min(num_rows, max(1, FREE_BYTES // max(1, longest * each)))
+    return num_rows
+
+
+def _longest(source: Any, unit: int, path: str) -> int:
+    """The longest text in a column chunk's dictionary, in bytes."""
+    file = pq.ParquetFile(
+        source, read_dictionary=[path], pre_buffer=False, page_checksum_verification=True
+    )
+    batches = file.iter_batches(batch_size=1, row_groups=[unit], columns=[path], use_threads=False)
+    batch = next(batches, None)
+    if batch is None:
+        return 0
+    batch.validate()
+    return max((_longest_of(column) for column in batch.columns), default=0)
+
+
+def _longest_of(array: Any) -> int:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        if pa.types.is_fixed_size_binary(kind.value_type):
+            return int(kind.value_type.byte_width)
+        if not (pa.types.is_binary(kind.value_type) or pa.types.is_string(kind.value_type)):
+            return 0
+        return int(pc.max(pc.binary_length(array.dictionary)).as_py() or 0)
+    if pa.types.is_struct(kind):
+        return max((_longest_of(array.field(i)) for i in range(kind.num_fields)), default=0)
+    return _longest_of(array.values) if hasattr(array, "values") else 0
+
+
+@config_class
+class Parquet(ArrowSource):
+    """Rows of Parquet files.
+
+    Attributes:
+        url: A file, a folder (its ``.parquet`` files, at any depth), a glob, or any fsspec URL.
+        label: The column to predict. Strings and bools become a ClassLabel; numbers stay.
+        columns: The columns to read; all by default.
+        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
+            ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. A struct's
+            field is ``"struct.field"``.
+    """
+
+    def select(self, files: Sequence[SourceFile]) -> Selection:
+        """Takes Parquet files, those of a glob's own suffix, and a single file as it is."""
+        return select_files(self.url, files, suffixes=SUFFIXES, what="a .parquet file")
+
+    @property
+    def _format(self) -> ArrowFormat:
+        return _FORMAT
+
+
+class _ParquetFile:
+    """One open file."""
+
+    def __init__(self, opened: OpenSource, path: str) -> None:
+        source = open_for_arrow(opened, path)
+        local = is_at_hand(source)
+        # Of a store, a row group's columns are fetched in few and large requests.
+        self._file = pq.ParquetFile(source, pre_buffer=not local, page_checksum_verification=True)
+        self._path = path
+        self._source, self._num_bytes = source, source.size()
+        self._max_expansion = opened.limits.max_expansion
+        self._groups = read_row_groups(source)
+        self.schema: pa.Schema = self._file.schema_arrow
+
+    @functools.cached_property
+    def units(self) -> Sequence[Unit]:
+        found, row = [], 0
+        for group in self._groups:
+            # The blocks of a file end where it does: a place that makes no sense must not lie
+            # outside of all.
+            start = max(0, min(group.offset, self._num_bytes - 1))
+            found.append(Unit(start, row, group.num_rows))
+            row += group.num_rows
+        return found
+
+    def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        group = self._groups[unit]
+        check_lists(group, columns, num_bytes=self._num_bytes, max_expansion=self._max_expansion)
+        row_bytes = max(1, group.num_bytes // max(1, group.num_rows))
+        num_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // row_bytes))
+        batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
+            batch_size=rows_at_once(self._source, unit, group, columns, num_rows=num_rows),
+            row_groups=[unit],
+            columns=list(columns),
+            use_threads=False,
+        )
+        for batch in batches:
+            batch.validate()
+            yield batch
+
+    def offset_of(self, row: int) -> int:
+        return offset_between(self.units, row, num_bytes=self._num_bytes)
+
+    def lacking(self) -> tuple[set[str], set[str]]:
+        """Statistics count the nulls of single values, and nulls and empty lists together."""
+        leaves = leaves_of(self.schema, path=self._path)
+        counts = self._null_counts()
+        known, unknown = set(), set()
+        for name, leaf in leaves.items():
+            column = self.schema.names[leaf.column]
+            if not leaf.shape and name in counts:
+                found = counts[name]
+            else:
+                below = [n for path, n in counts.items() if path.startswith(f"{column}.")]
+                found = None if None in below or any(below) or not below else 0
+            if found is None:
+                unknown.add(name)
+            elif found:
+                known.add(name)
+        return known, unknown
+
+    def _null_counts(self) -> dict[str, int | None]:
+        """Nulls of each stored column over all row groups; None where some do not say."""
+        counts: dict[str, int | None] = {}
+        for group in self._groups:
+            for name, found in group.null_counts.items():
+                before = counts.get(name, 0)
+                counts[name] = None if before is None or found is None else before + found
+        return counts
+
+
+_FORMAT = ArrowFormat(name="Parquet", unit="row group", open=_ParquetFile)
