@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .transforms.sources.audio_folder import AudioFolder
     from .transforms.sources.csv.source import Csv
     from .transforms.sources.image_folder import ImageFolder
-    from .transforms.sources.json_lines import JsonLines
+    from .transforms.sources.json.source import JsonLines
     from .transforms.sources.memory_table import Table
     from .transforms.sources.numpy_files import Numpy
     from .transforms.sources.own_files import Files
@@ -120,7 +120,7 @@ _EXPORTS: dict[str, str] = {
     "Flink": ".schemas.runner",
     "Image": ".schemas.features",
     "ImageFolder": ".transforms.sources.image_folder",
-    "JsonLines": ".transforms.sources.json_lines",
+    "JsonLines": ".transforms.sources.json.source",
     "Numpy": ".transforms.sources.numpy_files",
     "Limits": ".schemas.limits",
     "Parquet": ".transforms.sources.arrow.parquet",

@@ -13,9 +13,9 @@ from ...schemas.recipe import Source
 from ...transforms.sources.arrow.hugging_face import HuggingFace
 from ...transforms.sources.arrow.ipc import Arrow
 from ...transforms.sources.arrow.parquet import Parquet
-from ...transforms.sources.json_lines import JsonLines
-from ...transforms.sources.json_text import find_lines
-from ...transforms.sources.json_values import UnfitError, parse_line
+from ...transforms.sources.json.rows import find_lines
+from ...transforms.sources.json.source import JsonLines
+from ...transforms.sources.json.values import UnfitError, parse_line
 from ...transforms.sources.numpy_files import Numpy
 from ...transforms.sources.text_stream import open_text
 from ...transforms.sources.tfrecord_files import TFRecords

@@ -38,7 +38,7 @@ from ...schemas.features import (
     flatten,
     wire_columns,
 )
-from .json_values import object_without_doubles
+from .json.values import object_without_doubles
 from .python_values import Lists, flat_record, wire_batch, wire_lists
 
 BOXES = "boxes"

@@ -43,7 +43,7 @@ from ..media.audio_header import UnreadableSoundError
 from ..media.audio_header import read_header as read_sound
 from ..media.image_header import MAX_PIXELS, UnreadableImageError
 from ..media.image_header import read_header as read_image
-from .json_values import object_without_doubles
+from .json.values import object_without_doubles
 from .label_json import value_feature
 from .python_values import Lists, flat_record, wire_lists
 

@@ -24,10 +24,10 @@ from snapshard.schemas.features import (
     Text,
     Timestamp,
 )
-from snapshard.transforms.sources import json_lines, json_text
-from snapshard.transforms.sources.json_lines import JsonLines
-from snapshard.transforms.sources.json_rows import JsonReader
-from snapshard.transforms.sources.json_text import Lines, find_lines
+from snapshard.transforms.sources.json import rows as json_rows
+from snapshard.transforms.sources.json import source as json_lines
+from snapshard.transforms.sources.json.rows import JsonReader, Lines, find_lines
+from snapshard.transforms.sources.json.source import JsonLines
 from snapshard.transforms.storage.opened_source import open_source
 
 ROWS = [
@@ -223,7 +223,7 @@ def test_windows_and_cuts_change_nothing(reading: Any, monkeypatch: pytest.Monke
     source = JsonLines(reading.write("t.jsonl", lines_of(rows)), types={"i": "int64"})
     whole = reading.read(source)
     for window, cut in ((100, 700), (1000, 333), (64, 100_000)):
-        monkeypatch.setattr(json_text, "WINDOW_BYTES", window)
+        monkeypatch.setattr(json_rows, "WINDOW_BYTES", window)
         monkeypatch.setattr(json_lines, "CUT_BYTES", cut)
         opened = open_source(source.url, ".")
         assert len(source.cuts(opened.list()[0], opened)) > 5 or cut > 20_000

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Feature, Scalar
-from snapshard.transforms.sources import json_text
-from snapshard.transforms.sources.json_lines import JsonLines
+from snapshard.transforms.sources.json import rows as json_rows
+from snapshard.transforms.sources.json.source import JsonLines
 
 GOOD = b'{"a": 1, "s": "x"}\n'
 FEATURES: dict[str, Feature] = {"a": Scalar("int64"), "s": Scalar("string")}
@@ -128,8 +128,8 @@ def test_a_file_that_no_features_can_be_told_of(reading: Any, content: bytes, wo
 
 
 def test_a_line_without_end(reading: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_text, "WINDOW_BYTES", 64)
-    monkeypatch.setattr("snapshard.transforms.sources.json_text.MAX_LINE_BYTES", 200)
+    monkeypatch.setattr(json_rows, "WINDOW_BYTES", 64)
+    monkeypatch.setattr("snapshard.transforms.sources.json.rows.MAX_LINE_BYTES", 200)
     long = b'{"a": 1, "s": "' + b"x" * 1000 + b'"}\n'
     content = GOOD + long + GOOD + long + long.strip()
     got = reading.read(JsonLines(reading.write("t.jsonl", content)), features=FEATURES)

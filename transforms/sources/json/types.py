@@ -1,4 +1,4 @@
-"""The features of JSON Lines, told from what their objects hold.
+"""The features of JSON Lines, inferred from what their objects hold.
 
 =============================== ==================================================================
 values                          feature
@@ -31,15 +31,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...schemas.errors import SchemaError
-from ...schemas.features import Feature, Scalar, Sequence, Tensor
-from ...schemas.wire import Dtype
-from ..examples.dtypes import holds_exactly, is_exact
-from .arrow.types import MAX_DEPTH, Leaf, extract, leaves_of
-from .arrow.values import EXACT
-from .json_rows import parse
-from .json_text import Lines
-from .json_values import UnfitError, parse_line
+from ....schemas.errors import SchemaError
+from ....schemas.features import Feature, Scalar, Sequence, Tensor
+from ....schemas.wire import Dtype
+from ...examples.dtypes import holds_exactly, is_exact
+from ..arrow.types import MAX_DEPTH, Leaf, extract, leaves_of
+from ..arrow.values import EXACT
+from .rows import Lines, parse
+from .values import UnfitError, parse_line
 
 Kind = Literal["null", "bool", "natural", "int", "uint64", "wide", "float", "string"]
 """``natural`` numbers fit int64 and uint64 alike; ``wide`` ones neither."""

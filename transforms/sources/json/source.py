@@ -1,7 +1,7 @@
 """JSON Lines as a source: one object a line, perhaps compressed.
 
 A record's id is ``relative/path#offset``: where its line begins in the file, in bytes of its text,
-uncompressed. What each key becomes stands in ``json_types``.
+uncompressed. ``types`` says what each key becomes.
 """
 
 from __future__ import annotations
@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
-from ...schemas.config import config_class
-from ...schemas.errors import SchemaError
-from ...schemas.features import Feature, Features, Scalar, tensor_form
-from ...schemas.limits import too_many_columns
-from ...schemas.manifest import MAX_LABELS
-from ...schemas.recipe import OpenSource
-from ..storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
-from ..storage.decompress import DamagedError
-from .json_rows import JsonReader
-from .json_text import Lines, find_lines
-from .json_types import JsonTypes
-from .json_values import UnfitError, parse_line
-from .remembered import remembered
-from .table_files import (
+from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ....schemas.config import config_class
+from ....schemas.errors import SchemaError
+from ....schemas.features import Feature, Features, Scalar, tensor_form
+from ....schemas.limits import too_many_columns
+from ....schemas.manifest import MAX_LABELS
+from ....schemas.recipe import OpenSource
+from ...storage.decompress import SUFFIXES as COMPRESSED_SUFFIXES
+from ...storage.decompress import DamagedError
+from ..remembered import remembered
+from ..table_files import (
     COPY_AGAIN,
     INFER_ALL_BYTES,
     check_columns,
@@ -37,7 +33,10 @@ from .table_files import (
     with_class,
     with_types,
 )
-from .text_stream import Text, open_text
+from ..text_stream import Text, open_text
+from .rows import JsonReader, Lines, find_lines
+from .types import JsonTypes
+from .values import UnfitError, parse_line
 
 CUT_BYTES = 32 << 20
 """A large file may be cut about every so many bytes."""

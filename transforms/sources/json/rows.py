@@ -1,8 +1,8 @@
 """From lines of JSON to the wire columns of features; what does not fit becomes a reject.
 
-Lines are parsed by pyarrow, a window at a time, straight into the types that the features need.
-Where that fails, the lines nearby are read one by one by Python: what it finds is what counts, so
-records and rejects do not depend on where windows begin.
+Lines are read from a text a window at a time, each with its place. pyarrow parses a window straight
+into the types that the features need. Where that fails, the lines nearby are read one by one by
+Python: what it finds is what counts, so records and rejects do not depend on where windows begin.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
-from ...schemas.blocks import RawBatch
-from ...schemas.errors import Reject
-from ...schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
-from ...schemas.wire import FLOATS
-from ..examples.dtypes import PRECISION, numpy_dtype
-from ..payloads import with_bytes
-from ..runs.files import wire_schema
-from .arrow.rows import RowReader
-from .arrow.types import extract, leaves_of
-from .arrow.values import EXACT, item_of
-from .json_text import Lines
-from .json_values import UnfitError, find_value, fitted, parse_line, routes
+from ....schemas.blocks import RawBatch
+from ....schemas.errors import Reject
+from ....schemas.features import ClassLabel, Feature, Features, Timestamp, tensor_form
+from ....schemas.wire import FLOATS
+from ...examples.dtypes import PRECISION, numpy_dtype
+from ...payloads import with_bytes
+from ...runs.files import wire_schema
+from ..arrow.rows import RowReader
+from ..arrow.types import extract, leaves_of
+from ..arrow.values import EXACT, item_of
+from ..text_stream import Text
+from .values import UnfitError, find_value, fitted, parse_line, routes
+
+WINDOW_BYTES = 1 << 20
+"""About so much text is looked at at once: whole lines, so more where one is longer."""
+MAX_LINE_BYTES = 64 << 20
+"""A line longer than this is none."""
+
+_MARK = b"\xef\xbb\xbf"
+_BLANKS = b" \t\r"
 
 _CHUNK_LINES = 512
 _MAX_LOOKED_AT = 1000
@@ -43,6 +51,100 @@ _HEX[[*b"0123456789abcdefABCDEF"]] = [*range(16), *range(10, 16)]
 
 Tree = dict[str, Any]
 """Key -> (lists under it, a Tree or the type of values)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """The lines of a window that are not blank."""
+
+    data: bytes
+    offset: int
+    """Where the window begins in the text, in bytes."""
+    starts: npt.NDArray[np.int64]
+    stops: npt.NDArray[np.int64]
+    """Where each line begins and ends in the window; without its line break, and blanks there."""
+    too_long: int = 0
+    """How long a line may be, where this is the beginning of a longer one and nothing else."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def text(self, line: int) -> bytes:
+        """One line."""
+        return self.data[self.starts[line] : self.stops[line]]
+
+    def part(self, start: int, stop: int) -> Lines:
+        """Some of the lines, as they stand."""
+        first, last = int(self.starts[start]), int(self.stops[stop - 1])
+        return Lines(
+            self.data[first:last],
+            self.offset + first,
+            self.starts[start:stop] - first,
+            self.stops[start:stop] - first,
+        )
+
+    def take(self, mask: npt.NDArray[np.bool_]) -> Lines:
+        """The lines where the mask holds, put together."""
+        texts = [self.text(line) + b"\n" for line in np.flatnonzero(mask).tolist()]
+        ends = np.cumsum([0, *map(len, texts)])
+        return Lines(b"".join(texts), self.offset, ends[:-1], ends[1:] - 1)
+
+    @property
+    def positions(self) -> npt.NDArray[np.int64]:
+        """Where each line begins in the text, in bytes."""
+        return self.starts + self.offset
+
+
+def find_lines(text: Text, start: int, stop: int) -> Iterator[Lines]:
+    """The lines that begin in [start, stop) of a text, in windows; a mark at its head left out.
+
+    Raises:
+        DamagedError: where what is left of a compressed file cannot be decompressed, once all
+            whole lines before have been given.
+    """
+    offset, held = start, b""
+    if start == 0 and text.read(0, len(_MARK)) == _MARK:
+        offset = len(_MARK)
+    max_bytes = MAX_LINE_BYTES if text.max_row_bytes is None else text.max_row_bytes
+    skipping = False
+    while True:
+        first = offset + len(held)
+        piece = text.read(first, min(first + WINDOW_BYTES, stop))
+        ended = not piece
+        if skipping:
+            end = piece.find(b"\n") + 1
+            skipping = not end
+            offset, piece = first + (end or len(piece)), piece[end or len(piece) :]
+        held += piece
+        cut = len(held) if ended else held.rfind(b"\n") + 1
+        if cut:
+            yield _split(held[:cut], offset)
+            offset, held = offset + cut, held[cut:]
+        elif len(held) > max_bytes:
+            whole = np.array([0]), np.array([len(held)])
+            yield Lines(held, offset, *whole, too_long=max_bytes)
+            offset, held, skipping = offset + len(held), b"", True
+        if ended:
+            return
+
+
+def _split(data: bytes, offset: int) -> Lines:
+    array = np.frombuffer(data, np.uint8)
+    breaks = np.flatnonzero(array == ord("\n"))
+    starts = np.concatenate(([0], breaks + 1))
+    stops = np.concatenate((breaks, [len(data)]))
+    # Most lines have no blanks at their ends but a carriage return.
+    full = stops > starts
+    starts, stops = starts[full], stops[full]
+    blank_first = np.isin(array[starts], list(_BLANKS))
+    blank_last = np.isin(array[stops - 1], list(_BLANKS))
+    for line in np.flatnonzero(blank_first | blank_last).tolist():
+        begin, end = int(starts[line]), int(stops[line])
+        stripped = data[begin:end].strip(_BLANKS)
+        begin += data[begin:end].find(stripped) if stripped else 0
+        starts[line], stops[line] = begin, begin + len(stripped)
+    full = stops > starts
+    return Lines(data, offset, starts[full].astype(np.int64), stops[full].astype(np.int64))
 
 
 class JsonReader:

@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..examples.dtypes import is_exact
-from .arrow.values import INEXACT
+from ...examples.dtypes import is_exact
+from ..arrow.values import INEXACT
 
 _SHOWN_CHARS = 60
 _DUPLICATE = "duplicate key"
