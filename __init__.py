@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from .transforms.sources.arrow.hugging_face import HuggingFace
     from .transforms.sources.arrow.ipc import Arrow
     from .transforms.sources.arrow.parquet import Parquet
-    from .transforms.sources.audio_folder import AudioFolder
     from .transforms.sources.csv.source import Csv
-    from .transforms.sources.image_folder import ImageFolder
+    from .transforms.sources.folders.audio import AudioFolder
+    from .transforms.sources.folders.images import ImageFolder
+    from .transforms.sources.folders.web_dataset import WebDataset
     from .transforms.sources.json.source import JsonLines
     from .transforms.sources.memory_table import Table
     from .transforms.sources.numpy_files import Numpy
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from .transforms.sources.sql import Sql
     from .transforms.sources.text_files import TextFiles
     from .transforms.sources.tfrecord_files import TFRecords
-    from .transforms.sources.web_dataset import WebDataset
 
 __version__ = "0.1.0"
 
@@ -111,7 +111,7 @@ _EXPORTS: dict[str, str] = {
     "TFRecords": ".transforms.sources.tfrecord_files",
     "Arrow": ".transforms.sources.arrow.ipc",
     "Audio": ".schemas.features",
-    "AudioFolder": ".transforms.sources.audio_folder",
+    "AudioFolder": ".transforms.sources.folders.audio",
     "BoundingBoxes": ".schemas.features",
     "ClassLabel": ".schemas.features",
     "Csv": ".transforms.sources.csv.source",
@@ -119,7 +119,7 @@ _EXPORTS: dict[str, str] = {
     "Direct": ".schemas.runner",
     "Flink": ".schemas.runner",
     "Image": ".schemas.features",
-    "ImageFolder": ".transforms.sources.image_folder",
+    "ImageFolder": ".transforms.sources.folders.images",
     "JsonLines": ".transforms.sources.json.source",
     "Numpy": ".transforms.sources.numpy_files",
     "Limits": ".schemas.limits",
@@ -142,7 +142,7 @@ _EXPORTS: dict[str, str] = {
     "run_step": ".pipelines.build",
     "encode_example": ".transforms.examples.rows",
     "parse_example": ".transforms.examples.rows",
-    "WebDataset": ".transforms.sources.web_dataset",
+    "WebDataset": ".transforms.sources.folders.web_dataset",
 }
 _MODULES: dict[str, str] = {
     "audio": ".transforms.prepare.audio",

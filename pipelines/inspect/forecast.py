@@ -28,7 +28,7 @@ from ...transforms.rejects import Dropped, describe_rejects
 from ...transforms.runs.files import ID, NUM_BYTES
 from ...transforms.runs.keys import record_keys
 from ...transforms.runs.summary import write_summary
-from ...transforms.sources.image_folder import ImageFolder
+from ...transforms.sources.folders.images import ImageFolder
 from ...transforms.storage.decompress import MAGIC_BYTES, compressed_offset, compression_of
 from ...transforms.storage.opened_source import path_bytes
 from ..inventory.survey import Survey, survey

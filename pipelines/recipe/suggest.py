@@ -18,13 +18,12 @@ from ...schemas.written import call, written
 from ...transforms import storage
 from ...transforms.sources.csv.files import default_delimiter, is_table, sniff
 from ...transforms.sources.csv.source import Csv
-from ...transforms.sources.file_labels import looks_like_splits
-from ...transforms.sources.image_folder import ImageFolder
-from ...transforms.sources.inference import infer_image_steps, read_sizes
+from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
+from ...transforms.sources.folders.labels import looks_like_splits
+from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
 from ...transforms.sources.text_files import SUFFIXES as TEXTS
 from ...transforms.sources.text_files import TextFiles
 from ...transforms.sources.text_stream import open_text
-from ...transforms.sources.web_dataset import WebDataset, holds_samples
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.globs import is_hidden
 from ...transforms.storage.opened_source import OpenedSource, open_source

@@ -11,8 +11,8 @@ from ...schemas.blocks import SourceFile
 from ...schemas.recipe import PrepareStep
 from ...schemas.splits import Splits
 from ...transforms.prepare import audio
-from ...transforms.sources.audio_folder import AudioFolder, read_headers
-from ...transforms.sources.file_labels import LABEL, looks_like_splits
+from ...transforms.sources.folders.audio import AudioFolder, read_headers
+from ...transforms.sources.folders.labels import LABEL, looks_like_splits
 from ...transforms.storage.opened_source import OpenedSource
 
 _SOUNDS = (".flac", ".mp3", ".oga", ".ogg", ".opus", ".wav")

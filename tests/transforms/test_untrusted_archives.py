@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import snapshard as ss
 from snapshard.schemas.errors import DataError, SchemaError, StorageError
-from snapshard.transforms.sources.tar_samples import Damage, Sample, read_samples
+from snapshard.transforms.sources.folders.web_dataset import Damage, Sample, read_samples
 from snapshard.transforms.storage.decompress import decompressed
 from snapshard.transforms.storage.globs import matches
 from snapshard.transforms.storage.opened_source import open_source

@@ -22,9 +22,9 @@ from ..payloads import with_values
 from ..storage.globs import is_hidden
 from .arrow.media_rows import MediaRowReader
 from .extracted import plain_batch, plain_schema
+from .folders.sample_parts import UnfitPartError, media_lists
 from .own_records import RaisedError, ReadFn, records_of
 from .python_values import Lists, RecordTypes, flat_record, wire_batch, wire_lists
-from .sample_parts import UnfitPartError, media_lists
 from .table_files import (
     check_columns,
     class_of,

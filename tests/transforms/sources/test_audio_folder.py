@@ -13,8 +13,8 @@ from snapshard.schemas.errors import DataError, RecipeError, StorageError
 from snapshard.schemas.features import Audio, ClassLabel, Features, Scalar
 from snapshard.schemas.recipe import Source
 from snapshard.transforms.runs.files import wire_schema
-from snapshard.transforms.sources import audio_folder
-from snapshard.transforms.sources.audio_folder import AudioFolder
+from snapshard.transforms.sources.folders import audio as audio_folder
+from snapshard.transforms.sources.folders.audio import AudioFolder
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
 

@@ -21,8 +21,8 @@ from snapshard.schemas.features import (
     Text,
     Timestamp,
 )
-from snapshard.transforms.sources.file_labels import FileLabels, looks_like_splits
-from snapshard.transforms.sources.label_table import UnlabelledError
+from snapshard.transforms.sources.folders.labels import FileLabels, looks_like_splits
+from snapshard.transforms.sources.folders.side_tables import UnlabelledError
 from snapshard.transforms.storage.opened_source import open_source
 
 

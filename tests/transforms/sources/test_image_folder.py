@@ -19,8 +19,9 @@ from snapshard.schemas.recipe import Source
 from snapshard.transforms.prepare import images
 from snapshard.transforms.prepare.engine.compile import StepRunner
 from snapshard.transforms.runs.files import wire_schema
-from snapshard.transforms.sources import image_folder, media_files
-from snapshard.transforms.sources.image_folder import ImageFolder
+from snapshard.transforms.sources.folders import files as media_files
+from snapshard.transforms.sources.folders import images as image_folder
+from snapshard.transforms.sources.folders.images import ImageFolder
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
 

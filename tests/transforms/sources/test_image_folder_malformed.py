@@ -21,7 +21,7 @@ from PIL import Image as Pillow
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import DataError, SchemaError, SnapshardError
 from snapshard.schemas.features import ClassLabel, Feature, Image
-from snapshard.transforms.sources.image_folder import ImageFolder
+from snapshard.transforms.sources.folders.images import ImageFolder
 from snapshard.transforms.storage.opened_source import open_source
 
 FEATURES: dict[str, Feature] = {

@@ -7,9 +7,8 @@ import pytest
 
 from snapshard.schemas.blocks import SourceFile
 from snapshard.transforms.prepare import images
-from snapshard.transforms.sources import inference
-from snapshard.transforms.sources.image_folder import ImageFolder
-from snapshard.transforms.sources.inference import infer_image_steps, read_sizes
+from snapshard.transforms.sources.folders import images as image_folder
+from snapshard.transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
 from snapshard.transforms.storage.opened_source import OpenedSource, open_source
 
 
@@ -80,7 +79,7 @@ def test_of_very_many_files_a_fixed_sample_is_looked_at(
     pictures: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files, opened = make_folder(pictures, tmp_path, [(10 + i, 30) for i in range(12)])
-    monkeypatch.setattr(inference, "MAX_HEADERS", 5)
+    monkeypatch.setattr(image_folder, "MAX_HEADERS", 5)
     found = read_sizes(files, opened)
     assert len(set(found)) == 5
     assert read_sizes(files[::-1], opened) == found

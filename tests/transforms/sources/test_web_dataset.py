@@ -26,8 +26,7 @@ from snapshard.schemas.features import (
     Text,
 )
 from snapshard.schemas.recipe import Source
-from snapshard.transforms.sources.tar_samples import sample_offsets
-from snapshard.transforms.sources.web_dataset import WebDataset
+from snapshard.transforms.sources.folders.web_dataset import WebDataset, sample_offsets
 from snapshard.transforms.storage.opened_source import open_source
 
 
@@ -165,7 +164,7 @@ def test_compressed_tars(tmp_path: pathlib.Path, name: str) -> None:
 def test_ranges_of_a_tar_give_its_samples(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = "snapshard.transforms.sources.tar_samples"
+    module = "snapshard.transforms.sources.folders.web_dataset"
     members = [part for number in range(40) for part in sample(number, txt=b"x" * 700)]
     write(tmp_path, members)
     _, whole, _ = read(WebDataset("a.tar"), tmp_path)

@@ -19,8 +19,8 @@ from ....schemas.errors import Reject, SchemaError
 from ....schemas.features import Features, is_encoded
 from ...payloads import with_row
 from ...runs.files import wire_schema
+from ..folders.sample_parts import UnfitPartError, media_lists
 from ..python_values import Lists, wire_arrays
-from ..sample_parts import UnfitPartError, media_lists
 from .rows import RowReader
 
 BYTES = "bytes"

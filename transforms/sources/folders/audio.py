@@ -1,4 +1,4 @@
-"""Folders of sounds; labels come from folders, file names or a table (``file_labels``)."""
+"""Folders of sounds; labels come from folders, file names or a table (``labels``)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pydantic
 
-from ...schemas.blocks import SourceFile
-from ...schemas.config import config_class
-from ...schemas.features import Audio, Features
-from ...schemas.recipe import OpenSource
-from ..media.audio_decode import decoder_version
-from ..media.audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError, read_header
-from ..storage.read_files import read_headers as read_media_headers
-from .media_files import MediaFolder, MediaKind
+from ....schemas.blocks import SourceFile
+from ....schemas.config import config_class
+from ....schemas.features import Audio, Features
+from ....schemas.recipe import OpenSource
+from ...media.audio_decode import decoder_version
+from ...media.audio_header import MAX_SAMPLES, SoundHeader, UnreadableSoundError, read_header
+from ...storage.read_files import read_headers as read_media_headers
+from .files import MediaFolder, MediaKind
 
 BATCH_SAMPLES = 16 << 20
 """A raw batch holds no more samples, as far as headers tell: decoded, 64 MiB."""
@@ -72,7 +72,7 @@ class AudioFolder(MediaFolder):
         }
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The sound as the files' headers state it, and the features that ``file_labels`` finds.
+        """The sound as the files' headers state it, and the features that ``labels`` finds.
 
         Its rate and length are None where files differ; ``channels`` is what most have. 16-bit
         integers hold all samples where no file has more bits.

@@ -6,7 +6,7 @@ Shared by all sources whose records are files. One of three:
 class folders       the first folder of the path is the class: feature ``label``
 ``pattern=``        fields of the file's name (of its path, where the pattern has a '/'):
                     ``"{label}_{speaker}_{n}.wav"`` gives ``label``, ``speaker`` and ``n``
-``table=``          the columns of a CSV, TSV or JSON Lines file: see ``label_table``
+``table=``          the columns of a CSV, TSV or JSON Lines file: see ``side_tables``
 =================== ============================================================================
 
 With split folders, the first folder of the path is the split and does not count as part of it.
@@ -22,13 +22,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ...schemas.blocks import SourceFile
-from ...schemas.errors import DataError, RecipeError, SchemaError
-from ...schemas.features import ClassLabel, Feature, Features, Scalar, Text, list_kind
-from ...schemas.recipe import OpenSource
-from ...schemas.splits import FOLDERS
-from .label_table import LabelTable, TableRows, UnlabelledError, is_table
-from .python_values import Lists, wire_arrays, wire_lists
+from ....schemas.blocks import SourceFile
+from ....schemas.errors import DataError, RecipeError, SchemaError
+from ....schemas.features import ClassLabel, Feature, Features, Scalar, Text, list_kind
+from ....schemas.recipe import OpenSource
+from ....schemas.splits import FOLDERS
+from ..python_values import Lists, wire_arrays, wire_lists
+from .side_tables import LabelTable, TableRows, UnlabelledError, is_table
 
 LABEL = "label"
 """The feature that a class folder, or a field or column of this name, becomes."""

@@ -12,16 +12,16 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
-from ...schemas.errors import Reject
-from ...schemas.features import Features
-from ...schemas.recipe import OpenSource
-from ..payloads import with_bytes
-from ..runs.files import wire_schema
-from ..storage.globs import is_hidden
-from ..storage.read_files import read_ahead
-from .file_labels import FileLabels, LabelReader
-from .label_table import UnlabelledError
+from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ....schemas.errors import Reject
+from ....schemas.features import Features
+from ....schemas.recipe import OpenSource
+from ...payloads import with_bytes
+from ...runs.files import wire_schema
+from ...storage.globs import is_hidden
+from ...storage.read_files import read_ahead
+from .labels import FileLabels, LabelReader
+from .side_tables import UnlabelledError
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from ...schemas.errors import SchemaError
-from ...schemas.features import (
+from ....schemas.errors import SchemaError
+from ....schemas.features import (
     Audio,
     ClassLabel,
     Dtype,
@@ -39,13 +39,13 @@ from ...schemas.features import (
     Tensor,
     Text,
 )
-from ..media.audio_header import UnreadableSoundError
-from ..media.audio_header import read_header as read_sound
-from ..media.image_header import MAX_PIXELS, UnreadableImageError
-from ..media.image_header import read_header as read_image
-from .json.values import object_without_doubles
-from .label_json import value_feature
-from .python_values import Lists, flat_record, wire_lists
+from ...media.audio_header import UnreadableSoundError
+from ...media.audio_header import read_header as read_sound
+from ...media.image_header import MAX_PIXELS, UnreadableImageError
+from ...media.image_header import read_header as read_image
+from ..json.values import object_without_doubles
+from ..python_values import Lists, flat_record, wire_lists
+from .side_tables import value_feature
 
 _KINDS = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp"), "image"),
