@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .transforms.sources.memory_table import Table
     from .transforms.sources.numpy_files import Numpy
     from .transforms.sources.own_files import Files
-    from .transforms.sources.sql import Sql
+    from .transforms.sources.sql.source import Sql
     from .transforms.sources.text_files import TextFiles
     from .transforms.sources.tfrecord_files import TFRecords
 
@@ -106,7 +106,7 @@ __all__ = [
 _EXPORTS: dict[str, str] = {
     "Files": ".transforms.sources.own_files",
     "HuggingFace": ".transforms.sources.arrow.hugging_face",
-    "Sql": ".transforms.sources.sql",
+    "Sql": ".transforms.sources.sql.source",
     "Table": ".transforms.sources.memory_table",
     "TFRecords": ".transforms.sources.tfrecord_files",
     "Arrow": ".transforms.sources.arrow.ipc",

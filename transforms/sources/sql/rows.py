@@ -1,4 +1,4 @@
-"""What reading SQL databases has in common: errors, key ranges, and the way to files."""
+"""What reading SQL databases has in common: errors, key ranges, and writing rows to files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.errors import DataError, RecipeError, StorageError
-from ..activity import waiting_to
-from ..storage import redact, redact_repeated
-from .extracted import extract_batches, with_positions
+from ....schemas.errors import DataError, RecipeError, StorageError
+from ...activity import waiting_to
+from ...storage import redact, redact_repeated
+from ..extracted import extract_batches, with_positions
 
 RANGE_ROWS = 1 << 17
 """A key range holds about so many rows, at most twice as many where keys lie evenly."""

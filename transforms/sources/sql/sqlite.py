@@ -16,12 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...schemas.errors import DataError, RecipeError
-from ..examples.dtypes import PRECISION
-from ..storage.local_files import kind_of
-from ..storage.redaction import redact
-from .extracted import PROBLEM, extract_batches, numbered_rows, plain_schema
-from .sql_rows import (
+from ....schemas.errors import DataError, RecipeError
+from ...examples.dtypes import PRECISION
+from ...storage.local_files import kind_of
+from ...storage.redaction import redact
+from ..extracted import PROBLEM, extract_batches, numbered_rows, plain_schema
+from .rows import (
     ExtractedRows,
     check_key,
     check_num_keys,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...schemas.errors import DataError, RecipeError
-from .extracted import extract_batches, numbered_rows, plain_batch, plain_schema
-from .sql_rows import (
+from ....schemas.errors import DataError, RecipeError
+from ..extracted import extract_batches, numbered_rows, plain_batch, plain_schema
+from .rows import (
     ExtractedRows,
     check_key,
     check_num_keys,

@@ -15,16 +15,16 @@ from typing import Any
 
 from fsspec.registry import known_implementations
 
-from ...schemas.config import config_class
-from ...schemas.errors import RecipeError
-from ...schemas.recipe import Source
-from .. import storage
-from ..storage.opened_source import open_source
-from ..storage.redaction import learn, passwords_in
-from .extracted import ExtractedTable
-from .sql_postgres import extract_postgres
-from .sql_sqlite import BESIDE, extract_sqlite
-from .table_files import check_types
+from ....schemas.config import config_class
+from ....schemas.errors import RecipeError
+from ....schemas.recipe import Source
+from ... import storage
+from ...storage.opened_source import open_source
+from ...storage.redaction import learn, passwords_in
+from ..extracted import ExtractedTable
+from ..table_files import check_types
+from .postgres import extract_postgres
+from .sqlite import BESIDE, extract_sqlite
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
