@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .transforms.sources.own_files import Files
     from .transforms.sources.sql.source import Sql
     from .transforms.sources.text_files import TextFiles
-    from .transforms.sources.tfrecord_files import TFRecords
+    from .transforms.sources.tfrecord.source import TFRecords
 
 __version__ = "0.1.0"
 
@@ -108,7 +108,7 @@ _EXPORTS: dict[str, str] = {
     "HuggingFace": ".transforms.sources.arrow.hugging_face",
     "Sql": ".transforms.sources.sql.source",
     "Table": ".transforms.sources.memory_table",
-    "TFRecords": ".transforms.sources.tfrecord_files",
+    "TFRecords": ".transforms.sources.tfrecord.source",
     "Arrow": ".transforms.sources.arrow.ipc",
     "Audio": ".schemas.features",
     "AudioFolder": ".transforms.sources.folders.audio",

@@ -18,7 +18,7 @@ from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.json.values import UnfitError, parse_line
 from ...transforms.sources.numpy_files import Numpy
 from ...transforms.sources.text_stream import open_text
-from ...transforms.sources.tfrecord_files import TFRecords
+from ...transforms.sources.tfrecord.source import TFRecords
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.opened_source import OpenedSource
 

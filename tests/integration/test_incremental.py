@@ -18,10 +18,11 @@ from snapshard.pipelines.inventory import step as inventory
 from snapshard.schemas.blocks import Block
 from snapshard.schemas.progress import Silent
 from snapshard.transforms.examples.tfrecord import write_tfrecord
-from snapshard.transforms.sources import text_files, tfrecord_files
+from snapshard.transforms.sources import text_files
 from snapshard.transforms.sources.blocks import group_blocks
 from snapshard.transforms.sources.csv import files as csv_files
 from snapshard.transforms.sources.json import source as json_lines
+from snapshard.transforms.sources.tfrecord import source as tfrecord_files
 
 BLOCK_BYTES = 16_000
 CUT_BYTES = 8_000

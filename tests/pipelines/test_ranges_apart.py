@@ -24,10 +24,11 @@ from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.schemas.recipe import CutsApart, OpenSource
 from snapshard.transforms.examples.tfrecord import write_tfrecord
-from snapshard.transforms.sources import text_files, tfrecord_files
+from snapshard.transforms.sources import text_files
 from snapshard.transforms.sources.blocks import group_blocks
 from snapshard.transforms.sources.csv import files as csv_files
 from snapshard.transforms.sources.json import source as json_lines
+from snapshard.transforms.sources.tfrecord import source as tfrecord_files
 from snapshard.transforms.storage.opened_source import open_source
 
 CUT_BYTES = 32

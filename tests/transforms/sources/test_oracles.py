@@ -26,7 +26,7 @@ import snapshard as ss
 from snapshard.schemas.features import Feature
 from snapshard.transforms.examples.decode import NotAnExampleError, read_lists
 from snapshard.transforms.examples.encode import encode_examples
-from snapshard.transforms.sources.example_columns import decode, read_tensor
+from snapshard.transforms.sources.tfrecord.columns import decode, read_tensor
 
 from .conftest import Reading
 from .test_tfrecord_files import framed

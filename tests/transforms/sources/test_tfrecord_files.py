@@ -17,8 +17,8 @@ from PIL import Image as PillowImage
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import tensor_form
-from snapshard.transforms.sources import tfrecord_files
-from snapshard.transforms.sources.tfrecord_files import TFRecords
+from snapshard.transforms.sources.tfrecord import source as tfrecord_files
+from snapshard.transforms.sources.tfrecord.source import TFRecords
 
 
 def _feature(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The frames of a TFRecord file that somebody else wrote: every good record, and what is damaged.
+"""The frames of a TFRecord file that others wrote: every good record, and what is damaged.
 
 The content decides how the file is compressed: GZIP, ZLIB, or not at all. Offsets count
 uncompressed bytes.
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from ...schemas.limits import FREE_BYTES, Limits
-from ...schemas.recipe import OpenSource
-from ..storage.decompress import DamagedError, compression_of, decompressed, grows_beyond
+from ....schemas.limits import FREE_BYTES, Limits
+from ....schemas.recipe import OpenSource
+from ...storage.decompress import DamagedError, compression_of, decompressed, grows_beyond
 
 _HEAD = struct.Struct("<QI")
 _FRAME_BYTES = 16

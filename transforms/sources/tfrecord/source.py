@@ -1,6 +1,6 @@
 """TFRecord files as a source: Examples, SequenceExamples, and serialized tensors.
 
-The file says neither which of them it holds nor what is in them: features are told from the
+The file says neither which of them it holds nor what is in them: features are inferred from the
 records. A record's id is ``path#offset``, in uncompressed bytes. Of a damaged file all records that
 can be trusted are kept; what cannot be is a reject that says where.
 """
@@ -14,19 +14,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
-from ...schemas.config import config_class
-from ...schemas.errors import RECORD_ERROR, Reject, SchemaError
-from ...schemas.features import RESERVED_PREFIX, Features, Image
-from ...schemas.manifest import MAX_LABELS
-from ...schemas.recipe import OpenSource
-from ..payloads import with_bytes
-from ..runs.files import wire_schema
-from .arrow.rows import RowReader
-from .encoded_images import image_columns
-from .example_columns import ColumnShape, adapted, decode, kinds_of, shapes_of, shown
-from .remembered import remembered
-from .table_files import (
+from ....schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
+from ....schemas.config import config_class
+from ....schemas.errors import RECORD_ERROR, Reject, SchemaError
+from ....schemas.features import RESERVED_PREFIX, Features, Image
+from ....schemas.manifest import MAX_LABELS
+from ....schemas.recipe import OpenSource
+from ...payloads import with_bytes
+from ...runs.files import wire_schema
+from ..arrow.rows import RowReader
+from ..remembered import remembered
+from ..table_files import (
     INFER_ALL_BYTES,
     check_columns,
     check_types,
@@ -38,7 +36,8 @@ from .table_files import (
     with_class,
     with_types,
 )
-from .tfrecord_frames import Frame, frame_offsets, read_frames
+from .columns import ColumnShape, adapted, decode, image_columns, kinds_of, shapes_of, shown
+from .frames import Frame, frame_offsets, read_frames
 
 CUT_BYTES = 32 << 20
 """A large file that is not compressed may be cut about every so many bytes."""

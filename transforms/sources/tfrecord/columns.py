@@ -2,7 +2,8 @@
 
 tfx_bsl decodes Examples, many at a time, into a list for each feature. What the lists are (one
 value each, a fixed number, frames of a sequence, a tensor of its own in the bytes) the file does
-not say: :class:`ColumnShapes` gathers it from the records.
+not say: :class:`ColumnShapes` gathers it from the records. An encoded image gets the columns of
+what its header states.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...schemas.errors import SchemaError
-from ...schemas.features import ClassLabel, Feature, Scalar, Tensor, TensorForm, tensor_form
-from ...schemas.wire import FLOATS
-from ..examples.decode import NotAnExampleError, read_frames, top_level_fields
-from ..examples.dtypes import numpy_dtype
-from ..examples.varint import packed_varints, varint_sizes
+from ....schemas.errors import SchemaError
+from ....schemas.features import ClassLabel, Feature, Scalar, Tensor, TensorForm, tensor_form
+from ....schemas.wire import FLOATS
+from ...examples.decode import NotAnExampleError, read_frames, top_level_fields
+from ...examples.dtypes import numpy_dtype
+from ...examples.varint import packed_varints, varint_sizes
+from ...media.image_header import UnreadableImageError, read_header
 
 TENSOR = "tensor"
 """What a record that is one serialized tensor is called as a feature."""
@@ -29,6 +31,10 @@ TENSOR = "tensor"
 _STRINGS = "\x08\x07\x12"
 """What serialized tensors of strings begin with: their dtype, and the tag of their shape."""
 _DTYPES = {"int64": "int64", "float": "float32", "large_binary": "string", "binary": "string"}
+
+_VALUES = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.large_binary()}
+
+_SIDES = ("height", "width", "orientation")
 
 
 @dataclasses.dataclass
@@ -257,9 +263,6 @@ def _chosen(
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
-_VALUES = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.large_binary()}
-
-
 def _kind_of(type_: pa.DataType) -> str:
     while pa.types.is_large_list(type_) or pa.types.is_list(type_):
         type_ = type_.value_type
@@ -439,3 +442,29 @@ def _without(column: pa.Array, rows: np.ndarray[Any, Any]) -> pa.Array:
     """A column with null in some rows."""
     indices = pa.array(np.arange(len(column)), mask=rows)
     return column.take(indices)
+
+
+def image_columns(name: str, contents: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
+    """The wire columns of an encoded image, and what is wrong with rows that hold none.
+
+    Args:
+        name: The feature.
+        contents: large_binary[n], the bytes of image files; null where there is none.
+
+    Returns:
+        By name the columns, of n rows, with zeros where a row is wrong; and row -> problem.
+    """
+    sides = np.zeros((len(_SIDES), len(contents)), np.int64)
+    problems: dict[int, str] = {}
+    for row, content in enumerate(contents.to_pylist()):
+        if content is None:
+            problems[row] = "is missing, expected one image"
+            continue
+        try:
+            header = read_header(content)
+        except UnreadableImageError as error:
+            problems[row] = str(error)
+            continue
+        sides[:, row] = [getattr(header, side) for side in _SIDES]
+    columns = {f"{name}/{side}": pa.array(sides[i]) for i, side in enumerate(_SIDES)}
+    return {name: contents.fill_null(b""), **columns}, problems
