@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from .transforms.sources.arrow.ipc import Arrow
     from .transforms.sources.arrow.parquet import Parquet
     from .transforms.sources.csv.source import Csv
+    from .transforms.sources.custom import Files
     from .transforms.sources.folders.audio import AudioFolder
     from .transforms.sources.folders.images import ImageFolder
     from .transforms.sources.folders.web_dataset import WebDataset
     from .transforms.sources.json.source import JsonLines
-    from .transforms.sources.memory_table import Table
-    from .transforms.sources.numpy_files import Numpy
-    from .transforms.sources.own_files import Files
+    from .transforms.sources.memory import Table
+    from .transforms.sources.numpy import Numpy
     from .transforms.sources.sql.source import Sql
-    from .transforms.sources.text_files import TextFiles
+    from .transforms.sources.text import TextFiles
     from .transforms.sources.tfrecord.source import TFRecords
 
 __version__ = "0.1.0"
@@ -104,10 +104,10 @@ __all__ = [
 # Public name -> the module that defines it, relative to this package: the imports above again, for
 # use at run time. Names such as `images` are modules themselves.
 _EXPORTS: dict[str, str] = {
-    "Files": ".transforms.sources.own_files",
+    "Files": ".transforms.sources.custom",
     "HuggingFace": ".transforms.sources.arrow.hugging_face",
     "Sql": ".transforms.sources.sql.source",
-    "Table": ".transforms.sources.memory_table",
+    "Table": ".transforms.sources.memory",
     "TFRecords": ".transforms.sources.tfrecord.source",
     "Arrow": ".transforms.sources.arrow.ipc",
     "Audio": ".schemas.features",
@@ -121,7 +121,7 @@ _EXPORTS: dict[str, str] = {
     "Image": ".schemas.features",
     "ImageFolder": ".transforms.sources.folders.images",
     "JsonLines": ".transforms.sources.json.source",
-    "Numpy": ".transforms.sources.numpy_files",
+    "Numpy": ".transforms.sources.numpy",
     "Limits": ".schemas.limits",
     "Parquet": ".transforms.sources.arrow.parquet",
     "Prism": ".schemas.runner",
@@ -136,7 +136,7 @@ _EXPORTS: dict[str, str] = {
     "Struct": ".schemas.features",
     "Tensor": ".schemas.features",
     "Text": ".schemas.features",
-    "TextFiles": ".transforms.sources.text_files",
+    "TextFiles": ".transforms.sources.text",
     "Timestamp": ".schemas.features",
     "build": ".pipelines.build",
     "run_step": ".pipelines.build",

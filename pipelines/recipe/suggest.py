@@ -21,8 +21,8 @@ from ...transforms.sources.csv.source import Csv
 from ...transforms.sources.folders.images import ImageFolder, infer_image_steps, read_sizes
 from ...transforms.sources.folders.labels import looks_like_splits
 from ...transforms.sources.folders.web_dataset import WebDataset, holds_samples
-from ...transforms.sources.text_files import SUFFIXES as TEXTS
-from ...transforms.sources.text_files import TextFiles
+from ...transforms.sources.text import SUFFIXES as TEXTS
+from ...transforms.sources.text import TextFiles
 from ...transforms.sources.text_stream import open_text
 from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.globs import is_hidden

@@ -16,7 +16,7 @@ from ...transforms.sources.arrow.parquet import Parquet
 from ...transforms.sources.json.rows import find_lines
 from ...transforms.sources.json.source import JsonLines
 from ...transforms.sources.json.values import UnfitError, parse_line
-from ...transforms.sources.numpy_files import Numpy
+from ...transforms.sources.numpy import Numpy
 from ...transforms.sources.text_stream import open_text
 from ...transforms.sources.tfrecord.source import TFRecords
 from ...transforms.storage.decompress import DamagedError

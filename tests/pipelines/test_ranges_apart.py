@@ -24,7 +24,7 @@ from snapshard.schemas.naming import Workspace
 from snapshard.schemas.progress import Silent
 from snapshard.schemas.recipe import CutsApart, OpenSource
 from snapshard.transforms.examples.tfrecord import write_tfrecord
-from snapshard.transforms.sources import text_files
+from snapshard.transforms.sources import text as text_files
 from snapshard.transforms.sources.blocks import group_blocks
 from snapshard.transforms.sources.csv import files as csv_files
 from snapshard.transforms.sources.json import source as json_lines

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import snapshard as ss
 from snapshard.schemas.errors import SchemaError
 from snapshard.transforms.examples.dtypes import PRECISION, holds_exactly, numpy_dtype
-from snapshard.transforms.sources.own_files import Files
+from snapshard.transforms.sources.custom import Files
 
 from . import test_file_labels as side_tables
 from .test_tfrecord_files import example, framed

@@ -17,7 +17,7 @@ import pytest
 import snapshard as ss
 from snapshard.schemas.errors import SchemaError
 from snapshard.schemas.features import Feature
-from snapshard.transforms.sources.own_files import Files
+from snapshard.transforms.sources.custom import Files
 
 from .test_tfrecord_files import example, framed
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError, SchemaError
 from snapshard.schemas.features import tensor_form
-from snapshard.transforms.sources.numpy_files import Numpy
+from snapshard.transforms.sources.numpy import Numpy
 from snapshard.transforms.storage.opened_source import open_source
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import snapshard as ss
 from snapshard.schemas.errors import RecipeError, SchemaError, StorageError
-from snapshard.transforms.sources import own_files
+from snapshard.transforms.sources import custom
 
 from .conftest import Reading
 
@@ -140,7 +140,7 @@ def test_labels_are_gathered_from_all_records(reading: Reading) -> None:
 
 
 def test_batches_are_bounded(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_files, "_BATCH_RECORDS", 3)
+    monkeypatch.setattr(custom, "_BATCH_RECORDS", 3)
     reading.write("a", b"".join(struct.pack("<i", n) for n in range(10)))
     got = reading.read(ss.Files(str(reading.folder), numbers))
     assert got.column("n") == list(range(10))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import snapshard as ss
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import RecipeError, SchemaError
-from snapshard.transforms.sources import text_files
-from snapshard.transforms.sources.text_files import TextFiles
+from snapshard.transforms.sources import text as text_files
+from snapshard.transforms.sources.text import TextFiles
 from snapshard.transforms.storage.opened_source import open_source
 
 _PIECES = st.lists(

@@ -2,7 +2,7 @@
 
 tfx_bsl decodes Examples, many at a time, into a list for each feature. What the lists are (one
 value each, a fixed number, frames of a sequence, a tensor of its own in the bytes) the file does
-not say: :class:`ColumnShapes` gathers it from the records. An encoded image gets the columns of
+not say: :func:`shapes_of` gathers it from the records. An encoded image gets the columns of
 what its header states.
 """
 

@@ -26,7 +26,7 @@ from .extracted import (
     plain_batch,
     plain_schema,
 )
-from .npy_arrays import arrow_field, to_batch
+from .numpy import arrow_field, to_batch
 from .table_files import check_types
 
 _NAME = "table"

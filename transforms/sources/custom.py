@@ -1,29 +1,36 @@
-"""Files of any format as a source, read by a function of the user's own."""
+"""Files of any format as a source, read by a function of the user's own.
+
+First the call of that function on a file: what it gets, what it may yield, and what it raises.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
 
 from ...schemas.blocks import Block, FileRange, RawBatch, Selection, SourceFile
 from ...schemas.config import check_texts
-from ...schemas.errors import RecipeError, Reject, SchemaError
+from ...schemas.errors import RECORD_ERROR, RecipeError, Reject, SchemaError, SnapshardError
 from ...schemas.features import Feature, Features, Scalar, is_encoded, is_optional, tensor_form
 from ...schemas.manifest import MAX_LABELS
 from ...schemas.recipe import OpenSource
-from ..activity import working_on
+from .. import storage
+from ..activity import advance, reading, working_on
+from ..code.user_reads import running
 from ..payloads import with_values
 from ..storage.globs import is_hidden
+from ..storage.redaction import redact_repeated
 from .arrow.media_rows import MediaRowReader
 from .extracted import plain_batch, plain_schema
 from .folders.sample_parts import UnfitPartError, media_lists
-from .own_records import RaisedError, ReadFn, records_of
 from .python_values import Lists, RecordTypes, flat_record, wire_batch, wire_lists
 from .table_files import (
     check_columns,
@@ -34,6 +41,8 @@ from .table_files import (
     with_types,
 )
 
+_WORDS = 500
+
 SAMPLED = 100
 """So many records of a file tell the types of its values, …"""
 SAMPLED_FILES = 64
@@ -41,6 +50,104 @@ SAMPLED_FILES = 64
 
 _BATCH_RECORDS = 1024
 _BATCH_BYTES = 8 << 20
+
+
+class RaisedError(Exception):
+    """What a user's function has done wrong, with a reason to group by."""
+
+    def __init__(self, reason: str, message: str, *, exception: str = RECORD_ERROR) -> None:
+        """Takes a stable class of failure, the finding, and the class of what was raised."""
+        super().__init__(message)
+        self.reason, self.exception = reason, exception
+
+
+@dataclasses.dataclass(frozen=True)
+class InputFile:
+    """A file of the source, as the user's function gets it."""
+
+    path: str
+    """Relative to the source's root."""
+    _opened: OpenSource = dataclasses.field(repr=False)
+
+    def open(self) -> Any:
+        """Opens it: a binary file object, from which any part may be read.
+
+        Raises:
+            StorageError: if it cannot be opened.
+        """
+        self._opened.hold(self.path)
+        full = self._opened.full_path(self.path)
+        with running(None), storage.failing_as_storage_error("read", full):
+            if isinstance(self._opened.filesystem, LocalFileSystem):
+                return io.BufferedReader(self._opened.open_local(self.path))
+            return self._opened.filesystem.open(full, "rb")
+
+    def read(self) -> bytes:
+        """Its content.
+
+        Raises:
+            StorageError: if it cannot be read.
+        """
+        with running(None):
+            return self._opened.read(self.path)
+
+
+ReadFn = Callable[[InputFile], Iterable[Any]]
+
+
+def records_of(function: ReadFn, path: str, opened: OpenSource) -> Iterator[Any]:
+    """What a function yields for a file: Mappings and RecordBatches.
+
+    Raises:
+        RaisedError: for what it raises, or yields besides. Errors of ours go on as they are.
+    """
+    name = getattr(function, "__qualname__", type(function).__name__)
+    records: Any = None
+    own = ""
+    if getattr(opened, "local", False):
+        own = opened.full_path(path)
+        opened.hold(path)  # the function may open it by its path
+    watched = running(function, own=own)
+    reading(path)
+    try:
+        try:
+            with watched:
+                records = iter(function(InputFile(path, opened)))
+        except Exception as error:
+            _reraise(error, name)
+        while True:
+            try:
+                with watched:
+                    found = next(records)
+            except StopIteration:
+                return
+            except Exception as error:
+                _reraise(error, name)
+            advance()
+            if isinstance(found, pa.Table):
+                yield from found.to_batches()
+            elif isinstance(found, Mapping | pa.RecordBatch):
+                yield found
+            else:
+                raise RaisedError(
+                    "not a record",
+                    f"{name} yields {type(found).__name__}, expected a dict or a pa.RecordBatch",
+                )
+    finally:
+        # A generator that is left early lets go of the file.
+        if hasattr(records, "close"):
+            records.close()
+
+
+def _reraise(error: Exception, name: str) -> NoReturn:
+    if isinstance(error, SnapshardError):
+        raise error
+    words = " ".join(redact_repeated(str(error)).split())[:_WORDS]
+    raise RaisedError(
+        f"the function raised {type(error).__name__}",
+        f"{name} raised {type(error).__name__}{f': {words}' if words else ''}",
+        exception=type(error).__name__,
+    ) from None
 
 
 @dataclasses.dataclass(frozen=True, init=False)
