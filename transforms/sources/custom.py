@@ -28,9 +28,8 @@ from ..code.user_reads import running
 from ..payloads import with_values
 from ..storage.globs import is_hidden
 from ..storage.redaction import redact_repeated
-from .arrow.media_rows import MediaRowReader
+from .arrow.media_rows import MediaRowReader, UnfitPartError, media_lists
 from .extracted import plain_batch, plain_schema
-from .folders.sample_parts import UnfitPartError, media_lists
 from .python_values import Lists, RecordTypes, flat_record, wire_batch, wire_lists
 from .table_files import (
     check_columns,

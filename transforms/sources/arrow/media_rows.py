@@ -1,6 +1,6 @@
-"""Rows of Arrow columns some of which hold the files of images and sounds.
+"""Files of images and sounds as values of records, and rows of Arrow columns that hold some.
 
-Such a column is one of bytes, or a struct whose field ``bytes`` is.
+The column of such files is one of bytes, or a struct whose field ``bytes`` is.
 """
 
 from __future__ import annotations
@@ -16,15 +16,58 @@ import pyarrow.compute as pc
 
 from ....schemas.blocks import RawBatch
 from ....schemas.errors import Reject, SchemaError
-from ....schemas.features import Features, is_encoded
+from ....schemas.features import Audio, Features, Image, is_encoded
+from ...media.audio_header import UnreadableSoundError
+from ...media.audio_header import read_header as read_sound
+from ...media.image_header import MAX_PIXELS, UnreadableImageError
+from ...media.image_header import read_header as read_image
 from ...payloads import with_row
 from ...runs.files import wire_schema
-from ..folders.sample_parts import UnfitPartError, media_lists
 from ..python_values import Lists, wire_arrays
 from .rows import RowReader
 
 BYTES = "bytes"
 """The field of a struct that holds a file's content."""
+
+
+class UnfitPartError(ValueError):
+    """A part of a record that cannot be used, with a reason to group by."""
+
+    def __init__(self, stage: str, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.stage, self.reason = stage, reason
+
+
+def media_lists(
+    name: str, feature: Image | Audio, value: Any, *, max_pixels: int = MAX_PIXELS
+) -> Lists:
+    """The stored lists of an image's or a sound's file: its bytes, and what its header says.
+
+    Raises:
+        UnfitPartError: if there is none, or it cannot be read.
+    """
+    if value is None:
+        raise UnfitPartError("validate", "missing part", f"the sample has no {name!r}")
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise UnfitPartError(
+            "validate",
+            "unfit part",
+            f"{name!r} is a {type(value).__name__}, expected the bytes of a file.",
+        )
+    value = bytes(value)
+    try:
+        if isinstance(feature, Audio):
+            read_sound(value)
+            return {name: [value]}
+        header = read_image(value, max_pixels=max_pixels)
+    except (UnreadableImageError, UnreadableSoundError) as error:
+        raise UnfitPartError("read", error.reason, f"{name}: {error}") from None
+    return {
+        name: [value],
+        f"{name}/height": [header.height],
+        f"{name}/width": [header.width],
+        f"{name}/orientation": [header.orientation],
+    }
 
 
 class MediaRowReader:

@@ -39,10 +39,8 @@ from ....schemas.features import (
     Tensor,
     Text,
 )
-from ...media.audio_header import UnreadableSoundError
-from ...media.audio_header import read_header as read_sound
-from ...media.image_header import MAX_PIXELS, UnreadableImageError
-from ...media.image_header import read_header as read_image
+from ...media.image_header import MAX_PIXELS
+from ..arrow.media_rows import UnfitPartError, media_lists
 from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, wire_lists
 from .side_tables import value_feature
@@ -57,14 +55,6 @@ _KINDS = {
 }
 _INTEGER = re.compile(rb"\s*-?[0-9]{1,18}\s*")
 _DTYPES = frozenset(get_args(Dtype))
-
-
-class UnfitPartError(ValueError):
-    """A sample that cannot be used, with a reason to group by."""
-
-    def __init__(self, stage: str, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.stage, self.reason = stage, reason
 
 
 def kind_of(part: str) -> tuple[str, str]:
@@ -153,38 +143,6 @@ def read_parts(
             stage, reason = "validate", "missing part" if value is None else "unfit part"
             raise UnfitPartError(stage, reason, str(error)) from None
     return rows
-
-
-def media_lists(
-    name: str, feature: Image | Audio, value: Any, *, max_pixels: int = MAX_PIXELS
-) -> Lists:
-    """The stored lists of an image's or a sound's file: its bytes, and what its header says.
-
-    Raises:
-        UnfitPartError: if there is none, or it cannot be read.
-    """
-    if value is None:
-        raise UnfitPartError("validate", "missing part", f"the sample has no {name!r}")
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise UnfitPartError(
-            "validate",
-            "unfit part",
-            f"{name!r} is a {type(value).__name__}, expected the bytes of a file.",
-        )
-    value = bytes(value)
-    try:
-        if isinstance(feature, Audio):
-            read_sound(value)
-            return {name: [value]}
-        header = read_image(value, max_pixels=max_pixels)
-    except (UnreadableImageError, UnreadableSoundError) as error:
-        raise UnfitPartError("read", error.reason, f"{name}: {error}") from None
-    return {
-        name: [value],
-        f"{name}/height": [header.height],
-        f"{name}/width": [header.width],
-        f"{name}/orientation": [header.orientation],
-    }
 
 
 def _label(value: bytes | None, feature: Feature) -> Any:

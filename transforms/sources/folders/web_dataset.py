@@ -29,8 +29,9 @@ from ...storage import is_chained
 from ...storage.decompress import MAGIC_BYTES, DamagedError, compression_of, decompressed
 from ...storage.globs import is_hidden, matches
 from ...storage.tar import BLOCK_BYTES, TarDamagedError, TarHeaders, TarMember, archive_scheme
+from ..arrow.media_rows import UnfitPartError
 from ..python_values import Lists, wire_batch
-from .sample_parts import PartTypes, UnfitPartError, kind_of, read_parts
+from .sample_parts import PartTypes, kind_of, read_parts
 
 _EMPTY_BYTES = 20 * BLOCK_BYTES
 _END_BYTES = 1 << 20
