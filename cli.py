@@ -668,7 +668,9 @@ def gc(
     for path in report.unpublished:
         terminal.say(f"{'would remove' if dry_run else 'removed'} {path}, which is not published")
     for path in report.busy:
-        terminal.show_warning(f"{path} was not touched: a build or a chain of steps is using it.")
+        terminal.show_warning(
+            f"{path} was not touched: a build is using it, or one that runs step by step is not published."
+        )
     terminal.say(
         f"{'would free' if dry_run else 'freed'} {terminal.human_bytes(report.num_bytes)} in "
         f"{terminal.human_count(report.num_files, 'files')}"

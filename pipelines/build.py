@@ -11,7 +11,6 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -23,16 +22,14 @@ from ..schemas.runner import Direct, RunnerConfig
 from ..transforms import storage
 from ..transforms.storage.failures import telling_os_errors
 from ..transforms.storage.redaction import hiding_known_in_errors
-from .build_steps import BuildNotes, BuildSteps
-from .chain import Chain
+from .build_steps import BuildSteps
 from .engines import runner_config
 from .inventory.survey import Survey
 from .preflight import check_place
 from .recipe.shipping import refuse_optimized_python, refuse_while_loading, stage
-from .recovery import redoing_damage
+from .single_step import SingleStep
 from .snapshot import Snapshot
-from .step_report import StepReport
-from .steps import IN_PARTS, RUN_JOBS, Part, check_step
+from .steps import IN_PARTS, RUN_JOBS, Part, StepReport, check_step
 from .watchdog import stall_timeout_of, watched_build
 from .write.strategy import WriteBy, check_way
 
@@ -164,7 +161,7 @@ def run_step(
         make_runner(config) as engine,
     ):
         engine.check()
-        return Chain(
+        return SingleStep(
             recipe,
             os.fspath(out),
             runner=engine,
@@ -237,12 +234,12 @@ class Build(BuildSteps):
             if process is None and found.inventory.num_hashed:
                 process = self._start_analysis(stack)
 
-            def build_all(met: Sequence[str]) -> Snapshot:
+            def build_all() -> Snapshot:
                 # A process for the analysis serves once.
-                ready = None if met else process
-                return self._build(found, ready, met, started=started)
+                ready = None if self._damage_met else process
+                return self._build(found, ready, started=started)
 
-            return redoing_damage(build_all)
+            return self.dropping_damage(found, build_all)
 
     def _start_analysis(self, stack: contextlib.ExitStack) -> AnalysisProcess | None:
         """Lets the process of the analysis load its libraries ahead."""
@@ -258,7 +255,6 @@ class Build(BuildSteps):
         self,
         found: Survey,
         process: AnalysisProcess | None,
-        met: Sequence[str],
         *,
         started: float,
     ) -> Snapshot:
@@ -273,7 +269,7 @@ class Build(BuildSteps):
                     dependencies=found.dependencies,
                 )
             )
-        prepared = self.prepare(found, staged, thorough=bool(met))
+        prepared = self.prepare(found, staged)
         graph = self.analyze(found, staged, prepared, process=process)
         layout = self.plan(found, prepared.summary, graph)
         settings = self.settings(found, prepared.summary, layout, graph)
@@ -296,12 +292,6 @@ class Build(BuildSteps):
             prepared=prepared,
             serving=serving,
             shared_contents=shared_contents,
-            notes=BuildNotes(
-                started=started,
-                seconds=self._seconds,
-                num_written=num_written,
-                written_by=self._written_by,
-                runner=self._runner.name,
-                damage_met=met,
-            ),
+            started=started,
+            num_written=num_written,
         )

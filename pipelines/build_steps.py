@@ -1,6 +1,6 @@
 """The steps of a build, a method each: given what those before it made, it makes its own.
 
-``build`` runs them all in one process, ``chain`` one of them, with what lies in the workspace.
+``build`` runs them all in one process, ``single_step`` one of them, with what is in the workspace.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from ..schemas.errors import DamagedWorkError
 from ..schemas.manifest import FileEntry, ServingEntry
 from ..schemas.naming import MANIFEST, OutputPaths, ShardName, Workspace, join
 from ..schemas.progress import Progress
@@ -36,13 +37,12 @@ from .preflight import refuse_memory_of_one_process, refuse_output_among_data, r
 from .prepare.rejects import check_prepared, forget_refused, told_source
 from .prepare.run_files import keys_suffix
 from .prepare.stages import label_of
-from .prepare.step import Prepared, prepare_records
+from .prepare.step import Prepared, drop_damaged_runs, prepare_records
 from .progress import watched
 from .publish.serving import put_serving
 from .publish.step import point_latest, publish
 from .recipe.shipping import StagedRecipe
 from .snapshot import Snapshot
-from .step_report import ToldProgress
 from .steps import Part
 from .watchdog import expected_to_advance
 from .workspace import choose_workspace, occupied
@@ -55,25 +55,10 @@ Serving = tuple[ServingEntry | None, Mapping[str, FileEntry]]
 """What the manifest says of the model for serving, and the model's files."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BuildNotes:
-    """What a build tells of itself beside what it made.
+ATTEMPTS = 3
+"""One more than needed, unless concurrent builds meet the same damage."""
 
-    Attributes:
-        started: When it began, in seconds since 1970.
-        seconds: How long each step took, by its name.
-        num_written: Shards that were not there yet.
-        written_by: Which way these were written; None where there were none.
-        runner: The engine's name.
-        damage_met: What of earlier builds' work was damaged, in words.
-    """
-
-    started: float
-    seconds: Mapping[str, float]
-    num_written: int
-    written_by: str | None
-    runner: str
-    damage_met: Sequence[str] = ()
+T = TypeVar("T")
 
 
 def shard_names(layout: Layout, settings: ShardSettings) -> Sequence[ShardName]:
@@ -103,10 +88,11 @@ class BuildSteps:
         self._workspace = Workspace(self._out.workspace)
         self._runner = runner
         self._limit = limit
-        self._progress = ToldProgress(progress)
+        self._progress = progress
         self._write_by = write_by
         self._written_by: WriteBy | None = None
         self._seconds: dict[str, float] = {}
+        self._damage_met: list[str] = []
 
     def survey(self) -> Survey:
         """Reads what there is to build."""
@@ -133,13 +119,26 @@ class BuildSteps:
         forget_refused(self._workspace)
         return dataclasses.replace(snapshot, cached=True)
 
-    def prepare(self, found: Survey, staged: StagedRecipe, *, thorough: bool = False) -> Prepared:
-        """Makes sure that all records are prepared.
+    def dropping_damage(self, found: Survey, run: Callable[[], T]) -> T:
+        """Runs steps. If one meets a damaged run, drops all that are damaged and starts again.
 
-        Args:
-            found: The survey.
-            staged: Its recipe.
-            thorough: Reads every run that there is already, and makes damaged ones anew.
+        A run is too large to check before it is used: its checksums fail while a step reads it.
+
+        Raises:
+            DamagedWorkError: if the last of three attempts meets damage too.
+        """
+        while True:
+            try:
+                return run()
+            except DamagedWorkError as error:
+                self._damage_met.append(str(error))
+                if len(self._damage_met) == ATTEMPTS:
+                    raise
+                self._progress.warn("Work of an earlier build is damaged: it is made again.")
+                drop_damaged_runs(found, self._workspace)
+
+    def prepare(self, found: Survey, staged: StagedRecipe) -> Prepared:
+        """Makes sure that all records are prepared.
 
         Raises:
             RejectsError: if there are more rejects than the recipe allows.
@@ -151,7 +150,6 @@ class BuildSteps:
                 self._workspace,
                 runner=self._runner,
                 progress=self._progress,
-                thorough=thorough,
             )
         check_prepared(found, prepared, self._workspace)
         return prepared
@@ -281,19 +279,33 @@ class BuildSteps:
         prepared: Prepared,
         serving: Serving,
         shared_contents: Mapping[str, int],
-        notes: BuildNotes,
+        started: float,
+        num_written: int | None = None,
     ) -> Snapshot:
         """Completes the snapshot, whose shards are in place; it is the latest then.
+
+        Args:
+            found: The survey.
+            settings: What the shards have in common.
+            layout: The splits and shards.
+            prepared: What they were made from.
+            serving: The model for serving, whose files are in place.
+            shared_contents: How many contents are in several splits.
+            started: When the build began, in seconds since 1970.
+            num_written: How many shards this process wrote; None if other processes ran the steps
+                before, whose work is not reported here.
 
         Raises:
             StorageError: if a file that the recipe depends on changed since the survey.
         """
+        blocks: dict[str, object] = {"total": prepared.num_units}
+        shards: dict[str, object] = {"total": sum(len(plan.shards) for plan in layout.splits)}
+        if num_written is not None:
+            blocks |= {"prepared": prepared.num_made}
+            shards |= {"by": self._written_by, "written": num_written}
         facts = {
-            "blocks": {
-                "total": prepared.num_units,
-                "prepared": prepared.num_made,
-            },
-            "damage_met": list(notes.damage_met),
+            "blocks": blocks,
+            "damage_met": self._damage_met,
             "fingerprint_details": fingerprint_details(found),
             "fingerprint_parts": found.parts.to_json(),
             "host": platform.node(),
@@ -304,14 +316,10 @@ class BuildSteps:
                 "skipped": dict(found.inventory.num_skipped),
                 "source": told_source(found),
             },
-            "runner": notes.runner,
-            "seconds": {name: round(value, 3) for name, value in notes.seconds.items()},
-            "shards": {
-                "by": notes.written_by,
-                "total": sum(len(plan.shards) for plan in layout.splits),
-                "written": notes.num_written,
-            },
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(notes.started)),
+            "runner": self._runner.name,
+            "seconds": {name: round(value, 3) for name, value in self._seconds.items()},
+            "shards": shards,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
             "work": {
                 "blocks": list_inputs(found, self._workspace),
                 "graph": settings.graph,
@@ -335,21 +343,22 @@ class BuildSteps:
         return snapshot
 
     @contextmanager
-    def _occupying(self) -> Iterator[None]:
+    def _occupying(self, *, reads_source: bool = True) -> Iterator[None]:
         """Keeps garbage collection out of its places, which are refused where they cannot serve."""
-        self._refuse_places()
+        self._refuse_places(reads_source=reads_source)
         with occupied(self._out, named=self._named) as out:
             if out != self._out:
                 # Another build has been told another place meanwhile.
                 self._out, self._workspace = out, Workspace(out.workspace)
-                self._refuse_places()
+                self._refuse_places(reads_source=reads_source)
             storage.remove_abandoned_scratch(self._workspace.root)
             with ending_within(END_S if runs_here(self._runner) else END_ELSEWHERE_S):
                 yield
 
-    def _refuse_places(self) -> None:
+    def _refuse_places(self, *, reads_source: bool) -> None:
         refuse_memory_of_one_process(self._recipe, self._out, self._runner)
-        refuse_output_among_data(self._recipe, self._out)
+        if reads_source:
+            refuse_output_among_data(self._recipe, self._out)
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:

@@ -212,18 +212,18 @@ class Workspace:
         """The plan of one snapshot's shards."""
         return join(self.root, "plans", f"{fingerprint}.json")
 
+    def inventory(self, digest: str) -> str:
+        """An inventory, named by its content."""
+        return join(self.root, "inventories", f"{digest}.jsonl")
+
     @property
-    def chains(self) -> str:
-        """What is known of chains of steps: a folder each."""
-        return join(self.root, "chains")
+    def references(self) -> str:
+        """The references, each to the current inventory of a set of options."""
+        return join(self.root, "references")
 
-    def chain_note(self, chain: str, step: str) -> str:
-        """What a step of a chain leaves for those after it."""
-        return join(self.chains, chain, f"{step}.json")
-
-    def pinned(self, chain: str) -> str:
-        """What a chain builds, as its inventory found it."""
-        return join(self.chains, chain, "pinned.jsonl")
+    def reference(self, name: str) -> str:
+        """One of the references: the only file of a workspace that names different contents."""
+        return join(self.references, f"{name}.json")
 
     def shard_info(self, fingerprint: str, shard: str) -> str:
         """What is known of a shard in place."""

@@ -52,8 +52,7 @@ def ensure_graph(
     from .job import AnalysisSpec, AnalysisTask, analyze
 
     parts, features = found.parts, found.features.prepared
-    made_of = [prepared.summary.contents, parts.analysis, parts.preprocessing, parts.splits]
-    url = workspace.graph(digest([*made_of, dict(parts.versions)]))
+    url = _analyzed_url(found, prepared, workspace)
     if checked_graph(url) is not None:
         return url, True
     plans = plan_with(
@@ -94,3 +93,21 @@ def ensure_graph(
         with storage.scratch_folder(workspace.root) as scratch:
             analyze(spec, url, scratch=scratch, process=process, code=code)
     return url, False
+
+
+def graph_url(found: Survey, prepared: Prepared, workspace: Workspace) -> str | None:
+    """The folder of a recipe's transform graph, whether it is there or not.
+
+    None for a recipe without one.
+    """
+    if found.graph is not None:
+        return workspace.graph(found.graph.digest)
+    if found.recipe.preprocessing_fn is None:
+        return None
+    return _analyzed_url(found, prepared, workspace)
+
+
+def _analyzed_url(found: Survey, prepared: Prepared, workspace: Workspace) -> str:
+    parts = found.parts
+    made_of = [prepared.summary.contents, parts.analysis, parts.preprocessing, parts.splits]
+    return workspace.graph(digest([*made_of, dict(parts.versions)]))

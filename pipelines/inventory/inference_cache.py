@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...schemas.blocks import SourceFile
 from ...schemas.errors import RecipeError, SchemaError
@@ -80,10 +80,17 @@ class Findings:
         write_source(self._url, self._sources, what=_WHAT, source=self._source, kept=opened.used)
 
 
-def infer_features(
-    source: Source, files: Sequence[SourceFile], opened: OpenSource
-) -> tuple[dict[str, Feature], tuple[str, ...]]:
-    """The flat features of a source's records, and the structs that they are fields of.
+class Inferred(NamedTuple):
+    """The features of a source's records."""
+
+    features: dict[str, Feature]
+    """Flat ones, in the order of the source."""
+    structs: tuple[str, ...]
+    """The structs that they are fields of."""
+
+
+def infer_features(source: Source, files: Sequence[SourceFile], opened: OpenSource) -> Inferred:
+    """The features of a source's records.
 
     Through a :class:`RememberingSource` nothing is read where all contents are as before.
 
@@ -106,7 +113,7 @@ def infer_features(
 
     found = remembered(opened, _content(source, files, opened), "features", infer)
     features = features_from_json(found["features"])
-    return {name: features[name] for name in found["names"]}, tuple(found["structs"])
+    return Inferred({name: features[name] for name in found["names"]}, tuple(found["structs"]))
 
 
 def _content(source: Source, files: Sequence[SourceFile], opened: OpenSource) -> str:

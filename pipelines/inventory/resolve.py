@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from collections.abc import Sequence as Many
 from typing import Any
 
-from ...schemas.blocks import ImageFacts, SourceFile
+from ...schemas.blocks import ImageFacts
 from ...schemas.errors import RecipeError, SchemaError
 from ...schemas.features import (
     Audio,
@@ -33,7 +32,7 @@ from ...schemas.features import (
     tensor_form,
     wire_columns,
 )
-from ...schemas.recipe import OpenSource, PrepareStep, Recipe
+from ...schemas.recipe import PrepareStep, Recipe
 from ...schemas.written import written
 from ...transforms.prepare.engine.chain import output_features
 from ...transforms.prepare.engine.user_functions import describe, names_read
@@ -41,7 +40,7 @@ from ...transforms.prepare.records import Filter, Rename
 from ...transforms.prepare.tables import Missing
 from ...transforms.runs.partitions import is_countable
 from ..prepare.stages import stage_features, stages_of
-from .inference_cache import infer_features
+from .inference_cache import Inferred
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,23 +53,21 @@ class ResolvedFeatures:
     """Structs whose fields are among the prepared features, outer ones first."""
 
 
-def resolve_features(
-    recipe: Recipe, *, files: Many[SourceFile], opened: OpenSource
-) -> ResolvedFeatures:
-    """Infers the features of a source's records and holds declared ones against them.
+def resolve_features(recipe: Recipe, inferred: Inferred) -> ResolvedFeatures:
+    """Follows the features of a source's records through the steps, and compares declared ones.
 
     Raises:
         SchemaError: if the source does not have a declared feature.
         RecipeError: if the steps do not lead to the declared features, or ``stratify_by`` or
             ``group_by`` names none that can be divided by.
     """
-    inferred, structs = infer_features(recipe.files, files, opened)
+    found, structs = inferred
     declared = None if recipe.features is None else flatten(recipe.features)[0]
     if declared is None:
-        raw = inferred
+        raw = found
         prepared = _after_steps(recipe, raw)
     else:
-        raw = _raw_features(recipe, inferred, declared)
+        raw = _raw_features(recipe, found, declared)
         prepared = _hold_against(_after_steps(recipe, raw), declared)
     seen = _refuse_unseen_gaps(recipe, raw, declared or {})
     _refuse_unseen_lists(recipe, prepared, seen)

@@ -18,15 +18,15 @@ from ...transforms.code.dependencies import Dependencies, HeldFiles, functions_i
 from ...transforms.code.digest import code_digest, source_settings, step_digest
 from ...transforms.code.user_reads import refuse_undeclared
 from ...transforms.prepare.engine.step_files import digest_with_files, read_step_files
-from ...transforms.storage.opened_source import OpenedSource, open_source
+from ...transforms.storage.opened_source import OpenedSource, open_source, unopened_source
 from ..analyze.external_graph import GivenGraph, find_graph
 from ..analyze.job import ANALYSIS, ON_RUNNER
 from ..plan.sample import Limit
 from ..prepare.stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
 from ..recipe.shipping import keep_origin
+from .artifact import StoredInventory
 from .extraction import extract, reading
-from .inference_cache import Findings
-from .pinned import Pinned
+from .inference_cache import Findings, Inferred, infer_features
 from .resolve import ResolvedFeatures, resolve_features
 from .step import Inventory, count_unused_rows, take_inventory
 
@@ -43,7 +43,10 @@ class Survey:
     extracted: Source | None
     """What workers, which load the recipe anew, must read in place of its source, if anything."""
     opened: OpenedSource
+    """The source; one that is not looked at where the inventory is a stored one."""
     inventory: Inventory
+    inferred: Inferred
+    """The features of the source's records."""
     features: ResolvedFeatures
     parts: FingerprintParts
     fingerprint: str
@@ -67,11 +70,11 @@ def survey(
     progress: Progress,
     write: bool = True,
     limit: int | None = None,
-    pinned: Pinned | None = None,
+    stored: StoredInventory | None = None,
 ) -> Survey:
     """Lists and hashes the source, infers its features, and computes the fingerprint.
 
-    With ``pinned`` nothing is listed or extracted: what it holds is surveyed once more.
+    With a ``stored`` inventory, the source is not looked at.
 
     Raises:
         RecipeError: if the recipe does not fit the source.
@@ -81,18 +84,12 @@ def survey(
     dependencies = read_dependencies(recipe)
     held = dependencies.hold()
     given = recipe
-    if pinned is not None and pinned.extracted is not None:
-        recipe = reading(recipe, pinned.extracted)
-        keep_origin(recipe, given)
-    else:
+    if stored is None:
         recipe = extract(recipe, workspace, progress=progress)
-    source = recipe.files
-    opened = open_source(source.url, recipe.folder, recipe.limits)
-    opened = opened.expecting({url: opened.side_digest(url) for url in source.side_urls})
-    inventory = (
-        pinned.inventory
-        if pinned is not None
-        else take_inventory(
+        source = recipe.files
+        opened = open_source(source.url, recipe.folder, recipe.limits)
+        opened = opened.expecting({url: opened.side_digest(url) for url in source.side_urls})
+        inventory = take_inventory(
             source,
             opened,
             workspace=workspace,
@@ -101,25 +98,38 @@ def survey(
             limit=None if source.numbered else limit,
             seed=recipe.seed,
         )
-    )
+    else:
+        if stored.extracted is not None:
+            recipe = reading(recipe, stored.extracted)
+            keep_origin(recipe, given)
+        else:
+            recipe = extract(recipe, workspace, progress=progress)
+        source = recipe.files
+        opened = unopened_source(source.url, recipe.folder, recipe.limits)
+        # Of another recipe there may be more or fewer: it has another fingerprint.
+        opened = opened.expecting(dict(zip(source.side_urls, stored.sides, strict=False)))
+        inventory = stored.inventory
     declared = bool(recipe.depends_on)
     described = source_settings(source, folder=recipe.folder, declared=declared)
     if changed := recipe.limits.changed():
         described = {**described, "limits": changed}
     depends_on = [content for _, content in dependencies.entries]
-    # What is found out by a function of the user's may hang on them.
-    shaped_by = {**described, "depends_on": depends_on} if depends_on else described
-    findings = Findings(workspace.findings, shaped_by)
-    remembering = findings.opened(opened).proving(inventory.selected)
-    features = resolve_features(recipe, files=inventory.selected, opened=remembering)
+    if stored is None:
+        # What a user's function infers may depend on the declared files.
+        shaped_by = {**described, "depends_on": depends_on} if depends_on else described
+        findings = Findings(workspace.findings, shaped_by)
+        remembering = findings.opened(opened).proving(inventory.selected)
+        inferred = infer_features(source, inventory.selected, remembering)
+        if remembering.proof is not None:
+            remembering.proof.check()
+        inventory = count_unused_rows(inventory, source, opened)
+    else:
+        inferred = stored.inferred
+    features = resolve_features(recipe, inferred)
     refuse_undeclared(functions_in(recipe), held.paths, folder=recipe.folder)
     held.check()
-    if remembering.proof is not None:
-        remembering.proof.check()
-    if write:
+    if stored is None and write:
         findings.write(remembering)
-    if pinned is None:
-        inventory = count_unused_rows(inventory, source, opened)
     stages = stages_of(recipe)
     between = stage_features(stages, features.raw, prepared=features.prepared)
     check_stages(recipe, stages, between)
@@ -167,6 +177,7 @@ def survey(
         extracted=None if given is recipe else source,
         opened=opened,
         inventory=inventory,
+        inferred=inferred,
         features=features,
         parts=parts,
         fingerprint=fingerprint(parts),

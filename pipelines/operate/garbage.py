@@ -27,7 +27,13 @@ FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 WORK = {"runs": "runs", "summaries": "summary", "graphs": "graph", "blocks": "blocks"}
 """Folders of the workspace -> where ``build.json`` names what a snapshot was made of."""
 
-ROOMS = frozenset({*WORK, "plans", "shards", "staged", "extracted", "scratch", "chains", MARKERS})
+_REFERRED_TO = frozenset({*WORK, "inventories", "references"})
+"""Folders of the workspace of which :class:`References` names what is kept."""
+
+_OLD_ROOMS = frozenset({"amended", "chains"})
+"""Folders that earlier versions left."""
+
+ROOMS = _REFERRED_TO | {"plans", "shards", "staged", "extracted", "scratch", MARKERS} | _OLD_ROOMS
 """Folders of the workspace in which something may be cleared."""
 
 _ID = re.compile(r"[0-9a-f]{16,64}")
@@ -63,13 +69,11 @@ class References:
 
     Attributes:
         published: Fingerprints of the published snapshots.
-        chains: Ids of the chains of steps that made some of them.
         work: Folder of the workspace -> ids of what is kept in it; None keeps all, where a
             snapshot does not tell what it was made of.
     """
 
     published: frozenset[str]
-    chains: frozenset[str] = frozenset()
     work: dict[str, frozenset[str]] | None
 
 
@@ -117,17 +121,15 @@ def _is_garbage_work(room: str, rest: list[str], references: References) -> bool
     # runs/<two digits>/<run id>.…; elsewhere the id comes first.
     name = rest[1] if room == "runs" and len(rest) > 1 else rest[0]
     name = name.split(".")[0]
-    if room == "amended":
-        return True  # an older version's notes
+    if room in _OLD_ROOMS:
+        return True
     if room == "scratch":
         return name.startswith(storage.SCRATCH)
     if room not in ROOMS or not _ID.fullmatch(name):
         return False
-    if room == "chains":
-        return name not in references.chains
     if room in _BY_SNAPSHOT:
         return name not in references.published
-    if room in WORK:
+    if room in _REFERRED_TO:
         return references.work is not None and name not in references.work[room]
     # A build stages and extracts anew, and puts in place what is missing.
     return True

@@ -16,17 +16,20 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from ...schemas.errors import RecipeError, StorageError
 from ...schemas.naming import BUILD, LATEST, MANIFEST, WORKSPACE, Workspace, join
 from ...transforms import storage
 from ...transforms.storage.unchanged import modified_ns
-from ..chain_notes import chains, is_recent
+from ..inventory.artifact import Reference, references
 from ..locks import SAFE_AGE_S, alone
 from ..workspace import find_workspace, foreign_workspace
 from .garbage import FINGERPRINT, ROOMS, WORK, References, StoredFile, choose_garbage
+
+STEPS_AGE_S = 7 * 24 * 3600
+"""So long after its inventory a build step by step may resume."""
 
 _COMMITS = {("runs", "json"), ("summaries", "arrow"), ("graphs", "json")}
 
@@ -39,8 +42,8 @@ class GcReport:
         paths: The files, each with its folder.
         num_bytes: Of all of them.
         unpublished: Folders of snapshots that were never published, all cleared.
-        busy: Folders of names that were left alone, since a build is at work there, or a chain of
-            steps has been within the last 24 hours and has yet to publish.
+        busy: Folders of names that were left alone, since a build is at work there, or one that
+            runs step by step began within the last 7 days and has yet to publish.
         links: Symbolic links in the place of snapshots and workspaces; none is followed.
         foreign: Workspaces to which a note leads, and which belong to another output root: this
             one was copied from there, or moved. None is touched.
@@ -106,15 +109,9 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
         names = {*storage.list_names(folder), *(file.path.split("/")[0] for file in files)}
         found = {name for name in names if FINGERPRINT.fullmatch(name)}
         links = [name for name in sorted({*found, WORKSPACE}) if _is_link(join(folder, name))]
-        references = _references(folder, found)
-        chains_kept = {
-            chain
-            for chain, fingerprint, _ in chains(workspace)
-            if _is_published(folder, fingerprint)
-        }
-        references = dataclasses.replace(references, chains=frozenset(chains_kept))
-        unpublished = found - references.published - set(links)
-        garbage = choose_garbage(files, references)
+        kept = _references(folder, found, references(workspace))
+        unpublished = found - kept.published - set(links)
+        garbage = choose_garbage(files, kept)
         if not held:
             limit = time.time_ns() - SAFE_AGE_S * 10**9
             young = {file for file in files if file.modified_ns is None or file.modified_ns > limit}
@@ -181,10 +178,11 @@ def _files_elsewhere(folder: str, workspace: Workspace) -> Iterator[StoredFile]:
 
 
 def _under_way(folder: str, workspace: Workspace) -> bool:
-    """Whether a chain of steps may go on: what its steps made is not referred to yet."""
+    """Whether a build step by step has yet to publish: nothing refers to its work until then."""
     return any(
-        is_recent(when) and not _is_published(folder, fingerprint)
-        for _, fingerprint, when in chains(workspace)
+        reference.started > time.time() - STEPS_AGE_S
+        and not _is_published(folder, reference.fingerprint)
+        for reference in references(workspace).values()
     )
 
 
@@ -237,7 +235,7 @@ def _is_commit(path: str) -> bool:
     return parts[0] == WORKSPACE and (parts[1], path.rsplit(".")[-1]) in _COMMITS
 
 
-def _references(folder: str, found: Set[str]) -> References:
+def _references(folder: str, found: Set[str], known: Mapping[str, Reference]) -> References:
     """Reads what the published snapshots among these were made of."""
     published = {name for name in found if storage.exists(join(folder, name, MANIFEST))}
     work: dict[str, set[str]] = {room: set() for room in WORK}
@@ -251,6 +249,9 @@ def _references(folder: str, found: Set[str]) -> References:
                 work[room].update(str(one).rstrip("/").rsplit("/", 1)[-1] for one in ids)
         except (StorageError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return References(published=frozenset(published), work=None)
+    current = {name: one for name, one in known.items() if one.fingerprint in published}
+    work["references"] = set(current)
+    work["inventories"] = {one.inventory for one in current.values()}
     kept = {room: frozenset(ids) for room, ids in work.items()}
     return References(published=frozenset(published), work=kept)
 

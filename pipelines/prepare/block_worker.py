@@ -37,6 +37,38 @@ from .stages import StageFeatures, label_of, stages_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class StageKey:
+    """Names the runs of a stage, and their summary, by all that decides what they contain."""
+
+    digest: str
+    """Hash of what turns a unit of work into a run, apart from the unit."""
+    contents_before: str = ""
+    """Digest of what the runs of the stage before contain; empty for the first stage."""
+    revision: int = 0
+    """The recipe's: a unit whose run of revision 0 holds rejects has a run of this one."""
+
+    @property
+    def revisions(self) -> tuple[int, ...]:
+        """The revisions that a unit may have runs of: one counts where all before hold rejects."""
+        return (0, self.revision) if self.revision else (0,)
+
+    def run_id(self, unit: WorkUnit, revision: int = 0) -> str:
+        """The name of a unit's run of a revision."""
+        text = f"{self.digest}/{self.contents_before}/{unit.block_id}"
+        if revision:
+            text = f"{text}/{revision}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def summary_name(self, units: Sequence[WorkUnit], *, splits: Splits, bins: KeyBins) -> str:
+        """The name of the summary of these units' runs."""
+        run_ids = sorted(self.run_id(unit) for unit in units)
+        counted_by = [] if bins == KeyBins() else [repr(bins)]
+        revision = [f"revision {self.revision}"] if self.revision else []
+        text = "\n".join([keys_suffix(splits), *counted_by, *revision, *run_ids])
+        return name_summary(hashlib.sha256(text.encode()).hexdigest()[:32], len(units))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
     """Everything that a stage's runs are made with, as plain data that reaches every worker."""
 
@@ -45,13 +77,10 @@ class PrepareConfig:
     """The recipe's folder, which a relative source counts from."""
     workspace: Workspace
     features: StageFeatures
-    digest: str
-    """Hash of what turns a unit of work into a run, the unit itself apart."""
+    key: StageKey
     stage: int = 0
     previous: str = ""
-    """The name of the summary of the stage before; empty in the first."""
-    previous_contents: str = ""
-    """Digest of what that stage's runs contain."""
+    """The name of the summary of the stage before; empty for the first stage."""
     given: Features = dataclasses.field(default_factory=dict)
     """The features of the stage before."""
     ends: SplitEnds | None = None
@@ -62,22 +91,8 @@ class PrepareConfig:
     """The sha256 of each file beside the source, by URL."""
     dependencies: Dependencies = dataclasses.field(default_factory=Dependencies)
     """What the recipe depends on beside its source."""
-    revision: int = 0
-    """The recipe's: units whose run of revision 0 holds rejects get a run of this one."""
     bins: KeyBins = KeyBins()  # noqa: RUF009
     """What the runs' summaries count by."""
-
-    @property
-    def revisions(self) -> tuple[int, ...]:
-        """The revisions that a unit may have runs of: one counts where all before hold rejects."""
-        return (0, self.revision) if self.revision else (0,)
-
-    def run_id(self, unit: WorkUnit, revision: int = 0) -> str:
-        """The name of a unit's run of a revision."""
-        text = f"{self.digest}/{self.previous_contents}/{unit.block_id}"
-        if revision:
-            text = f"{text}/{revision}"
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class RunMaker:
@@ -120,7 +135,13 @@ class RunMaker:
         self._in_order = (
             config.stage == 0 and last and not recipe.files.numbered and not splits.partitioned
         )
-        self._files = run_files(config, recipe)
+        self._files = run_files(
+            config.workspace,
+            recipe,
+            outputs=config.features.outputs,
+            stage=config.stage,
+            bins=config.bins,
+        )
 
     def make(self, unit: WorkUnit) -> Summary:
         """Makes sure that the unit's run and its key file are in the workspace, and whole."""
@@ -128,8 +149,9 @@ class RunMaker:
             return self._make(unit)
 
     def _make(self, unit: WorkUnit) -> Summary:
-        for revision in self._config.revisions:
-            made = self._make_run(unit, self._config.run_id(unit, revision))
+        key = self._config.key
+        for revision in key.revisions:
+            made = self._make_run(unit, key.run_id(unit, revision))
             if not made.entries[0].run.num_rejects:
                 break
         return made
@@ -167,16 +189,26 @@ class RunMaker:
         self._held.check()
 
 
-def run_files(config: PrepareConfig, recipe: Recipe) -> RunFiles:
-    """The files of a stage's runs."""
-    last = config.stage + 1 == len(stages_of(recipe))
+def run_files(
+    workspace: Workspace, recipe: Recipe, *, outputs: Features, stage: int, bins: KeyBins
+) -> RunFiles:
+    """The files of a stage's runs.
+
+    Args:
+        workspace: Where they are.
+        recipe: What is built.
+        outputs: The features that the stage's runs hold.
+        stage: Its number, from 0.
+        bins: What the runs' summaries count by.
+    """
+    last = stage + 1 == len(stages_of(recipe))
     return RunFiles(
-        config.workspace,
-        config.features.outputs,
-        label=label_of(recipe, config.features.outputs),
+        workspace,
+        outputs,
+        label=label_of(recipe, outputs),
         stratify_by=recipe.splits.stratify_by if last else None,
         suffix=keys_suffix(recipe.splits) if last else "plain",
-        bins=config.bins,
+        bins=bins,
     )
 
 
@@ -212,12 +244,3 @@ class SourceReader:
         )
         if opened.proof is not None:
             opened.proof.check()
-
-
-def summary_digest(config: PrepareConfig, units: Sequence[WorkUnit], splits: Splits) -> str:
-    """Names the summary of these units' runs."""
-    run_ids = sorted(config.run_id(unit) for unit in units)
-    counted_by = [] if config.bins == KeyBins() else [repr(config.bins)]
-    revision = [f"revision {config.revision}"] if config.revision else []
-    text = "\n".join([keys_suffix(splits), *counted_by, *revision, *run_ids])
-    return name_summary(hashlib.sha256(text.encode()).hexdigest()[:32], len(units))

@@ -1,64 +1,108 @@
-"""Prepare, all of it: a Beam job for each stage, from the source's blocks to the final runs."""
+"""The prepare step: a Beam job for each stage, from the source's blocks to the final runs.
+
+A run or a summary that the workspace holds under its key is not made again.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar
 
 from ...schemas.blocks import WorkUnit
 from ...schemas.naming import Workspace
 from ...schemas.progress import Progress
-from ...schemas.recipe import Recipe
 from ...schemas.runner import JobRunner
 from ...transforms import storage
+from ...transforms.runs.key_histogram import KeyBins
 from ...transforms.runs.partitions import SplitEnds, time_ends
-from ...transforms.runs.summary import RunTable, Summary, find_summary, read_summary, remove_summary
+from ...transforms.runs.summary import (
+    RunEntry,
+    RunTable,
+    Summary,
+    find_summary,
+    read_summary,
+    remove_summary,
+)
 from ..inventory.step import write_descriptors
 from ..inventory.survey import Survey
 from ..plan.split_rounds import find_split_ends
 from ..progress import watched
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import expected_to_advance
-from .block_worker import PrepareConfig, run_files, summary_digest
+from .block_worker import PrepareConfig, StageKey, run_files
 from .key_bins import bins_for
 from .merging import plan_spans
-from .run_files import run_in_place
+from .run_files import RunFiles, run_in_place
 
 STEP = "prepare"
 _LOOKED_FOR = 10_000
 """So many runs are looked for at a time."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreparedStage:
+    """The runs of one stage."""
+
+    key: StageKey
+    units: Sequence[WorkUnit]
+    name: str
+    """Of the summary."""
+    summary: Summary
+
+    @property
+    def replaced(self) -> set[str]:
+        """The runs of revision 0 in whose place the stage has one of the recipe's revision."""
+        if not self.key.revision:
+            return set()
+        runs = {self.key.run_id(unit) for unit in self.units}
+        return runs - {entry.run.run_id for entry in self.summary.entries}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
     """The prepared records of a build."""
 
-    summary: Summary
-    """Of the final runs."""
-    digest: str
-    """Names that summary."""
-    summaries: tuple[str, ...]
-    """The digests of all stages' summaries, the final one last."""
-    entries: RunTable
-    """The runs of all stages: each may hold rejects."""
-    num_units: int
-    """Blocks, and ranges of later stages …"""
-    num_made: int
-    """… and how many of them had no run yet."""
-    replaced: tuple[str, ...] = ()
-    """Runs of revision 0 that hold rejects, and that the recipe's revision replaced."""
+    stages: tuple[PreparedStage, ...]
+    num_made: int = 0
+    """How many units had no run yet."""
 
-    def to_json(self) -> dict[str, object]:
-        """What :func:`find_prepared` finds them by, as plain JSON."""
-        return {
-            "counts": {name: getattr(self, name) for name in ("num_units", "num_made")},
-            "replaced": list(self.replaced),
-            "summaries": list(self.summaries),
-        }
+    @property
+    def summary(self) -> Summary:
+        """Of the final runs."""
+        return self.stages[-1].summary
+
+    @property
+    def digest(self) -> str:
+        """The name of that summary."""
+        return self.stages[-1].name
+
+    @property
+    def summaries(self) -> tuple[str, ...]:
+        """The names of all stages' summaries, the final one last."""
+        return tuple(stage.name for stage in self.stages)
+
+    @functools.cached_property
+    def entries(self) -> RunTable:
+        """The runs of all stages: each may hold rejects."""
+        return RunTable.joined([stage.summary.table for stage in self.stages])
+
+    @property
+    def num_units(self) -> int:
+        """Blocks, and ranges of later stages."""
+        return sum(len(stage.units) for stage in self.stages)
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """Runs of revision 0 that hold rejects, and that the recipe's revision replaced."""
+        return tuple(run_id for stage in self.stages for run_id in stage.replaced)
 
     @property
     def num_rejects(self) -> int:
@@ -78,12 +122,11 @@ def first_config(found: Survey, staged: StagedRecipe, workspace: Workspace) -> P
         folder=found.recipe.folder,
         workspace=workspace,
         features=found.stages[0],
-        digest=found.stage_digests[0],
+        key=_stage_key(found, 0, ""),
         ends=time_ends(found.recipe.splits, found.features.prepared),
         source=found.extracted,
         sides=found.opened.sides,
         dependencies=found.dependencies,
-        revision=found.recipe.revision,
     )
 
 
@@ -95,7 +138,7 @@ def next_config(
     Args:
         found: The survey.
         config: Of the stage before.
-        digest: Names the summary of its runs.
+        digest: The name of the summary of its runs.
         contents: Digest of what these contain.
         ends: Of splits that all records decide, where they are known by now.
     """
@@ -103,13 +146,70 @@ def next_config(
     return dataclasses.replace(
         config,
         features=found.stages[stage],
-        digest=found.stage_digests[stage],
+        key=_stage_key(found, stage, contents),
         stage=stage,
         previous=digest,
-        previous_contents=contents,
         given=config.features.outputs,
         ends=ends,
     )
+
+
+def _stage_key(found: Survey, stage: int, contents_before: str) -> StageKey:
+    return StageKey(
+        digest=found.stage_digests[stage],
+        contents_before=contents_before,
+        revision=found.recipe.revision,
+    )
+
+
+def _bins(found: Survey, stage: int, *, num_units: int) -> KeyBins:
+    """What the summaries of a stage count by: the last one's are what shards are planned from."""
+    if stage + 1 < len(found.stages):
+        return KeyBins()
+    return bins_for(found.recipe.splits, found.recipe.shards, num_units=num_units)
+
+
+def find_prepared(found: Survey, workspace: Workspace) -> Prepared | None:
+    """The prepared records of a build, if the workspace has all of them.
+
+    None if a summary is missing or damaged.
+    """
+    stages = list(_stages_in_place(found, workspace))
+    return Prepared(stages=tuple(stages)) if len(stages) == len(found.stages) else None
+
+
+def _stages_in_place(found: Survey, workspace: Workspace) -> Iterator[PreparedStage]:
+    """The stages whose summaries the workspace has, from the first on, up to one that it lacks."""
+    units: Sequence[WorkUnit] = found.inventory.blocks
+    contents = ""
+    for number in range(len(found.stages)):
+        key = _stage_key(found, number, contents)
+        bins = _bins(found, number, num_units=len(units))
+        name = key.summary_name(units, splits=found.recipe.splits, bins=bins)
+        summary = find_summary(workspace, name)
+        if summary is None:
+            return
+        yield PreparedStage(key=key, units=units, name=name, summary=summary)
+        units, contents = plan_spans(summary.histogram), summary.contents
+
+
+def drop_damaged_runs(found: Survey, workspace: Workspace) -> None:
+    """Reads every run of a build, and drops those that are damaged: prepare makes them again."""
+    for number, stage in enumerate(_stages_in_place(found, workspace)):
+        files = run_files(
+            workspace,
+            found.recipe,
+            outputs=found.stages[number].outputs,
+            stage=number,
+            bins=_bins(found, number, num_units=len(stage.units)),
+        )
+
+        def is_damaged(entry: RunEntry, files: RunFiles = files) -> bool:
+            info = run_in_place(workspace, entry.run.run_id)
+            return info is None or files.drop_damage(info)
+
+        if True in list(_each(is_damaged, stage.summary.entries, workspace)):
+            remove_summary(workspace, stage.name)
 
 
 def prepare_records(
@@ -119,54 +219,40 @@ def prepare_records(
     *,
     runner: JobRunner,
     progress: Progress,
-    thorough: bool = False,
 ) -> Prepared:
     """Makes sure that every unit of every stage has its run.
 
     Args:
         found: The survey.
         staged: Its recipe.
-        workspace: Where runs lie.
+        workspace: Where the runs are.
         runner: What runs the jobs.
         progress: Told how far they are.
-        thorough: Reads every run that there is already, all of it, and makes damaged ones anew.
 
     Raises:
         DamagedWorkError: if a run of an earlier stage turns out to be damaged.
     """
     config = first_config(found, staged, workspace)
     units: Sequence[WorkUnit] = found.inventory.blocks
-    tables: list[RunTable] = []
-    digests: list[str] = []
-    replaced: list[str] = []
-    num_units = num_made = 0
+    stages: list[PreparedStage] = []
+    num_made = 0
     while True:
-        if config.stage + 1 == len(found.stages):
-            recipe = found.recipe
-            bins = bins_for(recipe.splits, recipe.shards, num_units=len(units))
-            config = dataclasses.replace(config, bins=bins)
-        digest = summary_digest(config, units, found.recipe.splits)
+        bins = _bins(found, config.stage, num_units=len(units))
+        config = dataclasses.replace(config, bins=bins)
+        name = config.key.summary_name(units, splits=found.recipe.splits, bins=bins)
         label = f"{STEP} {config.stage + 1}" if len(found.stages) > 1 else STEP
-        missing = _missing_runs(config, units, found.recipe, thorough=thorough)
-        made = len(missing)
-        summary = None if missing else find_summary(workspace, digest)
+        missing = _missing_runs(config, units)
+        num_made += len(missing)
+        summary = None if missing else find_summary(workspace, name)
         if summary is None:
-            _run_stage(
-                config, units, missing, digest, label=label, runner=runner, progress=progress
-            )
-            summary = read_summary(workspace, digest)
+            _run_stage(config, units, missing, name, label=label, runner=runner, progress=progress)
+            summary = read_summary(workspace, name)
         else:
             progress.start(label, total=len(units), unit="blocks")
-        note = f"{summary.num_records:,} records"
-        if thorough and made:
-            note += "; what was damaged is made anew"
-        progress.finish(label, reused=not made, note=note)
-        tables.append(summary.table)
-        replaced += _replaced(config, units, summary)
-        digests.append(digest)
-        num_units, num_made = num_units + len(units), num_made + made
-        if config.stage + 1 == len(found.stages):
-            break
+        progress.finish(label, reused=not missing, note=f"{summary.num_records:,} records")
+        stages.append(PreparedStage(key=config.key, units=units, name=name, summary=summary))
+        if len(stages) == len(found.stages):
+            return Prepared(stages=tuple(stages), num_made=num_made)
         ends = config.ends
         if ends is None:
             ends = find_split_ends(
@@ -175,17 +261,8 @@ def prepare_records(
                 features=config.features.outputs,
                 workspace=workspace,
             )
-        config = next_config(found, config, digest=digest, contents=summary.contents, ends=ends)
+        config = next_config(found, config, digest=name, contents=summary.contents, ends=ends)
         units = plan_spans(summary.histogram)
-    return Prepared(
-        summary=summary,
-        digest=digest,
-        summaries=tuple(digests),
-        entries=RunTable.joined(tables),
-        num_units=num_units,
-        num_made=num_made,
-        replaced=tuple(replaced),
-    )
 
 
 def prepare_part(
@@ -202,7 +279,7 @@ def prepare_part(
     Args:
         found: The survey.
         staged: Its recipe.
-        workspace: Where runs lie.
+        workspace: Where the runs are.
         blocks: Some of the survey's.
         runner: What runs the job.
         progress: Told how far it is.
@@ -211,7 +288,7 @@ def prepare_part(
         How many had no run yet.
     """
     config = first_config(found, staged, workspace)
-    missing = _missing_runs(config, blocks, found.recipe, thorough=False)
+    missing = _missing_runs(config, blocks)
     if not missing:
         progress.start(STEP, total=len(blocks), unit="blocks")
     else:
@@ -224,64 +301,36 @@ def prepare_part(
     return len(missing)
 
 
-def find_prepared(workspace: Workspace, told: Mapping[str, Any]) -> Prepared | None:
-    """The prepared records of a build that told of them by :meth:`Prepared.to_json`.
-
-    None where a summary of them is missing or damaged.
-    """
-    found = [find_summary(workspace, name) for name in told["summaries"]]
-    summaries = [summary for summary in found if summary is not None]
-    if len(summaries) < len(found):
-        return None
-    return Prepared(
-        summary=summaries[-1],
-        digest=told["summaries"][-1],
-        summaries=tuple(told["summaries"]),
-        entries=RunTable.joined([summary.table for summary in summaries]),
-        replaced=tuple(told["replaced"]),
-        **told["counts"],
-    )
-
-
-def _replaced(config: PrepareConfig, units: Sequence[WorkUnit], summary: Summary) -> set[str]:
-    """The runs of revision 0 in whose place the stage has one of the recipe's revision."""
-    if not config.revision:
-        return set()
-    return {config.run_id(unit) for unit in units} - {entry.run.run_id for entry in summary.entries}
-
-
-def _missing_runs(
-    config: PrepareConfig, units: Sequence[WorkUnit], recipe: Recipe, *, thorough: bool
-) -> dict[WorkUnit, str]:
-    """The units whose run has to be made, in part or as a whole, each with that run's name."""
-    files = run_files(config, recipe)
+def _missing_runs(config: PrepareConfig, units: Sequence[WorkUnit]) -> dict[WorkUnit, str]:
+    """The units whose run is missing, or a part of it, each with that run's name."""
 
     def missing_run(unit: WorkUnit) -> str | None:
-        for revision in config.revisions:
-            run_id = config.run_id(unit, revision)
+        for revision in config.key.revisions:
+            run_id = config.key.run_id(unit, revision)
             info = run_in_place(config.workspace, run_id)
-            if info is None or (thorough and files.drop_damage(info)):
+            if info is None:
                 return run_id
             if not info.num_rejects:
                 break
         return None
 
-    # Three small requests each: a store answers slowly, and many at once.
-    local = storage.is_local(config.workspace.root)
-    missing: dict[WorkUnit, str] = {}
+    found = zip(units, _each(missing_run, units, config.workspace), strict=True)
+    return {unit: run_id for unit, run_id in found if run_id is not None}
+
+
+def _each(function: Callable[[T], R], items: Sequence[T], workspace: Workspace) -> Iterator[R]:
+    """The function of each item, in order, of many at once: stores answer slowly."""
+    local = storage.is_local(workspace.root)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1) if local else 64) as pool:
-        for start in range(0, len(units), _LOOKED_FOR):
-            some = units[start : start + _LOOKED_FOR]
-            found = zip(some, pool.map(missing_run, some), strict=True)
-            missing |= {unit: run_id for unit, run_id in found if run_id is not None}
-    return missing
+        for start in range(0, len(items), _LOOKED_FOR):
+            yield from pool.map(function, items[start : start + _LOOKED_FOR])
 
 
 def _run_stage(
     config: PrepareConfig,
     units: Sequence[WorkUnit],
     missing: Mapping[WorkUnit, str],
-    digest: str,
+    name: str,
     *,
     label: str,
     runner: JobRunner,
@@ -289,12 +338,12 @@ def _run_stage(
 ) -> None:
     """Makes sure that each unit has its run, and sums them up."""
     descriptors = write_descriptors(units, config.workspace)
-    run_ids = (missing.get(unit) or config.run_id(unit) for unit in units)
+    run_ids = (missing.get(unit) or config.key.run_id(unit) for unit in units)
     outputs = [config.workspace.run_info(run_id) for run_id in run_ids]
     with watched(progress, label, outputs=outputs, unit="blocks"):
         # Takes seconds: in the step's time, so that its bar shows.
         from .job import PrepareRuns
 
-        job = PrepareRuns(config, descriptors, digest, runner.threads_per_worker)
+        job = PrepareRuns(config, descriptors, name, runner.threads_per_worker)
         with expected_to_advance(f"the job {STEP!r} on {runner.name}", runner):
             runner.run(lambda pipeline: pipeline | job, job_name=STEP)

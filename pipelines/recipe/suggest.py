@@ -28,6 +28,7 @@ from ...transforms.storage.decompress import DamagedError
 from ...transforms.storage.globs import is_hidden
 from ...transforms.storage.opened_source import OpenedSource, open_source
 from ..inspect.forecast import forecast
+from ..inventory.inference_cache import infer_features
 from ..inventory.resolve import resolve_features
 from .suggest_sounds import find_sounds
 from .suggest_tables import find_typed_tables
@@ -79,7 +80,7 @@ def describe_suggestion(url: str) -> str:
     """
     recipe, opened = _suggest(url)
     files = recipe.files.select(opened.list()).files
-    resolved = resolve_features(recipe, files=files, opened=opened)
+    resolved = resolve_features(recipe, infer_features(recipe.files, files, opened))
     if sum(file.num_bytes for file in files) <= _COUNTED_BYTES:
         recipe = _with_splits_that_fill(recipe)
     return recipe_text(recipe, resolved.prepared, resolved.structs)

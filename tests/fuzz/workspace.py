@@ -24,7 +24,6 @@ from snapshard.pipelines.inventory.step import read_descriptors, take_inventory,
 from snapshard.pipelines.plan.step import lay_out, made_of
 from snapshard.pipelines.prepare.run_files import RunFiles, keys_suffix, run_in_place, run_rejects
 from snapshard.pipelines.prepare.sort_keys import RecordKeys
-from snapshard.pipelines.recovery import redoing_damage
 from snapshard.schemas.blocks import Block, unit_from_line
 from snapshard.schemas.errors import DamagedWorkError
 from snapshard.schemas.naming import Workspace
@@ -75,9 +74,12 @@ class SmallBuild:
 
     def result(self) -> dict[str, str]:
         """The hashes of all that would be published, after damage was made good."""
-        return redoing_damage(self._build)
+        try:
+            return self._build()
+        except DamagedWorkError:
+            return self._build(dropping=True)
 
-    def _build(self, met: Sequence[str]) -> dict[str, str]:
+    def _build(self, *, dropping: bool = False) -> dict[str, str]:
         recipe, workspace = self.recipe, self.workspace
         source = recipe.files
         opened = open_source(source.url, recipe.folder)
@@ -104,7 +106,7 @@ class SmallBuild:
         for block in map(unit_from_line, lines):
             assert isinstance(block, Block)
             info = run_in_place(workspace, block.block_id)
-            if info is None or (met and files.drop_damage(info)):
+            if info is None or (dropping and files.drop_damage(info)):
                 dropped = Dropped()
 
                 def records(block: Block = block, dropped: Dropped = dropped) -> Any:

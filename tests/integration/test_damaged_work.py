@@ -118,7 +118,7 @@ def test_many_damaged_runs_are_found_at_once(projects: Projects, tmp_path: Path)
     for path in tmp_path.glob("*/.work/runs/*/*.arrow"):
         flip(path)
     ended = project.go_on(tmp_path)
-    assert "what was damaged is made anew" in ended.stderr
+    assert "Work of an earlier build is damaged" in ended.stderr
     (found,) = tmp_path.glob("*/*/build.json")
     facts = json.loads(found.read_text())
     assert facts["blocks"] == {"total": 4, "prepared": 4}

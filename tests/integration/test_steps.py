@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -14,14 +15,13 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines import chain
+from snapshard.pipelines import single_step
 from snapshard.pipelines.build import build, run_step
 from snapshard.pipelines.inventory import step as inventory
 from snapshard.pipelines.operate.gc import collect_garbage
 from snapshard.pipelines.prepare.block_worker import SourceReader
 from snapshard.pipelines.recipe.shipping import load_recipe_file
-from snapshard.pipelines.step_report import StepReport
-from snapshard.pipelines.steps import STEPS, steps_from
+from snapshard.pipelines.steps import STEPS, StepReport
 from snapshard.schemas.errors import (
     DamagedSnapshotError,
     DamagedWorkError,
@@ -121,15 +121,16 @@ def test_steps_one_by_one_make_what_a_build_makes(project: Project) -> None:
         assert again.fingerprint == report.fingerprint
         # Verify looks again as long as there is something to lose.
         assert again.reused == (name != "verify"), name
-        for other in STEPS[number + 2 :]:
-            with pytest.raises(StepOrderError, match=f"{other} needs {STEPS[number + 1]}, which"):
+        # Verify leaves nothing that publish needs, nor does analyze without an analysis.
+        needed = [step for step in STEPS[number + 1 :] if step not in ("analyze", "verify")]
+        for other in STEPS[STEPS.index(needed[0]) + 1 :] if needed else ():
+            with pytest.raises(StepOrderError, match=f"{other} needs {needed[0]}, which"):
                 project.step(other)
     assert manifest(report) == project.built()
     assert [again.reused and again.published for again in project.steps(*STEPS)] == [True] * 7
     facts = json.loads(Path(report.path, "build.json").read_bytes())
-    assert facts["blocks"] == {"total": 1, "prepared": 1}
-    assert facts["shards"] == {"by": "ranges", "total": 5, "written": 5}
-    assert facts["seconds"].keys() == {"inventory", "prepare", "plan", "write", "verify"}
+    # What other processes did is in the steps' reports.
+    assert (facts["blocks"], facts["shards"]) == ({"total": 1}, {"total": 5})
 
 
 @pytest.mark.slow  # several builds
@@ -192,12 +193,18 @@ def test_a_file_that_changes_while_a_step_reads_it_begins_anew(
     assert manifest(report) == project.built()
 
 
-def test_what_is_prepared_stays_whatever_becomes_of_the_source(project: Project) -> None:
+@pytest.mark.parametrize("becomes", ["changed", "removed"])
+def test_what_is_prepared_stays_whatever_becomes_of_the_source(
+    project: Project, becomes: str
+) -> None:
     expected = project.built()
     path = project.folder / "data/2.csv"
     project.steps(*STEPS[:2])
+    if becomes == "removed":
+        shutil.rmtree(path.parent)
     for number, name in enumerate(STEPS[2:]):
-        path.write_text(path.read_text().replace(f"200{number},", f"900{number},"))
+        if becomes == "changed":
+            path.write_text(path.read_text().replace(f"200{number},", f"900{number},"))
         report = project.step(name)
     assert manifest(report) == expected
 
@@ -215,7 +222,7 @@ def test_a_recipe_that_changed_begins_anew(project: Project) -> None:
     project.steps(*STEPS[:4])
     project.describe(rest="splits=ss.Splits(train=0.5, validation=0.25, test=0.25),")
     for name in STEPS[1:]:
-        with pytest.raises(StepOrderError, match=r"with something else .* splits\.fractions"):
+        with pytest.raises(StepOrderError, match=r"splits\.fractions of the fingerprint changed"):
             project.step(name)
     prepared = project.steps("inventory", "prepare")[1]
     # Splits decide nothing about a run.
@@ -242,9 +249,6 @@ def test_parts_in_any_order_make_what_a_build_makes(project: Project) -> None:
     project.step("write", part="1/2")
     *_, report = project.steps("verify", "publish")
     assert manifest(report) == project.built()
-    facts = json.loads(Path(report.path, "build.json").read_bytes())
-    assert facts["blocks"] == {"total": 5, "prepared": 5}
-    assert facts["shards"]["written"] == 5
 
 
 def test_parts_are_refused_where_there_are_none(project: Project) -> None:
@@ -265,7 +269,7 @@ def test_verify_sends_a_damaged_shard_back_to_write(project: Project) -> None:
         project.step("verify")
     with pytest.raises(StepOrderError, match="verify needs write"):
         project.step("verify")
-    again, *_, report = project.steps(*steps_from("write"))
+    again, *_, report = project.steps(*STEPS[STEPS.index("write") :])
     assert again.facts["num_written"] == 1
     assert manifest(report) == project.built()
 
@@ -276,7 +280,7 @@ def test_a_shard_that_goes_after_verify_is_missed(project: Project) -> None:
     next(Path(verified.path).glob("test-*.tfrecord")).unlink()
     with pytest.raises(StepOrderError, match="publish needs write"):
         project.step("publish")
-    *_, report = project.steps(*steps_from("write"))
+    *_, report = project.steps(*STEPS[STEPS.index("write") :])
     assert manifest(report) == project.built()
 
 
@@ -294,14 +298,17 @@ def test_damaged_work_sends_the_chain_back_to_prepare(project: Project) -> None:
     prepared, *_, report = project.steps(*STEPS[1:])
     assert prepared.facts["num_made"] == 1
     assert manifest(report) == project.built()
-    facts = json.loads(Path(report.path, "build.json").read_bytes())
-    assert len(facts["damage_met"]) == 1
 
 
 @pytest.mark.slow  # several builds
 @pytest.mark.parametrize(
     ("room", "needed", "step"),
-    [("plans", "plan", "write"), ("summaries", "prepare", "plan"), ("chains", "inventory", "plan")],
+    [
+        ("plans", "plan", "write"),
+        ("summaries", "prepare", "plan"),
+        ("inventories", "inventory", "plan"),
+        ("references", "inventory", "plan"),
+    ],
 )
 def test_lost_work_names_the_step_that_makes_it(
     project: Project, room: str, needed: str, step: str
@@ -312,11 +319,11 @@ def test_lost_work_names_the_step_that_makes_it(
             path.unlink()
     with pytest.raises(StepOrderError, match=f"{step} needs {needed}, which is not done"):
         project.step(step)
-    *_, report = project.steps(*steps_from(needed))
+    *_, report = project.steps(*STEPS[STEPS.index(needed) :])
     assert manifest(report) == project.built()
 
 
-def test_refused_rejects_let_no_step_go_on(project: Project) -> None:
+def test_refused_rejects_refuse_each_later_step(project: Project) -> None:
     bad = project.folder / "data/0.csv"
     bad.write_text(bad.read_text() + "\nno number,1")
     project.describe(CSV.replace('label="label"', 'label="label", types={"number": "int64"}'))
@@ -324,24 +331,25 @@ def test_refused_rejects_let_no_step_go_on(project: Project) -> None:
     for _ in range(2):
         with pytest.raises(RejectsError, match="1 of 201 records"):
             project.step("prepare")
-        with pytest.raises(StepOrderError, match="analyze needs prepare"):
-            project.step("analyze")
+        for step in STEPS[2:]:
+            with pytest.raises(RejectsError, match="1 of 201 records"):
+                project.step(step)
 
 
 @pytest.mark.parametrize("part", [None, "1/1"])
 def test_another_inventory_meanwhile_mixes_nothing(
     project: Project, monkeypatch: pytest.MonkeyPatch, part: str | None
 ) -> None:
-    stage = chain.stage
+    stage = single_step.stage
     project.step("inventory")
 
     def stage_late(*arguments: Any) -> Any:
-        monkeypatch.setattr(chain, "stage", stage)
+        monkeypatch.setattr(single_step, "stage", stage)
         project.add_file(4)
         assert project.step("inventory").facts["num_files"] == 5
         return stage(*arguments)
 
-    monkeypatch.setattr(chain, "stage", stage_late)
+    monkeypatch.setattr(single_step, "stage", stage_late)
     project.step("prepare", part=part)
     with pytest.raises(StepOrderError, match="analyze needs prepare"):
         project.step("analyze")
@@ -455,7 +463,7 @@ def test_garbage_collection_leaves_a_chain_under_way_alone(
     project: Project, later: Callable[[float], None], num_steps: int
 ) -> None:
     project.steps(*STEPS[:num_steps])
-    later(23)
+    later(7 * 24 - 1)
     report = collect_garbage(os.fspath(project.out))
     assert (report.busy, report.paths) == ((str(project.out / "made"),), ())
     later(2)
@@ -465,7 +473,7 @@ def test_garbage_collection_leaves_a_chain_under_way_alone(
 
 
 @pytest.mark.slow  # several builds
-def test_garbage_collection_keeps_what_a_published_chain_noted(project: Project) -> None:
+def test_garbage_collection_keeps_the_inventory_of_a_published_snapshot(project: Project) -> None:
     project.steps(*STEPS)
     collect_garbage(os.fspath(project.out))
     assert project.step("prepare").published
@@ -484,4 +492,4 @@ def test_the_command_line_says_what_was_done(project: Project, lab: Any) -> None
     assert first["num_files"] == 4
     assert (first["reused"], first["published"], first["part"]) == (False, False, None)
     again = project.step("inventory").line()
-    assert again == "inventory: done before, nothing to do: 4 files, 1 block"
+    assert again == "inventory: nothing to do: 4 files, 1 block"

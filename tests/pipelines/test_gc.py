@@ -13,8 +13,9 @@ import time
 
 import pytest
 
+from snapshard.pipelines.inventory.artifact import Reference, put_reference
 from snapshard.pipelines.locks import alone, building
-from snapshard.pipelines.operate.garbage import References, StoredFile, choose_garbage
+from snapshard.pipelines.operate.garbage import WORK, References, StoredFile, choose_garbage
 from snapshard.pipelines.operate.gc import collect_garbage
 from snapshard.pipelines.workspace import choose_workspace, occupied
 from snapshard.schemas.errors import RecipeError
@@ -44,6 +45,8 @@ STAYS = (
     f".work/summaries/{KEPT}.arrow",
     f".work/summaries/{KEPT}.jsonl",
     f".work/graphs/{KEPT}/saved_model.pb",
+    f".work/references/{KEPT}.json",
+    f".work/inventories/{KEPT}.jsonl",
     f".work/plans/{PUBLISHED}.json",
     f".work/shards/{PUBLISHED}/train-00000-of-00001.tfrecord.json",
 )
@@ -58,8 +61,10 @@ GOES = (
     f".work/runs/bb/{LOOSE}.by-0123456789ab.keys",
     f".work/runs/aa/.{'0' * 32}.tmp",
     f".work/summaries/{LOOSE}.arrow",
+    f".work/references/{LOOSE}.json",
+    f".work/inventories/{LOOSE}.jsonl",
     f".work/chains/{LOOSE}/inventory.json",
-    f".work/chains/{LOOSE}/pinned.jsonl",
+    f".work/amended/{LOOSE}.json",
     f".work/graphs/{LOOSE}/variables/variables.index",
     f".work/blocks/{LOOSE}.jsonl",
     f".work/plans/{UNPUBLISHED}.json",
@@ -74,6 +79,8 @@ def _put_all(root: str) -> None:
         storage.put_bytes(f"{root}/{path}", b"x" * 10)
     work = {"runs": [KEPT], "summary": KEPT, "graph": f"{root}/.work/graphs/{KEPT}"}
     storage.put_bytes(f"{root}/{PUBLISHED}/build.json", json.dumps({"work": work}).encode())
+    reference = Reference(inventory=KEPT, fingerprint=PUBLISHED, started=0.0)
+    put_reference(KEPT, reference, Workspace(f"{root}/.work"))
 
 
 @pytest.fixture
@@ -88,7 +95,7 @@ def test_chooses_what_nothing_refers_to() -> None:
     kept = frozenset([KEPT])
     references = References(
         published=frozenset([PUBLISHED]),
-        work={room: kept for room in ("runs", "summaries", "graphs", "blocks")},
+        work={room: kept for room in (*WORK, "inventories", "references")},
     )
     assert [file.path for file in choose_garbage(files, references)] == list(GOES)
 

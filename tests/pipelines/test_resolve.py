@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 import snapshard as ss
+from snapshard.pipelines.inventory.inference_cache import Inferred
 from snapshard.pipelines.inventory.resolve import ResolvedFeatures, resolve_features
 from snapshard.schemas.blocks import Block, RawBatch, Selection, SourceFile
 from snapshard.schemas.errors import RecipeError, SchemaError
-from snapshard.schemas.features import Feature, Features
+from snapshard.schemas.features import Feature, Features, flatten
 from snapshard.schemas.recipe import OpenSource
 from snapshard.transforms.prepare.engine.compile import StepRunner
 from snapshard.transforms.prepare.engine.validate import Validator
@@ -68,8 +69,7 @@ def resolved(
     inferred: Mapping[str, Any], declared: Mapping[str, Any] | None, *steps: Any
 ) -> ResolvedFeatures:
     recipe = ss.Recipe(name="x", source=Given(inferred), features=declared, prepare=steps)
-    opened: Any = None
-    return resolve_features(recipe, files=(), opened=opened)
+    return resolve_features(recipe, Inferred(*flatten(inferred)))
 
 
 OTHER = Becomes("other", ss.Scalar("int64"))
@@ -271,8 +271,7 @@ def test_no_preprocessing_fn_takes_a_missing_value_for_a_real_one(name: str) -> 
     def resolve(found: Mapping[str, Any], *steps: Any, **more: Any) -> None:
         given = {"preprocessing_fn": computing, "prepare": steps} | more
         recipe = ss.Recipe(name="x", source=Given(found), **given)
-        opened: Any = None
-        resolve_features(recipe, files=(), opened=opened)
+        resolve_features(recipe, Inferred(*flatten(found)))
 
     if name == "l":
         with pytest.raises(RecipeError, match="preprocessing_fn reads 'l', which may be missing"):

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshard.pipelines.steps import IN_PARTS, STEPS, Part, check_step, steps_before, steps_from
+from snapshard.pipelines.steps import IN_PARTS, STEPS, Part, check_step
 from snapshard.schemas.errors import RecipeError
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_each_step_needs_all_before_it(step: str) -> None:
-    assert (*steps_before(step), *steps_from(step)) == STEPS
+def test_each_step_is_known_by_name(step: str) -> None:
     assert check_step(step) == step
 
 
@@ -37,5 +36,5 @@ def test_a_part_is_read_as_it_is_written(total: int, data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("text", ["", "3", "0/8", "9/8", "1/0", "-1/8", "a/b", "1/8/2", "1 /8"])
 def test_another_text_is_no_part(text: str) -> None:
-    with pytest.raises(RecipeError, match="expected one such as 1/8"):
+    with pytest.raises(RecipeError, match="expected a value from 1/8"):
         Part.parse(text)

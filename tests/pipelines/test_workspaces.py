@@ -8,7 +8,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.build import Build
-from snapshard.pipelines.chain import Chain
+from snapshard.pipelines.single_step import SingleStep
 from snapshard.pipelines.workspace import choose_workspace, find_workspace, occupied
 from snapshard.runners.choose import make_runner
 from snapshard.schemas.naming import OutputPaths
@@ -39,8 +39,8 @@ def test_the_note_of_another_build_stands(tmp_path: Path) -> None:
         assert find_workspace(found.folder).root == str(out / "t" / ".work")
 
 
-@pytest.mark.parametrize("kind", [Build, Chain])
-def test_a_build_works_where_it_is_by_then(tmp_path: Path, kind: type[Build | Chain]) -> None:
+@pytest.mark.parametrize("kind", [Build, SingleStep])
+def test_a_build_works_where_it_is_by_then(tmp_path: Path, kind: type[Build | SingleStep]) -> None:
     (tmp_path / "t.csv").write_text("number\n1\n2\n")
     recipe = ss.Recipe(
         name="t", source=ss.Csv(str(tmp_path / "t.csv")), splits=ss.Splits(train=1.0)
@@ -49,7 +49,7 @@ def test_a_build_works_where_it_is_by_then(tmp_path: Path, kind: type[Build | Ch
     with make_runner(Direct()) as runner:
         made = kind(recipe, str(out), runner=runner, progress=Silent())
         _told(out, tmp_path / "fast")
-        if isinstance(made, Chain):
+        if isinstance(made, SingleStep):
             made.run("inventory")
         else:
             made.run()

@@ -442,6 +442,11 @@ def open_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> Open
     )
 
 
+def unopened_source(url: str, folder: str, limits: Limits = _DEFAULT_LIMITS) -> OpenedSource:
+    """A source as it is named, which is not looked at: none of its files can be read."""
+    return OpenedSource(url=_absolute(url, folder), root="", folder=folder, limits=limits)
+
+
 def _open(url: str, limits: Limits) -> OpenedSource | None:
     """Opens an absolute URL; None where nothing lies there."""
     archive, filesystem, path = None, None, ""

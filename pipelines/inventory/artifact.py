@@ -1,0 +1,190 @@
+"""The inventory as an artifact: what later steps need of the source, so that none reads it again.
+
+An inventory is named by its content. A reference, one for each set of options, names the current
+one: it is what steps that run one by one have in common, and a root of garbage collection.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...schemas.blocks import Block, SourceFile
+from ...schemas.features import features_from_json, features_to_json
+from ...schemas.fingerprint import digest
+from ...schemas.naming import Workspace
+from ...schemas.recipe import Source
+from ...transforms import storage
+from ...transforms.sources.extracted import ExtractedTable
+from ...transforms.storage.opened_source import OpenedSource
+from ...transforms.storage.sealed import put_sealed, read_sealed
+from .inference_cache import Inferred
+from .step import Inventory, read_descriptors, write_descriptors
+
+_INVENTORY = "inventory-1"
+_REFERENCE = "reference-1"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredInventory:
+    """What the inventory step found."""
+
+    inventory: Inventory
+    inferred: Inferred
+    sides: Sequence[str]
+    """The sha256 of each of the source's side files, in the order of ``side_urls``."""
+    extracted: Source | None
+    """What records of a query or a table in memory were extracted to; None for files."""
+    parts: Mapping[str, object]
+    """The parts of the fingerprint, as JSON."""
+    fingerprint: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Names the current inventory of a recipe's name and a set of options."""
+
+    inventory: str
+    """Digest of the inventory's content."""
+    fingerprint: str
+    """Of the snapshot that is built from it."""
+    started: float
+    """When the inventory was taken, in seconds since 1970."""
+
+
+def put_inventory(stored: StoredInventory, workspace: Workspace) -> str:
+    """Puts an inventory into the workspace; returns the digest that names it.
+
+    Raises:
+        StorageError: if it cannot be written.
+    """
+    inventory, extracted = stored.inventory, stored.extracted
+    head = {
+        "blocks": [
+            url.rpartition("/")[2].partition(".")[0]
+            for url in write_descriptors(inventory.blocks, workspace)
+        ],
+        "extracted": extracted.to_json() if isinstance(extracted, ExtractedTable) else None,
+        "features": features_to_json(stored.inferred.features),
+        "fingerprint": stored.fingerprint,
+        "input_digest": inventory.input_digest,
+        "names": list(stored.inferred.features),
+        "num_bytes": inventory.num_bytes,
+        "num_skipped": dict(inventory.num_skipped),
+        "parts": dict(stored.parts),
+        "sides": list(stored.sides),
+        "stop_key": inventory.stop_key,
+        "structs": list(stored.inferred.structs),
+    }
+    content = "\n".join([json.dumps(head, sort_keys=True), *_file_lines(inventory)]).encode("ascii")
+    name = hashlib.sha256(content).hexdigest()[:32]
+    put_sealed(workspace.inventory(name), content, what=_INVENTORY)
+    return name
+
+
+def read_inventory(name: str, workspace: Workspace) -> StoredInventory | None:
+    """What :func:`put_inventory` put under this name; None if it is missing or damaged.
+
+    Raises:
+        DamagedWorkError: if a list of its blocks is damaged.
+        StorageError: if it cannot be read.
+    """
+    content = read_sealed(workspace.inventory(name), what=_INVENTORY)
+    if content is None:
+        return None
+    first, *lines = content.decode("ascii").split("\n")
+    head: dict[str, Any] = json.loads(first)
+    files, selected = [], []
+    for line in lines:
+        is_taken, path, num_bytes, stamp, sha256, problem = json.loads(line)
+        file = SourceFile(
+            path=path, num_bytes=num_bytes, stamp=stamp, sha256=sha256, problem=problem
+        )
+        selected.append(file)
+        if is_taken:
+            files.append(file)
+    blocks = (line for one in head["blocks"] for line in read_descriptors(workspace.blocks(one)))
+    features, table = features_from_json(head["features"]), head["extracted"]
+    return StoredInventory(
+        inventory=Inventory(
+            files=tuple(files),
+            num_skipped=head["num_skipped"],
+            num_bytes=head["num_bytes"],
+            blocks=tuple(Block.from_line(line) for line in blocks),
+            input_digest=head["input_digest"],
+            num_hashed=0,
+            selected=tuple(selected),
+            stop_key=head["stop_key"],
+        ),
+        inferred=Inferred(
+            {feature: features[feature] for feature in head["names"]}, tuple(head["structs"])
+        ),
+        sides=tuple(head["sides"]),
+        extracted=(
+            None if table is None else ExtractedTable.from_json(table, folder=workspace.extracted)
+        ),
+        parts=head["parts"],
+        fingerprint=head["fingerprint"],
+    )
+
+
+def _file_lines(inventory: Inventory) -> Iterator[str]:
+    """A line for each of the records' files, in order: whether it is taken, and its fields."""
+    taken = {file.path for file in inventory.files}
+    for file in inventory.selected:
+        fields = [file.path, file.num_bytes, file.stamp, file.sha256, file.problem]
+        yield json.dumps([file.path in taken, *fields])
+
+
+def changed_files(inventory: Inventory, opened: OpenedSource) -> list[str]:
+    """The files of an inventory that are gone or no longer as they were listed.
+
+    Raises:
+        StorageError: if the source cannot be listed.
+    """
+    now = {file.path: (file.num_bytes, file.stamp) for file in opened.list()}
+    return [
+        file.path
+        for file in inventory.files
+        if not file.problem and now.get(file.path) != (file.num_bytes, file.stamp)
+    ]
+
+
+def reference_id(options: Mapping[str, object]) -> str:
+    """Names the reference of builds with these options."""
+    return digest({"reference": 1, **options})[:32]
+
+
+def put_reference(name: str, reference: Reference, workspace: Workspace) -> None:
+    """Makes a reference name an inventory.
+
+    Raises:
+        StorageError: if it cannot be written.
+    """
+    content = json.dumps(dataclasses.asdict(reference), sort_keys=True).encode()
+    put_sealed(workspace.reference(name), content, what=_REFERENCE)
+
+
+def read_reference(name: str, workspace: Workspace) -> Reference | None:
+    """A reference; None if there is none, or it is damaged.
+
+    Raises:
+        StorageError: if it cannot be read.
+    """
+    content = read_sealed(workspace.reference(name), what=_REFERENCE)
+    return None if content is None else Reference(**json.loads(content))
+
+
+def references(workspace: Workspace) -> dict[str, Reference]:
+    """All references of a workspace, by name.
+
+    Raises:
+        StorageError: if they cannot be read.
+    """
+    names = [name.removesuffix(".json") for name in storage.list_names(workspace.references)]
+    # Garbage collection of another process may have removed one by now.
+    found = {name: read_reference(name, workspace) for name in names}
+    return {name: reference for name, reference in found.items() if reference is not None}
