@@ -669,7 +669,8 @@ def gc(
         terminal.say(f"{'would remove' if dry_run else 'removed'} {path}, which is not published")
     for path in report.busy:
         terminal.show_warning(
-            f"{path} was not touched: a build is using it, or one that runs step by step is not published."
+            f"{path} was not touched: a build is using it, or one that runs step by step has yet "
+            "to publish."
         )
     terminal.say(
         f"{'would free' if dry_run else 'freed'} {terminal.human_bytes(report.num_bytes)} in "
