@@ -1,18 +1,47 @@
-"""The memo of known contents: what a file's path, size and stamp say about its sha256.
+"""Files of a workspace that keep something of each of the last few sources, as JSON.
 
-It saves reading, nothing else: without it, or with a damaged one, files are read again.
+They save work, nothing else: a missing or damaged one holds nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...schemas.blocks import SourceFile
+from ...schemas.errors import StorageError
 from ...transforms.sources.blocks import BLOCK_BYTES
+from ...transforms.storage.sealed import put_sealed, read_sealed
 from ...transforms.storage.unchanged import COARSE_NS, times_in
-from .last_sources import read_sources, write_source
+
+_NUM_SOURCES = 4
+
+
+def read_sources(url: str, *, what: str) -> dict[str, Any]:
+    """What a file keeps, by source; ``what`` says of what kind and version it is."""
+    try:
+        body = read_sealed(url, what=what)
+    except StorageError:
+        return {}
+    content: dict[str, Any] = {} if body is None else json.loads(body)
+    return content
+
+
+def write_source(
+    url: str, sources: Mapping[str, Any], *, what: str, source: str, kept: object
+) -> None:
+    """Writes the file anew: with what is kept of a source, which is now the last.
+
+    Raises:
+        StorageError: if it cannot be written.
+    """
+    others = [item for item in sources.items() if item[0] != source]
+    content = dict([*others[1 - _NUM_SOURCES :], (source, kept)])
+    body = json.dumps(content, separators=(",", ":")).encode("ascii")
+    put_sealed(url, body, what=what)
+
 
 _WHAT = "memo 3"
 

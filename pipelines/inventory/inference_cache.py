@@ -27,7 +27,7 @@ from ...transforms import storage
 from ...transforms.sources.remembered import remembered
 from ...transforms.storage.opened_source import OpenedSource
 from ..watchdog import expected_to_advance
-from .last_sources import read_sources, write_source
+from .hash_cache import read_sources, write_source
 from .step import input_digest
 
 _FORMAT = 2
