@@ -1,7 +1,7 @@
-"""Build: the steps in their order, each with durable output, so a build goes on where it was.
+"""Builds: all steps in order, or one of them. Each has a durable result, so a build resumes.
 
-inventory → prepare → analyze → plan → write → publish. A step that finds its output done does
-nothing. This module alone picks a runner.
+inventory → prepare → analyze → plan → write → publish. A step whose result exists does nothing.
+This module alone chooses the runner.
 """
 
 from __future__ import annotations
@@ -49,39 +49,40 @@ def build(
     workspace: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Snapshot:
-    """Builds the snapshot of a recipe, or finds it built.
+    """Builds the snapshot of a recipe, or finds it published.
 
     Args:
         recipe: What to build.
-        out: The output root, a folder or URL: the snapshot lies in
+        out: The output root, a folder or URL: the snapshot is
             ``<out>/<recipe.name>/<fingerprint>``.
         workers: Worker processes of the embedded engine, one by default; of another engine,
             how many elements it works on at once.
-        limit: Takes so many records, those with the lowest keys: a uniform sample, the same each
-            time, into a snapshot of its own. Of images and other files that are a record each
-            no others are read; of tables all rows are prepared, once. Filtered and rejected
-            files count, rows do not. The splits divide the sample in their fractions.
+        limit: Takes this many records, those with the lowest keys: a uniform sample, the same each
+            time, as a snapshot of its own. If each file is a record, as with images, no others
+            are read; of tables all rows are prepared, once. Filtered and rejected files count,
+            rows do not. The splits divide the sample by their fractions.
         runner: Where the jobs run, which changes no byte: "direct" (Beam's embedded engine),
             "prism", "flink", an engine with its settings, as ``ss.Flink(master="host:8081")``,
             or the path of a TOML file that holds them.
-        repair: Checks a snapshot that is built already, and builds again what is damaged.
-        write_by: How records come to their shard, which changes no byte: "ranges" (each shard
-            reads its slice of every run), "shuffle" (the engine's own), or "auto": the shuffle
-            where slices are too small to be worth a store's request each, about from 40 GB on.
-        workspace: Where work of unfinished and past builds is kept, for those to come: a folder
-            or URL that every worker reaches. By default where earlier builds of this output have
-            it; at first in ``<out>/<recipe.name>/.work``, for which ``out`` itself stands.
-        progress: Told how far each step is.
+        repair: Checks a published snapshot, and builds damaged files again.
+        write_by: How records reach their shard, which changes no byte: "ranges" (each shard reads
+            its slice of every run), "shuffle" (the engine's own), or "auto": the shuffle if
+            slices are too small to be worth a request to a store each, from about 40 GB on.
+        workspace: Where the work of unfinished and past builds is kept for later ones: a folder or
+            URL that every worker can access. By default the one that earlier builds of this
+            output used, and at first ``<out>/<recipe.name>/.work``, which ``out`` itself
+            selects again.
+        progress: Receives how far each step is.
 
     Returns:
-        The published snapshot; ``cached`` where it had been published before.
+        The published snapshot; ``cached`` if it had been published before.
 
     Raises:
-        RecipeError: if the recipe cannot work.
+        RecipeError: if the recipe is invalid.
         DataError: if the data is refused; nothing is published.
-        StorageError: if a file or store fails; building again goes on.
+        StorageError: if a file or store fails; building again resumes.
         RunnerError: if a worker dies, or nothing advances for the runner's ``stall_timeout``;
-            building again goes on. A thread that cannot be ended stays behind then, or, where
+            building again resumes. A thread that cannot be ended is left behind then, or, if
             the build cannot end otherwise, this process ends.
     """
     _check_call("ss.build", recipe, out, limit=limit, runner=runner, workspace=workspace)
@@ -119,32 +120,32 @@ def run_step(
     workspace: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> StepReport:
-    """Runs one step of a build, for schedulers: what the steps before it made is in the workspace.
+    """Runs one step of a build, for schedulers. Its inputs are in the workspace.
 
     Args:
         recipe: What to build.
-        out: The output root, as :func:`build` has it.
+        out: The output root, as for :func:`build`.
         step: ``inventory``, ``prepare``, ``analyze``, ``plan``, ``write``, ``verify`` or
-            ``publish``; each needs those before it, with the same recipe, ``out`` and
-            ``limit``. One that is done does nothing.
-        part: Of ``prepare`` and ``write`` a part alone: "1/8" to "8/8", in any order or at once.
-            Then ``prepare`` itself still has to run, which finds it done; after all parts of
-            ``write`` nothing has.
-        workers: As :func:`build` has it.
-        limit: As :func:`build` has it.
-        runner: Where the jobs of this step run; another one for each step changes no byte.
-        write_by: As :func:`build` has it.
-        workspace: As :func:`build` has it; the first step leaves it to the others.
-        progress: Told how far the step is.
+            ``publish``. Each needs those before it, with the same recipe, ``out`` and
+            ``limit``; only ``verify`` may be left out. A step that is done does nothing.
+        part: Only a part of ``prepare`` or ``write``: "1/8" to "8/8", in any order or at once.
+            After all parts of ``prepare``, run ``prepare`` itself, which sums them up; after
+            all parts of ``write``, nothing else is needed.
+        workers: As for :func:`build`.
+        limit: As for :func:`build`.
+        runner: Where the jobs of this step run; it may differ from step to step.
+        write_by: As for :func:`build`.
+        workspace: As for :func:`build`; only the first step needs it.
+        progress: Receives how far the step is.
 
     Returns:
-        What became of it.
+        Its report.
 
     Raises:
-        StepOrderError: if a step before it has to run first, since it is not done, or what it did
-            was of other inputs.
-        DamagedSnapshotError: if ``verify`` finds a shard damaged; ``write`` makes it anew.
-        SnapshardError: as :func:`build`.
+        StepOrderError: if an earlier step must run first: its result is missing, or the recipe
+            has changed since the inventory.
+        DamagedSnapshotError: if ``verify`` finds a damaged shard; ``write`` writes it again.
+        SnapshardError: as for :func:`build`.
     """
     _check_call("ss.run_step", recipe, out, limit=limit, runner=runner, workspace=workspace)
     wanted = None if part is None else Part.parse(part)
@@ -175,7 +176,7 @@ def run_step(
 def _check_call(
     name: str, recipe: object, out: object, *, limit: object, runner: object, workspace: object
 ) -> None:
-    """Refuses arguments that cannot be, where this Python cannot build at all included."""
+    """Refuses invalid arguments, and a Python that cannot build at all."""
     refuse_while_loading(name)
     refuse_optimized_python()
     if isinstance(recipe, str | os.PathLike):
@@ -183,7 +184,7 @@ def _check_call(
         if shown.endswith(".py"):
             module = os.path.basename(shown).removesuffix(".py")
             raise RecipeError(
-                f"{name}: recipe={shown!r} is a path, expected an ss.Recipe. A script beside the "
+                f"{name}: recipe={shown!r} is a path, expected an ss.Recipe. A script next to the "
                 f"file imports it (`from {module} import recipe`); on the command line, "
                 f"`snapshard build {shown} --out DIR` builds it."
             )
@@ -215,17 +216,17 @@ def _config(runner: str | RunnerConfig, workers: int | None) -> RunnerConfig:
 
 
 class Build(BuildSteps):
-    """One build under way: all steps in this process."""
+    """A build that runs all steps in this process."""
 
     def run(self, *, repair: bool = False) -> Snapshot:
-        """Runs what is not done yet."""
+        """Runs the steps that are not done."""
         with self._occupying():
             return self._run(repair=repair)
 
     def _run(self, *, repair: bool) -> Snapshot:
         started = time.time()
         with contextlib.ExitStack() as stack:
-            # What has never been built will need it: it need not wait for the inventory.
+            # A first build needs it: it need not wait for the inventory.
             process = None if storage.exists(self._out.latest) else self._start_analysis(stack)
             found = self.survey()
             published = self.published(found.fingerprint, repair=repair)
@@ -242,7 +243,7 @@ class Build(BuildSteps):
             return self.dropping_damage(found, build_all)
 
     def _start_analysis(self, stack: contextlib.ExitStack) -> AnalysisProcess | None:
-        """Lets the process of the analysis load its libraries ahead."""
+        """Starts the process of the analysis, which loads its libraries in advance."""
         recipe = self._recipe
         if recipe.preprocessing_fn is None or recipe.analyze_on_runner or recipe.transform_from:
             return None
@@ -275,14 +276,14 @@ class Build(BuildSteps):
         settings = self.settings(found, prepared.summary, layout, graph)
         stop, meanwhile = threading.Event(), ThreadPoolExecutor(1)
         try:
-            # What needs no shards is done meanwhile.
+            # Meanwhile, work that needs no shards.
             leaks = meanwhile.submit(self.shared_contents, prepared, layout, stop=stop)
             exported = meanwhile.submit(self.serving, found, settings)
             num_written = self.write(found, prepared, layout, settings)
             shared_contents, serving = leaks.result(), exported.result()
         finally:
-            # After an error, what has begun ends soon, while the workspace is occupied, and
-            # nothing more begins.
+            # After an error, work that has begun ends soon, while the workspace is occupied, and no
+            # more begins.
             stop.set()
             meanwhile.shutdown(cancel_futures=True)
         return self.publish(

@@ -1,4 +1,4 @@
-"""The steps of a build, a method each: given what those before it made, it makes its own.
+"""The steps of a build, one method each: from the results of the steps before to its own.
 
 ``build`` runs them all in one process, ``single_step`` one of them, with what is in the workspace.
 """
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .analyze.job import AnalysisProcess
 
 Serving = tuple[ServingEntry | None, Mapping[str, FileEntry]]
-"""What the manifest says of the model for serving, and the model's files."""
+"""The manifest's entry of the model for serving, and the model's files."""
 
 
 ATTEMPTS = 3
@@ -80,7 +80,7 @@ class BuildSteps:
         write_by: WriteBy = "auto",
         workspace: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Takes what to build, where to, on what; looks where its workspace lies."""
+        """See :func:`~snapshard.pipelines.build.build`; finds the workspace."""
         self._recipe = recipe
         with storage.first_look():
             self._out = choose_workspace(OutputPaths(storage.absolute(out), recipe.name), workspace)
@@ -95,7 +95,7 @@ class BuildSteps:
         self._damage_met: list[str] = []
 
     def survey(self) -> Survey:
-        """Reads what there is to build."""
+        """Takes the inventory, infers the features, computes the fingerprint."""
         with self._timed("inventory"):
             return survey(
                 self._recipe,
@@ -105,7 +105,7 @@ class BuildSteps:
             )
 
     def published(self, fingerprint: str, *, repair: bool = False) -> Snapshot | None:
-        """The snapshot of this fingerprint if it is published; it is the latest then."""
+        """The snapshot of this fingerprint if it is published; makes it the latest."""
         folder = self._out.snapshot(fingerprint)
         if repair:
             withdraw_damaged(folder, progress=self._progress)
@@ -162,7 +162,7 @@ class BuildSteps:
         *,
         process: AnalysisProcess | None = None,
     ) -> str | None:
-        """Makes sure that the transform graph is in the workspace; gives its folder."""
+        """Makes sure that the transform graph is in the workspace; returns its folder."""
         if found.graph is None and self._recipe.preprocessing_fn is None:
             return None
         self._progress.start("analyze", total=None, unit="graph")
@@ -221,7 +221,7 @@ class BuildSteps:
         *,
         part: Part | None = None,
     ) -> int:
-        """Makes sure that all shards, or a part of them, are in place; gives how many it wrote."""
+        """Makes sure that all shards, or a part of them, exist; returns how many it wrote."""
         names, write_by = shard_names(layout, settings), self._write_by
         if part is not None:
             names = part.of(names)
@@ -253,7 +253,7 @@ class BuildSteps:
     def shared_contents(
         self, prepared: Prepared, layout: Layout, *, stop: threading.Event | None = None
     ) -> Mapping[str, int]:
-        """How many contents stand in several splits.
+        """How many contents are in several splits.
 
         Raises:
             CancelledError: soon after ``stop`` is set.
@@ -282,7 +282,7 @@ class BuildSteps:
         started: float,
         num_written: int | None = None,
     ) -> Snapshot:
-        """Completes the snapshot, whose shards are in place; it is the latest then.
+        """Completes the snapshot, whose shards exist, and makes it the latest.
 
         Args:
             found: The survey.
@@ -344,11 +344,11 @@ class BuildSteps:
 
     @contextmanager
     def _occupying(self, *, reads_source: bool = True) -> Iterator[None]:
-        """Keeps garbage collection out of its places, which are refused where they cannot serve."""
+        """Keeps garbage collection out of its folders; refuses folders that cannot serve."""
         self._refuse_places(reads_source=reads_source)
         with occupied(self._out, named=self._named) as out:
             if out != self._out:
-                # Another build has been told another place meanwhile.
+                # Another build has named another place meanwhile.
                 self._out, self._workspace = out, Workspace(out.workspace)
                 self._refuse_places(reads_source=reads_source)
             storage.remove_abandoned_scratch(self._workspace.root)

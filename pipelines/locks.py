@@ -1,8 +1,8 @@
-"""Who is at work in a workspace: builds share it, garbage collection wants it alone.
+"""Locks of a workspace: builds share it, garbage collection needs it exclusively.
 
-Locks are advisory and the kernel's: a killed process holds none. Where there are none, on object
-stores and some network filesystems, a build leaves a marker and renews it: it counts while it is
-young, so that one of a killed build stops nothing for long, and never another build.
+Locks are advisory and held by the kernel: a killed process holds none. Where there are no locks, on
+object stores and some network filesystems, a build leaves a marker and renews it. A marker counts
+while it is recent: that of a killed build stops garbage collection for a day, and never a build.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ..transforms.activity import unnoticed, waiting_to
 from ..transforms.storage.unchanged import modified_ns
 
 LOCK = "lock"
-"""The file in the workspace that locks are held on; it stays empty, and is never removed."""
+"""The file in the workspace that locks are held on; it stays empty and is never removed."""
 
 MARKERS = "building"
-"""The folder in the workspace where builds that hold no lock leave their markers."""
+"""The folder in the workspace for markers of builds that hold no lock."""
 
 SAFE_AGE_S = 24 * 3600
-"""Where no lock tells whether a build is at work, what is younger stays, and markers count."""
+"""Without locks, files younger than this are kept, and markers count."""
 
 _RENEWAL_S = 3600.0
 
 
 @contextlib.contextmanager
 def building(workspace: Workspace) -> Iterator[None]:
-    """Keeps garbage collection out while a build runs; waits where one is at work.
+    """Keeps garbage collection out while a build runs; waits while one is running.
 
     Builds do not keep each other out. Where no lock can be held, on object stores and on
     filesystems without locks, a marker says so; where nothing may be written, nothing does.
@@ -60,7 +60,7 @@ def building(workspace: Workspace) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _marking(workspace: Workspace) -> Iterator[None]:
-    """Leaves a marker, renewed while the body runs, and removes it in the end."""
+    """Leaves a marker, renews it while the body runs, and removes it at the end."""
     marker = join(workspace.root, MARKERS, uuid.uuid4().hex)
     ended = threading.Event()
 
@@ -87,7 +87,7 @@ def _marking(workspace: Workspace) -> Iterator[None]:
 
 
 def _is_marked(workspace: Workspace) -> bool:
-    """Whether a build has left a marker of late."""
+    """Whether there is a recent marker of a build."""
     folder = join(workspace.root, MARKERS)
     limit = time.time_ns() - SAFE_AGE_S * 10**9
     times = [_modified_ns(join(folder, name)) for name in storage.list_names(folder)]
@@ -95,7 +95,7 @@ def _is_marked(workspace: Workspace) -> bool:
 
 
 def _modified_ns(url: str) -> int | None:
-    """When a file was last written; 0 where it is gone, None where the store does not tell."""
+    """When a file was last written; 0 if it is missing, None if the store does not say."""
     with storage.failing_as_storage_error("read", url):
         try:
             if storage.is_local(url):
@@ -151,7 +151,7 @@ def _open_folder(workspace: Workspace) -> int | None:
 
 
 def _open(workspace: Workspace) -> int | None:
-    """Opens the file that locks are held on; None where that is not allowed."""
+    """Opens the file that locks are held on; None if that is not permitted."""
     root = storage.local_path(workspace.root)
     path = join(root, LOCK)
     with storage.failing_as_storage_error("write", workspace.root):

@@ -1,4 +1,4 @@
-"""A published snapshot: where it lies, its manifest, its reader."""
+"""A published snapshot: its folder, manifest and reader."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .snapshot_files import look_local
 _FINGERPRINT = re.compile("[0-9a-f]{16}")
 _OLD_FILE = "reader.py"
 _ALIAS = "snapshard_reader_"
-"""How the names of imported readers begin."""
+"""Prefix of the names of imported readers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +181,7 @@ def manifest_bytes(folder: str) -> bytes:
     """The content of a snapshot's manifest.
 
     Raises:
-        DamagedSnapshotError: if something that is no file lies in its place.
+        DamagedSnapshotError: if its path is occupied by something that is not a file.
         StorageError: if it cannot be read.
     """
     where = join(folder, MANIFEST)
@@ -195,7 +195,7 @@ def manifest_bytes(folder: str) -> bytes:
 
 
 def lies_at(path: str) -> bool:
-    """Whether a path is that of a snapshot, or of a folder that says which one is the latest."""
+    """Whether a path is a snapshot, or a folder with a pointer to the latest one."""
     if not path or "::" in path or "*" in path:
         return False
     return any(storage.exists(join(path, name)) for name in (MANIFEST, LATEST))
@@ -219,7 +219,7 @@ def read_latest(url: str) -> str:
 
 
 def locate(path: str | os.PathLike[str]) -> str:
-    """The folder of the snapshot that a path means: see :meth:`Snapshot.open`.
+    """The folder of the snapshot at a path: see :meth:`Snapshot.open`.
 
     Raises:
         RecipeError: if there is none at this place, or several names.
@@ -231,7 +231,7 @@ def locate(path: str | os.PathLike[str]) -> str:
 
 
 def _find(path: str) -> str:
-    """The folder of the snapshot that a path means."""
+    """The folder of the snapshot at a path."""
     shown = storage.redact(path)
     names = _names_in(path)
     if MANIFEST in names:
@@ -245,7 +245,7 @@ def _find(path: str) -> str:
     if begun:
         raise DamagedSnapshotError(
             f"{shown} has no {MANIFEST}: either its build did not finish, or the file was removed. "
-            "Run the same build again: it goes on."
+            "Run the same build again: it resumes."
         )
     inside = {name: set(_names_inside(join(path, name))) for name in names if name != WORKSPACE}
     snapshots = sorted(name for name, below in inside.items() if MANIFEST in below)
@@ -254,7 +254,7 @@ def _find(path: str) -> str:
     if not found and (WORKSPACE in names or any(WORKSPACE in below for below in inside.values())):
         raise RecipeError(
             f"{shown} holds no published snapshot: its build did not finish. Run the same build "
-            "again: it goes on."
+            "again: it resumes."
         )
     if not found:
         raise RecipeError(

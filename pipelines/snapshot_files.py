@@ -1,6 +1,6 @@
-"""The files of a snapshot as they lie there: which there are, of what kind; reading them by range.
+"""The files in a snapshot's folder: their names and kinds; reads them by range.
 
-Nothing but regular files is ever opened: a pipe in a shard's place would never end.
+Only regular files are opened: reading a pipe in place of a shard would never end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..transforms import storage
 
 CHUNK_BYTES = 16 << 20
 _BYTECODE = "__pycache__"
-"""Python makes it where a trainer imports the reader from the snapshot."""
+"""Python creates it when a trainer imports the reader from the snapshot."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -29,22 +29,22 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundFile:
-    """What lies under a name."""
+    """What a name refers to."""
 
     num_bytes: int = 0
     other: str | None = None
-    """What it is where it is no regular file: "a folder", "a link to /x (nothing is there)"."""
+    """Its kind, if it is not a regular file: "a folder", "a link to /x (nothing is there)"."""
     outside: str | None = None
-    """Where it leads, if it is a link, or lies in one, that leaves the snapshot."""
+    """Its target, if a link leads out of the snapshot."""
     trouble: str | None = None
-    """Why it cannot be looked at."""
+    """Why it cannot be examined."""
 
 
 class SnapshotFiles:
     """The files of one snapshot. Counts the bytes that are read."""
 
     def __init__(self, folder: str) -> None:
-        """Takes the snapshot's folder, a local path or URL; looks at nothing yet."""
+        """``folder`` is a local path or URL; nothing is read yet."""
         self.folder = folder
         self.num_bytes_read = 0
 
@@ -55,7 +55,7 @@ class SnapshotFiles:
             names: Those that should be there, relative to the folder.
 
         Returns:
-            What lies under these names, without what is missing; the names of other files; and
+            The files of these names that exist; the names of other files; and
             the folders that cannot be listed.
 
         Raises:
@@ -123,7 +123,7 @@ def _matters(name: str) -> bool:
 
 
 def look_local(path: str, root: str) -> FoundFile | None:
-    """What lies at a local path in a snapshot's folder, links resolved; None where nothing does.
+    """The file at a local path in a snapshot's folder, links resolved; None if there is none.
 
     Args:
         path: The path.
@@ -151,7 +151,7 @@ def look_local(path: str, root: str) -> FoundFile | None:
 
 
 def _walk(root: str, refused: list[str]) -> Iterable[str]:
-    """The names of all below a folder but folders themselves; links are not followed."""
+    """The names of everything below a folder except folders; links are not followed."""
 
     def note(error: OSError) -> None:
         refused.append(os.path.relpath(str(error.filename), root))

@@ -1,8 +1,8 @@
-"""Where the workspace of a name lies: in its folder, or at another place that a build was told.
+"""The place of a name's workspace: in the name's folder, or elsewhere, as a build was told.
 
-A note in the name's folder leads there: builds that are told nothing, and whatever else asks for
-the workspace, find it by that. The workspace's own name says whose it is. Both must agree: the
-note of an output root that was copied or moved leads to a workspace that another root may use.
+A note in the name's folder names the place: builds without ``workspace=``, and other commands, find
+it by that. The workspace's own name contains a hash of its owner's folder. Both must agree: the
+note of an output root that was copied or moved names a workspace that another root may use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def find_workspace(folder: str) -> Workspace:
 
 
 def foreign_workspace(folder: str) -> str | None:
-    """Where the note in a name's folder leads, if that is the workspace of another folder.
+    """The place that the note in a name's folder names, if it is another folder's workspace.
 
     Raises:
         StorageError: if the note cannot be read.
@@ -54,7 +54,7 @@ def _belongs(workspace: str, folder: str) -> bool:
 
 
 def _name_elsewhere(folder: str) -> str:
-    """What the workspace of a name's folder is called where it lies elsewhere."""
+    """The name of a workspace that is not in the folder of its name."""
     path = storage.absolute(folder).rstrip("/")
     if storage.is_local(path):
         # Another way to the same folder, by a link, is the same owner.
@@ -64,7 +64,7 @@ def _name_elsewhere(folder: str) -> str:
 
 
 def choose_workspace(out: OutputPaths, place: str | os.PathLike[str] | None) -> OutputPaths:
-    """The paths of a build whose user has said where the workspace is to lie, or has not.
+    """The paths of a build, with the workspace where ``workspace=`` puts it.
 
     Each output root has a workspace of its own at the place: garbage collection of one root must
     not clear what another's builds reuse.

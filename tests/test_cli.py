@@ -424,8 +424,8 @@ class TestErrors:
             (["init", "recipe.py"], "recipe.py is a recipe already"),
             (["inspect", "nowhere"], "nowhere does not exist"),
             (["verify", "file"], "file is a file, expected the folder of a snapshot"),
-            (["gc", "nowhere"], "nowhere is no output root"),
-            (["gc", "file"], "file is no output root"),
+            (["gc", "nowhere"], "nowhere is neither an output root"),
+            (["gc", "file"], "file is neither an output root"),
         ],
     )
     def test_usage_is_2(

@@ -1,7 +1,7 @@
-"""Extraction: records that lie in no files are copied into the workspace, and read there.
+"""Extraction: records of a query or a table in memory are copied to files in the workspace.
 
-So a query or a table in memory becomes files like any others: with contents that are hashed, cut
-into blocks, read by every worker, and gone on from after an interruption.
+From there on they are like any other files: hashed, cut into blocks, read by every worker, and
+kept after an interruption.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ STEP = "extract"
 
 
 def extract(recipe: Recipe, workspace: Workspace, *, progress: Progress) -> Recipe:
-    """The recipe with a source of files: its own, or one of what was extracted just now.
+    """The recipe with a source of files: its own, or the files that were just extracted.
 
     Raises:
-        RecipeError: if the recipe asks for what cannot be had, or holds a password.
+        RecipeError: if the source cannot be read as the recipe says, or a password is in it.
         DataError: if there are no records.
         StorageError: if reading or writing fails.
     """

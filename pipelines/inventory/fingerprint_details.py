@@ -1,8 +1,8 @@
-"""What the parts of a fingerprint consist of: kept in ``build.json`` to explain a miss later.
+"""Details of the parts of a fingerprint, kept in ``build.json`` to explain later what changed.
 
-A fingerprint's parts hold a step or all inputs as one digest. Here are the digests of the
-functions and constants of each step, of the files that steps and sources need, and the names of
-the lists of input files, which lie in the workspace. Nothing of it enters the fingerprint.
+The parts hold a step, or all inputs, as one digest. The details are the digests of each step's
+functions and constants, of the files that steps and sources need, and the names of the lists of
+input files, which are in the workspace. None of this enters the fingerprint.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .step import read_descriptors, write_descriptors
 from .survey import Survey
 
 _SHOWN = 100
-"""Of longer settings, in characters of JSON, only a digest is kept."""
+"""Settings whose JSON has more characters are kept as a digest."""
 
 InputFile = tuple[str, str, str]
 """Path, hash of the content, and problem of one file of the source."""
@@ -36,7 +36,7 @@ def fingerprint_details(found: Survey) -> dict[str, Any]:
     """The details of a surveyed recipe's fingerprint, as plain JSON.
 
     Raises:
-        RecipeError: if a function refers to what cannot be told.
+        RecipeError: if a function refers to something that cannot be hashed.
     """
     recipe = found.recipe
     source = [_function(function, recipe) for function in functions_of(recipe.source)]
@@ -82,7 +82,7 @@ def _short(value: object) -> object:
 
 
 def list_inputs(found: Survey, workspace: Workspace) -> list[str]:
-    """Makes sure that the workspace lists the input files; names the lists.
+    """Makes sure that the workspace has the lists of input files; returns their names.
 
     Raises:
         StorageError: if one cannot be written.
@@ -92,7 +92,7 @@ def list_inputs(found: Survey, workspace: Workspace) -> list[str]:
 
 
 def listed_inputs(workspace: Workspace, lists: Sequence[str]) -> Iterator[InputFile] | None:
-    """The input files of a build, in the order of their paths; None where a list is gone.
+    """The input files of a build, in the order of their paths; None if a list is missing.
 
     Args:
         workspace: Of the build.
@@ -111,7 +111,7 @@ def _files(blocks: Iterable[Block]) -> Iterator[InputFile]:
         parts = list(group)
         content = parts[0].sha256
         if len(parts) > 1:
-            # Blocks of a large file, one after the other, each of which may have its own content.
+            # Consecutive blocks of a large file, each of which may have its own content.
             content = digest([[part.start, part.stop, part.sha256] for part in parts])
         yield path, content, parts[0].problem
 

@@ -1,6 +1,6 @@
-"""Files of a workspace that keep something of each of the last few sources, as JSON.
+"""The hash cache: path, size and stamp of a file → sha256 of its content.
 
-They save work, nothing else: a missing or damaged one holds nothing.
+It only saves reading: if it is missing or damaged, files are read again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUM_SOURCES = 4
 
 
 def read_sources(url: str, *, what: str) -> dict[str, Any]:
-    """What a file keeps, by source; ``what`` says of what kind and version it is."""
+    """The content of a cache file, by source; ``what`` is its kind and version."""
     try:
         body = read_sealed(url, what=what)
     except StorageError:
@@ -32,7 +32,7 @@ def read_sources(url: str, *, what: str) -> dict[str, Any]:
 def write_source(
     url: str, sources: Mapping[str, Any], *, what: str, source: str, kept: object
 ) -> None:
-    """Writes the file anew: with what is kept of a source, which is now the last.
+    """Writes a cache file with the entry of a source; the oldest of more than four entries goes.
 
     Raises:
         StorageError: if it cannot be written.
@@ -47,18 +47,18 @@ _WHAT = "memo 3"
 
 
 class Known(NamedTuple):
-    """What is known of a file of this size and stamp; a tuple, since each file makes one."""
+    """The content of a file of this size and stamp; a tuple, since there is one for each file."""
 
     num_bytes: int
     stamp: str
     sha256: str
     cuts: tuple[int, ...] = ()
     parts: tuple[str, ...] = ()
-    """Hashes of what lies between the cuts, where it stands alone; see ``group_blocks``."""
+    """Hashes of the ranges between the cuts, if each can be read alone; see ``group_blocks``."""
 
 
 class Memo:
-    """Known contents of one source's files, as they were when last written."""
+    """The known contents of one source's files."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Memo:
         cuts_by: str,
         content: Mapping[str, Any],
     ) -> None:
-        """Takes what the memo's file holds; see :func:`read_memo`."""
+        """See :func:`read_memo`; ``content`` is that of the file."""
         self._url = url
         self._source = source
         self._cuts_by = cuts_by
@@ -84,11 +84,10 @@ class Memo:
         }
 
     def find(self, file: SourceFile) -> Known | None:
-        """What is known of a listed file; None where it has to be read.
+        """The content of a listed file; None if it must be read.
 
-        A file whose time lies less than a clock's tick before the listing that the memo was
-        made from may have changed after it was read without its stamp telling: as with git's
-        index, it is read again.
+        A file modified less than a clock tick before the listing that the memo was made from may
+        have changed after it was read without a new stamp. As with git's index, it is read again.
         """
         known = self._files.get(file.path)
         if known is None or (known.num_bytes, known.stamp) != (file.num_bytes, file.stamp):
@@ -100,10 +99,10 @@ class Memo:
         return known
 
     def write(self, known: Mapping[str, Known], *, listed_ns: int) -> None:
-        """Writes what is known now, if that is not what the memo holds already.
+        """Writes the known contents, unless they are those of the memo.
 
         Args:
-            known: By path. Files without a stamp are left out.
+            known: By path. Files without a stamp are omitted.
             listed_ns: When the files were listed, in ns since 1970.
 
         Raises:
@@ -124,9 +123,9 @@ def read_memo(url: str, *, source: str, cuts_by: str) -> Memo:
     """Reads the memo of a workspace; a missing or damaged one is empty.
 
     Args:
-        url: Where it lies.
-        source: Names the source; only its hash is kept, since a URL may hold credentials.
-        cuts_by: Names how files are cut; cuts made otherwise are not known.
+        url: Its file.
+        source: URL of the source; only its hash is stored, since it may contain credentials.
+        cuts_by: How files are cut; cuts that were made differently are not used.
     """
     key = hashlib.sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return Memo(url, source=key, cuts_by=cuts_by, content=read_sources(url, what=_WHAT))

@@ -1,8 +1,8 @@
-"""What a source has found out of its files' contents, kept in the workspace between builds.
+"""The inference cache: what a source inferred from its files' contents, kept between builds.
 
-It saves reading, nothing else: everything is kept by the contents it was found in, by the source's
-settings and by the versions of the libraries, so it is never out of date; without it, or with a
-damaged file, contents are read again. See ``transforms.sources.remembered`` for the sources' side.
+It only saves reading. Entries are keyed by the contents, the source's settings and the libraries'
+versions, so none is out of date; if the file is missing or damaged, contents are read again. See
+``transforms.sources.remembered`` for the sources' side.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _WHAT = f"findings {_FORMAT}"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RememberingSource(OpenedSource):
-    """An opened source whose findings are kept."""
+    """An opened source that uses the inference cache."""
 
     known: dict[str, Any] = dataclasses.field(repr=False)
     used: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def remembered(self, content: str, what: str, compute: Callable[[], Any]) -> Any:
-        """What was found in the same content before, else what ``compute`` gives now."""
+        """What was inferred from the same content before, otherwise the result of ``compute``."""
         key = hashlib.sha256(f"{content} {what}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
         if key not in self.used:
             self.used[key] = self.known[key] if key in self.known else compute()
@@ -50,14 +50,14 @@ class RememberingSource(OpenedSource):
 
 
 class Findings:
-    """The file of findings of a workspace."""
+    """The inference cache of a workspace."""
 
     def __init__(self, url: str, source: Mapping[str, object]) -> None:
-        """Reads what is kept of a source with these settings.
+        """Reads the entries of a source with these settings.
 
         Args:
-            url: Where the file lies; a missing or damaged one is empty.
-            source: What it is whose findings they are. The last few sources' are kept.
+            url: The file; a missing or damaged one is empty.
+            source: The source's settings. Entries of the last few sources are kept.
         """
         described = {"format": _FORMAT, "source": dict(source), "versions": library_versions()}
         self._url = url
@@ -65,12 +65,12 @@ class Findings:
         self._sources = read_sources(url, what=_WHAT)
 
     def opened(self, opened: OpenedSource) -> RememberingSource:
-        """The same root, which remembers."""
+        """The same source, using the cache."""
         parts = {field.name: getattr(opened, field.name) for field in dataclasses.fields(opened)}
         return RememberingSource(**parts, known=self._sources.get(self._source, {}))
 
     def write(self, opened: RememberingSource) -> None:
-        """Writes what was found through an opened source, if there is anything new.
+        """Writes what was inferred through an opened source, if there is anything new.
 
         Raises:
             StorageError: if it cannot be written.
@@ -84,22 +84,22 @@ class Inferred(NamedTuple):
     """The features of a source's records."""
 
     features: dict[str, Feature]
-    """Flat ones, in the order of the source."""
+    """Flat, in the order of the source."""
     structs: tuple[str, ...]
-    """The structs that they are fields of."""
+    """The structs whose fields they are."""
 
 
 def infer_features(source: Source, files: Sequence[SourceFile], opened: OpenSource) -> Inferred:
-    """The features of a source's records.
+    """Infers the features of a source's records.
 
-    Through a :class:`RememberingSource` nothing is read where all contents are as before.
+    Through a :class:`RememberingSource`, nothing is read if all contents are unchanged.
 
     Raises:
-        SchemaError: if they cannot be told.
+        SchemaError: if they cannot be inferred.
     """
 
     def infer() -> dict[str, Any]:
-        waited_for = f"the look at the contents of {storage.redact(source.url)}"
+        waited_for = f"the inspection of the contents of {storage.redact(source.url)}"
         with expected_to_advance(waited_for):
             inferred = source.infer(files, opened)
         try:
@@ -117,7 +117,7 @@ def infer_features(source: Source, files: Sequence[SourceFile], opened: OpenSour
 
 
 def _content(source: Source, files: Sequence[SourceFile], opened: OpenSource) -> str:
-    """Names the contents of all files; empty where that of one is not known."""
+    """Digest of the contents of all files; empty if that of one is unknown."""
     if not isinstance(opened, RememberingSource):
         return ""
     if not all(file.sha256 or file.problem for file in files):

@@ -1,8 +1,8 @@
-"""Resolving features: from what a source holds, through the steps, to what is stored.
+"""Resolves features: from those of a source, through the steps, to those of the examples.
 
-Three sets matter: the *raw* features that the source reads, the *prepared* ones that lie in
-runs (after the prepare steps, as declared), and what the examples hold in the end (after a
-``preprocessing_fn``, with image sizes known from the data).
+There are three sets: the *raw* features that the source reads, the *prepared* ones in the runs
+(after the prepare steps, as declared), and those of the examples (after a ``preprocessing_fn``,
+with image sizes known from the data).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ResolvedFeatures:
 
 
 def resolve_features(recipe: Recipe, inferred: Inferred) -> ResolvedFeatures:
-    """Follows the features of a source's records through the steps, and compares declared ones.
+    """Follows the features of a source's records through the steps, and checks declared ones.
 
     Raises:
         SchemaError: if the source does not have a declared feature.
@@ -68,7 +68,7 @@ def resolve_features(recipe: Recipe, inferred: Inferred) -> ResolvedFeatures:
         prepared = _after_steps(recipe, raw)
     else:
         raw = _raw_features(recipe, found, declared)
-        prepared = _hold_against(_after_steps(recipe, raw), declared)
+        prepared = _checked_against(_after_steps(recipe, raw), declared)
     seen = _refuse_unseen_gaps(recipe, raw, declared or {})
     _refuse_unseen_lists(recipe, prepared, seen)
     wire_columns(prepared)
@@ -84,14 +84,14 @@ def _after_steps(recipe: Recipe, raw: Features) -> dict[str, Feature]:
 
 
 def _refuse_unseen_gaps(recipe: Recipe, raw: Features, declared: Features) -> set[str]:
-    """Refuses functions that would take what stands for a missing value for a real one.
+    """Refuses functions that would mistake the fill of a missing value for a real value.
 
-    A class is -1 where it is missing, a time NaT, a float NaN: a function can tell. Of other
-    values it can where ``ss.tables.missing`` says so before it. Of a feature that is declared to be
-    there, and that no step fills, a record without a value is rejected behind the steps.
+    A missing class is -1, a missing time NaT, a missing float NaN: a function can distinguish
+    these. For other values it can if ``ss.tables.missing`` comes before it. If a feature is
+    declared as required and no step fills it, a record without a value is rejected after the steps.
 
     Returns:
-        The features behind the steps of which a function can tell.
+        The features after the steps for which a function can distinguish missing values.
     """
     stages = stages_of(recipe)
     features = stage_features(stages, raw)
@@ -124,10 +124,10 @@ def _refuse_unseen_gaps(recipe: Recipe, raw: Features, declared: Features) -> se
 
 
 def _refuse_unseen_lists(recipe: Recipe, prepared: Features, seen: set[str]) -> None:
-    """Refuses a ``preprocessing_fn`` that would take a missing list for an empty one.
+    """Refuses a ``preprocessing_fn`` that would mistake a missing list for an empty one.
 
-    Single values that are missing have no value in its sparse tensors; a ragged tensor has an empty
-    row. What it returns unchanged stays missing.
+    A missing single value has no entry in its sparse tensors; a missing list is an empty row of a
+    ragged tensor. A feature that it returns unchanged stays missing.
     """
     unseen = {
         name
@@ -164,7 +164,7 @@ def _raw_features(recipe: Recipe, inferred: Features, declared: Features) -> dic
 
 
 def _with_declared(inferred: Features, declared: Features) -> dict[str, Feature]:
-    """Raw features of a source without steps: it reads what is declared."""
+    """Raw features of a source without steps: the declared ones."""
     missing = sorted(set(declared) - set(inferred))
     if missing:
         raise SchemaError(
@@ -180,7 +180,7 @@ def _with_declared(inferred: Features, declared: Features) -> dict[str, Feature]
                 f"{written(found)}, which it cannot read so. Declare that, or add steps."
             )
         if isinstance(found, Audio) and isinstance(wanted, Audio) and is_encoded(found):
-            # Files are held to what is declared before they are decoded.
+            # Files are compared with the declaration before they are decoded.
             raw[name] = dataclasses.replace(wanted, storage="encoded")
         else:
             raw[name] = found if isinstance(found, Image) or is_encoded(found) else wanted
@@ -188,7 +188,7 @@ def _with_declared(inferred: Features, declared: Features) -> dict[str, Feature]
 
 
 def _can_be_read_as(found: Feature, wanted: Feature) -> bool:
-    """Whether a source may try: bytes may hold anything, single values are not lists."""
+    """Whether a source may try: bytes may contain anything, single values are not lists."""
     forms = tensor_form(found), tensor_form(wanted)
     if forms[0] is None or forms[1] is None:
         holds_bytes = forms[0] is not None and (forms[0].dtype, forms[0].shape) == ("string", ())
@@ -245,8 +245,8 @@ def _converted(raw: Features, prepared: Features, declared: Features) -> dict[st
     return {name: choose(name, feature) for name, feature in raw.items()}
 
 
-def _hold_against(prepared: Features, declared: Features) -> dict[str, Feature]:
-    """The declared features, if that is what the steps give."""
+def _checked_against(prepared: Features, declared: Features) -> dict[str, Feature]:
+    """The declared features, if they fit what the steps give."""
     for name, wanted in declared.items():
         found = prepared.get(name)
         if found is None:

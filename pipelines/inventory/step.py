@@ -1,7 +1,7 @@
-"""The first step: which files there are, what they contain, and the blocks they make.
+"""The inventory step: lists the files, hashes their contents, and groups them into blocks.
 
-No Beam. A memo in the workspace says which contents are known, so that only files that changed
-are read. Blocks go into a few descriptor files; jobs carry their paths alone.
+No Beam. The hash cache knows the contents of unchanged files, so only files that changed are read.
+Blocks are written to a few descriptor files; jobs carry only their paths.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..plan.sample import lowest_files
 from .hash_cache import Known, read_memo
 
 CHUNK_BYTES = 4 * 2**20
-"""Files are hashed in chunks of this size: memory is bounded by it times the threads."""
+"""Files are hashed in chunks of this size: memory is bounded by this times the threads."""
 
 STEP = "inventory"
 
@@ -51,13 +51,13 @@ class Inventory:
 
     Attributes:
         files: The records' files, by path, each with its content's sha256 or its problem.
-        num_skipped: How many files are no records' files, by reason.
+        num_skipped: How many files hold no records, by reason.
         num_bytes: Of all files together.
-        blocks: The units of work that the files make.
+        blocks: The files as units of work.
         input_digest: Hash of all paths, contents and problems, hex.
         num_hashed: How many files had to be read to know their contents.
-        selected: All records' files, those that a limit leaves out as they were listed.
-        stop_key: The first key that a limit leaves out; None without one.
+        selected: All records' files; those that a limit excludes, as they were listed.
+        stop_key: The first key that a limit excludes; None without a limit.
     """
 
     files: tuple[SourceFile, ...]
@@ -80,19 +80,19 @@ def take_inventory(
     limit: int | None = None,
     seed: int = 0,
 ) -> Inventory:
-    """Lists a source's files, learns their contents and groups them into blocks.
+    """Lists a source's files, hashes their contents and groups them into blocks.
 
     Args:
-        source: Selects the records' files, and tells where large ones may be cut.
+        source: Selects the records' files, and says where large ones may be cut.
         opened: The source's root.
-        workspace: Where the memo lies. It is rewritten only if it changed.
-        progress: Told how many files are known.
-        write: False writes nothing at all: a dry run.
-        limit: Takes so many files, those with the lowest keys, and reads no others.
+        workspace: Holds the hash cache, which is rewritten only if it changed.
+        progress: Receives how many files are known.
+        write: False writes nothing: a dry run.
+        limit: Takes this many files, those with the lowest keys, and reads no others.
         seed: The recipe's, which the keys depend on.
 
     Raises:
-        DataError: if there are no records' files.
+        DataError: if no file holds records.
         StorageError: if the source cannot be listed, or changes while it is read.
     """
     listed_ns = time.time_ns()
@@ -149,11 +149,11 @@ def input_digest(files: Sequence[SourceFile]) -> str:
 
 
 def count_unused_rows(inventory: Inventory, source: Source, opened: OpenedSource) -> Inventory:
-    """The inventory with the rows of a table beside the source that belong to none of its files.
+    """The inventory, with the number of rows of a side table that belong to none of its files.
 
     Raises:
-        DataError: if the table cannot be read as one.
-        StorageError: if it cannot be read at all.
+        DataError: if the table cannot be parsed.
+        StorageError: if it cannot be read.
     """
     if not isinstance(source, CountsRows):
         return inventory
@@ -165,9 +165,9 @@ def count_unused_rows(inventory: Inventory, source: Source, opened: OpenedSource
 
 
 def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[str]:
-    """Writes blocks to descriptor files, unless they are there: JSON Lines, sealed.
+    """Writes blocks to descriptor files, JSON Lines, unless they exist.
 
-    They are named by their blocks, and so by the content of the source's files. Stamps in them are
+    They are named by their blocks, and so by the content of the source's files. Their stamps are
     those of the last build.
 
     Returns:
@@ -188,18 +188,18 @@ def write_descriptors(blocks: Sequence[WorkUnit], workspace: Workspace) -> list[
 
 
 def read_descriptors(url: str) -> list[bytes]:
-    """Reads a descriptor file: a line for each block, which ``Block.from_line`` reads.
+    """Reads a descriptor file: a line for each block, for ``Block.from_line``.
 
-    Lines and not blocks, since it is lines that cross Beam: a block of ten thousand files is
-    ten thousand objects to pickle.
+    Lines and not blocks, because lines cross Beam: a block of ten thousand files would be ten
+    thousand objects to pickle.
 
     Raises:
-        DamagedWorkError: if it is not what was written.
+        DamagedWorkError: if it differs from what was written.
         StorageError: if it cannot be read.
     """
     content = read_sealed(url, what=_DESCRIPTORS)
     if content is None:
-        storage.read_bytes(url)  # says why, if it is missing
+        storage.read_bytes(url)  # raises the reason if it is missing
         raise DamagedWorkError(f"{storage.redact(url)} is damaged. Run the same command again.")
     return content.splitlines()
 
@@ -220,11 +220,11 @@ def _descriptor_groups(blocks: Sequence[WorkUnit]) -> Iterator[list[WorkUnit]]:
 def _learn(
     source: Source, opened: OpenedSource, files: Sequence[SourceFile]
 ) -> Generator[dict[str, Known | str]]:
-    """Reads files on several threads; gives what is known of each, or its problem, by path."""
+    """Reads files on several threads; yields the content of each, or its problem, by path."""
     if not files:
         return
-    # A store answers slowly and many at once; a disk's files cost processor time; an archive is
-    # one file, read at one place at a time.
+    # A store is slow but answers many requests at once; files on a disk cost processor time; an
+    # archive is one file, read at one position at a time.
     num_threads = min(8, os.cpu_count() or 1) if opened.local else 1 if opened.archived else 16
     stopped = threading.Event()
 
@@ -247,7 +247,7 @@ def _learn(
 
 
 def _settle(files: Sequence[SourceFile]) -> int:
-    """Waits until every further change of files just written will show in their stamps.
+    """Waits until any further change of files just written would change their stamps.
 
     Returns:
         When that was, in ns since 1970.
@@ -261,7 +261,7 @@ def _settle(files: Sequence[SourceFile]) -> int:
 
 
 def _provable(file: SourceFile, *, hashed_ns: int) -> SourceFile:
-    """The file, without a stamp that would not show a change since it was hashed."""
+    """The file, without its stamp if a change since it was hashed might not have changed it."""
     return file if settled_ns(file.stamp) <= hashed_ns else dataclasses.replace(file, stamp="")
 
 
@@ -279,7 +279,7 @@ def _batches(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
 
 
 def _learn_small_file(opened: OpenedSource, file: SourceFile) -> Known | None:
-    """What is known of a small local file in which nothing is amiss."""
+    """The content of a small local file; None if it is not as it was listed, or large."""
     if not opened.local or file.num_bytes > CHUNK_BYTES:
         return None
     reading(file.path)
@@ -295,7 +295,7 @@ def _learn_file(
 ) -> Known | str:
     digest = hashlib.sha256()
     num_bytes = 0
-    if not opened.archived:  # an archive is compared once, by who reads a block of its members
+    if not opened.archived:  # an archive is compared once, by the reader of a block of its members
         opened = opened.proving([dataclasses.replace(file, sha256="")])
     try:
         if file.num_bytes <= CHUNK_BYTES:
@@ -311,7 +311,7 @@ def _learn_file(
     except SourceChangedError:
         raise
     except StorageError as error:
-        # On a store it is the credentials that are refused, which may have expired: not a file.
+        # A store refuses credentials, which may have expired, and not a file.
         if opened.local and isinstance(error.__context__, PermissionError):
             return NO_PERMISSION
         if not opened.archived:
@@ -337,7 +337,7 @@ def _learn_file(
 
 
 def _hash_part(opened: OpenedSource, path: str, start: int, stop: int, *, head: bytes) -> str:
-    """Hash of a range of a file, and of what its records depend on besides."""
+    """Hash of a range of a file, and of the head that its records depend on."""
     digest = hashlib.sha256(hashlib.sha256(head).digest())
     for place in range(start, stop, CHUNK_BYTES):
         digest.update(opened.read(path, place, min(stop, place + CHUNK_BYTES)))
@@ -354,7 +354,7 @@ def _complete(file: SourceFile, found: Known | str | None) -> SourceFile:
 
 
 def _cuts_by(source: Source, opened: OpenedSource) -> str:
-    """Names what decides where files are cut."""
+    """A digest of what decides where files are cut."""
     parts: list[object] = [type(source).__qualname__, source.settings()]
     if changed := opened.limits.changed():
         parts.append(changed)

@@ -1,6 +1,6 @@
-"""Survey: everything that is known of a build before any record is prepared.
+"""The survey: inventory, features and fingerprint, all that is known before records are prepared.
 
-Inventory, features, fingerprint. A build starts with it; a dry run ends with it.
+A build starts with it; a dry run ends with it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from .resolve import ResolvedFeatures, resolve_features
 from .step import Inventory, count_unused_rows, take_inventory
 
 RUN_FORMAT = 6
-"""Rises when the same input and code would give other runs."""
+"""Increased when the same input and code would give other runs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What a build of a recipe will read, make, and be called."""
+    """What a build of a recipe reads and makes, and its fingerprint."""
 
     recipe: Recipe
-    """With a source of files: what lies in none has been extracted."""
+    """With a source of files: those of other sources have been extracted."""
     extracted: Source | None
-    """What workers, which load the recipe anew, must read in place of its source, if anything."""
+    """What workers, which load the recipe again, must read instead of its source, if anything."""
     opened: OpenedSource
-    """The source; one that is not looked at where the inventory is a stored one."""
+    """The source; with a stored inventory, it was not accessed."""
     inventory: Inventory
     inferred: Inferred
     """The features of the source's records."""
@@ -54,13 +54,13 @@ class Survey:
     graph: GivenGraph | None
     """The transform graph of another build, if the recipe takes one."""
     stages: tuple[StageFeatures, ...]
-    """What goes into and comes out of each stage of prepare."""
+    """The input and output features of each stage of prepare."""
     dependencies: Dependencies
-    """What the recipe depends on beside its source."""
+    """What the recipe depends on in addition to its source."""
     held: HeldFiles
-    """Its files, which must stay as they were hashed until the build has ended."""
+    """Their files, which must not change until the build has ended."""
     stage_digests: tuple[str, ...]
-    """For each stage the hash of what turns a unit of work into a run, the unit apart."""
+    """For each stage, a hash of what turns a unit of work into a run, apart from the unit."""
 
 
 def survey(
@@ -74,11 +74,11 @@ def survey(
 ) -> Survey:
     """Lists and hashes the source, infers its features, and computes the fingerprint.
 
-    With a ``stored`` inventory, the source is not looked at.
+    With a ``stored`` inventory, the source is not accessed.
 
     Raises:
         RecipeError: if the recipe does not fit the source.
-        DataError: if the source is empty or its features cannot be told.
+        DataError: if the source is empty or its features cannot be inferred.
     """
     read_step_files(recipe)
     dependencies = read_dependencies(recipe)
@@ -106,7 +106,7 @@ def survey(
             recipe = extract(recipe, workspace, progress=progress)
         source = recipe.files
         opened = unopened_source(source.url, recipe.folder, recipe.limits)
-        # Of another recipe there may be more or fewer: it has another fingerprint.
+        # The recipe may have changed, and with it their number: the fingerprint will differ.
         opened = opened.expecting(dict(zip(source.side_urls, stored.sides, strict=False)))
         inventory = stored.inventory
     declared = bool(recipe.depends_on)
@@ -197,7 +197,7 @@ def _stage_digests(
     *,
     base: Mapping[str, object],
 ) -> tuple[str, ...]:
-    """For each stage the hash of all that shapes its runs: nothing that only later stages use."""
+    """For each stage, a hash of all that shapes its runs: nothing that only later stages use."""
     names = ("depends_on", "format", "raw", "seed", "sides", "source", "versions")
     shared = {name: base[name] for name in names if name in base}
     before = digest(shared)
@@ -205,7 +205,7 @@ def _stage_digests(
     for index, (stage, made) in enumerate(zip(stages, features, strict=True)):
         last = index + 1 == len(stages)
         following = None if last else stages[index + 1].cross
-        # A step across records may look at the splits; the last stage sorts by them.
+        # A step across records may use the splits; the last stage sorts by them.
         splits = base["group"] if last else None
         if stage.cross is not None:
             splits = recipe.splits.to_json()

@@ -1,6 +1,6 @@
-"""What garbage collection may clear: files that snapshard wrote, and that nothing refers to. Pure.
+"""Chooses what garbage collection clears: snapshard's files that nothing refers to. Pure.
 
-A file is known to be snapshard's by its place and name. All others stay, wherever they lie.
+A file is snapshard's if its place and name are. All others stay, wherever they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 """Names of snapshots' folders."""
 
 WORK = {"runs": "runs", "summaries": "summary", "graphs": "graph", "blocks": "blocks"}
-"""Folders of the workspace -> where ``build.json`` names what a snapshot was made of."""
+"""Folders of the workspace -> the keys in ``build.json`` that name what a snapshot was made of."""
 
 _REFERRED_TO = frozenset({*WORK, "inventories", "references"})
 """Folders of the workspace of which :class:`References` names what is kept."""
@@ -50,10 +50,10 @@ class StoredFile:
     Attributes:
         path: Relative to that folder.
         num_bytes: Its length.
-        modified_ns: When it was last written, in ns since 1970; None where the store is silent.
-        is_link: Whether it is a symbolic link, or anything else than a file.
-        elsewhere: The workspace that it lies in, where that is not in the folder of the name; its
-            path is what it would be there.
+        modified_ns: When it was last written, in ns since 1970; None if the store does not say.
+        is_link: Whether it is a symbolic link, or anything else but a file.
+        elsewhere: Its workspace, if that is not in the folder of the name; ``path`` is what it
+            would be there.
     """
 
     path: str

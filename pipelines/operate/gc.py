@@ -1,10 +1,10 @@
 """Garbage collection: clears the work that no published snapshot refers to.
 
-Kept are published snapshots, and in the workspace all that their ``build.json`` names: the runs,
-the summary and the transform graph that the next build of changed data or another plan reuses.
-Cleared are the rest of the workspace, what killed builds left (their unpublished directories and
-runs too: a build that was killed starts anew after it), and temporary files, those of this
-machine's folder for them included. What is not known to be snapshard's is never touched.
+Published snapshots are kept, and in the workspace everything that their ``build.json`` names: the
+runs, summaries and transform graphs that the next build of changed data or another plan reuses. The
+rest of the workspace is cleared, with everything that killed builds left (unpublished folders and
+runs: such a build starts from the beginning), and temporary files, also those in this machine's
+folder for them. Files that are not snapshard's are never touched.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def collect_garbage(folder: str, *, dry_run: bool = False) -> GcReport:
     names = _name_folders(folder)
     if not names:
         raise RecipeError(
-            f"{storage.redact(folder)} is no output root and no folder of snapshots. Give the "
-            "folder that was the --out of a build."
+            f"{storage.redact(folder)} is neither an output root nor a folder of snapshots. Name "
+            "the folder that was the --out of a build."
         )
     reports = []
     for name in names:
@@ -105,7 +105,7 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
         if held is False or _under_way(folder, workspace):
             return GcReport(busy=(folder,))
         files = [*_stored_files(folder), *_files_elsewhere(folder, workspace)]
-        # What one listing has and another has not yet is there.
+        # A name that only one of two listings has exists.
         names = {*storage.list_names(folder), *(file.path.split("/")[0] for file in files)}
         found = {name for name in names if FINGERPRINT.fullmatch(name)}
         links = [name for name in sorted({*found, WORKSPACE}) if _is_link(join(folder, name))]
@@ -123,7 +123,7 @@ def _collect(folder: str, *, dry_run: bool) -> GcReport:
                 if file not in young and file.path.split("/")[0] not in spared
             ]
         going = set(garbage)
-        # What holds anything else is no leftover of a build alone: its folder stays.
+        # A folder that holds anything else stays.
         unpublished -= {file.path.split("/")[0] for file in files if file not in going}
         if not dry_run:
             places = {join(folder, WORKSPACE), workspace.root}
@@ -203,7 +203,7 @@ def _remove(
     for file in sorted(garbage, key=lambda file: (not _is_commit(file.path), file.path)):
         top = file.path.split("/")[0]
         if not alone and top in unpublished:
-            # A build that went on from here may have published it meanwhile.
+            # A build that resumed may have published it meanwhile.
             if top not in published:
                 published[top] = storage.exists(join(folder, top, MANIFEST))
             if published[top]:
@@ -230,7 +230,7 @@ def _is_link(path: str) -> bool:
 
 
 def _is_commit(path: str) -> bool:
-    """Whether the arrival of this file says that others beside it are whole."""
+    """Whether the arrival of this file commits others next to it."""
     parts = path.split("/")
     return parts[0] == WORKSPACE and (parts[1], path.rsplit(".")[-1]) in _COMMITS
 

@@ -1,8 +1,8 @@
-"""Repair: withdraws a snapshot that is damaged, so that building it again mends it.
+"""Repair: withdraws a damaged snapshot, so that the next build repairs it.
 
-Only the manifest goes: what is left is a build that did not finish, which the same build takes up.
-It finds what is damaged by its hash and replaces each file in one atomic step, so that a reader
-that is iterating finds a file under every name at any time.
+Only the manifest is removed: what is left is an unfinished build, which the same build resumes. It
+finds damaged files by their hashes and replaces each in one atomic step, so that a reader that is
+iterating finds a file under every name at any time.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ..inspect.verify_report import Report
 
 
 def withdraw_damaged(folder: str, *, progress: Progress) -> Report | None:
-    """Checks a published snapshot, and removes its manifest where anything is damaged.
+    """Checks a published snapshot, and removes its manifest if anything is damaged.
 
     Args:
         folder: The snapshot's folder, a local path or URL.
-        progress: Told how far the check is.
+        progress: Receives how far the check is.
 
     Returns:
-        What was found; None where nothing is published.
+        The report; None if nothing is published.
 
     Raises:
         StorageError: if a part of it cannot be read, or removed.
-        PlaceError: if something that is not a file occupies a file's place, which is not ours
-            to remove.
+        PlaceError: if the path of a file is occupied by something else, which is not ours to
+            remove.
     """
     if not storage.exists(join(folder, MANIFEST)):
         return None
@@ -42,8 +42,8 @@ def withdraw_damaged(folder: str, *, progress: Progress) -> Report | None:
     if obstacles:
         listed = "\n".join(f"  {join(folder, finding.file)}" for finding in obstacles[:20])
         raise PlaceError(
-            f"Something that is no file lies in the place of {len(obstacles):,} of the snapshot's "
-            f"files:\n{listed}\nRemove it, if it is worth nothing, and build again."
+            f"{len(obstacles):,} paths of the snapshot are occupied by something that is not a "
+            f"file:\n{listed}\nRemove it if it is not needed, and build again."
         )
     storage.remove_tree(join(folder, MANIFEST))
     return report
