@@ -16,7 +16,7 @@ from ..recipe.shipping import StagedRecipe
 from .train_records import train_records
 
 if TYPE_CHECKING:
-    from .job import AnalysisProcess
+    from .process import AnalysisProcess
 
 
 def ensure_graph(
@@ -49,7 +49,7 @@ def ensure_graph(
     """
     if found.graph is not None:
         return found.graph.put(workspace), True
-    from .job import AnalysisSpec, AnalysisTask, analyze
+    from .process import AnalysisSpec, AnalysisTask, analyze
 
     parts, features = found.parts, found.features.prepared
     made_of = [prepared.summary.contents, parts.analysis, parts.preprocessing, parts.splits]
@@ -73,7 +73,7 @@ def ensure_graph(
     )
     code = str(parts.preprocessing)
     if found.recipe.analyze_on_runner:
-        from .runner_job import analyze_on_runner
+        from .job import analyze_on_runner
 
         analyze_on_runner(
             AnalysisTask(staged=staged, prepared=features, dependencies=found.dependencies),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from ...schemas.errors import PlaceError
 from ...schemas.naming import Workspace
 from ...transforms import storage
 from ...transforms.runs.files import (
@@ -19,11 +23,23 @@ from ...transforms.runs.files import (
     RunReader,
     keys_schema,
 )
-from ...transforms.runs.key_histogram import BIN_BITS, KeyColumns
+from ...transforms.runs.key_histogram import (
+    BIN_BITS,
+    KeyColumns,
+    KeyHistogram,
+    key_bins,
+    stratum_codes,
+)
+from ...transforms.runs.keys import Keys
 from ...transforms.runs.summary import RunEntry
 
+Ints = npt.NDArray[np.int64]
+ReadKeys = Callable[[Collection[tuple[int, int]]], KeyColumns]
+"""Gives the rows of the named (partition, bin) pairs, and no others, in any order."""
 _REQUESTS = 32
 """Runs that are read at once from a store."""
+MAX_ROWS = 1 << 21
+"""Rows asked for at a time (a bin is never divided): about 300 MB while they are worked on."""
 
 
 def key_columns_reader(
@@ -79,3 +95,100 @@ def _stretches(bins: Collection[tuple[int, int]]) -> list[tuple[int, int, int]]:
         else:
             stretches.append((partition, index, index))
     return stretches
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeyRows:
+    """Rows of some bins, in any order; columns of one length."""
+
+    partitions: npt.NDArray[np.int16]
+    bins: npt.NDArray[np.int32]
+    strata: npt.NDArray[np.int32]
+    """Indices into the histogram's strata; 0 where the splits are not stratified."""
+    keys: Keys
+    num_bytes: Ints
+
+    def take(self, rows: npt.NDArray[np.intp]) -> KeyRows:
+        """Some of the rows, by their indices, in that order."""
+        return KeyRows(
+            self.partitions[rows],
+            self.bins[rows],
+            self.strata[rows],
+            self.keys[rows],
+            self.num_bytes[rows],
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeyRowsReader:
+    """Reads rows of bins through ``read_keys``."""
+
+    histogram: KeyHistogram
+    """Its partitions are those of the records."""
+    read_keys: ReadKeys
+    stratified: bool
+
+    def batches(self, pairs: Iterable[tuple[int, int]]) -> Iterator[KeyRows]:
+        """Reads the rows of (partition, bin) pairs; each pair's rows come together.
+
+        Raises:
+            PlaceError: if the runs hold other records than the histogram counted.
+        """
+        wanted = np.array(sorted(pairs), np.int64).reshape(-1, 2)
+        if not len(wanted):
+            return
+        cells = self._cells(wanted[:, 0], wanted[:, 1])
+        num_records, num_bytes = self._totals(cells)
+        before = np.cumsum(num_records) - num_records
+        start = 0
+        while start < len(cells):
+            rows = before - before[start] + num_records
+            stop = max(start + 1, int(np.searchsorted(rows, MAX_ROWS, side="right")))
+            some = slice(start, stop)
+            yield self._read(wanted[some], cells[some], num_records[some], num_bytes[some])
+            start = stop
+
+    def _cells(self, partitions: npt.NDArray[Any], bins: npt.NDArray[Any]) -> Ints:
+        """A number for each pair of partition and bin, in their order."""
+        found: Ints = (partitions.astype(np.int64) << self.histogram.bits) + bins
+        return found
+
+    def _totals(self, cells: Ints) -> tuple[Ints, Ints]:
+        """Records and bytes in each of some cells, which ascend."""
+        counted = self.histogram
+        of_entry = self._cells(counted.partition, counted.bin)
+        place = np.minimum(np.searchsorted(cells, of_entry), len(cells) - 1)
+        inside = np.flatnonzero(cells[place] == of_entry)
+        num_records, num_bytes = np.zeros_like(cells), np.zeros_like(cells)
+        np.add.at(num_records, place[inside], counted.num_records[inside])
+        np.add.at(num_bytes, place[inside], counted.num_bytes[inside])
+        return num_records, num_bytes
+
+    def _read(self, pairs: Ints, cells: Ints, num_records: Ints, num_bytes: Ints) -> KeyRows:
+        columns = self.read_keys([(partition, bin_) for partition, bin_ in pairs.tolist()])
+        if not self.stratified or not len(columns.keys):
+            strata = np.zeros(len(columns.keys), np.int32)
+        elif columns.strata is None:
+            raise ValueError("the splits are stratified, and read_keys gives no strata")
+        else:
+            strata = stratum_codes(columns.strata, self.histogram.strata)
+        bins = key_bins(columns.keys, self.histogram.bits)
+        rows = KeyRows(columns.partitions, bins, strata, columns.keys, columns.num_bytes)
+        of_row = self._cells(rows.partitions, rows.bins)
+        place = np.minimum(np.searchsorted(cells, of_row), len(cells) - 1)
+        found = np.bincount(place, minlength=len(cells))
+        # Sums of float64 are exact here: a bin's bytes stay far below 2**53.
+        found_bytes = np.bincount(place, weights=rows.num_bytes, minlength=len(cells))
+        if (
+            (strata < 0).any()
+            or not np.array_equal(cells[place], of_row)
+            or not np.array_equal(found, num_records)
+            or not np.array_equal(found_bytes.astype(np.int64), num_bytes)
+        ):
+            raise PlaceError(
+                f"The runs hold other records than their summaries counted: {len(of_row)} records "
+                f"of {rows.num_bytes.sum()} bytes in {len(pairs)} key bins, expected "
+                f"{num_records.sum()} of {num_bytes.sum()} bytes. The workspace is damaged, or "
+                "of two builds: remove it and build again."
+            )
+        return rows

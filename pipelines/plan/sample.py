@@ -19,7 +19,7 @@ from ...schemas.blocks import SourceFile
 from ...schemas.splits import KEY_SPACE
 from ...transforms.runs.key_histogram import BIN_SHIFT, KeyColumns, KeyHistogram
 from ...transforms.runs.keys import record_keys
-from .key_rows import ReadKeys
+from .key_columns import ReadKeys
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,34 +5,36 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ...schemas.blocks import Block, RawBatch, WorkUnit
-from ...schemas.errors import DamagedWorkError
+from ...schemas.blocks import Block, KeySpan, RawBatch, WorkUnit
+from ...schemas.errors import DamagedWorkError, PayloadPlace, Reject, StorageError
 from ...schemas.features import Features
 from ...schemas.naming import Workspace
-from ...schemas.recipe import Recipe, Source
+from ...schemas.recipe import CrossStep, OpenSource, Recipe, SortedRecords, Source
 from ...schemas.splits import Splits
 from ...transforms.activity import advance, working_on
 from ...transforms.code.dependencies import Dependencies, functions_in
 from ...transforms.code.user_reads import refuse_undeclared
+from ...transforms.examples.shards import run_readers
 from ...transforms.media.image_codecs import parts_by_pixels
-from ...transforms.prepare.engine.compile import StepRunner
+from ...transforms.prepare.engine.compile import StepRunner, with_record
 from ...transforms.prepare.engine.validate import Validator
-from ...transforms.rejects import Dropped
+from ...transforms.rejects import Dropped, reject_rows
+from ...transforms.runs.files import ID, KeyRange, merge_range, wire_schema
 from ...transforms.runs.key_histogram import KeyBins
-from ...transforms.runs.keys import record_keys
+from ...transforms.runs.keys import NO_PARTITION, record_keys
 from ...transforms.runs.partitions import SplitEnds
-from ...transforms.runs.summary import Summary, name_summary
+from ...transforms.runs.summary import Summary, name_summary, read_runs
 from ...transforms.storage.opened_source import open_source
 from ..inventory.extraction import reading
 from ..recipe.shipping import StagedRecipe
-from .merging import RangeReader
-from .reject_payloads import RejectPayloads
 from .run_files import RunFiles, keys_suffix, run_in_place
-from .sort_keys import RecordKeys
+from .sort_keys import RecordKeys, split_of_records
 from .stages import StageFeatures, label_of, stages_of
 
 
@@ -167,19 +169,6 @@ class RunMaker:
         self._held.check()
 
 
-def run_files(config: PrepareConfig, recipe: Recipe) -> RunFiles:
-    """The files of a stage's runs."""
-    last = config.stage + 1 == len(stages_of(recipe))
-    return RunFiles(
-        config.workspace,
-        config.features.outputs,
-        label=label_of(recipe, config.features.outputs),
-        stratify_by=recipe.splits.stratify_by if last else None,
-        suffix=keys_suffix(recipe.splits) if last else "plain",
-        bins=config.bins,
-    )
-
-
 class SourceReader:
     """Reads blocks of the source."""
 
@@ -212,6 +201,172 @@ class SourceReader:
         )
         if opened.proof is not None:
             opened.proof.check()
+
+
+class RangeReader:
+    """Gives a step across records the records of a range, and what comes of them to others."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        cross: CrossStep,
+        *,
+        workspace: Workspace,
+        summary_digest: str,
+        features: Features,
+        ends: SplitEnds | None,
+    ) -> None:
+        """Looks the runs of the stage before up.
+
+        Args:
+            recipe: Its splits and seed.
+            cross: The step.
+            workspace: Where the runs lie.
+            summary_digest: Names their summary.
+            features: Of their records.
+            ends: Of splits that all records decide.
+        """
+        self._recipe = recipe
+        self._cross = cross
+        self._features = features
+        self._ends = ends
+        self._names = wire_schema(features).names
+        entries = read_runs(workspace, summary_digest)
+        self._runs = run_readers(entries, workspace, features)
+
+    def read(self, span: WorkUnit) -> Iterator[RawBatch]:
+        """What the step makes of the records of a range; those without a split are rejects."""
+        assert isinstance(span, KeySpan)
+        rejects: list[Reject] = []
+        merged = self._sorted_records(span, rejects)
+        yield from self._cross.merge(merged, features=self._features)
+        if rejects:
+            empty = wire_schema(self._cross.features(self._features))
+            columns = pa.RecordBatch.from_pylist([], schema=empty)
+            yield RawBatch(ids=[], columns=columns, rejects=tuple(rejects))
+
+    def _sorted_records(self, span: KeySpan, rejects: list[Reject]) -> Iterator[SortedRecords]:
+        length = self._cross.prefix_bytes
+        for records in merge_range(self._runs, KeyRange(0, span.start, span.stop)):
+            composite = records.column(ID)
+            prefixes = pc.binary_slice(composite, 0, length)
+            ids = [
+                text[length:].decode("utf-8", "surrogateescape") for text in composite.to_pylist()
+            ]
+            columns = records.select(self._names)
+            splits, why = split_of_records(
+                ids, columns, recipe=self._recipe, features=self._features, ends=self._ends
+            )
+            homeless = splits == NO_PARTITION
+            if homeless.any():
+                rejects += reject_rows(
+                    ids,
+                    np.flatnonzero(homeless),
+                    stage="split",
+                    reason="no split",
+                    message=why,
+                    numbered=self._recipe.files.numbered,
+                    columns=columns,
+                )
+                kept = np.flatnonzero(~homeless)
+                ids, splits = [ids[row] for row in kept], splits[kept]
+                columns, prefixes = columns.take(pa.array(kept)), prefixes.take(pa.array(kept))
+            yield SortedRecords(
+                ids=ids,
+                prefixes=prefixes,
+                splits=splits,
+                columns=columns,
+                numbered=self._recipe.files.numbered,
+            )
+
+
+class RejectPayloads:
+    """Completes the rejects of one unit of work."""
+
+    def __init__(
+        self, unit: WorkUnit, *, features: Features, numbered: bool, opened: OpenSource | None
+    ) -> None:
+        """Takes where the records come from.
+
+        Args:
+            unit: A block, or a range of the stage before.
+            features: Of the records before the stage's steps.
+            numbered: Whether ids are ``path#position``.
+            opened: The source; None in a later stage, which reads runs.
+        """
+        self._features, self._numbered, self._opened = features, numbered, opened
+        ranges = unit.ranges if isinstance(unit, Block) else ()
+        self._files = {part.path: part for part in ranges}
+
+    def complete(self, rejects: Iterable[Reject], batch: RawBatch) -> Iterator[Reject]:
+        """The rejects with what their records held.
+
+        Args:
+            rejects: Of the batch, at any point of the stage.
+            batch: The records as they came, before the steps.
+        """
+        rows: dict[str, int] | None = None
+        for reject in rejects:
+            if reject.payload is None and reject.place is None:
+                if rows is None:
+                    rows = {record_id: row for row, record_id in enumerate(batch.ids)}
+                yield self._filled(reject, batch, rows.get(reject.record_id))
+            elif reject.place is not None and reject.payload_kind == "bytes":
+                yield self._placed(reject, reject.place)
+            else:
+                yield reject
+
+    def _filled(self, reject: Reject, batch: RawBatch, row: int | None) -> Reject:
+        if row is not None:
+            filled = with_record(
+                reject,
+                batch.columns,
+                row,
+                features=self._features,
+                numbered=self._numbered,
+            )
+            place = filled.place
+            return filled if place is None else self._placed(filled, place)
+        part = self._files.get(reject.source)
+        if part is None or not part.sha256:
+            return reject
+        # What was damaged, and how much of it there is, is not known: the file is told.
+        place = PayloadPlace(sha256=part.sha256, start=0)
+        return dataclasses.replace(reject, place=place)
+
+    def _placed(self, reject: Reject, place: PayloadPlace) -> Reject:
+        """Finds out whether long bytes stand in the file as they are, at the reject's position.
+
+        In compressed or recoded text they do not.
+        """
+        part = self._files.get(reject.source)
+        if place.start is not None or place.num_bytes is None or part is None:
+            return reject
+        start = reject.position or 0
+        stop = start + place.num_bytes
+        if self._opened is not None and not part.problem:
+            try:
+                content = self._opened.read(reject.source, start, stop)
+            except StorageError:
+                return reject
+            if hashlib.sha256(content).hexdigest() == place.sha256:
+                return dataclasses.replace(
+                    reject, place=dataclasses.replace(place, start=start, stop=stop)
+                )
+        return reject
+
+
+def run_files(config: PrepareConfig, recipe: Recipe) -> RunFiles:
+    """The files of a stage's runs."""
+    last = config.stage + 1 == len(stages_of(recipe))
+    return RunFiles(
+        config.workspace,
+        config.features.outputs,
+        label=label_of(recipe, config.features.outputs),
+        stratify_by=recipe.splits.stratify_by if last else None,
+        suffix=keys_suffix(recipe.splits) if last else "plain",
+        bins=config.bins,
+    )
 
 
 def summary_digest(config: PrepareConfig, units: Sequence[WorkUnit], splits: Splits) -> str:

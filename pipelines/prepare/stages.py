@@ -9,13 +9,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
+from ...schemas.blocks import KeySpan
 from ...schemas.errors import RecipeError
 from ...schemas.features import Feature, Features
 from ...schemas.recipe import CrossStep, PrepareStep, Recipe, RecordFn
+from ...schemas.splits import KEY_SPACE
 from ...transforms.prepare.engine.chain import output_features, stored_features
 from ...transforms.prepare.engine.repartition import Repartition
 from ...transforms.prepare.engine.step_files import with_files
+from ...transforms.runs.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
 from ...transforms.runs.partitions import check_rule
+
+SPAN_BYTES = 64 << 20
+"""About so much of the stage before is one unit of work."""
 
 Step = PrepareStep | RecordFn
 
@@ -104,3 +112,20 @@ def check_stages(
                 f"prepare: {stage.cross!r} comes before the feature {name!r}, which decides the "
                 "splits: it must not mix records of several. Make the feature first."
             )
+
+
+def plan_spans(histogram: KeyHistogram, *, span_bytes: int = SPAN_BYTES) -> tuple[KeySpan, ...]:
+    """Cuts the space of keys into ranges of about ``span_bytes``, at the edges of its bins.
+
+    One range at the least; one bin at the least is a range, however much it holds.
+    """
+    size = np.zeros(NUM_KEY_BINS, np.int64)
+    np.add.at(size, histogram.bin, histogram.num_bytes)
+    starts, held = [0], 0
+    for bin_, num_bytes in enumerate(size.tolist()):
+        if held and held + num_bytes > span_bytes:
+            starts.append(bin_ << BIN_SHIFT)
+            held = 0
+        held += num_bytes
+    stops = [*starts[1:], KEY_SPACE]
+    return tuple(KeySpan(start, stop) for start, stop in zip(starts, stops, strict=True))

@@ -19,14 +19,14 @@ from ...transforms.runs.partitions import SplitEnds, time_ends
 from ...transforms.runs.summary import RunTable, Summary, find_summary, read_summary, remove_summary
 from ..inventory.step import write_descriptors
 from ..inventory.survey import Survey
-from ..plan.split_rounds import find_split_ends
+from ..plan.splits import find_split_ends
 from ..progress import watched
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import expected_to_advance
 from .block_worker import PrepareConfig, run_files, summary_digest
-from .key_bins import bins_for
-from .merging import plan_spans
 from .run_files import run_in_place
+from .sort_keys import bins_for
+from .stages import plan_spans
 
 STEP = "prepare"
 _LOOKED_FOR = 10_000

@@ -68,8 +68,7 @@ def write_job(
     Raises:
         RecipeError: if a shard is too large for the way that the user asks for.
     """
-    from .job import WriteShards
-    from .shuffle import ShuffleShards
+    from .job import ShuffleShards, WriteShards
 
     shards = [shard for split in splits for shard in split.shards]
     num_runs = len(summary.entries)

@@ -102,9 +102,9 @@ def test_a_bundle_that_runs_twice_leaves_no_trace(
     lab: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine may run an element again after all of it was done."""
-    from snapshard.pipelines.write import shuffle
+    from snapshard.pipelines.write import job
 
-    process = shuffle._WriteShardFn.process
+    process = job._WriteGroupedFn.process
 
     def twice(self: Any, element: Any) -> Any:
         number, chunks = element
@@ -112,7 +112,7 @@ def test_a_bundle_that_runs_twice_leaves_no_trace(
         yield "again"
 
     by_ranges = ss.build(recipe(table), tmp_path / "ranges")
-    monkeypatch.setattr(shuffle._WriteShardFn, "process", twice)
+    monkeypatch.setattr(job._WriteGroupedFn, "process", twice)
     by_shuffle = ss.build(recipe(table), tmp_path / "shuffle", write_by="shuffle")
     assert lab.hashes(by_shuffle) == lab.hashes(by_ranges)
 

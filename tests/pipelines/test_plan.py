@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snapshard import Shards, Splits
-from snapshard.pipelines.plan import key_rows
+from snapshard.pipelines.plan import key_columns
 from snapshard.pipelines.plan import ranges as planning
 from snapshard.pipelines.plan.ranges import plan_from_json, plan_splits, plan_to_json
-from snapshard.pipelines.plan.split_ends import shares
-from snapshard.pipelines.prepare.key_bins import BINS_PER_SHARD, bins_for
+from snapshard.pipelines.plan.splits import shares
+from snapshard.pipelines.prepare.sort_keys import BINS_PER_SHARD, bins_for
 from snapshard.schemas.blocks import ShardPlan, SplitPlan
 from snapshard.schemas.errors import RecipeError, StorageError
 from snapshard.transforms.examples.tfrecord import FRAME_BYTES
@@ -318,7 +318,7 @@ def test_small_batches_of_rows_give_the_same_plan(monkeypatch: pytest.MonkeyPatc
         expected = records.plan(splits, shards)
         assert len(records.asked) <= 2
         with monkeypatch.context() as patch:
-            patch.setattr(key_rows, "MAX_ROWS", 100)
+            patch.setattr(key_columns, "MAX_ROWS", 100)
             assert records.plan(splits, shards) == expected
 
 

@@ -1,14 +1,23 @@
-"""Splits that all records decide: where splits by time end, and which split each group gets.
+"""Where each split begins and ends in the space of keys, and what it then holds, bin by bin.
 
-What is found depends on the records alone: neither the order of the input nor the workers matter.
+Three kinds of splits, in one form: a split is the records of one partition whose key lies in
+the range that the split has for the record's stratum.
+
+* hash: partition 0, one stratum, the fixed ranges of :meth:`Splits.key_ranges`;
+* ``group_by``, and splits by folder, column or time: a partition a split, one stratum, all keys;
+* ``stratify_by``: partition 0, and for each stratum ranges of its own, which end where the
+  split has its share of the stratum's records.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -17,22 +26,23 @@ from ...schemas.errors import DataError
 from ...schemas.features import Features
 from ...schemas.naming import Workspace
 from ...schemas.recipe import Recipe
-from ...schemas.splits import Splits
+from ...schemas.splits import KEY_SPACE, Splits
 from ...transforms import storage
 from ...transforms.examples.shards import run_readers
+from ...transforms.runs.key_histogram import BIN_BITS, BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
 from ...transforms.runs.keys import text_keys, value_texts
 from ...transforms.runs.partitions import GroupSplits, SplitEnds, label_texts
 from ...transforms.runs.summary import RunEntry
+from .key_columns import Ints, KeyRows, KeyRowsReader
 
-_CHUNK = 1 << 20
-_BINS = 1 << 16
 MAX_GROUPS = 100_000
 """So many groups are balanced at the most: their splits go to every worker, 1 MB of them."""
 _TRIED = 200_000
 """Up to so many assignments are all tried; the best of 11 groups in 3 splits is found so."""
 _SWAPPED = 200
 """Up to so many groups, pairs of them trade places as long as that brings splits closer."""
-
+_CHUNK = 1 << 20
+_BINS = 1 << 16
 Times = npt.NDArray[np.int64]
 Sizes = Sequence[int]
 
@@ -298,3 +308,240 @@ def _improved(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
         if not any(moved) and not any(swapped):
             break
     return found
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SplitContent:
+    """A split's records: by what rule, and how many in some bins, those of others being none."""
+
+    name: str
+    partition: int
+    ranges: tuple[tuple[int, int], ...]
+    """[start, stop) of the keys of each stratum."""
+    bins: npt.NDArray[np.integer]
+    """int[n], ascending: all 4,096, or of fine ones those that hold records."""
+    num_records: Ints
+    """int64[n], exact."""
+    num_bytes: Ints
+    """int64[n], exact."""
+    max_bytes: Ints
+    """int64[n], size of the largest record."""
+    bits: int = BIN_BITS
+    """A bin is so many of the key's top bits."""
+
+    def holds(self, rows: KeyRows) -> npt.NDArray[np.bool_]:
+        """Says which rows are the split's: bool[n]."""
+        starts, stops = zip(*self.ranges, strict=True)
+        held = _at_or_above(rows, starts) & ~_at_or_above(rows, stops)
+        held &= rows.partitions == self.partition
+        return held
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cut:
+    """An end of a split that falls inside a bin of a stratum, in front of its rank-th record."""
+
+    stratum: int
+    bin: int
+    split: int
+    rank: int
+
+
+def find_splits(
+    histogram: KeyHistogram, *, splits: Splits, reader: KeyRowsReader, stop: int = KEY_SPACE
+) -> tuple[SplitContent, ...]:
+    """Finds each split's ranges and content, exactly.
+
+    Keys are read only of the bins that an end falls inside of. All keys lie below ``stop``, and
+    so do all ranges; the fractions divide what lies below it.
+    """
+    num_splits = len(splits.names)
+    grouped, stratified = splits.partitioned, splits.stratify_by is not None
+    if len(histogram.bin) and histogram.partition.max() >= (num_splits if grouped else 1):
+        raise ValueError(f"partition {histogram.partition.max()} is none of these splits")
+    strata = histogram.stratum if stratified else np.zeros_like(histogram.stratum)
+    cuts: list[_Cut] = []
+    if grouped:
+        ends = [[KEY_SPACE] * num_splits]
+        split_of_entry = histogram.partition.astype(np.int64)
+        is_open = np.zeros(len(split_of_entry), np.bool_)
+    else:
+        if stratified:
+            ends, cuts = _stratified_ends(histogram, splits)
+        else:
+            ends = [[end * stop // KEY_SPACE for _, _, end in splits.key_ranges()]]
+        split_of_entry, is_open = _place_entries(histogram.bin, strata, ends, cuts)
+
+    count, size, largest = (np.zeros((num_splits, NUM_KEY_BINS), np.int64) for _ in range(3))
+    whole = ~is_open
+    cell = (split_of_entry[whole], histogram.bin[whole])
+    np.add.at(count, cell, histogram.num_records[whole])
+    np.add.at(size, cell, histogram.num_bytes[whole])
+    np.maximum.at(largest, cell, histogram.max_bytes[whole])
+
+    open_cells = np.unique(strata[is_open].astype(np.int64) * NUM_KEY_BINS + histogram.bin[is_open])
+    for rows in reader.batches({(0, int(bin_)) for bin_ in histogram.bin[is_open]}):
+        rows = _rows_of_cells(rows, open_cells)
+        _resolve(cuts, rows, ends)
+        cell = (_split_of_rows(rows, ends), rows.bins)
+        np.add.at(count, cell, 1)
+        np.add.at(size, cell, rows.num_bytes)
+        np.maximum.at(largest, cell, rows.num_bytes)
+
+    ends = [[min(end, stop) for end in stops] for stops in ends]
+    starts = [[0] * num_splits if grouped else [0, *stops[:-1]] for stops in ends]
+    return tuple(
+        SplitContent(
+            name=name,
+            partition=i if grouped else 0,
+            ranges=tuple((a[i], b[i]) for a, b in zip(starts, ends, strict=True)),
+            bins=np.arange(NUM_KEY_BINS),
+            num_records=count[i],
+            num_bytes=size[i],
+            max_bytes=largest[i],
+        )
+        for i, name in enumerate(splits.names)
+    )
+
+
+def _stratified_ends(histogram: KeyHistogram, splits: Splits) -> tuple[list[list[int]], list[_Cut]]:
+    """The ends [stratum][split], and the cuts that are still to be made.
+
+    Where a cut falls inside a bin, the end is that bin's start for now: right for the rows of
+    all other bins.
+    """
+    edges = np.searchsorted(histogram.stratum, np.arange(len(histogram.strata) + 1))
+    ends, cuts = [], []
+    for stratum, name in enumerate(histogram.strata):
+        entries = slice(edges[stratum], edges[stratum + 1])
+        bins, cumulative = histogram.bin[entries], np.cumsum(histogram.num_records[entries])
+        total = int(cumulative[-1])
+        stops = []
+        for split, before in enumerate(shares(total, splits=splits, stratum=name)):
+            if before in (0, total):
+                stops.append(0 if before == 0 else KEY_SPACE)
+                continue
+            entry = int(np.searchsorted(cumulative, before))
+            bin_ = int(bins[entry])
+            if cumulative[entry] == before:
+                stops.append((bin_ + 1) << BIN_SHIFT)
+                continue
+            rank = before - int(cumulative[entry - 1]) if entry else before
+            stops.append(bin_ << BIN_SHIFT)
+            cuts.append(_Cut(stratum, bin_, split, rank))
+        ends.append(stops)
+    return ends, cuts
+
+
+def shares(num_records: int, *, splits: Splits, stratum: str) -> list[int]:
+    """How many of a stratum's records lie before the end of each split.
+
+    A split gets its fraction of them, rounded up or down to a whole record. Which of the two
+    is drawn by the stratum's own name (systematic sampling with a start in [0, 1)): were each
+    stratum rounded alike, splits of many small strata would miss their fractions by far, as
+    with 0.8, 0.1 and 0.1 of a thousand classes of 4, where the last would get nothing.
+
+    >>> shares(1000, splits=Splits(train=0.8, test=0.2), stratum="cat")
+    [800, 1000]
+    """
+    digest = blake2b(stratum.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    start = Fraction(int.from_bytes(digest, "big"), KEY_SPACE)
+    return [math.floor(end * num_records + start) for end in splits.boundaries()]
+
+
+def _place_entries(
+    bins: npt.NDArray[np.int32],
+    strata: npt.NDArray[np.int32],
+    ends: list[list[int]],
+    cuts: list[_Cut],
+) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """The split of each histogram entry, int64[n], and whether an end falls inside it, bool[n]."""
+    split_of = np.zeros(len(bins), np.int64)
+    is_open = np.zeros(len(bins), np.bool_)
+    for stops in list(zip(*ends, strict=True))[:-1]:
+        end_bins = np.array([stop >> BIN_SHIFT for stop in stops])[strata]
+        inside = np.array([stop % (1 << BIN_SHIFT) > 0 for stop in stops])[strata]
+        split_of += bins >= end_bins
+        is_open |= inside & (bins == end_bins)
+    cut_cells = np.array([cut.stratum * NUM_KEY_BINS + cut.bin for cut in cuts], np.int64)
+    is_open |= np.isin(strata.astype(np.int64) * NUM_KEY_BINS + bins, cut_cells)
+    return split_of, is_open
+
+
+def _rows_of_cells(rows: KeyRows, cells: Ints) -> KeyRows:
+    """The rows that lie in some (stratum, bin) cells, by cell and key."""
+    cell = rows.strata.astype(np.int64) * NUM_KEY_BINS + rows.bins
+    chosen = np.flatnonzero(np.isin(cell, cells))
+    return rows.take(chosen[np.lexsort((rows.keys[chosen], cell[chosen]))])
+
+
+def _resolve(cuts: list[_Cut], rows: KeyRows, ends: list[list[int]]) -> None:
+    """Puts the key of each cut that falls into these rows, sorted by cell and key, into ends.
+
+    Records of equal keys stay together, on the side that is nearer to the wanted count (the
+    earlier split's, where both are as near).
+    """
+    cell = rows.strata.astype(np.int64) * NUM_KEY_BINS + rows.bins
+    for cut in cuts:
+        code = cut.stratum * NUM_KEY_BINS + cut.bin
+        first, last = (int(np.searchsorted(cell, code, side)) for side in ("left", "right"))
+        keys = rows.keys[first:last]
+        if not len(keys):
+            continue
+        key = keys[cut.rank]
+        before, after = (int(np.searchsorted(keys, key, side)) for side in ("left", "right"))
+        if cut.rank - before < after - cut.rank:
+            end = int(key)
+        elif after < len(keys):
+            end = int(keys[after])
+        else:
+            end = (cut.bin + 1) << BIN_SHIFT
+        ends[cut.stratum][cut.split] = end
+
+
+def _split_of_rows(rows: KeyRows, ends: list[list[int]]) -> Ints:
+    """The split of each row: int64[n]."""
+    split_of = np.zeros(len(rows.keys), np.int64)
+    for stops in list(zip(*ends, strict=True))[:-1]:
+        split_of += _at_or_above(rows, stops)
+    return split_of
+
+
+def _at_or_above(rows: KeyRows, bounds: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """Whether each row's key is at or above the bound of its stratum, each in [0, 2**64]."""
+    # By the number below each bound, which fits 64 bits where 2**64 does not.
+    below = np.array([max(bound - 1, 0) for bound in bounds], np.uint64)[rows.strata]
+    above = np.array([bound == 0 for bound in bounds], np.bool_)[rows.strata]
+    above |= rows.keys > below
+    return above
+
+
+def fine_splits(histogram: KeyHistogram, splits: Splits) -> tuple[SplitContent, ...]:
+    """What each split holds, of a histogram that counts by split; reads no key.
+
+    See :class:`~.KeyBins`: partitions are the splits' own, or no end of a split is inside a cell.
+    """
+    ranges = [(0, KEY_SPACE)] * len(splits.names)
+    if not splits.partitioned:
+        ranges = [(start, stop) for _, start, stop in splits.key_ranges()]
+    edges = np.searchsorted(histogram.partition, np.arange(len(ranges) + 1))
+    if edges[-1] < len(histogram.bin):
+        raise ValueError(f"partition {histogram.partition[-1]} is none of these splits")
+    for index, (start, stop) in enumerate(ranges):
+        bins = histogram.bin[edges[index] : edges[index + 1]]
+        shift = 64 - histogram.bits
+        if len(bins) and not (start >> shift <= bins[0] and bins[-1] <= (stop - 1) >> shift):
+            raise ValueError(f"the histogram counts by other ends than those of {splits.names}")
+    return tuple(
+        SplitContent(
+            name=name,
+            partition=index if splits.partitioned else 0,
+            ranges=(ranges[index],),
+            bins=histogram.bin[edges[index] : edges[index + 1]],
+            num_records=histogram.num_records[edges[index] : edges[index + 1]],
+            num_bytes=histogram.num_bytes[edges[index] : edges[index + 1]],
+            max_bytes=histogram.max_bytes[edges[index] : edges[index + 1]],
+            bits=histogram.bits,
+        )
+        for index, name in enumerate(splits.names)
+    )
