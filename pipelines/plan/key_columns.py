@@ -1,4 +1,7 @@
-"""Reading the key columns of named bins, by which the planner refines a cut."""
+"""Reads the keys of a few bins from the runs' key files, to place a cut inside a bin.
+
+Rows are read in pieces of bounded size and checked against the histogram.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +38,22 @@ from ...transforms.runs.summary import RunEntry
 
 Ints = npt.NDArray[np.int64]
 ReadKeys = Callable[[Collection[tuple[int, int]]], KeyColumns]
-"""Gives the rows of the named (partition, bin) pairs, and no others, in any order."""
+"""Returns exactly the rows of the given (partition, bin) pairs, in any order."""
 _REQUESTS = 32
-"""Runs that are read at once from a store."""
+"""Runs read concurrently from a store."""
 MAX_ROWS = 1 << 21
-"""Rows asked for at a time (a bin is never divided): about 300 MB while they are worked on."""
+"""Rows requested at a time (a bin is never divided): about 300 MB while in use."""
 
 
 def key_columns_reader(
     entries: Sequence[RunEntry], *, workspace: Workspace, suffix: str, bits: int = BIN_BITS
 ) -> Callable[[Collection[tuple[int, int]]], KeyColumns]:
-    """Gives a function that reads the rows of some (partition, bin) pairs from all key files.
+    """Returns a function that reads the rows of some (partition, bin) pairs from all key files.
 
     Args:
         entries: The runs.
-        workspace: Where they lie.
-        suffix: Names their key files.
+        workspace: Their workspace.
+        suffix: Suffix of their key files.
         bits: There are 2**bits bins.
     """
     readers: list[RunReader] = []
@@ -66,7 +69,7 @@ def key_columns_reader(
             KeyRange(partition, start * width, (stop + 1) * width)
             for partition, start, stop in _stretches(bins)
         ]
-        # A store answers slowly, and many at once.
+        # A store is slow per request, but serves many concurrently.
         with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
             found = pool.map(lambda reader: list(reader.read_all(ranges)), readers)
             batches = [batch for of_run in found for batch in of_run]
@@ -87,7 +90,7 @@ def key_columns_reader(
 
 
 def _stretches(bins: Collection[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Joins neighbouring bins into (partition, first bin, last bin): fewer, larger reads."""
+    """Joins adjacent bins into (partition, first bin, last bin): fewer, larger reads."""
     stretches: list[tuple[int, int, int]] = []
     for partition, index in sorted(set(bins)):
         if stretches and stretches[-1][0] == partition and stretches[-1][2] == index - 1:
@@ -99,17 +102,17 @@ def _stretches(bins: Collection[tuple[int, int]]) -> list[tuple[int, int, int]]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeyRows:
-    """Rows of some bins, in any order; columns of one length."""
+    """Rows of some bins, in any order; all columns have the same length."""
 
     partitions: npt.NDArray[np.int16]
     bins: npt.NDArray[np.int32]
     strata: npt.NDArray[np.int32]
-    """Indices into the histogram's strata; 0 where the splits are not stratified."""
+    """Indices into the histogram's strata; 0 if the splits are not stratified."""
     keys: Keys
     num_bytes: Ints
 
     def take(self, rows: npt.NDArray[np.intp]) -> KeyRows:
-        """Some of the rows, by their indices, in that order."""
+        """The rows with these indices, in that order."""
         return KeyRows(
             self.partitions[rows],
             self.bins[rows],
@@ -124,12 +127,12 @@ class KeyRowsReader:
     """Reads rows of bins through ``read_keys``."""
 
     histogram: KeyHistogram
-    """Its partitions are those of the records."""
+    """Its partitions must be those of the records."""
     read_keys: ReadKeys
     stratified: bool
 
     def batches(self, pairs: Iterable[tuple[int, int]]) -> Iterator[KeyRows]:
-        """Reads the rows of (partition, bin) pairs; each pair's rows come together.
+        """Reads the rows of (partition, bin) pairs; the rows of a pair are in one batch.
 
         Raises:
             PlaceError: if the runs hold other records than the histogram counted.
@@ -149,12 +152,12 @@ class KeyRowsReader:
             start = stop
 
     def _cells(self, partitions: npt.NDArray[Any], bins: npt.NDArray[Any]) -> Ints:
-        """A number for each pair of partition and bin, in their order."""
+        """A number for each (partition, bin) pair, in the order of the pairs."""
         found: Ints = (partitions.astype(np.int64) << self.histogram.bits) + bins
         return found
 
     def _totals(self, cells: Ints) -> tuple[Ints, Ints]:
-        """Records and bytes in each of some cells, which ascend."""
+        """Records and bytes in each of these cells, which must be ascending."""
         counted = self.histogram
         of_entry = self._cells(counted.partition, counted.bin)
         place = np.minimum(np.searchsorted(cells, of_entry), len(cells) - 1)
@@ -169,7 +172,7 @@ class KeyRowsReader:
         if not self.stratified or not len(columns.keys):
             strata = np.zeros(len(columns.keys), np.int32)
         elif columns.strata is None:
-            raise ValueError("the splits are stratified, and read_keys gives no strata")
+            raise ValueError("the splits are stratified, but read_keys returned no strata")
         else:
             strata = stratum_codes(columns.strata, self.histogram.strata)
         bins = key_bins(columns.keys, self.histogram.bits)
@@ -177,7 +180,7 @@ class KeyRowsReader:
         of_row = self._cells(rows.partitions, rows.bins)
         place = np.minimum(np.searchsorted(cells, of_row), len(cells) - 1)
         found = np.bincount(place, minlength=len(cells))
-        # Sums of float64 are exact here: a bin's bytes stay far below 2**53.
+        # Sums of float64 are exact here: a bin's bytes are far below 2**53.
         found_bytes = np.bincount(place, weights=rows.num_bytes, minlength=len(cells))
         if (
             (strata < 0).any()
@@ -188,7 +191,7 @@ class KeyRowsReader:
             raise PlaceError(
                 f"The runs hold other records than their summaries counted: {len(of_row)} records "
                 f"of {rows.num_bytes.sum()} bytes in {len(pairs)} key bins, expected "
-                f"{num_records.sum()} of {num_bytes.sum()} bytes. The workspace is damaged, or "
-                "of two builds: remove it and build again."
+                f"{num_records.sum()} of {num_bytes.sum()} bytes. The workspace is damaged or "
+                "mixes two builds: remove it and build again."
             )
         return rows

@@ -1,12 +1,16 @@
-"""Where each split begins and ends in the space of keys, and what it then holds, bin by bin.
+"""Which records belong to each split, as far as it depends on all records.
 
-Three kinds of splits, in one form: a split is the records of one partition whose key lies in
-the range that the split has for the record's stratum.
+Before the last stage of prepare, :func:`find_split_ends` finds the ends of splits by time and the
+split of each balanced group. For the plan, :func:`find_splits` finds the key ranges of all splits
+and their contents, bin by bin. All kinds of splits have one form: a split is the records of one
+partition whose key is in the split's range for the record's stratum.
 
 * hash: partition 0, one stratum, the fixed ranges of :meth:`Splits.key_ranges`;
-* ``group_by``, and splits by folder, column or time: a partition a split, one stratum, all keys;
-* ``stratify_by``: partition 0, and for each stratum ranges of its own, which end where the
-  split has its share of the stratum's records.
+* ``group_by``, and splits by folder, column or time: a partition per split, one stratum, all keys;
+* ``stratify_by``: partition 0, and separate ranges for each stratum, which end where the split has
+  its share of the stratum's records.
+
+Results depend only on the records, not on the order of the input or on the workers.
 """
 
 from __future__ import annotations
@@ -36,11 +40,11 @@ from ...transforms.runs.summary import RunEntry
 from .key_columns import Ints, KeyRows, KeyRowsReader
 
 MAX_GROUPS = 100_000
-"""So many groups are balanced at the most: their splits go to every worker, 1 MB of them."""
+"""Maximum number of balanced groups: their splits, 1 MB, are sent to every worker."""
 _TRIED = 200_000
-"""Up to so many assignments are all tried; the best of 11 groups in 3 splits is found so."""
+"""Up to this many assignments are tried exhaustively: enough for 11 groups in 3 splits."""
 _SWAPPED = 200
-"""Up to so many groups, pairs of them trade places as long as that brings splits closer."""
+"""Up to this many groups, pairs are swapped as long as that brings splits closer."""
 _CHUNK = 1 << 20
 _BINS = 1 << 16
 Times = npt.NDArray[np.int64]
@@ -50,13 +54,16 @@ Sizes = Sequence[int]
 def find_split_ends(
     entries: Sequence[RunEntry], *, recipe: Recipe, features: Features, workspace: Workspace
 ) -> SplitEnds | None:
-    """What all records decide of the splits; None where each record's split is its own.
+    """Finds the ends of splits by time, or the split of each balanced group.
 
     Args:
-        entries: The runs that hold all records.
-        recipe: Its splits and seed.
-        features: Of the runs.
-        workspace: Where the runs lie.
+        entries: The runs that contain all records.
+        recipe: The recipe, with its splits and seed.
+        features: Features of the runs.
+        workspace: The runs' workspace.
+
+    Returns:
+        None if each record's split is independent of other records.
 
     Raises:
         DataError: if no record has a time or group, or there are too many groups.
@@ -74,10 +81,10 @@ def find_split_ends(
 def find_time_ends(
     entries: Sequence[RunEntry], *, splits: Splits, features: Features, workspace: Workspace
 ) -> tuple[int, ...]:
-    """The ends of all splits but the last, in the unit of the feature.
+    """The ends of all splits except the last, in the unit of the feature.
 
-    The records are read once; their times, 8 bytes each, lie in a scratch file meanwhile, so
-    memory is bounded. Records without a time do not count.
+    Reads the records once and keeps their times, 8 bytes each, in a scratch file, so memory is
+    bounded. Records without a time are ignored.
 
     Raises:
         DataError: if no record has a time.
@@ -94,7 +101,7 @@ def find_time_ends(
         if not os.path.getsize(path):
             raise DataError(
                 f"Splits.by_time: no record has a value of {splits.rule.feature!r}, so no time "
-                "divides them. Is it the right feature?"
+                "can divide them. Is it the right feature?"
             )
         times = np.memmap(path, np.int64, "r")
         ranks = [int(end * len(times)) for end in splits.boundaries()[:-1]]
@@ -102,10 +109,10 @@ def find_time_ends(
 
 
 def end_before(times: Times, rank: int) -> int:
-    """The time that about ``rank`` of some times lie before: those of one time stay together.
+    """The time before which about ``rank`` of the times are; equal times stay together.
 
-    Of the two such times next to the rank-th, the one that is nearer to it, the earlier where
-    both are as near. Finds it by counting in ever narrower ranges, a chunk at a time.
+    Of the two candidates next to the rank-th time, the nearer one, or the earlier if both are
+    equally near. Counts in ever narrower ranges, a chunk at a time.
 
     >>> end_before(np.array([1, 2, 2, 3]), 2)
     2
@@ -126,7 +133,7 @@ def _value_of_rank(times: Times, rank: int) -> int:
         for start in range(0, len(times), _CHUNK):
             part = np.asarray(times[start : start + _CHUNK])
             part = part[(part >= low) & (part <= high)]
-            # Unsigned: the width of a range may be more than an int64 holds.
+            # Unsigned: the width of a range may exceed int64.
             offsets = part.astype(np.uint64) - np.uint64(low % (1 << 64))
             counts += np.bincount(
                 (offsets // np.uint64(width)).astype(np.int64), minlength=_BINS + 1
@@ -139,7 +146,7 @@ def _value_of_rank(times: Times, rank: int) -> int:
 
 
 def _over(times: Times, function: object) -> npt.NDArray[np.int64]:
-    """A function of each chunk of the times."""
+    """Applies a function to each chunk of the times."""
     assert callable(function)
     starts = range(0, len(times), _CHUNK)
     return np.array([function(times[start : start + _CHUNK]) for start in starts], np.int64)
@@ -156,11 +163,11 @@ def find_group_splits(
     """The split of each group.
 
     Args:
-        entries: The runs that hold all records.
-        splits: Their ``group_by`` names the groups.
-        features: Of the runs.
-        workspace: Where the runs lie.
-        seed: The recipe's, which names groups by their keys.
+        entries: The runs that contain all records.
+        splits: The splits, whose ``group_by`` names the groups' feature.
+        features: Features of the runs.
+        workspace: The runs' workspace.
+        seed: The recipe's seed, from which the groups' keys are computed.
 
     Raises:
         DataError: if there are no groups, or more than 100,000.
@@ -168,16 +175,17 @@ def find_group_splits(
     sizes = group_sizes(entries, splits=splits, features=features, workspace=workspace)
     if sizes is None:
         raise DataError(
-            f'Splits: assign="balanced" takes up to {MAX_GROUPS:,} groups, and {splits.group_by!r} '
-            'has more. Leave assign="balanced" out: of so many groups, fractions are met without.'
+            f'Splits: assign="balanced" supports up to {MAX_GROUPS:,} groups, but '
+            f'{splits.group_by!r} has more. Remove assign="balanced": with so many groups, the '
+            "fractions are met without it."
         )
     if not sizes:
         raise DataError(
-            f"Splits: no record has a value of {splits.group_by!r}, so no group divides them. Is "
-            "it the right feature?"
+            f"Splits: no record has a value of {splits.group_by!r}, so no group can divide them. "
+            "Is it the right feature?"
         )
     keys = text_keys(sizes, seed)
-    # Two groups of one key, which chance all but rules out, share a split.
+    # Groups with equal keys, which are extremely unlikely, share a split.
     known, index = np.unique(keys, return_inverse=True)
     totals = np.bincount(index, weights=list(sizes.values())).astype(np.int64)
     return GroupSplits.of(known, assign_groups(totals.tolist(), splits))
@@ -186,9 +194,9 @@ def find_group_splits(
 def group_sizes(
     entries: Sequence[RunEntry], *, splits: Splits, features: Features, workspace: Workspace
 ) -> dict[bytes, int] | None:
-    """How many records each group has, by its value as text; None if there are too many groups.
+    """The number of records of each group, by its value as text; None if there are too many groups.
 
-    The runs are read once; a group's name and number are all that is held of it.
+    Reads the runs once, and keeps only the name and size of each group.
     """
     name = splits.group_by or ""
     sizes: Counter[bytes] = Counter()
@@ -205,18 +213,18 @@ def group_sizes(
 
 
 def assign_groups(sizes: Sizes, splits: Splits) -> list[int]:
-    """The split of each group, so that the splits' sizes are as close as possible to the wanted.
+    """Assigns groups to splits, with sizes as close to the fractions as possible.
 
-    By the sum of the squares of what they miss. No split is empty where there are enough groups.
-    Exact for few groups (see ``_TRIED``). Of more, the largest first, each goes where most is
-    missing; then groups move, and pairs of up to 200 groups trade places, while that helps.
+    Minimizes the sum of squared differences. No split is empty if there are enough groups. Exact
+    for few groups (see ``_TRIED``). With more, each group, the largest first, goes to the split
+    that misses most; then groups move, and pairs of up to 200 groups are swapped, while that helps.
 
     Args:
-        sizes: Records of each group, 1 or more, in the order of the groups' keys.
-        splits: Their fractions.
+        sizes: Number of records of each group, at least 1, in the order of the groups' keys.
+        splits: The splits, with their fractions.
 
     Returns:
-        An index into the splits for each group.
+        The index of each group's split.
 
     >>> splits = Splits(train=0.7, validation=0.15, test=0.15, group_by="speaker")
     >>> assign_groups([50, 50, 50, 50, 50, 50], splits)
@@ -258,7 +266,7 @@ def _try_all(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
 
 def _improved(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
     num_splits, num_groups = len(shares), len(sizes)
-    # In units in which the wanted sizes are integers: nothing is rounded.
+    # In units in which the wanted sizes are integers, to avoid rounding.
     unit = int(np.lcm.reduce([share.denominator for share in shares]))
     weights = [size * unit for size in sizes]
     wanted = [int(share * unit) * sum(sizes) for share in shares]
@@ -267,7 +275,7 @@ def _improved(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
     found = []
     for left, weight in zip(range(num_groups, 0, -1), weights, strict=True):
         empty = [split for split in range(num_splits) if not members[split]]
-        # The last groups, which are the smallest, go to splits that would stay empty.
+        # The last groups, which are the smallest, go to splits that would otherwise stay empty.
         among = empty if len(empty) >= left else range(num_splits)
         split = min(among, key=lambda one: (over[one], one))
         found.append(split)
@@ -279,7 +287,7 @@ def _improved(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
         if members[here] == 1:
             return False
         there = min(range(num_splits), key=lambda one: (over[one], one))
-        # What the sum of squares changes by, halved and divided by the weight.
+        # The change of the sum of squares, divided by twice the weight.
         if there == here or over[there] - over[here] + weight >= 0:
             return False
         over[here] -= weight
@@ -301,7 +309,7 @@ def _improved(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
 
     groups = range(num_groups)
     pairs = [(a, b) for a in groups for b in groups] if num_groups <= _SWAPPED else []
-    # Each change makes the sum smaller, so this ends; a few rounds find nearly all there is.
+    # Each change reduces the sum, so this terminates; a few rounds find nearly all improvements.
     for _ in range(20):
         moved = [move(group) for group in groups]
         swapped = [swap(group, other) for group, other in pairs]
@@ -312,14 +320,17 @@ def _improved(sizes: Sizes, shares: Sequence[Fraction]) -> list[int]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SplitContent:
-    """A split's records: by what rule, and how many in some bins, those of others being none."""
+    """A split's records: the rule that selects them, and their number in some bins.
+
+    All other bins are empty.
+    """
 
     name: str
     partition: int
     ranges: tuple[tuple[int, int], ...]
-    """[start, stop) of the keys of each stratum."""
+    """The key range [start, stop) of each stratum."""
     bins: npt.NDArray[np.integer]
-    """int[n], ascending: all 4,096, or of fine ones those that hold records."""
+    """int[n], ascending: all 4,096, or the fine ones that contain records."""
     num_records: Ints
     """int64[n], exact."""
     num_bytes: Ints
@@ -327,10 +338,10 @@ class SplitContent:
     max_bytes: Ints
     """int64[n], size of the largest record."""
     bits: int = BIN_BITS
-    """A bin is so many of the key's top bits."""
+    """Number of the key's top bits that determine a bin."""
 
     def holds(self, rows: KeyRows) -> npt.NDArray[np.bool_]:
-        """Says which rows are the split's: bool[n]."""
+        """Whether each row belongs to the split: bool[n]."""
         starts, stops = zip(*self.ranges, strict=True)
         held = _at_or_above(rows, starts) & ~_at_or_above(rows, stops)
         held &= rows.partitions == self.partition
@@ -339,7 +350,7 @@ class SplitContent:
 
 @dataclasses.dataclass(frozen=True)
 class _Cut:
-    """An end of a split that falls inside a bin of a stratum, in front of its rank-th record."""
+    """An end of a split inside a bin of a stratum, before its rank-th record."""
 
     stratum: int
     bin: int
@@ -350,15 +361,15 @@ class _Cut:
 def find_splits(
     histogram: KeyHistogram, *, splits: Splits, reader: KeyRowsReader, stop: int = KEY_SPACE
 ) -> tuple[SplitContent, ...]:
-    """Finds each split's ranges and content, exactly.
+    """Finds each split's exact ranges and content.
 
-    Keys are read only of the bins that an end falls inside of. All keys lie below ``stop``, and
-    so do all ranges; the fractions divide what lies below it.
+    Reads keys only of the bins that contain an end. All keys and ranges are below ``stop``; the
+    fractions divide the keys below it.
     """
     num_splits = len(splits.names)
     grouped, stratified = splits.partitioned, splits.stratify_by is not None
     if len(histogram.bin) and histogram.partition.max() >= (num_splits if grouped else 1):
-        raise ValueError(f"partition {histogram.partition.max()} is none of these splits")
+        raise ValueError(f"partition {histogram.partition.max()} is not one of these splits")
     strata = histogram.stratum if stratified else np.zeros_like(histogram.stratum)
     cuts: list[_Cut] = []
     if grouped:
@@ -405,9 +416,9 @@ def find_splits(
 
 
 def _stratified_ends(histogram: KeyHistogram, splits: Splits) -> tuple[list[list[int]], list[_Cut]]:
-    """The ends [stratum][split], and the cuts that are still to be made.
+    """The ends [stratum][split], and the cuts that are still to be resolved.
 
-    Where a cut falls inside a bin, the end is that bin's start for now: right for the rows of
+    If a cut is inside a bin, the end is that bin's start for now, which is correct for the rows of
     all other bins.
     """
     edges = np.searchsorted(histogram.stratum, np.arange(len(histogram.strata) + 1))
@@ -434,12 +445,12 @@ def _stratified_ends(histogram: KeyHistogram, splits: Splits) -> tuple[list[list
 
 
 def shares(num_records: int, *, splits: Splits, stratum: str) -> list[int]:
-    """How many of a stratum's records lie before the end of each split.
+    """The number of a stratum's records before the end of each split.
 
-    A split gets its fraction of them, rounded up or down to a whole record. Which of the two
-    is drawn by the stratum's own name (systematic sampling with a start in [0, 1)): were each
-    stratum rounded alike, splits of many small strata would miss their fractions by far, as
-    with 0.8, 0.1 and 0.1 of a thousand classes of 4, where the last would get nothing.
+    A split gets its fraction, rounded up or down to an integer. The stratum's name decides which
+    (systematic sampling with a start in [0, 1)): if all strata were rounded alike, splits of many
+    small strata would miss their fractions by far, as with 0.8, 0.1 and 0.1 of a thousand classes
+    of 4, where the last split would get nothing.
 
     >>> shares(1000, splits=Splits(train=0.8, test=0.2), stratum="cat")
     [800, 1000]
@@ -455,7 +466,7 @@ def _place_entries(
     ends: list[list[int]],
     cuts: list[_Cut],
 ) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """The split of each histogram entry, int64[n], and whether an end falls inside it, bool[n]."""
+    """The split of each histogram entry, int64[n], and whether an end is inside it, bool[n]."""
     split_of = np.zeros(len(bins), np.int64)
     is_open = np.zeros(len(bins), np.bool_)
     for stops in list(zip(*ends, strict=True))[:-1]:
@@ -469,17 +480,17 @@ def _place_entries(
 
 
 def _rows_of_cells(rows: KeyRows, cells: Ints) -> KeyRows:
-    """The rows that lie in some (stratum, bin) cells, by cell and key."""
+    """The rows in the given (stratum, bin) cells, sorted by cell and key."""
     cell = rows.strata.astype(np.int64) * NUM_KEY_BINS + rows.bins
     chosen = np.flatnonzero(np.isin(cell, cells))
     return rows.take(chosen[np.lexsort((rows.keys[chosen], cell[chosen]))])
 
 
 def _resolve(cuts: list[_Cut], rows: KeyRows, ends: list[list[int]]) -> None:
-    """Puts the key of each cut that falls into these rows, sorted by cell and key, into ends.
+    """Stores in ``ends`` the key of each cut within these rows, which are sorted by cell and key.
 
-    Records of equal keys stay together, on the side that is nearer to the wanted count (the
-    earlier split's, where both are as near).
+    Records with equal keys stay together, on the side nearer to the wanted count (the earlier
+    split if both are equally near).
     """
     cell = rows.strata.astype(np.int64) * NUM_KEY_BINS + rows.bins
     for cut in cuts:
@@ -509,7 +520,7 @@ def _split_of_rows(rows: KeyRows, ends: list[list[int]]) -> Ints:
 
 def _at_or_above(rows: KeyRows, bounds: tuple[int, ...]) -> npt.NDArray[np.bool_]:
     """Whether each row's key is at or above the bound of its stratum, each in [0, 2**64]."""
-    # By the number below each bound, which fits 64 bits where 2**64 does not.
+    # Compare with the number below each bound, because 2**64 does not fit 64 bits.
     below = np.array([max(bound - 1, 0) for bound in bounds], np.uint64)[rows.strata]
     above = np.array([bound == 0 for bound in bounds], np.bool_)[rows.strata]
     above |= rows.keys > below
@@ -517,21 +528,21 @@ def _at_or_above(rows: KeyRows, bounds: tuple[int, ...]) -> npt.NDArray[np.bool_
 
 
 def fine_splits(histogram: KeyHistogram, splits: Splits) -> tuple[SplitContent, ...]:
-    """What each split holds, of a histogram that counts by split; reads no key.
+    """The content of each split, from a histogram that counts by split; reads no key.
 
-    See :class:`~.KeyBins`: partitions are the splits' own, or no end of a split is inside a cell.
+    See :class:`~.KeyBins`: each split has its own partition, or no split ends inside a cell.
     """
     ranges = [(0, KEY_SPACE)] * len(splits.names)
     if not splits.partitioned:
         ranges = [(start, stop) for _, start, stop in splits.key_ranges()]
     edges = np.searchsorted(histogram.partition, np.arange(len(ranges) + 1))
     if edges[-1] < len(histogram.bin):
-        raise ValueError(f"partition {histogram.partition[-1]} is none of these splits")
+        raise ValueError(f"partition {histogram.partition[-1]} is not one of these splits")
     for index, (start, stop) in enumerate(ranges):
         bins = histogram.bin[edges[index] : edges[index + 1]]
         shift = 64 - histogram.bits
         if len(bins) and not (start >> shift <= bins[0] and bins[-1] <= (stop - 1) >> shift):
-            raise ValueError(f"the histogram counts by other ends than those of {splits.names}")
+            raise ValueError(f"the histogram's ends are not those of {splits.names}")
     return tuple(
         SplitContent(
             name=name,

@@ -185,7 +185,7 @@ def test_too_many_groups_to_balance(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(planned_splits, "MAX_GROUPS", 5)
     splits = ss.Splits(**SHARES, group_by="g", assign="balanced")
     recipe = ss.Recipe(name="x", source=_write(tmp_path, _speakers(SIX)), splits=splits)
-    with pytest.raises(ss.SnapshardError, match="takes up to 5 groups, and 'g' has more"):
+    with pytest.raises(ss.SnapshardError, match="supports up to 5 groups, but 'g' has more"):
         ss.build(recipe, tmp_path / "out")
 
 
