@@ -1,4 +1,9 @@
-"""Preparing one unit of work: read a block, or merge a range; prepare, key, and write one run."""
+"""Prepares one unit of work: reads a block or merges a range, then prepares, keys and writes a run.
+
+A block is read from the source. A later stage reads a key range of the sorted runs of the stage
+before, merged. Ranges depend only on the contents of those runs, so blocks, runners and workers do
+not affect the input of a step across records.
+"""
 
 from __future__ import annotations
 
@@ -40,42 +45,42 @@ from .stages import StageFeatures, label_of, stages_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """Everything that a stage's runs are made with, as plain data that reaches every worker."""
+    """Everything that determines a stage's runs, as plain data that is sent to every worker."""
 
     staged: StagedRecipe
     folder: str
-    """The recipe's folder, which a relative source counts from."""
+    """The recipe's folder, to which a relative source is relative."""
     workspace: Workspace
     features: StageFeatures
     digest: str
-    """Hash of what turns a unit of work into a run, the unit itself apart."""
+    """Hash of everything that turns a unit of work into a run, except the unit itself."""
     stage: int = 0
     previous: str = ""
-    """The name of the summary of the stage before; empty in the first."""
+    """The name of the summary of the stage before; empty in the first stage."""
     previous_contents: str = ""
-    """Digest of what that stage's runs contain."""
+    """Digest of the contents of that stage's runs."""
     given: Features = dataclasses.field(default_factory=dict)
     """The features of the stage before."""
     ends: SplitEnds | None = None
-    """Of splits by time and of balanced groups, once they are known."""
+    """Ends of splits by time, or splits of balanced groups, once known."""
     source: Source | None = None
-    """What the recipe's source was extracted to; None where its own files are read."""
+    """The source that the recipe's source was extracted to; None if its own files are read."""
     sides: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The sha256 of each file beside the source, by URL."""
+    """The sha256 of each additional file of the source, by URL."""
     dependencies: Dependencies = dataclasses.field(default_factory=Dependencies)
-    """What the recipe depends on beside its source."""
+    """Dependencies of the recipe in addition to its source."""
     revision: int = 0
-    """The recipe's: units whose run of revision 0 holds rejects get a run of this one."""
+    """The recipe's revision: units whose run of revision 0 has rejects get a run of this one."""
     bins: KeyBins = KeyBins()  # noqa: RUF009
-    """What the runs' summaries count by."""
+    """The bins of the runs' summaries."""
 
     @property
     def revisions(self) -> tuple[int, ...]:
-        """The revisions that a unit may have runs of: one counts where all before hold rejects."""
+        """Revisions a unit may have runs of; a later one counts if the earlier have rejects."""
         return (0, self.revision) if self.revision else (0,)
 
     def run_id(self, unit: WorkUnit, revision: int = 0) -> str:
-        """The name of a unit's run of a revision."""
+        """The name of a unit's run, for a revision."""
         text = f"{self.digest}/{self.previous_contents}/{unit.block_id}"
         if revision:
             text = f"{text}/{revision}"
@@ -83,7 +88,7 @@ class PrepareConfig:
 
 
 class RunMaker:
-    """Turns units of work into runs, one after the other; holds what is costly to set up."""
+    """Turns units of work into runs, one after another; keeps what is costly to set up."""
 
     def __init__(self, config: PrepareConfig) -> None:
         """Loads the recipe and compiles the stage's steps."""
@@ -125,7 +130,7 @@ class RunMaker:
         self._files = run_files(config, recipe)
 
     def make(self, unit: WorkUnit) -> Summary:
-        """Makes sure that the unit's run and its key file are in the workspace, and whole."""
+        """Ensures that the unit's run and its key file are in the workspace and complete."""
         with working_on(f"preparing {unit.describe()}"):
             return self._make(unit)
 
@@ -164,7 +169,7 @@ class RunMaker:
                 yield self._keys.add(prepared, rejects=rejects)
             dropped.add(payloads.complete(rejects, batch))
             dropped.num_filtered += prepared.num_filtered
-        # Before the run is put in place: what is in it must be what its name says.
+        # Before the run is put in place: its contents must match its name.
         refuse_undeclared(self._functions, self._held.paths, folder=self._config.folder)
         self._held.check()
 
@@ -183,12 +188,12 @@ class SourceReader:
     def read(self, block: WorkUnit) -> Iterator[RawBatch]:
         """The block's records.
 
-        Files that are one record each come in the order of their keys, which are known before
-        they are read: they need no sorting then, and memory stays flat however large they grow.
+        If each file is one record, files are read in the order of their keys, which are known in
+        advance: no sorting is needed, and memory is bounded regardless of their size.
 
         Raises:
-            SourceChangedError: if a file is not, or after the last record no longer, what the
-                inventory found. Nothing of what was read must be kept then.
+            SourceChangedError: if a file differs from the inventory, when it is read or after the
+                last record. Nothing that was read may be kept then.
         """
         assert isinstance(block, Block)
         ordered = list(range(len(block.ranges)))
@@ -204,7 +209,7 @@ class SourceReader:
 
 
 class RangeReader:
-    """Gives a step across records the records of a range, and what comes of them to others."""
+    """Reads the records of a range, and passes them through a step across records."""
 
     def __init__(
         self,
@@ -216,15 +221,15 @@ class RangeReader:
         features: Features,
         ends: SplitEnds | None,
     ) -> None:
-        """Looks the runs of the stage before up.
+        """Finds the runs of the stage before.
 
         Args:
-            recipe: Its splits and seed.
-            cross: The step.
-            workspace: Where the runs lie.
-            summary_digest: Names their summary.
-            features: Of their records.
-            ends: Of splits that all records decide.
+            recipe: The recipe, with its splits and seed.
+            cross: The step across records.
+            workspace: The runs' workspace.
+            summary_digest: Name of the runs' summary.
+            features: Features of their records.
+            ends: Ends of splits that depend on all records.
         """
         self._recipe = recipe
         self._cross = cross
@@ -235,7 +240,7 @@ class RangeReader:
         self._runs = run_readers(entries, workspace, features)
 
     def read(self, span: WorkUnit) -> Iterator[RawBatch]:
-        """What the step makes of the records of a range; those without a split are rejects."""
+        """The step's output for the records of a range; records without a split become rejects."""
         assert isinstance(span, KeySpan)
         rejects: list[Reject] = []
         merged = self._sorted_records(span, rejects)
@@ -281,16 +286,20 @@ class RangeReader:
 
 
 class RejectPayloads:
-    """Completes the rejects of one unit of work."""
+    """Adds the records' contents to the rejects of one unit of work, if they are missing.
+
+    Every reject gets bytes or values, or else the bytes' range in the source and their sha256. The
+    only exception is a file that could not be opened.
+    """
 
     def __init__(
         self, unit: WorkUnit, *, features: Features, numbered: bool, opened: OpenSource | None
     ) -> None:
-        """Takes where the records come from.
+        """Stores where the records come from.
 
         Args:
             unit: A block, or a range of the stage before.
-            features: Of the records before the stage's steps.
+            features: Features of the records before the stage's steps.
             numbered: Whether ids are ``path#position``.
             opened: The source; None in a later stage, which reads runs.
         """
@@ -299,11 +308,11 @@ class RejectPayloads:
         self._files = {part.path: part for part in ranges}
 
     def complete(self, rejects: Iterable[Reject], batch: RawBatch) -> Iterator[Reject]:
-        """The rejects with what their records held.
+        """The rejects with the contents of their records.
 
         Args:
-            rejects: Of the batch, at any point of the stage.
-            batch: The records as they came, before the steps.
+            rejects: Rejects of the batch, from any point of the stage.
+            batch: The records as read, before the steps.
         """
         rows: dict[str, int] | None = None
         for reject in rejects:
@@ -330,14 +339,14 @@ class RejectPayloads:
         part = self._files.get(reject.source)
         if part is None or not part.sha256:
             return reject
-        # What was damaged, and how much of it there is, is not known: the file is told.
+        # The damaged part and its length are unknown: report the file.
         place = PayloadPlace(sha256=part.sha256, start=0)
         return dataclasses.replace(reject, place=place)
 
     def _placed(self, reject: Reject, place: PayloadPlace) -> Reject:
-        """Finds out whether long bytes stand in the file as they are, at the reject's position.
+        """Adds the bytes' range in the file, if they occur there verbatim at the reject's position.
 
-        In compressed or recoded text they do not.
+        They do not in compressed or transcoded text.
         """
         part = self._files.get(reject.source)
         if place.start is not None or place.num_bytes is None or part is None:
@@ -370,7 +379,7 @@ def run_files(config: PrepareConfig, recipe: Recipe) -> RunFiles:
 
 
 def summary_digest(config: PrepareConfig, units: Sequence[WorkUnit], splits: Splits) -> str:
-    """Names the summary of these units' runs."""
+    """The name of the summary of these units' runs."""
     run_ids = sorted(config.run_id(unit) for unit in units)
     counted_by = [] if config.bins == KeyBins() else [repr(config.bins)]
     revision = [f"revision {config.revision}"] if config.revision else []

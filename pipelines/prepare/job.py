@@ -1,4 +1,4 @@
-"""Prepare, Beam job 1: every unit of work, a block or a range of runs, becomes one sorted run.
+"""Beam job 1, prepare: every unit of work, a block or a range of runs, becomes one sorted run.
 
 ``Create(descriptor files) | read blocks | Reshuffle | PrepareBlock | combine summaries``. Beam
 carries descriptors and summaries, never records.
@@ -27,24 +27,24 @@ from ..inventory.step import read_descriptors
 from .block_worker import PrepareConfig, RunMaker
 
 _INTERRUPTED_S = 2.0
-"""Elements under way have so long to end where the bundle is interrupted."""
+"""Time for elements in progress to finish when the bundle is interrupted."""
 
 
 @dataclasses.dataclass(eq=False)
 class PrepareRuns(beam.PTransform):
-    """Prepares the blocks of descriptor files into sorted runs, and sums up what they hold.
+    """Prepares the blocks of descriptor files into sorted runs, and summarizes their contents.
 
-    Input:  the pipeline. Output: none; runs and the summary lie in the workspace. Idempotent.
+    Input: the pipeline. Output: none; runs and the summary are in the workspace. Idempotent.
     """
 
     config: PrepareConfig
     descriptors: Sequence[str]
     summary_digest: str
     num_threads: int = 1
-    """Blocks at once in one worker."""
+    """Blocks that one worker prepares concurrently."""
 
     def expand(self, pbegin: Any) -> Any:
-        """Wires the steps."""
+        """Connects the transforms."""
         return (
             pbegin
             | "DescriptorFiles" >> beam.Create(list(self.descriptors))  # url
@@ -58,38 +58,42 @@ class PrepareRuns(beam.PTransform):
 
 
 class ConcurrentDoFn(beam.DoFn):
-    """Calls :meth:`work` on each element, on up to ``num_threads`` of them at once.
+    """A DoFn that works on several elements at once, in threads of its worker.
 
-    Outputs come in the order of the elements, in the global window. What ``work`` raises fails
-    the bundle, as in any DoFn.
+    The embedded engine gives a worker one element after another. Decoding, hashing, reading and
+    writing release Python's lock for much of their time, so a second element in progress keeps the
+    other cores busy without a second process and its imports.
+
+    :meth:`work` runs for up to ``num_threads`` elements at once. Outputs are in the order of the
+    elements, in the global window. An exception in ``work`` fails the bundle, as in any DoFn.
     """
 
     def __init__(self, num_threads: int) -> None:
         self._num_threads = num_threads
 
     def work(self, element: Any) -> Any:
-        """Turns one element into one output; called in several threads at once."""
+        """Turns one element into one output; called in several threads concurrently."""
         raise NotImplementedError
 
     def start_bundle(self) -> None:
-        """Starts with nothing under way, whatever became of the bundle before."""
+        """Starts with nothing in progress, however the bundle before ended."""
         self._waiting: queue.SimpleQueue[tuple[Future[Any], Any] | None] = queue.SimpleQueue()
         self._under_way: list[Future[Any]] = []
         self._threads: list[threading.Thread] = []
 
     def process(self, element: Any) -> None:
-        """Takes one element up; it waits in a queue while all threads work."""
+        """Accepts one element, which waits in a queue while all threads are busy."""
         future: Future[Any] = Future()
         self._under_way.append(future)
         self._waiting.put((future, element))
         if len(self._threads) < self._num_threads:
-            # Not those of a pool: at its end Python would wait for one that is blocked for ever.
+            # Not a pool's threads: Python would wait at exit for one that is blocked forever.
             thread = threading.Thread(target=self._serve, args=(self._waiting,), daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def _serve(self, waiting: queue.SimpleQueue[tuple[Future[Any], Any] | None]) -> None:
-        """Works on what waits, until it is said that nothing more does."""
+        """Works on queued elements until the queue delivers None."""
         while (taken := waiting.get()) is not None:
             future, element = taken
             if future.set_running_or_notify_cancel():
@@ -101,12 +105,12 @@ class ConcurrentDoFn(beam.DoFn):
                     future.set_result(output)
 
     def _work(self, element: Any) -> Any:
-        # The engine passes on what an error says, not its number: told here, or never.
+        # The engine keeps an error's message but not its errno: explain it here.
         with telling_os_errors("use", "a file of the worker"):
             return self.work(element)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Gives the outputs, once all elements are done or the first one fails."""
+        """Yields the outputs once all elements are done or the first one fails."""
         deadline = None
         try:
             done, _ = wait(self._under_way, return_when=FIRST_EXCEPTION)
@@ -116,7 +120,7 @@ class ConcurrentDoFn(beam.DoFn):
             deadline = time.monotonic() + _INTERRUPTED_S
             raise
         finally:
-            # Where the bundle fails, what has not begun need not begin.
+            # If the bundle fails, elements that are still queued need not start.
             for future in self._under_way:
                 future.cancel()
             for _ in self._threads:
@@ -129,7 +133,7 @@ class ConcurrentDoFn(beam.DoFn):
 
 
 class _PrepareBlockFn(ConcurrentDoFn):
-    """Prepares one block; the summary of its run is what goes on."""
+    """Prepares one block; outputs the summary of its run."""
 
     def __init__(self, config: PrepareConfig, num_threads: int) -> None:
         super().__init__(num_threads)
@@ -139,13 +143,13 @@ class _PrepareBlockFn(ConcurrentDoFn):
         self._maker = RunMaker(self._config)
 
     def work(self, element: bytes) -> Summary:
-        """Makes sure that the unit of work of a descriptor line has its run."""
+        """Ensures that the unit of work of a descriptor line has its run."""
         return self._maker.make(unit_from_line(element))
 
 
 @dataclasses.dataclass(eq=False)
 class _SumUp(beam.PTransform):
-    """Combines the summaries of runs, and puts what comes of it into the workspace.
+    """Combines the summaries of runs, and writes the result to the workspace.
 
     Input: a Summary of each run. Output: none.
     """
@@ -153,7 +157,7 @@ class _SumUp(beam.PTransform):
     workspace: Workspace
     name: str
     may_be_none: bool
-    """Whether there may be no run at all."""
+    """Whether there may be no runs."""
 
     def expand(self, summaries: Any) -> Any:
         number = num_parts(self.name)
@@ -165,7 +169,7 @@ class _SumUp(beam.PTransform):
             parts = summaries | "CombineSummaries" >> combine  # Summary
         else:
             cut = summaries | "CutSummary" >> beam.ParDo(_CutSummaryFn(number))  # (part, Summary)
-            # So that there is a file of every part, of one without records too.
+            # Ensures that every part has a file, even one without records.
             nothing = Summary(KeyHistogram.empty(), ())
             empty = summaries.pipeline | "EveryPart" >> beam.Create(
                 [(part, nothing) for part in range(number)]
@@ -191,7 +195,7 @@ class CombineSummaries(beam.CombineFn):
         mutable_accumulator.append(element)
         if len(mutable_accumulator) % 64:
             return mutable_accumulator
-        # As much again as is merged already waits to be merged: else all would be, over and over.
+        # Merge only once as much is waiting as is already merged, to avoid repeated merging.
         first, *waiting = (len(summary.histogram.bin) for summary in mutable_accumulator)
         return self.compact(mutable_accumulator) if sum(waiting) > first else mutable_accumulator
 
@@ -206,7 +210,7 @@ class CombineSummaries(beam.CombineFn):
 
 
 class _CutSummaryFn(beam.DoFn):
-    """Cuts the summary of a run, of which each part is combined in a place of its own."""
+    """Divides the summary of a run into parts, each of which is combined separately."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -216,7 +220,7 @@ class _CutSummaryFn(beam.DoFn):
 
 
 class _WriteSummaryFn(beam.DoFn):
-    """Puts a part of the combined summary into the workspace."""
+    """Writes a part of the combined summary to the workspace."""
 
     def __init__(self, workspace: Workspace, digest: str) -> None:
         self._workspace = workspace

@@ -1,7 +1,7 @@
-"""Keying: what prepared records are sorted by, the last thing before they become a run.
+"""The keys by which prepared records are sorted, and how finely summaries count them.
 
-In the last stage that is their final order, (partition, key, id); in one before, what the next
-step across records asks for, its prefix in front of the id.
+In the last stage records are sorted by (partition, key, id), their final order; in an earlier one
+by the key of the next step across records, whose prefix precedes the id.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from ...transforms.sources.blocks import BLOCK_BYTES
 from ...transforms.storage.opened_source import path_bytes
 
 COARSE_RUNS = 1024
-"""Up to so many runs (69 GB) are counted in 4,096 bins, and cut at records."""
+"""Up to this many runs (69 GB) are counted in 4,096 bins and cut at records."""
 BINS_PER_SHARD = 200
-"""Cuts at the edges of bins leave shards that differ by the heaviest bin: of 200, within 1 %."""
+"""With cuts at bin edges, shards differ by the heaviest bin: with 200 bins, within 1 %."""
 
 
 class RecordKeys:
@@ -46,13 +46,13 @@ class RecordKeys:
         following: CrossStep | None,
         ends: SplitEnds | None,
     ) -> None:
-        """Takes what decides.
+        """Stores what determines the keys.
 
         Args:
-            recipe: Its splits, seed and source.
-            features: Of the prepared records.
-            following: The step across records that comes next; None in the last stage.
-            ends: Of splits that all records decide.
+            recipe: The recipe, with its splits, seed and source.
+            features: Features of the prepared records.
+            following: The next step across records; None in the last stage.
+            ends: Ends of splits that depend on all records.
         """
         self._recipe = recipe
         self._features = features
@@ -62,7 +62,7 @@ class RecordKeys:
         self._names = wire_schema(features).names
 
     def add(self, batch: RawBatch, *, rejects: list[Reject]) -> pa.RecordBatch:
-        """The records of a batch as a run holds them; those without a split become rejects."""
+        """The records of a batch in the form of a run; those without a split become rejects."""
         columns, seed = batch.columns.select(self._names), self._recipe.seed
         ids = pa.array([path_bytes(record_id) for record_id in batch.ids], pa.large_binary())
         sizes = pa.array(example_sizes(columns).astype(np.int64))
@@ -107,9 +107,9 @@ def split_of_records(
     features: Features,
     ends: SplitEnds | None,
 ) -> tuple[npt.NDArray[np.int16], str]:
-    """The split of each record before the last stage: int16[n], and why one has none.
+    """The split of each record before the last stage, int16[n], and why a record has none.
 
-    Zero for all where strata decide, which plan alone knows.
+    All zero if splits are stratified, because only the plan knows those.
     """
     splits = recipe.splits
     if splits.partitioned:
@@ -122,10 +122,15 @@ def split_of_records(
 
 
 def bins_for(splits: Splits, shards: Shards, *, num_units: int) -> KeyBins:
-    """What the summary of so many runs counts by.
+    """The bins in which the summary of so many runs counts keys.
 
-    It depends on the number of units and on what the recipe says of splits and shards, as the
-    summary's name does. A stratified split is not cut at bins' edges, so it has the coarse ones.
+    Planning puts cuts between shards at records inside bins. That takes reading keys: from every
+    run if there are many cuts, and again for every two million keys. Up to :data:`COARSE_RUNS` runs
+    this is fast. With more, bins are so fine that a cut at a bin's edge is accurate enough, and no
+    key is read.
+
+    The bins depend on the number of units and on the recipe's splits and shards, as does the
+    summary's name. Stratified splits are not cut at bin edges, so they use the coarse bins.
 
     >>> bins_for(Splits(train=0.8, test=0.2), Shards(), num_units=1_024).bits
     12

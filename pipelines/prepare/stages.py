@@ -1,7 +1,8 @@
-"""Stages: a recipe's steps cut at those that look across records.
+"""Stages: a recipe's steps, divided at those that work across records.
 
-A stage is a step across records (none in the first) and the steps on single records after it. The
-first reads blocks of the source, each further one ranges of the stage before; all write runs.
+A stage is a step across records (none in the first stage) and the steps on single records after
+it. The first stage reads blocks of the source, later ones ranges of the stage before; all write
+runs.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from ...transforms.runs.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogr
 from ...transforms.runs.partitions import check_rule
 
 SPAN_BYTES = 64 << 20
-"""About so much of the stage before is one unit of work."""
+"""Approximate size of a unit of work of a later stage."""
 
 Step = PrepareStep | RecordFn
 
 
 @dataclasses.dataclass(frozen=True)
 class StageSteps:
-    """What a stage does."""
+    """The steps of a stage."""
 
     cross: CrossStep | None
     steps: tuple[Step, ...]
@@ -45,12 +46,10 @@ class StageFeatures:
 
 
 def stages_of(recipe: Recipe) -> tuple[StageSteps, ...]:
-    """A recipe's steps by stage: at least one stage.
+    """A recipe's stages, at least one; their steps have the files that they need.
 
-    Steps have got the files that they need.
-
-    Splits by time in fractions, and balanced groups, need all records before any one's split is
-    known: where no step looks across records, one is added that does nothing but assign them.
+    With splits by time in fractions, and with balanced groups, all records are needed before the
+    split of any is known: if no step works across records, one is added that only assigns splits.
     """
     crosses: list[CrossStep | None] = [None]
     steps: list[list[Step]] = [[]]
@@ -69,10 +68,10 @@ def stages_of(recipe: Recipe) -> tuple[StageSteps, ...]:
 def stage_features(
     stages: Sequence[StageSteps], raw: Features, *, prepared: Features | None = None
 ) -> tuple[StageFeatures, ...]:
-    """The features in and out of each stage; the last gives ``prepared``, where that is known.
+    """The input and output features of each stage; the last outputs ``prepared``, if given.
 
     Raises:
-        RecipeError: if a step cannot work on what it gets.
+        RecipeError: if a step cannot process its input features.
     """
     found = []
     current = dict(raw)
@@ -86,7 +85,7 @@ def stage_features(
 
 
 def label_of(recipe: Recipe, features: Features) -> str | None:
-    """The feature to predict: what a step makes for it, else the source's own, if it is left."""
+    """The feature to predict: the one that a step makes, else the source's, if it still exists."""
     made = [getattr(step, "label", None) for step in recipe.prepare]
     names = [name for name in (*reversed(made), recipe.source.label) if name in features]
     return names[0] if names else None
@@ -95,7 +94,7 @@ def label_of(recipe: Recipe, features: Features) -> str | None:
 def check_stages(
     recipe: Recipe, stages: Sequence[StageSteps], features: Sequence[StageFeatures]
 ) -> None:
-    """Checks that splits and steps go together.
+    """Checks that splits and steps are compatible.
 
     Raises:
         RecipeError: if a step across records would leak from one split into another, or cannot
@@ -109,15 +108,15 @@ def check_stages(
         stage.cross.check(splits)
         if name is not None and name not in before.outputs:
             raise RecipeError(
-                f"prepare: {stage.cross!r} comes before the feature {name!r}, which decides the "
-                "splits: it must not mix records of several. Make the feature first."
+                f"prepare: {stage.cross!r} comes before the feature {name!r}, which determines "
+                "the splits, and must not mix records of different splits. Make the feature first."
             )
 
 
 def plan_spans(histogram: KeyHistogram, *, span_bytes: int = SPAN_BYTES) -> tuple[KeySpan, ...]:
-    """Cuts the space of keys into ranges of about ``span_bytes``, at the edges of its bins.
+    """Divides all keys into ranges of about ``span_bytes``, at the edges of bins.
 
-    One range at the least; one bin at the least is a range, however much it holds.
+    There is at least one range, and a range has at least one bin, whatever its size.
     """
     size = np.zeros(NUM_KEY_BINS, np.int64)
     np.add.at(size, histogram.bin, histogram.num_bytes)

@@ -148,7 +148,7 @@ def test_a_refusal_tells_each_budget_reasons_and_the_first_three(workspace: Work
 
 @pytest.mark.parametrize(
     ("max_rejects", "words"),
-    [(None, "and 0 are allowed"), (0.05, "and 0 are allowed"), ({"total": 1}, "and 1 are allowed")],
+    [(None, "(allowed: 0)"), (0.05, "(allowed: 0)"), ({"total": 1}, "(allowed: 1)")],
 )
 def test_a_total_alone_is_told_in_a_sentence(
     workspace: Workspace, max_rejects: Any, words: str
