@@ -1,11 +1,11 @@
-"""Analyze on the engine of the other jobs, in place of a process: for ``analyze_on_runner``.
+"""Beam job 2, analyze, on the engine of the other jobs instead of in a child process.
 
-``Create | runs | Reshuffle | ReadRun | AnalyzeDataset | WriteTransformFn``. What crosses Beam
-before the analyzers is the number of a run; workers read the train split's records of it, the
-columns that are analysed alone. In which order parts are merged is the engine's choice, so what is
-computed of floats may differ in its last bits: the first graph that lies in the workspace stays.
+For ``analyze_on_runner``. ``Create | runs | Reshuffle | ReadRun | AnalyzeDataset |
+WriteTransformFn``. Up to the analyzers, Beam carries only numbers of runs; workers read the
+analyzed columns of the run's train records. The engine chooses the order in which parts are merged,
+so results from floats may differ in their last bits: the first graph in the workspace stays.
 
-A module about Beam and TensorFlow: import it where it is used.
+Imports Beam and TensorFlow: import this module only where it is used.
 """
 
 import contextlib
@@ -57,19 +57,19 @@ def analyze_on_runner(
     workspace: Workspace,
     code: str,
 ) -> GraphInfo:
-    """Makes sure that the transform graph lies in ``url``. Idempotent: one that is there stays.
+    """Ensures that the transform graph is in ``url``. Idempotent: an existing graph stays.
 
     Args:
         task: The recipe's handle, and the features of its records.
         url: The graph's folder: see ``transforms.analysis.graph``.
-        records: The train split's.
-        num_runs: How many runs hold them.
-        runner: Where the job runs.
-        workspace: Where temporary files lie, if TensorFlow reaches it.
-        code: Digest of the function, to be kept with the graph.
+        records: The records of the train split.
+        num_runs: Number of runs that contain them.
+        runner: The engine that runs the job.
+        workspace: Location of temporary files, if TensorFlow can access it.
+        code: Digest of the function, to be stored with the graph.
 
     Raises:
-        RecipeError: if ``preprocessing_fn`` fails; with its own words.
+        RecipeError: if ``preprocessing_fn`` fails; with its message.
         DataError: if the train split is empty.
         StorageError: if the graph cannot be written.
         RunnerError: if the engine or a worker ended before the job did.
@@ -123,19 +123,19 @@ def analyze_on_runner(
 
 @dataclasses.dataclass(frozen=True)
 class _StagedFunction:
-    """A recipe's ``preprocessing_fn``, which workers find by the recipe's handle."""
+    """A recipe's ``preprocessing_fn``, which workers load through the recipe's handle."""
 
     staged: StagedRecipe
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         function = self.staged.load().preprocessing_fn
         if function is None:
-            raise RecipeError("The recipe has no preprocessing_fn to analyse.")
+            raise RecipeError("The recipe has no preprocessing_fn to analyze.")
         return function(inputs)
 
 
 class _ReadRunFn(beam.DoFn):
-    """Reads the records of the train split in a run, as tfx_bsl wants them."""
+    """Reads the records of the train split in a run, in the form that tfx_bsl needs."""
 
     def __init__(
         self, records: TrainRecords, columns: Sequence[str], *, features: Features
@@ -148,7 +148,7 @@ class _ReadRunFn(beam.DoFn):
         self._readers = self._records.readers()
 
     def process(self, element: tuple[int, int]) -> Iterator[pa.RecordBatch]:
-        # The engine passes on what an error says, not its number: told here, or never.
+        # The engine keeps an error's message but not its errno: explain it here.
         with telling_os_errors("use", "a file of the worker"):
             readers = self._readers[slice(*element)]
             for batch in rebatch(self._records.read(readers, self._columns), BATCH_ROWS):
@@ -157,7 +157,7 @@ class _ReadRunFn(beam.DoFn):
 
 @contextlib.contextmanager
 def _temporary_folder(workspace: Workspace, runner: JobRunner) -> Iterator[str]:
-    """A folder that all workers reach, removed in the end."""
+    """A temporary folder that all workers can access."""
     if storage.is_local(workspace.root) or runs_here(runner):
         with storage.scratch_folder(workspace.root) as folder:
             yield folder
@@ -171,7 +171,7 @@ def _temporary_folder(workspace: Workspace, runner: JobRunner) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _one_at_a_time(url: str) -> Iterator[None]:
-    """Has a second build of the same graph wait for the first one's, where locks can be held."""
+    """Makes a second build of the same graph wait for the first, if locks are supported."""
     if not storage.is_local(url):
         yield
         return

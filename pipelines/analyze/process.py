@@ -1,10 +1,10 @@
-"""Analyze, Beam job 2: a ``preprocessing_fn`` is analysed on the train split, into a graph.
+"""Analyzes a ``preprocessing_fn`` on the train split in a child process, and makes its graph.
 
-It runs in a child process on Beam's FnApiRunner with one in-memory worker, wherever the other
-jobs run, because a graph must be the same to the last bit: with a fixed hash seed, one thread
-per operation, and a working directory of its own (``transforms.analysis.analyze`` says why). The
-child also returns the memory that TensorFlow and Beam took. It may be started ahead, so that it
-loads them, traces the function and sets its job up while records are prepared.
+The child runs Beam's FnApiRunner with one in-memory worker, on whichever engine the other jobs run,
+because a graph must be identical to the last bit: with a fixed hash seed, one thread per operation,
+and a separate working directory (``transforms.analysis.analyze`` says why). Its end also frees the
+memory of TensorFlow and Beam. It may be started early, to load them, trace the function and set up
+its job while records are prepared.
 """
 
 import contextlib
@@ -37,20 +37,20 @@ from ..watchdog import expected_to_advance
 from .train_records import read_handed_over
 
 BATCH_ROWS = 4096
-"""Rows in each record batch that is analysed. More is faster; less needs less memory."""
+"""Rows in each analyzed record batch. More are faster; fewer need less memory."""
 ANALYSIS = {"batch_rows": BATCH_ROWS, "engine": "FnApiRunner, one worker", "format": 2}
-"""How the analysis runs, as far as it shapes the graph: part of the fingerprint."""
+"""The settings of the analysis that affect the graph: part of the fingerprint."""
 ON_RUNNER = {"batch_rows": BATCH_ROWS, "engine": "the runner", "format": 1}
-"""The same of an analysis on the engine of the other jobs: ``analyze_on_runner``."""
+"""The same for an analysis on the engine of the other jobs: ``analyze_on_runner``."""
 
 _MODULE = __name__
 _TASK, _RECORDS = "task.pickle", "records.pickle"
 _LOG, _FOLDER = "log.txt", "graph"
-_LAST_WORDS = 2000
+_LOG_TAIL = 2000
 _BEGIN = b"\n"
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
-    # Sums split over threads differ in their last bits with the number of threads.
+    # With sums split over threads, the last bits depend on the number of threads.
     "MKL_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -63,22 +63,22 @@ _ENVIRONMENT = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisTask:
-    """What is known of an analysis before there are records, as plain data."""
+    """The part of an analysis that is known before there are records, as plain data."""
 
     staged: StagedRecipe
-    """A handle on the recipe whose ``preprocessing_fn`` it is."""
+    """A handle on the recipe with the ``preprocessing_fn``."""
     prepared: Features
     """The features of the records."""
     dependencies: Dependencies = dataclasses.field(default_factory=Dependencies)
-    """What the recipe depends on beside its source."""
+    """Dependencies of the recipe in addition to its source."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnalysisSpec(AnalysisTask):
-    """What to analyse, as plain data that reaches the child process."""
+    """An analysis, as plain data that is sent to the child process."""
 
     read_batches: Any
-    """Given a sequence of wire columns, yields these of all records of the train split as
+    """Given a sequence of wire columns, yields these columns of all records of the train split as
     ``pa.RecordBatch``, in a fixed order: a function of a module, or a partial of one."""
 
 
@@ -90,18 +90,18 @@ def analyze(
     process: "AnalysisProcess | None" = None,
     code: str = "",
 ) -> GraphInfo:
-    """Makes sure that the transform graph lies in ``url``. Idempotent.
+    """Ensures that the transform graph is in ``url``. Idempotent.
 
     Args:
-        spec: What to analyse.
+        spec: The analysis.
         url: The graph's folder: see ``transforms.analysis.graph``.
-        scratch: A local folder to work in; the system's by default.
-        process: A child process that was started ahead, and may have been told the task; it
-            serves once.
-        code: Digest of the function, to be kept with the graph.
+        scratch: A local folder to work in; by default the system's temporary folder.
+        process: A child process that was started early, and may have received the task; it can be
+            used only once.
+        code: Digest of the function, to be stored with the graph.
 
     Raises:
-        RecipeError: if ``preprocessing_fn`` fails; with its own words and the line.
+        RecipeError: if ``preprocessing_fn`` fails; with its message and the line.
         DataError: if the train split is empty.
         StorageError: if the graph cannot be written.
         RunnerError: if the child process died.
@@ -120,10 +120,10 @@ def analyze(
 
 @contextlib.contextmanager
 def start_process(scratch: str | None = None) -> Iterator["AnalysisProcess"]:
-    """A child process that loads TensorFlow and Beam and then waits for what to analyse.
+    """Starts a child process that loads TensorFlow and Beam and then waits for its task.
 
     Args:
-        scratch: A local folder to work in; the system's by default.
+        scratch: A local folder to work in; by default the system's temporary folder.
     """
     with storage.held_folder(scratch) as folder:
         process = AnalysisProcess(folder)
@@ -134,23 +134,23 @@ def start_process(scratch: str | None = None) -> Iterator["AnalysisProcess"]:
 
 
 class AnalysisFailedError(Exception):
-    """Something unexpected was raised in the child process; its last words are the message."""
+    """The child process raised an unexpected exception; the message is the end of its log."""
 
 
 class AnalysisProcess:
-    """The child process, in a folder of its own."""
+    """The child process, in a separate folder."""
 
     def __init__(self, folder: str) -> None:
-        """Starts it."""
+        """Starts the process in a folder."""
         self.folder = folder
         self._begun = False
         with open(os.path.join(folder, _LOG), "wb") as log:
-            # Its standard input tells the child when to begin, and that this process lives: it
-            # ends with it.
+            # Standard input signals the child to begin, and ends when this process does: so does
+            # the child.
             self._child = subprocess.Popen(
                 [sys.executable, "-m", _MODULE],
                 cwd=folder,
-                # What Beam leaves among temporary files, where it is killed, goes with the folder.
+                # Temporary files that Beam leaves when killed are removed with the folder.
                 env={**child_environment(), **_ENVIRONMENT, "TMPDIR": folder},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -158,7 +158,7 @@ class AnalysisProcess:
             )
 
     def begin(self, task: AnalysisTask) -> None:
-        """Lets it do meanwhile what needs no records; what fails there, :meth:`run` raises."""
+        """Starts the work that needs no records; :meth:`run` raises its errors."""
         task = AnalysisTask(
             staged=task.staged, prepared=task.prepared, dependencies=task.dependencies
         )
@@ -171,34 +171,34 @@ class AnalysisProcess:
         self._begun = True
 
     def run(self, spec: AnalysisSpec) -> Any:
-        """Analyses; gives what the graph makes, as JSON.
+        """Runs the analysis; returns the graph's outputs as JSON.
 
         Raises:
-            SnapshardError: what the analysis raised.
-            RunnerError: if the process was killed, or ran out of memory.
-            AnalysisFailedError: if it raised what nothing expected.
+            SnapshardError: if the analysis raised it.
+            RunnerError: if the process was killed or ran out of memory.
+            AnalysisFailedError: if it raised an unexpected exception.
         """
         if not self._begun:
             self.begin(spec)
         storage.put_bytes(os.path.join(self.folder, _RECORDS), pickle.dumps(spec.read_batches))
-        # Through a pipe: on a full disk there would be no room to say so.
-        with expected_to_advance(f"the process {self._child.pid} that analyses preprocessing_fn"):
-            told = self._child.stdout.read() if self._child.stdout is not None else b""
+        # Through a pipe: a full disk would have no room for a message.
+        with expected_to_advance(f"the process {self._child.pid} that analyzes preprocessing_fn"):
+            answer = self._child.stdout.read() if self._child.stdout is not None else b""
         code = self._child.wait()
-        if not told:
-            if code < 0 or MemoryError.__name__ in self._last_words():
+        if not answer:
+            if code < 0 or MemoryError.__name__ in self._log_tail():
                 raise RunnerError(
-                    f"The process that analyses preprocessing_fn {_end_of(code)}. Start the build "
-                    f"again: it goes on. Its last words:\n{self._last_words()}"
+                    f"The process that analyzes preprocessing_fn {_end_of(code)}. Start the build "
+                    f"again to resume it. The end of its log:\n{self._log_tail()}"
                 )
-            raise AnalysisFailedError(self._last_words())
-        result = json.loads(told)
+            raise AnalysisFailedError(self._log_tail())
+        result = json.loads(answer)
         if "error" in result:
             raise getattr(errors, result["error"])(result["message"])
         return result["outputs"]
 
     def end(self) -> None:
-        """Ends it, whatever it does."""
+        """Kills the process, whatever its state."""
         self._child.kill()
         self._child.wait()
         for stream in (self._child.stdin, self._child.stdout):
@@ -206,9 +206,9 @@ class AnalysisProcess:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         with open(os.path.join(self.folder, _LOG), errors="replace") as file:
-            return file.read()[-_LAST_WORDS:].strip()
+            return file.read()[-_LOG_TAIL:].strip()
 
 
 def _end_of(code: int) -> str:
@@ -218,19 +218,19 @@ def _end_of(code: int) -> str:
 
 
 def main() -> None:
-    """What the child process does, in its working directory."""
-    # What libraries print is no result.
+    """Runs in the child process, in its working directory."""
+    # Output of libraries must not mix with the result.
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    # What the libraries make while they load stays: to look for garbage among it takes a quarter
-    # of the time that loading takes.
+    # Objects that libraries create while loading stay: garbage collection among them takes a
+    # quarter of the loading time.
     gc.disable()
     from ...transforms.analysis import analyze as analysis  # noqa: F401 - ahead of time
 
     gc.freeze()
     gc.enable()
     if os.read(0, 1) != _BEGIN:
-        return  # the build has ended, or needs no analysis
+        return  # The build has ended, or needs no analysis.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with open(_TASK, "rb") as file:
         task: AnalysisTask = pickle.load(file)
@@ -250,7 +250,7 @@ def main() -> None:
 def _analyze_here(task: AnalysisTask) -> GraphOutputs:
     recipe: Recipe = task.staged.load()
     if recipe.preprocessing_fn is None:
-        raise RecipeError("The recipe has no preprocessing_fn to analyse.")
+        raise RecipeError("The recipe has no preprocessing_fn to analyze.")
     from ...transforms.analysis.analyze import analyze as run_analysis
 
     held = task.dependencies.hold()
@@ -267,7 +267,7 @@ def _analyze_here(task: AnalysisTask) -> GraphOutputs:
 
 
 def _end_with_parent() -> None:
-    # Not through sys.stdin, whose lock would be held when the process ends.
+    # Not through sys.stdin, whose lock would be held when the process exits.
     os.read(0, 1)
     os._exit(1)
 

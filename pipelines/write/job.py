@@ -1,8 +1,7 @@
-"""Write, Beam job 3: every planned shard is merged from the runs, encoded, verified, put in place.
+"""Beam job 3, write: every planned shard is encoded, verified and put in place.
 
-``Create(numbers of shards) | Reshuffle | WriteShard``. What crosses Beam is a shard's place in the
-plan, which lies in the workspace, and the name of a file; records are read from the runs by key
-range and never leave the worker.
+There are two jobs, which differ only in how records reach their shard; order, encoding and bytes
+are the same. ``strategy`` chooses one.
 """
 
 import dataclasses
@@ -26,21 +25,24 @@ from ..prepare.job import ConcurrentDoFn
 
 @dataclasses.dataclass(eq=False)
 class WriteShards(beam.PTransform):
-    """Writes shards of the plan that the workspace has.
+    """Writes shards of the plan in the workspace; each shard reads its key range of the runs.
 
-    Input:  the pipeline. Output: the name of each shard's file. Idempotent: a shard in place
-    is reported, not written again.
+    ``Create(numbers of shards) | Reshuffle | WriteShard``. Beam carries only a shard's number in
+    the plan and the name of its file; records never leave the worker.
+
+    Input: the pipeline. Output: the name of each shard's file. Idempotent: an existing shard is
+    reported, not written again.
     """
 
     settings: ShardSettings
     summary_digest: str
     wanted: Sequence[int]
-    """Numbers of the shards to write, ascending, by their place in the plan."""
+    """Numbers in the plan of the shards to write, ascending."""
     num_threads: int = 1
-    """Shards at once in one worker."""
+    """Shards that one worker writes concurrently."""
 
     def expand(self, pbegin: Any) -> Any:
-        """Wires the steps."""
+        """Connects the transforms."""
         write = _WriteShardFn(
             self.settings, summary_digest=self.summary_digest, num_threads=self.num_threads
         )
@@ -53,7 +55,7 @@ class WriteShards(beam.PTransform):
 
 
 class _WriteShardFn(ConcurrentDoFn):
-    """Writes one shard; the name of its file is what goes on."""
+    """Writes one shard; outputs the name of its file."""
 
     def __init__(self, settings: ShardSettings, *, summary_digest: str, num_threads: int) -> None:
         super().__init__(num_threads)
@@ -67,29 +69,33 @@ class _WriteShardFn(ConcurrentDoFn):
         self._planned = number_shards(layout_of(settings).splits)
 
     def work(self, element: int) -> str:
-        """Makes sure that the shard is in place."""
+        """Ensures that the shard is in place."""
         return self._writer.write(*self._planned[element]).file
 
 
 @dataclasses.dataclass(eq=False)
 class ShuffleShards(beam.PTransform):
-    """Writes shards of the plan that the workspace has, by grouping records on the runner.
+    """Writes shards of the plan in the workspace; the engine groups records by shard.
 
-    Input:  the pipeline. Output: the name of each shard's file. Idempotent: a shard in place
-    is reported, not written again, and one that is written twice has the same bytes.
+    ``Create | groups of runs | Reshuffle | CutByShard | GroupByKey | WriteShard``. If both runs and
+    shards are many, a shard's slice of a run is too small to be worth a request. So each run is
+    read completely, once, and Beam carries chunks of records, keyed by shard.
+
+    Input: the pipeline. Output: the name of each shard's file. Idempotent: an existing shard is
+    reported, not written again; a shard that is written twice has the same bytes.
     """
 
     settings: ShardSettings
     summary_digest: str
     wanted: Sequence[int]
-    """Numbers of the shards to write, ascending, by their place in the plan."""
+    """Numbers in the plan of the shards to write, ascending."""
     num_runs: int
-    """Of the summary."""
+    """Number of runs in the summary."""
     group: int = 1
-    """Runs that one task reads together."""
+    """Number of runs that one task reads together."""
 
     def expand(self, pbegin: Any) -> Any:
-        """Wires the steps."""
+        """Connects the transforms."""
         cut = _CutByShardFn(self.settings, summary_digest=self.summary_digest, wanted=self.wanted)
         return (
             pbegin
@@ -103,7 +109,7 @@ class ShuffleShards(beam.PTransform):
 
 
 def run_groups(element: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Cuts so many runs into groups of so many: [start, stop) of their places in the summary.
+    """Divides a number of runs into groups of a size: [start, stop) of indices in the summary.
 
     >>> list(run_groups((5, 2)))
     [(0, 2), (2, 4), (4, 5)]
@@ -114,7 +120,7 @@ def run_groups(element: tuple[int, int]) -> Iterator[tuple[int, int]]:
 
 
 class _CutByShardFn(beam.DoFn):
-    """Reads a group of runs, merged; gives chunks of records by the number of their shard."""
+    """Merges a group of runs; outputs chunks of records with the number of their shard."""
 
     def __init__(
         self, settings: ShardSettings, *, summary_digest: str, wanted: Sequence[int]
@@ -135,7 +141,7 @@ class _CutByShardFn(beam.DoFn):
 
     def process(self, element: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
         settings = self._settings
-        # The engine passes on what an error says, not its number: told here, or never.
+        # The engine keeps an error's message but not its errno: explain it here.
         with (
             telling_os_errors("use", "a file of the worker"),
             working_on(f"cutting runs {element[0]:,} to {element[1] - 1:,} into shards"),
@@ -151,7 +157,7 @@ class _CutByShardFn(beam.DoFn):
 
 
 class _WriteGroupedFn(beam.DoFn):
-    """Writes one shard from its chunks; the name of its file is what goes on."""
+    """Writes one shard from its chunks; outputs the name of its file."""
 
     def __init__(self, settings: ShardSettings) -> None:
         self._settings = settings

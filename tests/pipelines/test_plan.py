@@ -523,7 +523,7 @@ def test_more_keys_than_can_be_read_are_not(monkeypatch: pytest.MonkeyPatch) -> 
     heaviest = np.bincount(key_bins(records.columns.keys, 13)).max()
     counts = [shard.num_examples for shard in split.shards]
     assert max(counts) - min(counts) <= heaviest
-    with pytest.raises(RecipeError, match="Give num_shards or target_bytes, which need none"):
+    with pytest.raises(RecipeError, match="Give num_shards or target_bytes, which need no keys"):
         records.plan(Splits(train=1.0), Shards(num_examples=500))
 
 
