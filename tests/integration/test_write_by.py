@@ -137,9 +137,7 @@ def test_a_shard_too_large_for_a_worker_is_refused(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(strategy, "MAX_SHARD_BYTES", 1000)
-    with pytest.raises(
-        RecipeError, match=r"train-0000\d-of-00003\.tfrecord would contain .* ranges"
-    ):
+    with pytest.raises(RecipeError, match=r"train-0000\d-of-00003\.tfrecord would contain"):
         ss.build(recipe(table), tmp_path, write_by="shuffle")
 
 
