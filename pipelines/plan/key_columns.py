@@ -135,7 +135,7 @@ class KeyRowsReader:
         """Reads the rows of (partition, bin) pairs; the rows of a pair are in one batch.
 
         Raises:
-            PlaceError: if the runs hold other records than the histogram counted.
+            PlaceError: if the runs contain other records than the histogram counted.
         """
         wanted = np.array(sorted(pairs), np.int64).reshape(-1, 2)
         if not len(wanted):
@@ -189,9 +189,9 @@ class KeyRowsReader:
             or not np.array_equal(found_bytes.astype(np.int64), num_bytes)
         ):
             raise PlaceError(
-                f"The runs hold other records than their summaries counted: {len(of_row)} records "
-                f"of {rows.num_bytes.sum()} bytes in {len(pairs)} key bins, expected "
-                f"{num_records.sum()} of {num_bytes.sum()} bytes. The workspace is damaged or "
-                "mixes two builds: remove it and build again."
+                "The runs contain other records than their summaries counted: "
+                f"{len(of_row)} records of {rows.num_bytes.sum()} bytes in {len(pairs)} key bins, "
+                f"expected {num_records.sum()} of {num_bytes.sum()} bytes. The workspace is "
+                "damaged or mixes two builds: remove it and build again."
             )
         return rows

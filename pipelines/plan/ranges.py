@@ -102,7 +102,7 @@ def plan_splits(
         if cutter.wanted.any():
             cutters.append(cutter)
         else:
-            # Immediately: with fine bins, a cutter holds much data.
+            # Immediately: with fine bins, a cutter contains much data.
             planned[content.name] = cutter.shards()
     pairs = {
         (cutter.content.partition, int(bin_))

@@ -122,7 +122,7 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
             f"{_where_rejects_are(workspace)}"
         )
     if num_kept == 0:
-        raise DataError("The source holds no records. Nothing was published.")
+        raise DataError("The source contains no records. Nothing was published.")
 
 
 def _try_again(found: Survey) -> str:

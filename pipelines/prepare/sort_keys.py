@@ -122,9 +122,9 @@ def split_of_records(
 
 
 def bins_for(splits: Splits, shards: Shards, *, num_units: int) -> KeyBins:
-    """The bins in which the summary of so many runs counts keys.
+    """The bins in which the summary of this many runs counts keys.
 
-    Planning puts cuts between shards at records inside bins. That takes reading keys: from every
+    Planning puts cuts between shards at records inside bins. This needs reading keys: from every
     run if there are many cuts, and again for every two million keys. Up to :data:`COARSE_RUNS` runs
     this is fast. With more, bins are so fine that a cut at a bin's edge is accurate enough, and no
     key is read.
