@@ -1,6 +1,6 @@
 """Which records belong to each split, as far as it depends on all records.
 
-Before the last stage of prepare, :func:`find_split_ends` finds the ends of splits by time and the
+Between the stages of prepare, :func:`find_split_ends` finds the ends of splits by time and the
 split of each balanced group. For the plan, :func:`find_splits` finds the key ranges of all splits
 and their contents, bin by bin. All kinds of splits have one form: a split is the records of one
 partition whose key is in the split's range for the record's stratum.
