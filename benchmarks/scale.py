@@ -31,8 +31,8 @@ from scale_costs import RECORD_BYTES, cost_table
 
 import snapshard as ss
 from snapshard.pipelines.plan.step import find_layout, lay_out, made_of
-from snapshard.pipelines.prepare.key_bins import bins_for
 from snapshard.pipelines.prepare.run_files import RunFiles
+from snapshard.pipelines.prepare.sort_keys import bins_for
 from snapshard.schemas.blocks import BatchInfo, RunInfo
 from snapshard.schemas.naming import Workspace
 from snapshard.transforms.examples.sizing import SAMPLE_RUNS

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 
 import snapshard as ss
-from snapshard.pipelines.prepare.key_bins import bins_for
+from snapshard.pipelines.prepare.sort_keys import bins_for
 from snapshard.pipelines.write.strategy import mean_slice_bytes, shuffles
 from snapshard.schemas.shards import Shards
 from snapshard.transforms.runs.files import BATCH_BYTES, MERGE_BYTES

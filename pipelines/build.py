@@ -34,7 +34,7 @@ from .watchdog import stall_timeout_of, watched_build
 from .write.strategy import WriteBy, check_way
 
 if TYPE_CHECKING:
-    from .analyze.job import AnalysisProcess
+    from .analyze.process import AnalysisProcess
 
 
 def build(
@@ -247,7 +247,7 @@ class Build(BuildSteps):
         recipe = self._recipe
         if recipe.preprocessing_fn is None or recipe.analyze_on_runner or recipe.transform_from:
             return None
-        from .analyze.job import start_process
+        from .analyze.process import start_process
 
         scratch = stack.enter_context(storage.scratch_folder(self._workspace.root))
         return stack.enter_context(start_process(scratch))
@@ -261,7 +261,7 @@ class Build(BuildSteps):
     ) -> Snapshot:
         staged = stage(found.recipe, self._workspace)
         if process is not None:
-            from .analyze.job import AnalysisTask
+            from .analyze.process import AnalysisTask
 
             process.begin(
                 AnalysisTask(

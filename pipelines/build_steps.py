@@ -49,7 +49,7 @@ from .workspace import choose_workspace, occupied
 from .write.strategy import WriteBy, write_job
 
 if TYPE_CHECKING:
-    from .analyze.job import AnalysisProcess
+    from .analyze.process import AnalysisProcess
 
 Serving = tuple[ServingEntry | None, Mapping[str, FileEntry]]
 """The manifest's entry of the model for serving, and the model's files."""

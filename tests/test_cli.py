@@ -173,7 +173,7 @@ class TestBuild:
         code, printed, told = call("build", tmp_path / "recipe.py", "--out", tmp_path / "out")
         assert code == 3
         assert printed == ""
-        assert "1 of 61 records was rejected, and 0 are allowed; nothing was published" in told
+        assert "1 of 61 records was rejected (allowed: 0); nothing was published" in told
         assert "'sixty'" in told
         assert not list((tmp_path / "out").rglob("manifest.json"))
 

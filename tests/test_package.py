@@ -35,6 +35,12 @@ MAY_IMPORT = {
     "cli_options": {*ROOMS, "terminal"} - {"runners"},
     "terminal": {"schemas", "transforms", "pipelines"},
 }
+# In pipelines/, Beam is for the `job.py` of each step, and for these.
+IMPORT_BEAM = {
+    "pipelines/operate/check_runner.py",  # runs a small job of its own
+    "pipelines/operate/flex_template.py",  # is a job of its own, which runs a build
+    "pipelines/recipe/shipping.py",  # only Beam's copy of cloudpickle
+}
 SLOW_TO_LOAD = ("tensorflow", "apache_beam", "tensorflow_transform", "tfx_bsl")
 
 
@@ -148,6 +154,24 @@ def test_imports_run_one_way(path: Path) -> None:
         assert room in {*_allowed(module), "__version__"}, (
             f"{module}, line {node.lineno}: imports {target}; allowed: {sorted(_allowed(module))}"
         )
+
+
+def test_only_jobs_import_beam() -> None:
+    found = set()
+    for path in (ROOT / "pipelines").rglob("*.py"):
+        imported = {
+            name.partition(".")[0]
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+            )
+        }
+        if path.name != "job.py" and "apache_beam" in imported:
+            found.add(path.relative_to(ROOT).as_posix())
+    assert found == IMPORT_BEAM
 
 
 @pytest.mark.parametrize("path", _module_files(), ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""The third step: a ``preprocessing_fn`` is analyzed on the train split.
+"""The third step: analyzes a ``preprocessing_fn`` on the train split.
 
-In: the runs of the train split. Out: a transform graph, or one that another snapshot has.
+In: the runs of the train split, or the graph of another build. Out: a transform graph.
 """

@@ -1,6 +1,6 @@
-"""Given graphs: what ``transform_from`` names, found, checked, and held against the features.
+"""Given graphs: finds the graph that ``transform_from`` names, and checks it against the features.
 
-A graph counts by its content, wherever it was taken from: that is what a fingerprint sees.
+Only a graph's content is part of the fingerprint, not its location.
 """
 
 from __future__ import annotations
@@ -24,73 +24,73 @@ class GivenGraph:
     """A transform graph of another build."""
 
     name: str
-    """What the recipe calls it, without credentials."""
+    """Its name in the recipe, without credentials."""
     url: str
-    """The folder that holds its files."""
+    """The folder of its files."""
     info: GraphInfo
 
     @property
     def digest(self) -> str:
-        """Hash of all that it is."""
+        """Hash of the complete graph."""
         return self.info.digest
 
     def check_fits(self, prepared: Features, *, code: str | None) -> None:
-        """Holds the graph against a recipe.
+        """Checks the graph against a recipe.
 
         Args:
             prepared: The features of the prepared records.
-            code: Digest of the recipe's ``preprocessing_fn``, if it has one beside.
+            code: Digest of the recipe's ``preprocessing_fn``, if it also has one.
 
         Raises:
-            RecipeError: if records do not have what the graph takes, or it is of other code.
+            RecipeError: if records lack an input of the graph, or its code differs.
         """
         for name, wanted in self.info.inputs.items():
             found = prepared.get(name)
             if found != wanted:
-                has = "none of that name" if found is None else f"it as {written(found)}"
+                has = "no such feature" if found is None else written(found)
                 raise RecipeError(
-                    f"transform_from={self.name!r}: its graph takes the feature {name!r} as "
-                    f"{written(wanted)}, and the prepared records have {has}. Correct features= or "
-                    "prepare=, or leave transform_from= out to analyse anew."
+                    f"transform_from={self.name!r}: its graph expects the feature {name!r} as "
+                    f"{written(wanted)}, but the prepared records have {has}. Correct features= or "
+                    "prepare=, or remove transform_from= to analyze again."
                 )
         if code and self.info.code and code != self.info.code:
             raise RecipeError(
-                f"transform_from={self.name!r}: its graph is of another preprocessing_fn than the "
-                "recipe's, which would not run. Leave preprocessing_fn= out to take the graph as "
-                "it is, or transform_from= to analyse anew."
+                f"transform_from={self.name!r}: its graph was made from another preprocessing_fn "
+                "than the recipe's, which would not run. Remove preprocessing_fn= to use the graph "
+                "unchanged, or transform_from= to analyze again."
             )
 
     def put(self, workspace: Workspace) -> str:
-        """Makes sure that a workspace has it, too; gives its folder there.
+        """Ensures that a workspace also has the graph; returns its folder there.
 
         Raises:
-            DamagedSnapshotError: if a file of it is missing or damaged.
+            DamagedSnapshotError: if one of its files is missing or damaged.
             StorageError: if it cannot be written.
         """
         url = workspace.graph(self.digest)
         try:
             copy_graph(self.url, self.info, url)
         except DamagedWorkError as error:
-            # To build again, as this says, makes nothing anew that another build made.
+            # Building again, as this error suggests, does not recreate the graph of another build.
             what = str(error).partition(" Start the build again")[0]
             raise DamagedSnapshotError(
-                f"transform_from={self.name!r}: {what} Run snapshard verify on it, or leave "
-                "transform_from= out to analyse anew."
+                f"transform_from={self.name!r}: {what} Run snapshard verify on it, or remove "
+                "transform_from= to analyze again."
             ) from None
         return url
 
 
 def find_graph(name: str, *, folder: str) -> GivenGraph:
-    """Finds the graph that a recipe takes.
+    """Finds the graph that a recipe names.
 
     Args:
-        name: A snapshot; a folder of snapshots, then the latest one's; a graph's folder in a
-            workspace, or the workspace, or the folder that holds it, if there is but one graph.
-        folder: What a relative path counts from.
+        name: A snapshot; a folder of snapshots, of which the latest is used; a graph's folder in a
+            workspace; or a workspace or its parent folder, if it has only one graph.
+        folder: The folder to which a relative path is relative.
 
     Raises:
-        RecipeError: if there is none, or several.
-        DamagedSnapshotError: if the snapshot's description of it was altered.
+        RecipeError: if there is no graph, or several.
+        DamagedSnapshotError: if the snapshot's description of the graph was altered.
         StorageError: if something cannot be read.
     """
     url = name
@@ -105,8 +105,8 @@ def find_graph(name: str, *, folder: str) -> GivenGraph:
     if len(found) > 1:
         graphs = ", ".join(storage.redact(place) for place in sorted(found))
         raise RecipeError(
-            f"transform_from={storage.redact(name)!r} holds several transform graphs. Name one of "
-            f"{graphs}; or a snapshot."
+            f"transform_from={storage.redact(name)!r} contains several transform graphs. Name one "
+            f"of {graphs}; or a snapshot."
         )
     for place, info in found.items():
         return GivenGraph(name=storage.redact(name), url=place, info=info)
@@ -120,18 +120,17 @@ def _of_snapshot(name: str, snapshot: Snapshot) -> GivenGraph:
     entry = snapshot.manifest.files.get(PUBLISHED)
     if entry is None:
         raise RecipeError(
-            f"{storage.redact(snapshot.path)} has no transform graph that another build could "
-            "take. Name a snapshot that was built with a preprocessing_fn, by this version of "
-            "snapshard."
+            f"{storage.redact(snapshot.path)} has no transform graph that another build can use. "
+            "Name a snapshot that was built with a preprocessing_fn, by this version of snapshard."
         )
     where = join(snapshot.path, PUBLISHED)
     content = storage.read_bytes(where)
     if hashlib.sha256(content).hexdigest() != entry.sha256:
         raise DamagedSnapshotError(
-            f"{storage.redact(where)} is not what the manifest lists. Run snapshard verify on it."
+            f"{storage.redact(where)} differs from the manifest. Run snapshard verify on it."
         )
     info = GraphInfo.from_bytes(content)
     for file in info.files:
         if not stays_inside(file):
-            raise DamagedSnapshotError(f"{storage.redact(where)} names {file!r}, which is no name.")
+            raise DamagedSnapshotError(f"{storage.redact(where)}: invalid file name {file!r}.")
     return GivenGraph(name=storage.redact(name), url=snapshot.path, info=info)

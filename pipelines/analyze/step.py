@@ -1,4 +1,4 @@
-"""Analyzing: the transform graph that a recipe asks for, made or taken, in the workspace."""
+"""The analyze step: makes a recipe's transform graph in the workspace, or copies a given one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..recipe.shipping import StagedRecipe
 from .train_records import train_records
 
 if TYPE_CHECKING:
-    from .job import AnalysisProcess
+    from .process import AnalysisProcess
 
 
 def ensure_graph(
@@ -28,28 +28,28 @@ def ensure_graph(
     runner: JobRunner,
     process: AnalysisProcess | None = None,
 ) -> tuple[str, bool]:
-    """Makes sure that a workspace has the transform graph of a recipe.
+    """Ensures that a workspace has the transform graph of a recipe.
 
     Args:
         found: The survey of a recipe with a ``preprocessing_fn`` or ``transform_from``.
         staged: The recipe's handle.
-        prepared: What its records became.
-        workspace: Where the graph is to lie.
-        runner: Where the recipe may want the analysis to run.
-        process: A process for the analysis that was started ahead.
+        prepared: The prepared records.
+        workspace: Destination of the graph.
+        runner: The engine, on which the analysis runs if the recipe says so.
+        process: A child process that was started early.
 
     Returns:
-        The graph's folder, and whether there was nothing to analyse.
+        The graph's folder, and whether there was nothing to analyze.
 
     Raises:
-        RecipeError: if ``preprocessing_fn`` fails; with its own words.
+        RecipeError: if ``preprocessing_fn`` fails; with its message.
         DataError: if the train split is empty.
         StorageError: if the graph cannot be read or written.
         RunnerError: if a process or the engine ended too early.
     """
     if found.graph is not None:
         return found.graph.put(workspace), True
-    from .job import AnalysisSpec, AnalysisTask, analyze
+    from .process import AnalysisSpec, AnalysisTask, analyze
 
     parts, features = found.parts, found.features.prepared
     url = _analyzed_url(found, prepared, workspace)
@@ -72,7 +72,7 @@ def ensure_graph(
     )
     code = str(parts.preprocessing)
     if found.recipe.analyze_on_runner:
-        from .runner_job import analyze_on_runner
+        from .job import analyze_on_runner
 
         analyze_on_runner(
             AnalysisTask(staged=staged, prepared=features, dependencies=found.dependencies),

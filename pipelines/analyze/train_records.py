@@ -1,4 +1,4 @@
-"""The records that analysis sees: the train split's, run by run, in a fixed order."""
+"""Reads the records that are analyzed: those of the train split, run by run, in a fixed order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.02
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainRecords:
-    """Reads wire columns of a split's records: plain data, good in any process."""
+    """Reads wire columns of a split's records: plain data, usable in any process."""
 
     workspace: Workspace
     summary_digest: str
@@ -31,23 +31,23 @@ class TrainRecords:
     split: SplitPlan
     """Without its shards."""
     whole: ShardPlan
-    """All of them as one: together they are one range of one partition."""
+    """All shards as one: together they are one range of one partition."""
     stratify_by: str | None
 
     @property
     def num_records(self) -> int:
-        """How many there are."""
+        """Number of records."""
         return self.whole.num_examples
 
     def readers(self) -> list[RunReader]:
-        """Of all runs, in the order of their ids."""
+        """Readers of all runs, in the order of their ids."""
         entries = read_runs(self.workspace, self.summary_digest)
         return run_readers(entries, self.workspace, self.prepared)
 
     def read(
         self, readers: Iterable[RunReader], columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """Named columns of the split's records in some runs, run by run, each in its own order."""
+        """The given columns of the split's records in some runs, run by run, in the runs' order."""
         keys = KeyRange(self.whole.partition, self.whole.start_key, self.whole.stop_key)
         for reader in readers:
             for records in reader.scan(keys):
@@ -62,7 +62,7 @@ class TrainRecords:
                     yield kept.select(list(columns))
 
     def __call__(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The same of all runs: no merge is needed, and the order depends on the inputs alone."""
+        """The same for all runs: no merge is needed, and the order depends only on the inputs."""
         yield from self.read(self.readers(), columns)
 
 
@@ -74,8 +74,8 @@ def train_records(
     prepared: Features,
     stratify_by: str | None,
 ) -> TrainRecords:
-    """What reads the records of a planned split."""
-    # All shards of a split are neighbouring key ranges of one partition: together, one range.
+    """Returns a reader of the records of a planned split."""
+    # All shards of a split are adjacent key ranges of one partition: together, one range.
     whole = ShardPlan(
         split=split.name,
         index=0,
@@ -97,11 +97,11 @@ def train_records(
 
 
 def read_handed_over(columns: Sequence[str], *, path: str) -> Iterable[pa.RecordBatch]:
-    """Reads what a pickled function reads, once it is handed over by the process that builds.
+    """Reads batches with a pickled function, once the building process has provided it.
 
     Args:
         columns: Wire columns.
-        path: The file with the function, which the build puts in place when it is known.
+        path: The file with the function, which the build puts in place once it is known.
     """
     while not os.path.exists(path):
         advance()

@@ -33,7 +33,7 @@ from ...transforms.storage.decompress import MAGIC_BYTES, compressed_offset, com
 from ...transforms.storage.opened_source import path_bytes
 from ..inventory.survey import Survey, survey
 from ..plan.ranges import empty_splits
-from ..plan.split_rounds import find_split_ends
+from ..plan.splits import find_split_ends
 from ..plan.step import plan_with
 from ..prepare.block_worker import PrepareConfig, RunMaker
 from ..prepare.run_files import RunFiles, keys_suffix, merge_image_facts

@@ -20,7 +20,7 @@ from ...transforms.code.user_reads import refuse_undeclared
 from ...transforms.prepare.engine.step_files import digest_with_files, read_step_files
 from ...transforms.storage.opened_source import OpenedSource, open_source, unopened_source
 from ..analyze.external_graph import GivenGraph, find_graph
-from ..analyze.job import ANALYSIS, ON_RUNNER
+from ..analyze.process import ANALYSIS, ON_RUNNER
 from ..plan.sample import Limit
 from ..prepare.stages import StageFeatures, StageSteps, check_stages, stage_features, stages_of
 from ..recipe.shipping import keep_origin

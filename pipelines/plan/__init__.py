@@ -1,4 +1,5 @@
-"""The fourth step: where each split and each shard begins and ends in the space of keys.
+"""The fourth step: the key range of each split and each shard.
 
-In: summaries of the runs. Out: sizes, compression, and the key range of every shard.
+In: summaries of the runs, and the key columns of a few bins. Out: the layout, which is the
+splits, the key range and size of every shard, and the compression.
 """

@@ -1,10 +1,10 @@
-"""Limits: a build of the records with the lowest keys, a uniform sample that needs no draw.
+"""Limited builds: the records with the lowest keys, which are a uniform sample without drawing.
 
-Of files that are a record each, keys are known from the paths: the files with the lowest keys are
-read, and no others. Of other sources all records are prepared (a whole build later finds that
-done), and the plan leaves out what lies above. Either way one key divides what is taken from the
-rest, and the splits divide the range of keys below it in their fractions, as they divide the whole
-range without a limit: records with a limit may be in another split than without.
+If each file is one record, keys follow from the paths, and only the files with the lowest keys are
+read. Otherwise all records are prepared (a later full build reuses that), and the plan omits those
+above the limit. Either way one key separates the sample from the rest, and the splits divide the
+keys below it by their fractions, as they divide all keys without a limit: with a limit, a record
+may be in another split than without.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ...schemas.blocks import SourceFile
 from ...schemas.splits import KEY_SPACE
 from ...transforms.runs.key_histogram import BIN_SHIFT, KeyColumns, KeyHistogram
 from ...transforms.runs.keys import record_keys
-from .key_rows import ReadKeys
+from .key_columns import ReadKeys
 
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """How many records a build takes, those with the lowest keys."""
+    """Restricts a build to the records with the lowest keys."""
 
     num_records: int
     stop: int | None = None
-    """The first key that is left out, where it is known before records are prepared."""
+    """The first excluded key, if known before records are prepared."""
 
 
 def lowest_files(
     files: Sequence[SourceFile], *, limit: int, seed: int
 ) -> tuple[tuple[SourceFile, ...], int]:
-    """The files with the lowest keys, in their order, and the first key that is left out."""
+    """The files with the lowest keys, in their given order, and the first excluded key."""
     if limit >= len(files):
         return tuple(files), KEY_SPACE
     keys = record_keys([file.path for file in files], seed)
@@ -45,10 +45,13 @@ def lowest_files(
 def lowest_records(
     histogram: KeyHistogram, read_keys: ReadKeys, limit: Limit
 ) -> tuple[KeyHistogram, ReadKeys, int]:
-    """What a plan sees of the records with the lowest keys, and the first key left out.
+    """Restricts a histogram and its keys to the records with the lowest keys.
 
-    Keys are read of one bin, that in which the limit falls. Records that share their key with the
-    first one left out are left out as well.
+    Reads the keys of one bin, the one that contains the limit. Records that share the key of the
+    first excluded record are excluded too.
+
+    Returns:
+        The histogram, a function that reads its keys, and the first excluded key.
     """
     stop = limit.stop
     if stop is None:
@@ -84,7 +87,7 @@ def _first_left_out(histogram: KeyHistogram, read_keys: ReadKeys, limit: int) ->
 
 
 def _pairs(histogram: KeyHistogram, bin_: int) -> list[tuple[int, int]]:
-    """The (partition, bin) pairs of a bin that hold records."""
+    """The (partition, bin) pairs of a bin that contain records."""
     partitions = np.unique(histogram.partition[histogram.bin == bin_])
     return [(int(partition), bin_) for partition in partitions]
 

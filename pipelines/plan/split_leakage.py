@@ -1,7 +1,7 @@
-"""Leaks: contents that stand in more than one split, told from the key files.
+"""Leaks: contents that occur in more than one split, found from the key files.
 
-An image that is in train and in test makes the test worth less. Contents are compared by a 64-bit
-hash of all features but the label, so the same input under two labels counts as well.
+An image in both train and test makes test results less meaningful. Contents are compared by a
+64-bit hash of all features except the label, so the same input with two labels also counts.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ...transforms.runs.partitions import select_rows
 from ...transforms.runs.summary import RunEntry
 
 _MEMORY_RECORDS = 4_000_000
-"""So many records are compared at once, in about 200 MB."""
+"""Records compared at once, in about 200 MB."""
 _MAX_PARTS = 512
-"""So many files are open at once at the most: of over two thousand million records, more memory."""
+"""Maximum number of files open at once: above two billion records, more memory is used."""
 _REQUESTS = 32
-"""So many key files are read from a store at once, a few megabytes each."""
+"""Key files read concurrently from a store, a few megabytes each."""
 _ROW = np.dtype([("content", np.uint64), ("split", np.int8)])
 
 Rows = npt.NDArray[np.void]
@@ -46,9 +46,9 @@ def find_leaks(
     suffix: str,
     stop: threading.Event | None = None,
 ) -> dict[str, int]:
-    """How many contents stand in several splits, by these splits' names: ``"train, test"``.
+    """The number of contents that occur in several splits, by their names: ``"train, test"``.
 
-    Memory is bounded: many records are first divided by their hash, on disk.
+    Memory is bounded: many records are first partitioned by their hash, on disk.
 
     Raises:
         CancelledError: soon after ``stop`` is set.
@@ -77,9 +77,9 @@ def find_leaks(
 
 
 def _count(rows: Rows) -> Counter[tuple[int, ...]]:
-    """How many contents stand in each set of two or more splits."""
+    """The number of contents that occur in each set of two or more splits."""
     contents, splits = rows["content"], rows["split"]
-    # Three times as fast as to sort rows of two fields.
+    # Three times as fast as sorting rows of two fields.
     order = np.lexsort((splits, contents))
     contents, splits = contents[order], splits[order]
     other = np.flatnonzero((contents[1:] != contents[:-1]) | (splits[1:] != splits[:-1])) + 1
@@ -110,7 +110,7 @@ def _divide(rows: Iterator[Rows], num_parts: int, scratch: str) -> list[str]:
 
 
 def _until(stop: threading.Event, items: Iterable[_T]) -> Iterator[_T]:
-    """Gives these.
+    """Yields the items.
 
     Raises:
         CancelledError: if ``stop`` is set.
@@ -129,13 +129,13 @@ def _rows(
     suffix: str,
     stop: threading.Event,
 ) -> Iterator[Rows]:
-    """Content and split of all records, batch by batch."""
+    """The content hash and split of all records, batch by batch."""
 
     def key_file(entry: RunEntry) -> list[pa.RecordBatch]:
         url = workspace.run_keys(entry.run.run_id, suffix)
         return list(_until(stop, RunReader(url, entry.keys, keys_schema()).scan()))
 
-    # A store answers slowly, and many at once.
+    # A store is slow per request, but serves many concurrently.
     at_once = 1 if storage.is_local(workspace.root) else _REQUESTS
     with ThreadPoolExecutor(at_once) as pool:
         files = iter(entries)
@@ -162,7 +162,7 @@ def _rows_of(batches: Iterable[pa.RecordBatch], plans: Sequence[SplitPlan]) -> I
 
 
 def _whole(plan: SplitPlan) -> ShardPlan:
-    """All of a split as one shard."""
+    """The complete split as one shard."""
     stratified = plan.strata is not None
     return ShardPlan(
         split=plan.name,

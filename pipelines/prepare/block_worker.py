@@ -1,38 +1,45 @@
-"""Preparing one unit of work: read a block, or merge a range; prepare, key, and write one run."""
+"""Prepares one unit of work: reads a block or merges a range, then prepares, keys and writes a run.
+
+A block is read from the source. A later stage reads a key range of the sorted runs of the stage
+before, merged. Ranges depend only on the contents of those runs, so blocks, runners and workers do
+not affect the input of a step across records.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ...schemas.blocks import Block, RawBatch, WorkUnit
-from ...schemas.errors import DamagedWorkError
+from ...schemas.blocks import Block, KeySpan, RawBatch, WorkUnit
+from ...schemas.errors import DamagedWorkError, PayloadPlace, Reject, StorageError
 from ...schemas.features import Features
 from ...schemas.naming import Workspace
-from ...schemas.recipe import Recipe, Source
+from ...schemas.recipe import CrossStep, OpenSource, Recipe, SortedRecords, Source
 from ...schemas.splits import Splits
 from ...transforms.activity import advance, working_on
 from ...transforms.code.dependencies import Dependencies, functions_in
 from ...transforms.code.user_reads import refuse_undeclared
+from ...transforms.examples.shards import run_readers
 from ...transforms.media.image_codecs import parts_by_pixels
-from ...transforms.prepare.engine.compile import StepRunner
+from ...transforms.prepare.engine.compile import StepRunner, with_record
 from ...transforms.prepare.engine.validate import Validator
-from ...transforms.rejects import Dropped
+from ...transforms.rejects import Dropped, reject_rows
+from ...transforms.runs.files import ID, KeyRange, merge_range, wire_schema
 from ...transforms.runs.key_histogram import KeyBins
-from ...transforms.runs.keys import record_keys
+from ...transforms.runs.keys import NO_PARTITION, record_keys
 from ...transforms.runs.partitions import SplitEnds
-from ...transforms.runs.summary import Summary, name_summary
+from ...transforms.runs.summary import Summary, name_summary, read_runs
 from ...transforms.storage.opened_source import open_source
 from ..inventory.extraction import reading
 from ..recipe.shipping import StagedRecipe
-from .merging import RangeReader
-from .reject_payloads import RejectPayloads
 from .run_files import RunFiles, keys_suffix, run_in_place
-from .sort_keys import RecordKeys
+from .sort_keys import RecordKeys, split_of_records
 from .stages import StageFeatures, label_of, stages_of
 
 
@@ -70,11 +77,11 @@ class StageKey:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """Everything that a stage's runs are made with, as plain data that reaches every worker."""
+    """Everything that determines a stage's runs, as plain data that is sent to every worker."""
 
     staged: StagedRecipe
     folder: str
-    """The recipe's folder, which a relative source counts from."""
+    """The recipe's folder, to which a relative source is relative."""
     workspace: Workspace
     features: StageFeatures
     key: StageKey
@@ -84,19 +91,19 @@ class PrepareConfig:
     given: Features = dataclasses.field(default_factory=dict)
     """The features of the stage before."""
     ends: SplitEnds | None = None
-    """Of splits by time and of balanced groups, once they are known."""
+    """Ends of splits by time, or splits of balanced groups, once known."""
     source: Source | None = None
-    """What the recipe's source was extracted to; None where its own files are read."""
+    """The source that the recipe's source was extracted to; None if its own files are read."""
     sides: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The sha256 of each file beside the source, by URL."""
+    """The sha256 of each additional file of the source, by URL."""
     dependencies: Dependencies = dataclasses.field(default_factory=Dependencies)
-    """What the recipe depends on beside its source."""
+    """Dependencies of the recipe in addition to its source."""
     bins: KeyBins = KeyBins()  # noqa: RUF009
-    """What the runs' summaries count by."""
+    """The bins of the runs' summaries."""
 
 
 class RunMaker:
-    """Turns units of work into runs, one after the other; holds what is costly to set up."""
+    """Turns units of work into runs, one after another; keeps what is costly to set up."""
 
     def __init__(self, config: PrepareConfig) -> None:
         """Loads the recipe and compiles the stage's steps."""
@@ -144,7 +151,7 @@ class RunMaker:
         )
 
     def make(self, unit: WorkUnit) -> Summary:
-        """Makes sure that the unit's run and its key file are in the workspace, and whole."""
+        """Ensures that the unit's run and its key file are in the workspace and complete."""
         with working_on(f"preparing {unit.describe()}"):
             return self._make(unit)
 
@@ -184,9 +191,200 @@ class RunMaker:
                 yield self._keys.add(prepared, rejects=rejects)
             dropped.add(payloads.complete(rejects, batch))
             dropped.num_filtered += prepared.num_filtered
-        # Before the run is put in place: what is in it must be what its name says.
+        # Before the run is put in place: its contents must match its name.
         refuse_undeclared(self._functions, self._held.paths, folder=self._config.folder)
         self._held.check()
+
+
+class SourceReader:
+    """Reads blocks of the source."""
+
+    def __init__(self, recipe: Recipe, config: PrepareConfig) -> None:
+        """Opens the source."""
+        self._recipe = recipe
+        self._raw = config.features.inputs
+        self.opened = open_source(recipe.files.url, config.folder, recipe.limits).expecting(
+            config.sides
+        )
+
+    def read(self, block: WorkUnit) -> Iterator[RawBatch]:
+        """The block's records.
+
+        If each file is one record, files are read in the order of their keys, which are known in
+        advance: no sorting is needed, and memory is bounded regardless of their size.
+
+        Raises:
+            SourceChangedError: if a file differs from the inventory, when it is read or after the
+                last record. Nothing that was read may be kept then.
+        """
+        assert isinstance(block, Block)
+        ordered = list(range(len(block.ranges)))
+        if not self._recipe.files.numbered:
+            keys = record_keys([part.path for part in block.ranges], self._recipe.seed)
+            ordered.sort(key=lambda i: (int(keys[i]), block.ranges[i].path))
+        opened = self.opened.proving(block.ranges)
+        yield from self._recipe.files.read(
+            block, features=self._raw, opened=opened, ordered=ordered
+        )
+        if opened.proof is not None:
+            opened.proof.check()
+
+
+class RangeReader:
+    """Reads the records of a range, and passes them through a step across records."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        cross: CrossStep,
+        *,
+        workspace: Workspace,
+        summary_digest: str,
+        features: Features,
+        ends: SplitEnds | None,
+    ) -> None:
+        """Finds the runs of the stage before.
+
+        Args:
+            recipe: The recipe, with its splits and seed.
+            cross: The step across records.
+            workspace: The runs' workspace.
+            summary_digest: Name of the runs' summary.
+            features: Features of their records.
+            ends: Ends of splits that depend on all records.
+        """
+        self._recipe = recipe
+        self._cross = cross
+        self._features = features
+        self._ends = ends
+        self._names = wire_schema(features).names
+        entries = read_runs(workspace, summary_digest)
+        self._runs = run_readers(entries, workspace, features)
+
+    def read(self, span: WorkUnit) -> Iterator[RawBatch]:
+        """The step's output for the records of a range; records without a split become rejects."""
+        assert isinstance(span, KeySpan)
+        rejects: list[Reject] = []
+        merged = self._sorted_records(span, rejects)
+        yield from self._cross.merge(merged, features=self._features)
+        if rejects:
+            empty = wire_schema(self._cross.features(self._features))
+            columns = pa.RecordBatch.from_pylist([], schema=empty)
+            yield RawBatch(ids=[], columns=columns, rejects=tuple(rejects))
+
+    def _sorted_records(self, span: KeySpan, rejects: list[Reject]) -> Iterator[SortedRecords]:
+        length = self._cross.prefix_bytes
+        for records in merge_range(self._runs, KeyRange(0, span.start, span.stop)):
+            composite = records.column(ID)
+            prefixes = pc.binary_slice(composite, 0, length)
+            ids = [
+                text[length:].decode("utf-8", "surrogateescape") for text in composite.to_pylist()
+            ]
+            columns = records.select(self._names)
+            splits, why = split_of_records(
+                ids, columns, recipe=self._recipe, features=self._features, ends=self._ends
+            )
+            homeless = splits == NO_PARTITION
+            if homeless.any():
+                rejects += reject_rows(
+                    ids,
+                    np.flatnonzero(homeless),
+                    stage="split",
+                    reason="no split",
+                    message=why,
+                    numbered=self._recipe.files.numbered,
+                    columns=columns,
+                )
+                kept = np.flatnonzero(~homeless)
+                ids, splits = [ids[row] for row in kept], splits[kept]
+                columns, prefixes = columns.take(pa.array(kept)), prefixes.take(pa.array(kept))
+            yield SortedRecords(
+                ids=ids,
+                prefixes=prefixes,
+                splits=splits,
+                columns=columns,
+                numbered=self._recipe.files.numbered,
+            )
+
+
+class RejectPayloads:
+    """Adds the records' contents to the rejects of one unit of work, if they are missing.
+
+    Every reject gets bytes or values, or else the bytes' range in the source and their sha256. The
+    only exception is a file that could not be opened.
+    """
+
+    def __init__(
+        self, unit: WorkUnit, *, features: Features, numbered: bool, opened: OpenSource | None
+    ) -> None:
+        """Stores where the records come from.
+
+        Args:
+            unit: A block, or a range of the stage before.
+            features: Features of the records before the stage's steps.
+            numbered: Whether ids are ``path#position``.
+            opened: The source; None in a later stage, which reads runs.
+        """
+        self._features, self._numbered, self._opened = features, numbered, opened
+        ranges = unit.ranges if isinstance(unit, Block) else ()
+        self._files = {part.path: part for part in ranges}
+
+    def complete(self, rejects: Iterable[Reject], batch: RawBatch) -> Iterator[Reject]:
+        """The rejects with the contents of their records.
+
+        Args:
+            rejects: Rejects of the batch, from any point of the stage.
+            batch: The records as read, before the steps.
+        """
+        rows: dict[str, int] | None = None
+        for reject in rejects:
+            if reject.payload is None and reject.place is None:
+                if rows is None:
+                    rows = {record_id: row for row, record_id in enumerate(batch.ids)}
+                yield self._filled(reject, batch, rows.get(reject.record_id))
+            elif reject.place is not None and reject.payload_kind == "bytes":
+                yield self._placed(reject, reject.place)
+            else:
+                yield reject
+
+    def _filled(self, reject: Reject, batch: RawBatch, row: int | None) -> Reject:
+        if row is not None:
+            filled = with_record(
+                reject,
+                batch.columns,
+                row,
+                features=self._features,
+                numbered=self._numbered,
+            )
+            place = filled.place
+            return filled if place is None else self._placed(filled, place)
+        part = self._files.get(reject.source)
+        if part is None or not part.sha256:
+            return reject
+        # The damaged part and its length are unknown: report the file.
+        place = PayloadPlace(sha256=part.sha256, start=0)
+        return dataclasses.replace(reject, place=place)
+
+    def _placed(self, reject: Reject, place: PayloadPlace) -> Reject:
+        """Adds the bytes' range in the file, if they occur there verbatim at the reject's position.
+
+        They do not in compressed or transcoded text.
+        """
+        part = self._files.get(reject.source)
+        if place.start is not None or place.num_bytes is None or part is None:
+            return reject
+        start = reject.position or 0
+        stop = start + place.num_bytes
+        if self._opened is not None and not part.problem:
+            try:
+                content = self._opened.read(reject.source, start, stop)
+            except StorageError:
+                return reject
+            if hashlib.sha256(content).hexdigest() == place.sha256:
+                return dataclasses.replace(
+                    reject, place=dataclasses.replace(place, start=start, stop=stop)
+                )
+        return reject
 
 
 def run_files(
@@ -210,37 +408,3 @@ def run_files(
         suffix=keys_suffix(recipe.splits) if last else "plain",
         bins=bins,
     )
-
-
-class SourceReader:
-    """Reads blocks of the source."""
-
-    def __init__(self, recipe: Recipe, config: PrepareConfig) -> None:
-        """Opens the source."""
-        self._recipe = recipe
-        self._raw = config.features.inputs
-        self.opened = open_source(recipe.files.url, config.folder, recipe.limits).expecting(
-            config.sides
-        )
-
-    def read(self, block: WorkUnit) -> Iterator[RawBatch]:
-        """The block's records.
-
-        Files that are one record each come in the order of their keys, which are known before
-        they are read: they need no sorting then, and memory stays flat however large they grow.
-
-        Raises:
-            SourceChangedError: if a file is not, or after the last record no longer, what the
-                inventory found. Nothing of what was read must be kept then.
-        """
-        assert isinstance(block, Block)
-        ordered = list(range(len(block.ranges)))
-        if not self._recipe.files.numbered:
-            keys = record_keys([part.path for part in block.ranges], self._recipe.seed)
-            ordered.sort(key=lambda i: (int(keys[i]), block.ranges[i].path))
-        opened = self.opened.proving(block.ranges)
-        yield from self._recipe.files.read(
-            block, features=self._raw, opened=opened, ordered=ordered
-        )
-        if opened.proof is not None:
-            opened.proof.check()

@@ -1,7 +1,7 @@
-"""The rejects of a build: gathered from its runs into one file, in bounded memory.
+"""The rejects of a build: gathered from its runs into one file, in bounded memory, and checked.
 
-They stand in the order of their source files and positions, whatever runs hold them. Those of a
-build that was refused for them lie in the workspace, where ``snapshard rejects`` finds them.
+They are in the order of their source files and positions, regardless of how runs hold them. If a
+build is refused because of its rejects, they are in the workspace for ``snapshard rejects``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .run_files import run_rejects
 from .step import Prepared
 
 _REQUESTS = 32
-"""Runs' rejects that are looked at on a store at once."""
+"""Runs whose rejects are read concurrently from a store."""
 
 
 def gather_rejects(entries: Iterable[RunEntry], workspace: Workspace, path: str) -> None:
     """Writes the rejects of some runs to one local file.
 
     Raises:
-        DamagedWorkError: if a run's are missing or damaged.
+        DamagedWorkError: if the rejects of a run are missing or damaged.
     """
 
     def place(entry: RunEntry) -> tuple[str, int, str, RunEntry]:
@@ -42,7 +42,7 @@ def gather_rejects(entries: Iterable[RunEntry], workspace: Workspace, path: str)
             return (*_first(file), entry.run.run_id, entry)
 
     some = [entry for entry in entries if entry.run.num_rejects]
-    # A store answers slowly, and many at once.
+    # A store is slow per request, but serves many concurrently.
     with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
         found = list(pool.map(place, some))
     with contextlib.ExitStack() as stack:
@@ -64,14 +64,14 @@ def _opened(entry: RunEntry, workspace: Workspace) -> Iterator[Any]:
 
 
 def _first(file: Any) -> tuple[str, int]:
-    """Where the first reject of a run comes from: runs' ranges of a source do not overlap."""
+    """The origin of a run's first reject: the ranges of runs in a source do not overlap."""
     columns = ["source", "position"]
     row = next(file.iter_batches(1, row_groups=[0], columns=columns)).to_pylist()[0]
     return row["source"], -1 if row["position"] is None else row["position"]
 
 
 def count_by_stage(entries: Iterable[RunEntry]) -> Counter[str]:
-    """How many rejects each stage made."""
+    """The number of rejects of each stage."""
     counts: Counter[str] = Counter()
     for entry in entries:
         counts.update(entry.run.rejects_by_stage)
@@ -79,13 +79,13 @@ def count_by_stage(entries: Iterable[RunEntry]) -> Counter[str]:
 
 
 def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> None:
-    """Refuses more rejects than the recipe allows, and what leaves no record.
+    """Refuses a build with more rejects than the recipe allows, or without records.
 
     Raises:
-        RejectsError: with the budgets that do not do, the counts per reason and the first three
+        RejectsError: with the exceeded budgets, the counts per reason and the first three rejects
             of each; all rejects are kept in the workspace.
         DataError: if no record is left.
-        DamagedWorkError: if a run's rejects are missing or damaged.
+        DamagedWorkError: if the rejects of a run are missing or damaged.
     """
     num_kept, counts = prepared.summary.num_records, count_by_stage(prepared.entries)
     num_records = num_kept + counts.total() + prepared.num_filtered
@@ -95,7 +95,7 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
         raise RejectsError(
             f"{_budget_words(exceeded, counts.total(), num_records)}\n{reasons}\n"
             "Fix the files, or allow more with max_rejects= in the recipe (a fraction or a count, "
-            f"in all or by stage). {_try_again(found)} "
+            f"in total or by stage). {_try_again(found)} "
             f"{_where_rejects_are(workspace)}"
         )
     num_before = prepared.entries.total("num_records")  # of the stages before the last
@@ -104,9 +104,10 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
             repr(step) for step in found.recipe.prepare if isinstance(step, CrossStep)
         )
         raise DataError(
-            f"{steps} in prepare= made nothing of {num_before:,} records. Nothing was published. A "
-            "window takes consecutive rows of one group and one split, without a gap (max_gap=) or "
-            "a missing value: fill values (ss.tables.fill), or take shorter windows."
+            f"{steps} in prepare= produced no record from {num_before:,} records. Nothing was "
+            "published. A window needs consecutive rows of one group and one split, without a gap "
+            "(max_gap=) or a missing value: fill in values (ss.tables.fill), or use shorter "
+            "windows."
         )
     if num_kept == 0 and prepared.num_filtered:
         raise DataError(
@@ -121,40 +122,40 @@ def check_prepared(found: Survey, prepared: Prepared, workspace: Workspace) -> N
             f"{_where_rejects_are(workspace)}"
         )
     if num_kept == 0:
-        raise DataError("The source holds no records. Nothing was published.")
+        raise DataError("The source contains no records. Nothing was published.")
 
 
 def _try_again(found: Survey) -> str:
     revision = found.recipe.revision + 1
     return (
-        "If the cause is outside of the recipe and the data, such as a service that did not "
-        f"answer, set revision={revision} in the recipe or build with --revision {revision}: "
-        "that prepares the blocks with rejects again."
+        "If the cause is neither in the recipe nor in the data, such as a service that did not "
+        f"respond, set revision={revision} in the recipe or build with --revision {revision}: "
+        "this prepares the blocks with rejects again."
     )
 
 
 def _where_rejects_are(workspace: Workspace) -> str:
     return (
-        f"All rejects: {storage.redact(workspace.refused_rejects)}, which `snapshard rejects` "
-        "lists and exports."
+        f"All rejects: {storage.redact(workspace.refused_rejects)}. `snapshard rejects` lists and "
+        "exports them."
     )
 
 
 def _keep_refused(
     found: Survey, prepared: Prepared, workspace: Workspace, *, num_records: int
 ) -> str:
-    """Puts the rejects of a refused build into the workspace; gives their counts in words."""
+    """Writes the rejects of a refused build to the workspace; returns a text with their counts."""
     with storage.scratch_folder(workspace.root) as scratch:
         path = join(scratch, "rejects.parquet")
         gather_rejects(prepared.entries, workspace, path)
         reasons = tally_file(path).describe()
         storage.put_file(path, workspace.refused_rejects)
-    told = {
+    facts = {
         "num_records": num_records,
         "num_rejects": prepared.num_rejects,
         "source": told_source(found),
     }
-    storage.put_bytes(workspace.refused, json.dumps(told, sort_keys=True).encode())
+    storage.put_bytes(workspace.refused, json.dumps(facts, sort_keys=True).encode())
     return reasons
 
 
@@ -164,7 +165,7 @@ def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: i
     were = "was" if num_rejects == 1 else "were"
     share = f"{num_rejects:,} of {num_records:,} {records} {were} rejected"
     if first.stage == TOTAL and not others:
-        return f"{share}, and {first.allowed:,} are allowed; nothing was published."
+        return f"{share} (allowed: {first.allowed:,}); nothing was published."
     lines = [
         f"  {one.stage}: {one.num_rejects:,} rejected, {one.allowed:,} allowed" for one in exceeded
     ]
@@ -172,12 +173,12 @@ def _budget_words(exceeded: Sequence[Exceeded], num_rejects: int, num_records: i
 
 
 def told_source(found: Survey) -> str | None:
-    """Where a build's source lies, without credentials; None where its records lay in no files."""
+    """The location of a build's source, without credentials; None if records are not in files."""
     return None if found.extracted is not None else found.opened.shown
 
 
 def forget_refused(workspace: Workspace) -> None:
-    """Clears the rejects of a build that was refused: what it was to make is published."""
+    """Removes the rejects of a refused build, once its snapshot is published."""
     for url in (workspace.refused, workspace.refused_rejects):
         if storage.exists(url):
             storage.remove_tree(url)

@@ -1,9 +1,9 @@
-"""The files of one run: sorted records, rejects, facts, and the keys that planning reads.
+"""The files of one run: sorted records, rejects, facts, and the keys for planning.
 
-A run is named by the hash of its inputs, of the prepare code and its settings and of the
-libraries' versions: a run that exists is reported, not computed again, which is resume, the
-cache and the incremental build in one rule. What is reported is checked: facts are sealed, records
-and keys have a checksum for each batch, which is checked when it is read.
+A run is named by the hash of its inputs, the prepare code, its settings and the library versions.
+A run that exists is reused, never computed again: this one rule gives resume, the cache and
+incremental builds. Reused files are checked: facts are sealed; records and keys have a checksum
+for each batch, which is verified when the batch is read.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from ...transforms.runs.summary import RunEntry, Summary, batches_from_json
 from ...transforms.storage.sealed import is_lost, put_sealed, read_sealed
 
 SORT_BYTES = 64 << 20
-"""So many bytes of prepared records are sorted in memory; more is spilled and merged."""
+"""Bytes of prepared records that are sorted in memory; more are spilled and merged."""
 
 
 def keys_suffix(splits: Splits) -> str:
-    """Names the key files that serve these splits: with or without strata."""
+    """The suffix of the key files for these splits: with or without strata."""
     if splits.stratify_by is None:
         return "plain"
     return "by-" + hashlib.sha256(splits.stratify_by.encode()).hexdigest()[:12]
 
 
 class RunFiles:
-    """Writes and looks up the runs of one stage."""
+    """Writes and finds the runs of one stage."""
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class RunFiles:
         suffix: str,
         bins: KeyBins = KeyBins(),  # noqa: B008
     ) -> None:
-        """Takes where runs lie and what their records hold.
+        """Stores the runs' location and the features of their records.
 
         Args:
-            workspace: Where they lie.
-            features: Of the prepared records.
-            label: The feature to predict: equal contents are those of all others.
+            workspace: The runs' workspace.
+            features: Features of the prepared records.
+            label: The feature to predict, which is ignored when contents are compared.
             stratify_by: The feature whose values are the strata; None for none.
-            suffix: Names the key files: see :func:`keys_suffix`.
-            bins: What summaries count by.
+            suffix: Suffix of the key files: see :func:`keys_suffix`.
+            bins: The bins of summaries.
         """
         self._workspace = workspace
         self._features = features
@@ -104,8 +104,8 @@ class RunFiles:
         Args:
             run_id: The run's name.
             batches: Records of :attr:`schema`, of bounded size.
-            dropped: What is not in the run, complete once ``batches`` is.
-            in_order: Whether the batches follow each other in their final order.
+            dropped: The records that are not in the run, complete once ``batches`` is consumed.
+            in_order: Whether the batches are in their final order.
         """
         workspace = self._workspace
         facts: dict[str, ImageFacts] = {}
@@ -148,22 +148,22 @@ class RunFiles:
             yield batch
 
     def summarize(self, info: RunInfo) -> Summary:
-        """The summary of a run in place, from its key file, which is made if it is not whole.
+        """The summary of an existing run, from its key file, which is written again if incomplete.
 
         Raises:
-            DamagedWorkError: if the run itself is needed for that, and damaged.
+            DamagedWorkError: if the run itself is needed for that, but damaged.
         """
         entry = self._entry_in_place(info)
         if entry is not None:
             with contextlib.suppress(DamagedWorkError):
                 return self._summary(entry)
-        return self._summary(self._entry_anew(info))
+        return self._summary(self._write_keys(info))
 
     def drop_damage(self, info: RunInfo) -> bool:
-        """Reads a run in place with all that belongs to it, and forgets what is damaged of it.
+        """Reads all files of an existing run, and invalidates damaged ones.
 
         Returns:
-            Whether something was forgotten, so that it has to be made.
+            Whether files are damaged or missing and must be made again.
         """
         try:
             run_rejects(self._workspace, info)
@@ -188,14 +188,14 @@ class RunFiles:
         return self._workspace.run_keys(info.run_id, self._suffix) + ".json"
 
     def _entry_in_place(self, info: RunInfo) -> RunEntry | None:
-        """A run with its key file; None where there is none."""
+        """An existing run with its key file; None if the key file does not exist."""
         content = read_sealed(self._keys_info(info), what=self._what_keys(info))
         if content is None:
             return None
         return RunEntry(info, batches_from_json(json.loads(content)))
 
-    def _entry_anew(self, info: RunInfo) -> RunEntry:
-        """A run with its key file, which is written."""
+    def _write_keys(self, info: RunInfo) -> RunEntry:
+        """A run with its key file, which this writes."""
         url = self._workspace.run_keys(info.run_id, self._suffix)
         with storage.scratch_folder(self._workspace.root) as scratch:
             path = os.path.join(scratch, "keys.arrow")
@@ -239,7 +239,7 @@ class RunFiles:
 
 
 def run_in_place(workspace: Workspace, run_id: str) -> RunInfo | None:
-    """What is known of a run; None where it or a part of it is missing."""
+    """The facts of an existing run; None if it or one of its files is missing."""
     content = read_sealed(workspace.run_info(run_id), what=_what_info(run_id))
     if content is None:
         return None
@@ -252,7 +252,7 @@ def run_in_place(workspace: Workspace, run_id: str) -> RunInfo | None:
 
 
 def run_rejects(workspace: Workspace, info: RunInfo) -> str | io.BytesIO | None:
-    """The file of a run's rejects, checked; None where it has none.
+    """The file of a run's rejects, checked; None if it has no rejects.
 
     Raises:
         DamagedWorkError: if it is missing or damaged.
@@ -275,7 +275,7 @@ def run_rejects(workspace: Workspace, info: RunInfo) -> str | io.BytesIO | None:
         sha256 = ""
     if sha256 != info.rejects_sha256:
         raise DamagedWorkError(
-            f"{storage.redact(url)} is missing or damaged. Start the build again: it makes it anew."
+            f"{storage.redact(url)} is missing or damaged. Start the build again to recreate it."
         )
     return found
 
@@ -330,7 +330,7 @@ def _sorted(
 def merge_image_facts(
     facts: dict[str, ImageFacts], records: pa.RecordBatch, features: Features
 ) -> None:
-    """Adds what the encoded images of some records have in common to ``facts``."""
+    """Merges the common properties of the records' encoded images into ``facts``."""
     for name, feature in features.items():
         if not isinstance(feature, Image) or feature.storage != "encoded":
             continue

@@ -1,12 +1,13 @@
-"""Keying: what prepared records are sorted by, the last thing before they become a run.
+"""The keys by which prepared records are sorted, and how finely summaries count them.
 
-In the last stage that is their final order, (partition, key, id); in one before, what the next
-step across records asks for, its prefix in front of the id.
+In the last stage records are sorted by (partition, key, id), their final order; in an earlier one
+by the key of the next step across records, whose prefix precedes the id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,21 @@ from ...schemas.blocks import RawBatch
 from ...schemas.errors import Reject
 from ...schemas.features import Features
 from ...schemas.recipe import CrossStep, Recipe
+from ...schemas.shards import Shards, parse_size
+from ...schemas.splits import Splits
 from ...transforms.examples.encode import example_sizes
 from ...transforms.rejects import reject_rows
 from ...transforms.runs.files import run_schema, wire_schema
+from ...transforms.runs.key_histogram import BIN_BITS, FINE_BITS, KeyBins
 from ...transforms.runs.keys import NO_PARTITION, record_keys, split_of_keys
 from ...transforms.runs.partitions import SplitEnds, partition_records
+from ...transforms.sources.blocks import BLOCK_BYTES
 from ...transforms.storage.opened_source import path_bytes
+
+COARSE_RUNS = 1024
+"""Up to this many runs (69 GB) are counted in 4,096 bins and cut at records."""
+BINS_PER_SHARD = 200
+"""With cuts at bin edges, shards differ by the heaviest bin: with 200 bins, within 1 %."""
 
 
 class RecordKeys:
@@ -36,13 +46,13 @@ class RecordKeys:
         following: CrossStep | None,
         ends: SplitEnds | None,
     ) -> None:
-        """Takes what decides.
+        """Stores what determines the keys.
 
         Args:
-            recipe: Its splits, seed and source.
-            features: Of the prepared records.
-            following: The step across records that comes next; None in the last stage.
-            ends: Of splits that all records decide.
+            recipe: The recipe, with its splits, seed and source.
+            features: Features of the prepared records.
+            following: The next step across records; None in the last stage.
+            ends: Ends of splits that depend on all records.
         """
         self._recipe = recipe
         self._features = features
@@ -52,7 +62,7 @@ class RecordKeys:
         self._names = wire_schema(features).names
 
     def add(self, batch: RawBatch, *, rejects: list[Reject]) -> pa.RecordBatch:
-        """The records of a batch as a run holds them; those without a split become rejects."""
+        """The records of a batch in the form of a run; those without a split become rejects."""
         columns, seed = batch.columns.select(self._names), self._recipe.seed
         ids = pa.array([path_bytes(record_id) for record_id in batch.ids], pa.large_binary())
         sizes = pa.array(example_sizes(columns).astype(np.int64))
@@ -97,9 +107,9 @@ def split_of_records(
     features: Features,
     ends: SplitEnds | None,
 ) -> tuple[npt.NDArray[np.int16], str]:
-    """The split of each record before the last stage: int16[n], and why one has none.
+    """The split of each record before the last stage, int16[n], and why a record has none.
 
-    Zero for all where strata decide, which plan alone knows.
+    All zero if splits are stratified, because only the plan knows those.
     """
     splits = recipe.splits
     if splits.partitioned:
@@ -109,3 +119,36 @@ def split_of_records(
     if splits.stratify_by is not None:
         return np.zeros(len(ids), np.int16), ""
     return split_of_keys(record_keys(ids, recipe.seed), splits), ""
+
+
+def bins_for(splits: Splits, shards: Shards, *, num_units: int) -> KeyBins:
+    """The bins in which the summary of this many runs counts keys.
+
+    Planning puts cuts between shards at records inside bins. This needs reading keys: from every
+    run if there are many cuts, and again for every two million keys. Up to :data:`COARSE_RUNS` runs
+    this is fast. With more, bins are so fine that a cut at a bin's edge is accurate enough, and no
+    key is read.
+
+    The bins depend on the number of units and on the recipe's splits and shards, as does the
+    summary's name. Stratified splits are not cut at bin edges, so they use the coarse bins.
+
+    >>> bins_for(Splits(train=0.8, test=0.2), Shards(), num_units=1_024).bits
+    12
+    >>> bins_for(Splits(train=0.8, test=0.2), Shards(), num_units=10_000).bits
+    20
+    >>> bins_for(Splits(train=0.8, test=0.2), Shards(), num_units=1_000_000).bits
+    24
+    """
+    if num_units <= COARSE_RUNS or splits.stratify_by is not None:
+        return KeyBins()
+    ranges = splits.key_ranges() if not splits.partitioned else ()
+    share = {name: (stop - start) / (1 << 64) for name, start, stop in ranges}
+    by_size = num_units * BLOCK_BYTES / parse_size(shards.target_bytes)
+    numbers = shards.num_shards
+    wanted = [by_size if numbers is None else 1.0]
+    for name in splits.names:
+        number = numbers.get(name) if isinstance(numbers, Mapping) else numbers
+        wanted.append((number or shards.min_shards or 1) / max(share.get(name, 1.0), 1e-9))
+    bits = math.ceil(math.log2(BINS_PER_SHARD * max(wanted)))
+    ends = tuple(stop for _, _, stop in ranges[:-1])
+    return KeyBins(min(max(bits, BIN_BITS + 1), FINE_BITS), ends)

@@ -1,7 +1,8 @@
-"""Stages: a recipe's steps cut at those that look across records.
+"""Stages: a recipe's steps, divided at those that work across records.
 
-A stage is a step across records (none in the first) and the steps on single records after it. The
-first reads blocks of the source, each further one ranges of the stage before; all write runs.
+A stage is a step across records (none in the first stage) and the steps on single records after
+it. The first stage reads blocks of the source, later ones ranges of the stage before; all write
+runs.
 """
 
 from __future__ import annotations
@@ -9,20 +10,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
+from ...schemas.blocks import KeySpan
 from ...schemas.errors import RecipeError
 from ...schemas.features import Feature, Features
 from ...schemas.recipe import CrossStep, PrepareStep, Recipe, RecordFn
+from ...schemas.splits import KEY_SPACE
 from ...transforms.prepare.engine.chain import output_features, stored_features
 from ...transforms.prepare.engine.repartition import Repartition
 from ...transforms.prepare.engine.step_files import with_files
+from ...transforms.runs.key_histogram import BIN_SHIFT, NUM_KEY_BINS, KeyHistogram
 from ...transforms.runs.partitions import check_rule
+
+SPAN_BYTES = 64 << 20
+"""Approximate size of a unit of work of a later stage."""
 
 Step = PrepareStep | RecordFn
 
 
 @dataclasses.dataclass(frozen=True)
 class StageSteps:
-    """What a stage does."""
+    """The steps of a stage."""
 
     cross: CrossStep | None
     steps: tuple[Step, ...]
@@ -37,12 +46,10 @@ class StageFeatures:
 
 
 def stages_of(recipe: Recipe) -> tuple[StageSteps, ...]:
-    """A recipe's steps by stage: at least one stage.
+    """A recipe's stages, at least one; their steps have the files that they need.
 
-    Steps have got the files that they need.
-
-    Splits by time in fractions, and balanced groups, need all records before any one's split is
-    known: where no step looks across records, one is added that does nothing but assign them.
+    With splits by time in fractions, and with balanced groups, all records are needed before the
+    split of any is known: if no step works across records, one is added that only assigns splits.
     """
     crosses: list[CrossStep | None] = [None]
     steps: list[list[Step]] = [[]]
@@ -61,10 +68,10 @@ def stages_of(recipe: Recipe) -> tuple[StageSteps, ...]:
 def stage_features(
     stages: Sequence[StageSteps], raw: Features, *, prepared: Features | None = None
 ) -> tuple[StageFeatures, ...]:
-    """The features in and out of each stage; the last gives ``prepared``, where that is known.
+    """The input and output features of each stage; the last outputs ``prepared``, if given.
 
     Raises:
-        RecipeError: if a step cannot work on what it gets.
+        RecipeError: if a step cannot process its input features.
     """
     found = []
     current = dict(raw)
@@ -78,7 +85,7 @@ def stage_features(
 
 
 def label_of(recipe: Recipe, features: Features) -> str | None:
-    """The feature to predict: what a step makes for it, else the source's own, if it is left."""
+    """The feature to predict: the one that a step makes, else the source's, if it still exists."""
     made = [getattr(step, "label", None) for step in recipe.prepare]
     names = [name for name in (*reversed(made), recipe.source.label) if name in features]
     return names[0] if names else None
@@ -87,7 +94,7 @@ def label_of(recipe: Recipe, features: Features) -> str | None:
 def check_stages(
     recipe: Recipe, stages: Sequence[StageSteps], features: Sequence[StageFeatures]
 ) -> None:
-    """Checks that splits and steps go together.
+    """Checks that splits and steps are compatible.
 
     Raises:
         RecipeError: if a step across records would leak from one split into another, or cannot
@@ -101,6 +108,23 @@ def check_stages(
         stage.cross.check(splits)
         if name is not None and name not in before.outputs:
             raise RecipeError(
-                f"prepare: {stage.cross!r} comes before the feature {name!r}, which decides the "
-                "splits: it must not mix records of several. Make the feature first."
+                f"prepare: {stage.cross!r} comes before the feature {name!r}, which determines "
+                "the splits, and must not mix records of different splits. Make the feature first."
             )
+
+
+def plan_spans(histogram: KeyHistogram, *, span_bytes: int = SPAN_BYTES) -> tuple[KeySpan, ...]:
+    """Divides all keys into ranges of about ``span_bytes``, at the edges of bins.
+
+    There is at least one range, and a range has at least one bin, whatever its size.
+    """
+    size = np.zeros(NUM_KEY_BINS, np.int64)
+    np.add.at(size, histogram.bin, histogram.num_bytes)
+    starts, held = [0], 0
+    for bin_, num_bytes in enumerate(size.tolist()):
+        if held and held + num_bytes > span_bytes:
+            starts.append(bin_ << BIN_SHIFT)
+            held = 0
+        held += num_bytes
+    stops = [*starts[1:], KEY_SPACE]
+    return tuple(KeySpan(start, stop) for start, stop in zip(starts, stops, strict=True))

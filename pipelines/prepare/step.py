@@ -30,14 +30,14 @@ from ...transforms.runs.summary import (
 )
 from ..inventory.step import write_descriptors
 from ..inventory.survey import Survey
-from ..plan.split_rounds import find_split_ends
+from ..plan.splits import find_split_ends
 from ..progress import watched
 from ..recipe.shipping import StagedRecipe
 from ..watchdog import expected_to_advance
 from .block_worker import PrepareConfig, StageKey, run_files
-from .key_bins import bins_for
-from .merging import plan_spans
 from .run_files import RunFiles, run_in_place
+from .sort_keys import bins_for
+from .stages import plan_spans
 
 STEP = "prepare"
 _LOOKED_FOR = 10_000

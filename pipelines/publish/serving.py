@@ -1,7 +1,7 @@
-"""Exporting a snapshot's preparation for serving: which steps can be, and the SavedModel of them.
+"""Exports a snapshot's preparation as a SavedModel for serving, as far as its steps allow it.
 
-A step that runs Python, or that looks across records, cannot be exported. What comes after the last
-such step can: the model then begins with the features that are there by then.
+A step that runs Python or works across records cannot be exported. Everything after the last such
+step can: the model's inputs are then the features after that step.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _CROSS = "it looks across records"
 
 @dataclasses.dataclass(frozen=True)
 class ServingPlan:
-    """What of a recipe's preparation can be exported."""
+    """The part of a recipe's preparation that can be exported."""
 
     steps: tuple[Step, ...]
-    """Those that the model holds."""
+    """The exported steps."""
     features: Features
-    """Of the records before them: what a request gives."""
+    """Features of the records before these steps: the inputs of a request."""
     obstacles: tuple[str, ...]
-    """The steps that it does not hold, and why, in words."""
+    """The steps that cannot be exported, and why, as text."""
 
 
 def put_serving(
     survey: Survey, settings: ShardSettings
 ) -> tuple[ServingEntry | None, dict[str, FileEntry]]:
-    """Exports the preparation as a SavedModel into the snapshot's folder, where it does anything.
+    """Exports the preparation as a SavedModel into the snapshot's folder, unless it is empty.
 
     Returns:
-        What the manifest says of it, what it leaves out included, and its files.
+        The manifest's entry for it, including the steps that it leaves out, and its files.
     """
     if not survey.recipe.prepare and settings.graph is None:
         return None, {}
@@ -78,7 +78,7 @@ def put_serving(
 
 
 def plan_serving(recipe: Recipe, raw: Features) -> ServingPlan:
-    """Finds what can be exported: everything after the last step that cannot be."""
+    """Finds the steps that can be exported: all those after the last one that cannot."""
     steps: list[Step] = []
     current: dict[str, Feature] = dict(raw)
     begins = current
@@ -98,7 +98,7 @@ def plan_serving(recipe: Recipe, raw: Features) -> ServingPlan:
             obstacles.append(f"{describe(step)}: {traits.export_obstacle}")
             steps, begins = [], current
         elif not traits.filters:
-            # A request is always answered: what a build leaves out is for the caller to tell.
+            # The model answers every request: the caller decides which records to leave out.
             steps.append(ready)
     steps += [s for s in closing_steps(current) if not StepTraits.of(s).export_obstacle]
     return ServingPlan(tuple(steps), begins, tuple(obstacles))
@@ -116,16 +116,16 @@ def export_serving(
     """Writes the SavedModel: the same preparation gives the same bytes.
 
     Args:
-        plan: What to export.
+        plan: The steps to export.
         prepared: The features after the steps.
-        final: The features that the examples hold.
+        final: The features of the examples.
         label: The feature to predict, which requests do not have.
         graph: The transform graph's folder, or None.
-        folder: Where to: a local folder, which must not exist; one beside it is scratch.
+        folder: Destination: a local folder, which must not exist; another one next to it is used
+            as scratch.
 
     Returns:
-        The files' names, relative to the folder, and the model's inputs: whether each may be left
-        out of a request.
+        The files' names, relative to the folder, and the model's inputs: whether each is optional.
     """
     import tensorflow as tf
 
@@ -151,14 +151,14 @@ def export_serving(
         keep_autograph_files()
         tf.saved_model.save(model, folder, signatures={"serving_default": model.signature})
     path = os.path.join(folder, "saved_model.pb")
-    _let_leave_out(path, [name for name, optional in inputs.items() if optional])
+    _make_optional(path, [name for name, optional in inputs.items() if optional])
     canonicalize_serving(path)
     os.remove(os.path.join(folder, "fingerprint.pb"))
     return sorted(walk(folder)), inputs
 
 
-def _let_leave_out(path: str, names: list[str]) -> None:
-    """Gives inputs of a SavedModel's signature a default of length zero, which servers fill in."""
+def _make_optional(path: str, names: list[str]) -> None:
+    """Gives inputs of a SavedModel's signature an empty default value, which servers fill in."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     with open(path, "rb") as file:

@@ -1,6 +1,6 @@
-"""Publish: reader, schema, rejects, graph, and the manifest last, which is the commit.
+"""The publish step: reader, schema, rejects, graph, and last the manifest, which is the commit.
 
-A directory without a manifest is not a snapshot. ``latest.json`` points to the last build's.
+A folder without a manifest is not a snapshot. ``latest.json`` names the last build's snapshot.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ from ..snapshot import Snapshot, read_latest
 
 
 class Publisher:
-    """Puts the files of one snapshot in place and keeps account of them."""
+    """Puts the files of one snapshot in place and records their sizes and hashes."""
 
     def __init__(self, folder: str) -> None:
-        """Takes the snapshot's folder, in which the shards lie already."""
+        """Stores the snapshot's folder, which already contains the shards."""
         self._folder = folder
         self.files: dict[str, FileEntry] = {}
 
     def put(self, name: str, content: bytes) -> None:
-        """Puts a file and notes its length and hash."""
+        """Writes a file and records its size and hash."""
         storage.put_bytes(join(self._folder, name), content)
         self.files[name] = file_entry(content)
 
     def put_file(self, name: str, path: str) -> None:
-        """Moves a local file to its place and notes its length and hash."""
+        """Moves a local file to its place and records its size and hash."""
         with open(path, "rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         self.note(name, num_bytes=os.path.getsize(path), sha256=sha256)
         storage.put_file(path, join(self._folder, name))
 
     def note(self, name: str, *, num_bytes: int, sha256: str) -> None:
-        """Notes a file that lies in place."""
+        """Records a file that is in place."""
         self.files[name] = FileEntry(bytes=num_bytes, sha256=sha256)
 
 
@@ -81,17 +81,17 @@ def publish(
     shared_contents: Mapping[str, int],
     build_facts: Mapping[str, object],
 ) -> Snapshot:
-    """Completes a snapshot whose shards, and model for serving, are in place.
+    """Completes a snapshot whose shards and serving model are in place.
 
     Raises:
-        StorageError: if a shard is not in place, or a file cannot be put.
+        StorageError: if a shard is missing, or a file cannot be written.
     """
     publisher = Publisher(settings.snapshot)
     serving_entry, serving_files = serving
     written = {plan.name: _written_shards(plan, settings) for plan in plans}
     splits = {name: _split_entry(shards, publisher) for name, shards in written.items()}
     if settings.graph is not None:
-        # Laid out so that `tft.TFTransformOutput` reads the snapshot's folder.
+        # In the layout that `tft.TFTransformOutput` expects in the snapshot's folder.
         graph = TransformGraph(settings.graph).info
         for name in graph.files:
             publisher.put(name, read_graph_file(settings.graph, graph, name))
@@ -171,10 +171,10 @@ def publish(
 
 
 def _check_files(folder: str, manifest: Manifest) -> None:
-    """Looks once more whether all is there, since what is published is not written again.
+    """Checks again that all files are in place, because published files are not written again.
 
     Raises:
-        StorageError: if a file is missing, or has another length.
+        StorageError: if a file is missing or has another size.
     """
     found = storage.sizes(folder)
     for name, entry in manifest.files.items():
@@ -183,35 +183,35 @@ def _check_files(folder: str, manifest: Manifest) -> None:
             num_bytes = storage.size_of(url)
             if num_bytes == entry.bytes:
                 continue
-            there = "nothing" if num_bytes is None else f"{num_bytes:,} bytes"
+            now = "is missing now" if num_bytes is None else f"has {num_bytes:,} bytes now"
             raise StorageError(
-                f"{storage.redact(url)} was written with {entry.bytes:,} bytes, and "
-                f"there is {there} now. Nothing was published. Find out what else writes there, "
-                "and build again: it goes on from what is done."
+                f"{storage.redact(url)} was written with {entry.bytes:,} bytes, but {now}. "
+                "Nothing was published. Find out what else writes there, and build again to "
+                "resume from finished work."
             )
 
 
 def _written_shards(plan: SplitPlan, settings: ShardSettings) -> list[ShardInfo]:
-    """What is known of a split's shards, which lie in place."""
+    """The facts of a split's shards, which must be in place."""
     names = [shard_name(shard, settings) for shard in plan.shards]
     found = []
     for name, info in zip(names, read_shard_infos(settings, names), strict=True):
         if info is None:
             raise StorageError(
-                f"{name} was written and is gone from {settings.snapshot}. "
-                "Build again: it goes on from there."
+                f"{name} was written, but is missing now from {settings.snapshot}. "
+                "Build again to resume."
             )
         found.append(info)
     return found
 
 
 def _split_to_train_on(num_examples: Mapping[str, int]) -> str:
-    """The split whose classes and lengths the reader tells: train, or else the largest."""
+    """The split whose classes and lengths the reader contains: train, or else the largest."""
     return "train" if "train" in num_examples else max(num_examples, key=num_examples.__getitem__)
 
 
 def _class_counts(shards: Sequence[ShardInfo], settings: ShardSettings) -> list[int]:
-    """Examples of each class in some shards; none where the label is no class."""
+    """Number of examples of each class in some shards; empty if the label is not a class."""
     label = settings.final[settings.label] if settings.label is not None else None
     if not isinstance(label, ClassLabel):
         return []
@@ -244,11 +244,11 @@ def _split_entry(written: Sequence[ShardInfo], publisher: Publisher) -> SplitEnt
 
 
 def point_latest(out: OutputPaths, fingerprint: str) -> None:
-    """Makes ``latest.json`` name a snapshot; writes nothing where it does already."""
+    """Makes ``latest.json`` name a snapshot; writes nothing if it already does."""
     try:
         if storage.exists(out.latest) and read_latest(out.latest) == fingerprint:
             return
     except DamagedSnapshotError:
-        # What is damaged here is replaced here.
+        # A damaged file is replaced below.
         pass
     storage.put_bytes(out.latest, json.dumps({"fingerprint": fingerprint}).encode() + b"\n")

@@ -1,24 +1,61 @@
-"""Write, Beam job 3: every planned shard is merged from the runs, encoded, verified, put in place.
+"""Beam job 3, write: every planned shard is encoded, verified and put in place.
 
-``Create(numbers of shards) | Reshuffle | WriteShard``. What crosses Beam is a shard's place in the
-plan, which lies in the workspace, and the name of a file; records are read from the runs by key
-range and never leave the worker.
+There are two jobs, which differ only in how records reach their shard; order, encoding and bytes
+are the same. ``strategy`` chooses one.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 
-from ...transforms.examples.shards import ShardSettings, ShardWriter, number_shards
+from ...schemas.blocks import ShardPlan
+from ...transforms.activity import advance, working_on
+from ...transforms.examples.shards import ShardSettings, ShardWriter, number_shards, run_readers
+from ...transforms.runs.files import KeyRange, merge_range
+from ...transforms.runs.shuffled import ShardCutter, chunks_of, sort_chunks
 from ...transforms.runs.summary import read_runs
+from ...transforms.storage.failures import telling_os_errors
 from ..plan.step import layout_of
-from ..prepare.concurrent import ConcurrentDoFn
+from ..prepare.job import ConcurrentDoFn
+
+
+@dataclasses.dataclass(eq=False)
+class WriteShards(beam.PTransform):
+    """Writes shards of the plan in the workspace; each shard reads its key range of the runs.
+
+    ``Create(numbers of shards) | Reshuffle | WriteShard``. Beam carries only a shard's number in
+    the plan and the name of its file; records never leave the worker.
+
+    Input: the pipeline. Output: the name of each shard's file. Idempotent: an existing shard is
+    reported, not written again.
+    """
+
+    settings: ShardSettings
+    summary_digest: str
+    wanted: Sequence[int]
+    """Numbers in the plan of the shards to write, ascending."""
+    num_threads: int = 1
+    """Shards that one worker writes concurrently."""
+
+    def expand(self, pbegin: Any) -> Any:
+        """Connects the transforms."""
+        write = _WriteShardFn(
+            self.settings, summary_digest=self.summary_digest, num_threads=self.num_threads
+        )
+        return (
+            pbegin
+            | "PlannedShards" >> beam.Create(self.wanted, reshuffle=False)  # number of the shard
+            | "SpreadShards" >> beam.Reshuffle()
+            | "WriteShard" >> beam.ParDo(write)  # file name
+        )
 
 
 class _WriteShardFn(ConcurrentDoFn):
-    """Writes one shard; the name of its file is what goes on."""
+    """Writes one shard; outputs the name of its file."""
 
     def __init__(self, settings: ShardSettings, *, summary_digest: str, num_threads: int) -> None:
         super().__init__(num_threads)
@@ -32,33 +69,113 @@ class _WriteShardFn(ConcurrentDoFn):
         self._planned = number_shards(layout_of(settings).splits)
 
     def work(self, element: int) -> str:
-        """Makes sure that the shard is in place."""
+        """Ensures that the shard is in place."""
         return self._writer.write(*self._planned[element]).file
 
 
 @dataclasses.dataclass(eq=False)
-class WriteShards(beam.PTransform):
-    """Writes shards of the plan that the workspace has.
+class ShuffleShards(beam.PTransform):
+    """Writes shards of the plan in the workspace; the engine groups records by shard.
 
-    Input:  the pipeline. Output: the name of each shard's file. Idempotent: a shard in place
-    is reported, not written again.
+    ``Create | groups of runs | Reshuffle | CutByShard | GroupByKey | WriteShard``. If both runs and
+    shards are many, a shard's slice of a run is too small to be worth a request. So each run is
+    read completely, once, and Beam carries chunks of records, keyed by shard.
+
+    Input: the pipeline. Output: the name of each shard's file. Idempotent: an existing shard is
+    reported, not written again; a shard that is written twice has the same bytes.
     """
 
     settings: ShardSettings
     summary_digest: str
     wanted: Sequence[int]
-    """Numbers of the shards to write, ascending, by their place in the plan."""
-    num_threads: int = 1
-    """Shards at once in one worker."""
+    """Numbers in the plan of the shards to write, ascending."""
+    num_runs: int
+    """Number of runs in the summary."""
+    group: int = 1
+    """Number of runs that one task reads together."""
 
     def expand(self, pbegin: Any) -> Any:
-        """Wires the steps."""
-        write = _WriteShardFn(
-            self.settings, summary_digest=self.summary_digest, num_threads=self.num_threads
-        )
+        """Connects the transforms."""
+        cut = _CutByShardFn(self.settings, summary_digest=self.summary_digest, wanted=self.wanted)
         return (
             pbegin
-            | "PlannedShards" >> beam.Create(self.wanted, reshuffle=False)  # number of the shard
-            | "SpreadShards" >> beam.Reshuffle()
-            | "WriteShard" >> beam.ParDo(write)  # file name
+            | "AllRuns" >> beam.Create([(self.num_runs, self.group)], reshuffle=False)
+            | "GroupRuns" >> beam.FlatMap(run_groups)  # (first run, stop)
+            | "SpreadRuns" >> beam.Reshuffle()
+            | "CutByShard" >> beam.ParDo(cut).with_output_types(tuple[int, bytes])
+            | "GroupByShard" >> beam.GroupByKey()  # (number of the shard, chunks)
+            | "WriteShard" >> beam.ParDo(_WriteGroupedFn(self.settings))  # file name
         )
+
+
+def run_groups(element: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Divides a number of runs into groups of a size: [start, stop) of indices in the summary.
+
+    >>> list(run_groups((5, 2)))
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    num_runs, group = element
+    for start in range(0, num_runs, group):
+        yield start, min(start + group, num_runs)
+
+
+class _CutByShardFn(beam.DoFn):
+    """Merges a group of runs; outputs chunks of records with the number of their shard."""
+
+    def __init__(
+        self, settings: ShardSettings, *, summary_digest: str, wanted: Sequence[int]
+    ) -> None:
+        self._settings = settings
+        self._summary_digest = summary_digest
+        self._wanted = tuple(wanted)
+
+    def setup(self) -> None:
+        settings = self._settings
+        self._runs = read_runs(settings.workspace, self._summary_digest)
+        self._cutter = ShardCutter(
+            layout_of(settings).splits,
+            wanted=self._wanted,
+            prepared=settings.prepared,
+            stratify_by=settings.stratify_by,
+        )
+
+    def process(self, element: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
+        settings = self._settings
+        # The engine keeps an error's message but not its errno: explain it here.
+        with (
+            telling_os_errors("use", "a file of the worker"),
+            working_on(f"cutting runs {element[0]:,} to {element[1] - 1:,} into shards"),
+        ):
+            entries = self._runs[slice(*element)]
+            readers = run_readers(entries, settings.workspace, settings.prepared)
+            for keys in self._cutter.ranges():
+                for records in merge_range(readers, keys):
+                    for number, kept in self._cutter.cut(records):
+                        for chunk in chunks_of(kept):
+                            advance()
+                            yield number, chunk
+
+
+class _WriteGroupedFn(beam.DoFn):
+    """Writes one shard from its chunks; outputs the name of its file."""
+
+    def __init__(self, settings: ShardSettings) -> None:
+        self._settings = settings
+
+    def setup(self) -> None:
+        settings = self._settings
+        self._writer = ShardWriter(settings, ())
+        self._planned = number_shards(layout_of(settings).splits)
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[str]:
+        number, chunks = element
+        split, shard = self._planned[number]
+        with telling_os_errors("use", "a file of the worker"):
+            records = functools.partial(self._sorted, chunks, shard)
+            yield self._writer.write(split, shard, records=records).file
+
+    def _sorted(
+        self, chunks: Iterable[bytes], shard: ShardPlan, scratch: str
+    ) -> Iterator[pa.RecordBatch]:
+        keys = KeyRange(shard.partition, shard.start_key, shard.stop_key)
+        return sort_chunks(chunks, keys, prepared=self._settings.prepared, scratch=scratch)

@@ -1,6 +1,6 @@
-"""Which way records come to their shard: each shard reads its ranges of the runs, or all shuffle.
+"""How records reach their shard: each shard reads its ranges of the runs, or the engine shuffles.
 
-Both give the same bytes, so this is no part of a fingerprint.
+Both strategies give the same bytes, so the choice is not part of a fingerprint.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from ...transforms.examples.shards import ShardSettings, shard_name
 from ...transforms.runs.summary import Summary
 
 WriteBy = Literal["auto", "ranges", "shuffle"]
-"""How shards are written: ``ranges``, ``shuffle``, or whichever fits."""
+"""How shards are written: by ``ranges``, by ``shuffle``, or by the more suitable one."""
 
 MIN_SLICE_BYTES = 256 << 10
-"""A mean slice below this is not worth a request of a store."""
+"""A mean slice below this is not worth a request to a store."""
 MAX_SHARD_BYTES = 1_000_000_000
-"""Of prepared records: Flink hands a worker all records of a shard as one element, in memory."""
+"""Prepared bytes: Flink passes all records of a shard to a worker as one element, in memory."""
 MAX_GROUP = 64
-"""So many runs at the most are merged by one task of the shuffle."""
+"""Maximum number of runs that one task of the shuffle merges."""
 
 _HOLD_IN_MEMORY = frozenset({"direct", "prism"})
-"""Engines that keep what they shuffle in memory: there, many small requests are the lesser evil."""
+"""Engines that shuffle in memory: with these, many small requests are the lesser evil."""
 
 
 def check_way(write_by: str) -> WriteBy:
-    """The way that a user asks for.
+    """Validates the strategy that a user requested.
 
     Raises:
-        RecipeError: if there is no such way.
+        RecipeError: if it is invalid.
     """
-    for way in get_args(WriteBy):
-        if write_by == way:
-            found: WriteBy = way
+    for strategy in get_args(WriteBy):
+        if write_by == strategy:
+            found: WriteBy = strategy
             return found
     raise RecipeError(f"write_by={write_by!r}, expected one of {', '.join(get_args(WriteBy))}.")
 
@@ -54,22 +54,21 @@ def write_job(
     runner: JobRunner,
     write_by: WriteBy = "auto",
 ) -> tuple[Any, WriteBy]:
-    """The job that writes shards, and by which way it does.
+    """The job that writes shards, and its strategy.
 
     Args:
-        summary: Of the runs.
+        summary: Summary of the runs.
         digest: Its name.
         splits: The plan.
-        settings: What the shards have in common.
-        missing: The shards that are to be written.
-        runner: Where the job is to run.
-        write_by: What the user asks for.
+        settings: Settings that the shards have in common.
+        missing: The shards to write.
+        runner: The engine that will run the job.
+        write_by: The requested strategy.
 
     Raises:
-        RecipeError: if a shard is too large for the way that the user asks for.
+        RecipeError: if a shard is too large for the requested strategy.
     """
-    from .job import WriteShards
-    from .shuffle import ShuffleShards
+    from .job import ShuffleShards, WriteShards
 
     shards = [shard for split in splits for shard in split.shards]
     num_runs = len(summary.entries)
@@ -79,10 +78,10 @@ def write_job(
     largest = max(shards, key=lambda shard: shard.num_bytes)
     if write_by == "shuffle" and largest.num_bytes > MAX_SHARD_BYTES:
         raise RecipeError(
-            f"write_by='shuffle': {shard_name(largest, settings)} is to hold "
-            f"{largest.num_bytes:,} bytes, and engines hold the records of a shard in a worker's "
-            f"memory, of which {MAX_SHARD_BYTES:,} are allowed. Ask for more shards "
-            "(ss.Shards(num_shards=…)), or write by ranges."
+            f"write_by='shuffle': {shard_name(largest, settings)} would contain "
+            f"{largest.num_bytes:,} bytes, but engines hold the records of a shard in a worker's "
+            f"memory, and at most {MAX_SHARD_BYTES:,} bytes are allowed. Increase the number of "
+            "shards (ss.Shards(num_shards=…)), or write by ranges."
         )
     by_shuffle = shuffles(
         write_by,
@@ -106,17 +105,18 @@ def shuffles(
     workspace: str,
     engine: str,
 ) -> bool:
-    """Whether shards are written by the runner's shuffle.
+    """Whether shards are written by the engine's shuffle.
 
-    Left to itself: where the mean slice of a run that belongs to a shard is under 256 KiB, runs
-    lie on a store, where each slice is a request, the engine does not shuffle in memory, and no
-    shard is too large for a worker's.
+    "auto" chooses it if a shard's mean slice of a run is under 256 KiB, the runs are on a store,
+    where each slice is a request, the engine does not shuffle in memory, and no shard is too large
+    for a worker's memory.
 
     Args:
-        write_by: What the user asks for.
-        mean_slice_bytes: Of all shards, done or not: a build that goes on goes on the same way.
-        max_shard_bytes: The largest shard.
-        workspace: Where the runs lie.
+        write_by: The requested strategy.
+        mean_slice_bytes: Mean over all shards, done or not, so a resumed build uses the same
+            strategy.
+        max_shard_bytes: Size of the largest shard.
+        workspace: Location of the runs.
         engine: The runner's name.
     """
     if write_by != "auto":
@@ -127,12 +127,12 @@ def shuffles(
 
 
 def mean_slice_bytes(num_bytes: int, *, num_runs: int, num_shards: int) -> float:
-    """Bytes of a run that belong to a shard, in the mean; 0 where there are no runs or shards."""
+    """Mean number of bytes of a run that belong to a shard; 0 if there are no runs or shards."""
     num_slices = num_runs * num_shards
     return num_bytes / num_slices if num_slices else 0.0
 
 
 def runs_per_task(mean_slice_bytes: float) -> int:
-    """How many runs one task of the shuffle merges, so that chunks are not much too small."""
+    """The number of runs that one task of the shuffle merges, so that chunks are not too small."""
     wanted = math.ceil(MIN_SLICE_BYTES / mean_slice_bytes) if mean_slice_bytes else 1
     return max(1, min(MAX_GROUP, wanted))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.prepare import key_bins
+from snapshard.pipelines.prepare import sort_keys
 from snapshard.transforms.runs import summary
 from snapshard.transforms.sources import blocks
 
@@ -46,7 +46,7 @@ def test_summaries_in_parts(
     )
     plain = ss.build(recipe, tmp_path / "plain")
     monkeypatch.setattr(summary, "PART_RUNS", 3)
-    monkeypatch.setattr(key_bins, "COARSE_RUNS", 3)
+    monkeypatch.setattr(sort_keys, "COARSE_RUNS", 3)
     parted = ss.build(recipe, tmp_path / "parted")
     summaries = list((tmp_path / "parted/t/.work/summaries").iterdir())
     assert len(summaries) == 3 * 8
@@ -74,6 +74,6 @@ def test_a_limit_and_exact_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     plain = [ss.build(recipe, tmp_path / "plain", limit=limit) for limit in (None, 500)]
     monkeypatch.setattr(summary, "PART_RUNS", 3)
-    monkeypatch.setattr(key_bins, "COARSE_RUNS", 3)
+    monkeypatch.setattr(sort_keys, "COARSE_RUNS", 3)
     parted = [ss.build(recipe, tmp_path / "parted", limit=limit) for limit in (None, 500)]
     assert [*map(shards_of, parted)] == [*map(shards_of, plain)]

@@ -165,7 +165,7 @@ def test_over_budget_is_refused(built: Built) -> None:
     assert built.refused.returncode == 3
     assert built.refused.stdout == ""
     assert "Traceback" not in built.refused.stderr
-    assert "40 of 1,000 records were rejected, and 10 are allowed" in built.refused.stderr
+    assert "40 of 1,000 records were rejected (allowed: 10)" in built.refused.stderr
     for reason, number in REASONS.values():
         assert f"{number} × " in built.refused.stderr
         assert reason in built.refused.stderr

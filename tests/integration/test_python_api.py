@@ -204,6 +204,6 @@ def test_windows_that_no_row_fills_are_told(tmp_path: Path) -> None:
         prepare=[ss.series.windows("x", size=4, time="when")],
         splits=ss.Splits.by_time("when", train=1.0),
     )
-    with pytest.raises(ss.SnapshardError, match=r"series.windows.*made nothing of 30") as raised:
+    with pytest.raises(ss.SnapshardError, match=r"series.windows.*produced no record") as raised:
         ss.build(recipe, tmp_path / "out")
     assert "missing value" in str(raised.value)

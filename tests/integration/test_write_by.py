@@ -9,7 +9,7 @@ import pytest
 
 import snapshard as ss
 from snapshard.pipelines.inventory import step as inventory
-from snapshard.pipelines.write import strategy as ways
+from snapshard.pipelines.write import strategy
 from snapshard.schemas.errors import RecipeError
 from snapshard.transforms.examples.shards import ShardWriter
 from snapshard.transforms.runs import shuffled
@@ -26,7 +26,7 @@ SPLITS = {
 def several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run for each file; a task of the shuffle for two of them."""
     monkeypatch.setattr(inventory, "group_blocks", functools.partial(group_blocks, block_bytes=1))
-    monkeypatch.setattr(ways, "MAX_GROUP", 2)
+    monkeypatch.setattr(strategy, "MAX_GROUP", 2)
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +102,9 @@ def test_a_bundle_that_runs_twice_leaves_no_trace(
     lab: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine may run an element again after all of it was done."""
-    from snapshard.pipelines.write import shuffle
+    from snapshard.pipelines.write import job
 
-    process = shuffle._WriteShardFn.process
+    process = job._WriteGroupedFn.process
 
     def twice(self: Any, element: Any) -> Any:
         number, chunks = element
@@ -112,7 +112,7 @@ def test_a_bundle_that_runs_twice_leaves_no_trace(
         yield "again"
 
     by_ranges = ss.build(recipe(table), tmp_path / "ranges")
-    monkeypatch.setattr(shuffle._WriteShardFn, "process", twice)
+    monkeypatch.setattr(job._WriteGroupedFn, "process", twice)
     by_shuffle = ss.build(recipe(table), tmp_path / "shuffle", write_by="shuffle")
     assert lab.hashes(by_shuffle) == lab.hashes(by_ranges)
 
@@ -136,8 +136,8 @@ def test_images(lab: Any, tmp_path: Path) -> None:
 def test_a_shard_too_large_for_a_worker_is_refused(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ways, "MAX_SHARD_BYTES", 1000)
-    with pytest.raises(RecipeError, match=r"train-0000\d-of-00003\.tfrecord is to hold .* ranges"):
+    monkeypatch.setattr(strategy, "MAX_SHARD_BYTES", 1000)
+    with pytest.raises(RecipeError, match=r"train-0000\d-of-00003\.tfrecord would contain"):
         ss.build(recipe(table), tmp_path, write_by="shuffle")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from snapshard.pipelines.analyze.job import AnalysisSpec, analyze
+from snapshard.pipelines.analyze.process import AnalysisSpec, analyze
 from snapshard.pipelines.recipe.shipping import StagedRecipe, load_recipe_file, stage
 from snapshard.schemas.errors import RecipeError, RunnerError
 from snapshard.schemas.features import ClassLabel, Features, Scalar
@@ -170,7 +170,7 @@ def test_the_child_ends_with_its_parent(tmp_path: Path, modules: Path) -> None:
     job.write_bytes(pickle.dumps(spec(staged(tmp_path / "recipe"), "hang")))
     program = (
         "import pickle, sys\n"
-        "from snapshard.pipelines.analyze.job import analyze\n"
+        "from snapshard.pipelines.analyze.process import analyze\n"
         "analyze(pickle.load(open(sys.argv[1], 'rb')), sys.argv[2])\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, str(job), str(tmp_path / "graph")])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from snapshard.pipelines.plan.compression import choose_compression
+from snapshard.pipelines.plan.step import choose_compression
 
 
 @pytest.mark.parametrize("ratio", [0.01, 0.5, 2.0])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from snapshard.pipelines.plan.cuts import (
+from snapshard.pipelines.plan.ranges import (
     balanced_cuts,
     even_targets,
     is_balanced,

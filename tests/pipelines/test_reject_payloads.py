@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.prepare.reject_payloads import RejectPayloads
+from snapshard.pipelines.prepare.block_worker import RejectPayloads
 from snapshard.schemas.blocks import Block, FileRange, KeySpan, RawBatch
 from snapshard.schemas.errors import PayloadPlace, Reject
 from snapshard.transforms.runs.files import wire_schema

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import snapshard
-from snapshard.pipelines.analyze.job import start_process
+from snapshard.pipelines.analyze.process import start_process
 
 ROOT = Path(snapshard.__file__).parent
 ROOMS = ("schemas", "transforms", "pipelines", "runners")
 
 # Between processes of one build, through pipes, the engine, or a folder that no one else may enter.
 PICKLING = {
-    "pipelines/analyze/job.py",
+    "pipelines/analyze/process.py",
     "pipelines/recipe/shipping.py",
     "pipelines/analyze/train_records.py",
 }

@@ -63,9 +63,9 @@ def test_beam_uses_it() -> None:
 
 
 def test_all_that_runs_beam_has_the_hooks() -> None:
-    from snapshard.pipelines.prepare import concurrent
+    from snapshard.pipelines.prepare import job
     from snapshard.transforms.analysis import analyze
 
-    for module in (concurrent, analyze):
+    for module in (job, analyze):
         assert vars(module)["beam_hooks"] is beam_hooks, "imported for its effect alone"
     assert statesampler.set_current_tracker is beam_hooks._set_current_tracker

@@ -5,7 +5,7 @@ number of workers and on where record batches end; what it saves, on the tempora
 and on Python's hash seed. So all of it is fixed here: one worker, batches of so many rows
 whatever the input's were, a temporary folder of a relative path, the order of what is saved. The
 rest (a process of its own, its hash seed, one thread per operation) is up to the caller:
-``pipelines.analyze.job``.
+``pipelines.analyze.process``.
 
 A module about Beam and TensorFlow: import it where it is used.
 """

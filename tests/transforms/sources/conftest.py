@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from snapshard.pipelines.prepare.reject_payloads import RejectPayloads
+from snapshard.pipelines.prepare.block_worker import RejectPayloads
 from snapshard.schemas.blocks import Block, FileRange
 from snapshard.schemas.errors import Reject, StorageError
 from snapshard.schemas.features import Feature, flatten
