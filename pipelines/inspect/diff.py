@@ -1,20 +1,40 @@
-"""Diff: what changed between two snapshots, in their records and in what they were made with."""
+"""Doc."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from ...schemas.features import features_to_json
 from ...schemas.progress import Progress
+from ...schemas.visible import visible
+from ...transforms.examples.stored_records import StoredRecords
 from ..snapshot import Snapshot
-from .diff_records import OutOfOrderError, compare_records, num_shared, split_names
-from .diff_tally import RecordChanges, Tally
-from .part_changes import Change, feature_changes, part_changes, told_of
+from .diff_records import (
+    ComparedRecords,
+    OutOfOrderError,
+    ShiftedFile,
+    Shifts,
+    compare_records,
+    num_records,
+    num_shared,
+    split_names,
+)
+from .why import Change, change_lines, feature_changes, fingerprint_facts, name_lines, part_changes
 
 SHOWN = 10
 """How many ids of each kind are named by default."""
 
-_TOLD_OTHERWISE = ("inputs", "features", "classes")
+
+KINDS = ("added", "removed", "changed", "moved")
+
+
+_NOT_SETTINGS = ("inputs", "features", "classes")
 """By what the records and the manifests say."""
 
 
@@ -62,6 +82,60 @@ class SnapshotDiff:
         }
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordChanges:
+    """What became of the records.
+
+    Attributes:
+        num_old: Records of the old snapshot.
+        num_new: Records of the new one.
+        num_same: Of both, with the same content in the same split.
+        counts: Split -> how many records of each kind; those that are gone in their old split,
+            all others in their new one.
+        moves: (old split, new split) -> how many records; of these some may be changed, too.
+        first: Ids of each kind: those with the lowest keys.
+        moved_from: Of each of the moved ids, its old split and its new one.
+        shifted: Files in which records of the same content lie at other places.
+    """
+
+    num_old: int
+    num_new: int
+    num_same: int
+    counts: dict[str, dict[str, int]]
+    moves: dict[tuple[str, str], int]
+    first: dict[str, tuple[str, ...]]
+    moved_from: tuple[tuple[str, str], ...]
+    shifted: tuple[ShiftedFile, ...]
+
+    def total(self, kind: str) -> int:
+        """How many records of a kind."""
+        return sum(counts[kind] for counts in self.counts.values())
+
+    def to_json(self) -> dict[str, object]:
+        """The changes as plain JSON."""
+        return {
+            "old": self.num_old,
+            "new": self.num_new,
+            "same": self.num_same,
+            **{kind: self.total(kind) for kind in KINDS},
+            "by_split": self.counts,
+            "moves": [
+                {"from": old, "to": new, "records": number}
+                for (old, new), number in sorted(self.moves.items())
+            ],
+            "first_ids": {
+                **{kind: list(ids) for kind, ids in self.first.items()},
+                "moved": [
+                    {"id": record_id, "from": old, "to": new}
+                    for record_id, (old, new) in zip(
+                        self.first["moved"], self.moved_from, strict=True
+                    )
+                ],
+            },
+            "shifted_files": [dataclasses.asdict(file) for file in self.shifted],
+        }
+
+
 def diff(
     old: Snapshot,
     new: Snapshot,
@@ -93,8 +167,8 @@ def diff(
         for compared in compare_records(
             old, new, progress=progress, contents=contents, sorted_alike=sorted_alike
         ):
-            tally.see(compared)
-        numbers = [_num_records(snapshot) for snapshot in (old, new)]
+            tally.add(compared)
+        numbers = [num_records(snapshot) for snapshot in (old, new)]
         shared = num_shared(old, new)
         return tally.found(num_old=numbers[0], num_new=numbers[1], num_shared=shared)
 
@@ -103,7 +177,7 @@ def diff(
     except OutOfOrderError:
         # Names that are no UTF-8 stand in an index in a printable form: their keys cannot be told.
         records = compare(sorted_alike=False)
-    first, second, complete = told_of(old, new)
+    first, second, complete = fingerprint_facts(old, new)
     changes = part_changes(first, second)
     shapes = [features_to_json(snapshot.manifest.features) for snapshot in (old, new)]
     return SnapshotDiff(
@@ -114,14 +188,10 @@ def diff(
         features=tuple(feature_changes(shapes[0], shapes[1])),
         versions=tuple(change for change in changes if change.part == "versions"),
         settings=tuple(
-            change for change in changes if change.part not in ("versions", *_TOLD_OTHERWISE)
+            change for change in changes if change.part not in ("versions", *_NOT_SETTINGS)
         ),
         notes=tuple(_notes(old, new, complete=complete)),
     )
-
-
-def _num_records(snapshot: Snapshot) -> int:
-    return sum(split.num_examples for split in snapshot.manifest.splits.values())
 
 
 def _notes(old: Snapshot, new: Snapshot, *, complete: bool) -> list[str]:
@@ -143,3 +213,140 @@ def _notes(old: Snapshot, new: Snapshot, *, complete: bool) -> list[str]:
             "the manifests hold."
         )
     return notes
+
+
+class Tally:
+    """Takes in compared records, range by range."""
+
+    def __init__(self, splits: Sequence[str], *, num_shown: int, contents: bool) -> None:
+        """Nothing counted yet.
+
+        Args:
+            splits: Names of the splits by their numbers.
+            num_shown: How many ids of each kind to keep.
+            contents: Whether it is known what the records hold.
+        """
+        self._splits = list(splits)
+        self._num_shown = num_shown
+        self._counts = {name: dict.fromkeys(KINDS, 0) for name in splits}
+        self._moves: collections.Counter[tuple[int, int]] = collections.Counter()
+        self._first: dict[str, list[str]] = {kind: [] for kind in KINDS}
+        self._moved_from: list[tuple[str, str]] = []
+        self._num_same = 0
+        self._shifts = Shifts(contents=contents)
+
+    def add(self, compared: ComparedRecords) -> None:
+        """Takes in a range of compared records."""
+        old, new = compared.old, compared.new
+        before, after = compared.pairs[:, 0], compared.pairs[:, 1]
+        changed = (old.contents[before] != new.contents[after]).any(axis=1)
+        moved = old.splits[before] != new.splits[after]
+        self._num_same += int((~changed & ~moved).sum())
+        self._note("added", new, compared.added)
+        self._note("removed", old, compared.removed)
+        self._note("changed", new, after[changed])
+        rows = self._note("moved", new, after[moved])
+        origin = dict(zip(after[moved].tolist(), old.splits[before[moved]].tolist(), strict=True))
+        for row in rows:
+            pair = origin[row], int(new.splits[row])
+            self._moved_from.append((self._splits[pair[0]], self._splits[pair[1]]))
+        self._moves.update(zip(origin.values(), new.splits[list(origin)].tolist(), strict=True))
+        self._shifts.add(compared, changed)
+
+    def _note(self, kind: str, records: StoredRecords, rows: npt.NDArray[np.int64]) -> list[int]:
+        """Counts records; gives the rows of those whose ids are kept."""
+        if not len(rows):
+            return []
+        for split, number in zip(*np.unique(records.splits[rows], return_counts=True), strict=True):
+            self._counts[self._splits[int(split)]][kind] += int(number)
+        free = self._num_shown - len(self._first[kind])
+        if free <= 0:
+            return []
+        chosen = rows[np.argsort(records.keys[rows], kind="stable")[:free]]
+        ids = records.ids.take(pa.array(chosen)).to_pylist()
+        self._first[kind] += [text.decode("utf-8", "backslashreplace") for text in ids]
+        return [int(row) for row in chosen]
+
+    def found(self, *, num_old: int, num_new: int, num_shared: int) -> RecordChanges:
+        """What was counted.
+
+        Args:
+            num_old: Records of the old snapshot.
+            num_new: Records of the new one.
+            num_shared: Records of both that were not looked at, since their shards are the same.
+        """
+        names = self._splits
+        return RecordChanges(
+            num_old=num_old,
+            num_new=num_new,
+            num_same=self._num_same + num_shared,
+            counts=self._counts,
+            moves={(names[old], names[new]): n for (old, new), n in self._moves.items()},
+            first={kind: tuple(ids) for kind, ids in self._first.items()},
+            moved_from=tuple(self._moved_from),
+            shifted=tuple(self._shifts.found(none_same=self._num_same + num_shared == 0)),
+        )
+
+
+def diff_text(found: SnapshotDiff) -> str:
+    """What changed from one snapshot to another."""
+    return "\n".join(_diff_lines(found))
+
+
+def _diff_lines(found: SnapshotDiff) -> Iterator[str]:
+    old, new, records = found.old, found.new, found.records
+    yield f"old {old.manifest.fingerprint}  {old.path}"
+    yield f"new {new.manifest.fingerprint}  {new.path}"
+    if found.same:
+        yield "the same snapshot"
+        return
+    for note in found.notes:
+        yield f"note: {note}"
+    rows = [
+        (name, *(_num_examples(s, name) for s in (old, new)), *(counts[kind] for kind in KINDS))
+        for name, counts in records.counts.items()
+    ]
+    totals = [records.total(kind) for kind in KINDS]
+    yield "records"
+    yield from _table(
+        ("split", "old", "new", *KINDS), [*rows, ("all", records.num_old, records.num_new, *totals)]
+    )
+    yield f"  {records.num_same:,} as before: the same content in the same split"
+    if not found.contents:
+        yield "  what records hold was not compared (--only-ids)"
+    for (before, after), number in sorted(records.moves.items()):
+        yield f"  moved from {before} to {after}: {number:,}"
+    for kind in KINDS:
+        yield from name_lines(kind, records.first[kind], records.total(kind))
+    for file in records.shifted:
+        yield _shift(file)
+    yield from change_lines("features", found.features)
+    yield from change_lines("settings and code", found.settings)
+    yield from change_lines("versions", found.versions)
+
+
+def _num_examples(snapshot: Snapshot, split: str) -> int:
+    entry = snapshot.manifest.splits.get(split)
+    return 0 if entry is None else entry.num_examples
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    lines = [list(columns), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+    for first, *numbers in lines:
+        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True)]
+        yield f"  {'  '.join([first.ljust(widths[0]), *cells])}"
+
+
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else visible(str(value))
+
+
+def _shift(file: ShiftedFile) -> str:
+    place = "from its beginning on" if file.after is None else f"after #{file.after}"
+    return (
+        f"warning: {visible(file.source)}, {place}: records have other ids than before (removed "
+        f"{file.num_removed:,}, added {file.num_added:,}, changed {file.num_changed:,}). Rows were "
+        "put in or taken out there, and an id is a place in the file. Append rows, or put new ones "
+        "into a file of their own, and ids stay."
+    )

@@ -33,8 +33,8 @@ from ..prepare.step import prepare_records
 from ..recipe.shipping import revised, stage
 from ..snapshot import Snapshot
 from ..snapshot_files import SnapshotFiles
-from .part_changes import build_facts
-from .verify_index import read_id
+from .verify_contents import read_id
+from .why import build_facts
 
 _WANTED = re.compile(r"(?:(?P<split>[A-Za-z][A-Za-z0-9_]*)-)?(?P<number>\d+)")
 

@@ -1,19 +1,21 @@
-"""Verify: holds a snapshot's files against its manifest, without TensorFlow or Beam.
-
-Every file is read and held against its hash; what then is wrong is looked at closer, to name the
-record. Everything that is wrong is told, not only the first.
-"""
+"""Verify."""
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
+import json
+import math
 import os
-import re
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ...schemas.errors import DamagedSnapshotError, StorageError
+from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
 from ...schemas.features import ClassLabel
-from ...schemas.manifest import Manifest, ShardEntry, read_manifest
+from ...schemas.fingerprint import digest
+from ...schemas.manifest import Manifest, ShardEntry, json_checksum, read_manifest
 from ...schemas.naming import (
     BUILD,
     MANIFEST,
@@ -26,16 +28,30 @@ from ...schemas.naming import (
 )
 from ...schemas.progress import Progress
 from ...transforms import storage
-from ...transforms.examples.index import index_sizes
+from ...transforms.examples.index import index_from_bytes, index_sizes
+from ...transforms.examples.tfrecord import FRAME_BYTES, frame_trouble
 from ..snapshot import Snapshot, locate, manifest_bytes, reader_file_of
 from ..snapshot_files import FoundFile, SnapshotFiles
-from .verify_code import check_build_facts
-from .verify_contents import ContentChecker
-from .verify_report import Finding, Findings, Report
-from .verify_sample import SampleSize, check_sample
+from .verify_contents import FINGERPRINT, ContentChecker, length_text, read_id
+from .verify_report import Finding, Findings, Report, Sampled
 
 STEP = "verify"
-_FINGERPRINT = re.compile("[0-9a-f]{16}")
+
+
+SMALL_BYTES = 1 << 20
+"""Files up to this length are held against their hashes, shards and their indexes apart."""
+
+
+_MIN_PLACES = 64
+
+
+_MAX_STRETCH = 64
+
+
+_MAX_READ_BYTES = 16 << 20
+
+
+_PAIR_BYTES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,16 +113,16 @@ def check_snapshot(
     except DamagedSnapshotError as error:
         findings = Findings()
         findings.damage(MANIFEST, "missing", str(error))
-        return _report(storage.absolute(os.fspath(path)), None, findings)
+        return _make_report(storage.absolute(os.fspath(path)), None, findings)
     findings = Findings()
-    manifest = _read(folder, findings)
+    manifest = _read_manifest(folder, findings)
     if manifest is None:
-        return _report(folder, None, findings)
+        return _make_report(folder, None, findings)
     _check_manifest(manifest, folder, findings)
     files = SnapshotFiles(folder)
     found, extra, refused = files.look([*sorted(manifest.files), BUILD, MANIFEST])
     for name in refused:
-        findings.cannot(name, "the folder cannot be listed")
+        findings.unchecked(name, "the folder cannot be listed")
     present = {name for name in sorted(manifest.files) if _is_there(name, found, findings)}
     for name, there in found.items():
         if there.outside is not None:
@@ -120,10 +136,10 @@ def check_snapshot(
             findings.damage(name, "extra", "is not in the manifest")
     limit = _check_build(files, found, manifest, findings)
     if sample is not None:
-        sampled = check_sample(
+        sampled = _check_sample(
             files, found, manifest, present, findings=findings, size=sample, progress=progress
         )
-        report = _report(folder, manifest, findings, limit=limit)
+        report = _make_report(folder, manifest, findings, limit=limit)
         return dataclasses.replace(report, sampled=sampled)
     progress.start(STEP, total=len(manifest.files), unit="files")
     progress.advance(STEP, done=0)
@@ -132,38 +148,12 @@ def check_snapshot(
         if name in present:
             checker.check(name, found[name])
         progress.advance(STEP, done=done)
-    checker.look_closer(present)
+    checker.locate_damage(present)
     progress.finish(STEP, reused=False)
-    return _report(folder, manifest, findings, limit=limit)
+    return _make_report(folder, manifest, findings, limit=limit)
 
 
-def _report(
-    folder: str, manifest: Manifest | None, findings: Findings, *, limit: int | None = None
-) -> Report:
-    report = Report(
-        path=folder,
-        fingerprint=None if manifest is None else manifest.fingerprint,
-        damages=_in_order(findings.damages),
-        warnings=_in_order(findings.warnings),
-        unreadable=_in_order(findings.unreadable),
-    )
-    if manifest is None:
-        return report
-    return dataclasses.replace(
-        report,
-        options=f" --limit {limit}" if limit is not None else "",
-        num_files=len(manifest.files),
-        num_bytes=sum(entry.bytes for entry in manifest.files.values()),
-        num_examples=sum(split.num_examples for split in manifest.splits.values()),
-    )
-
-
-def _in_order(found: list[Finding]) -> list[Finding]:
-    """The manifest's first, then file by file."""
-    return sorted(found, key=lambda finding: (finding.file != MANIFEST, finding.file))
-
-
-def _read(folder: str, findings: Findings) -> Manifest | None:
+def _read_manifest(folder: str, findings: Findings) -> Manifest | None:
     """The manifest, edited or not; None where it is none."""
     where = storage.redact(join(folder, MANIFEST))
     try:
@@ -172,7 +162,7 @@ def _read(folder: str, findings: Findings) -> Manifest | None:
         findings.damage(MANIFEST, "not a file", str(error).removeprefix(f"{where} "))
         return None
     except StorageError as error:
-        findings.cannot(MANIFEST, f"{error} Nothing else can be checked without it.")
+        findings.unchecked(MANIFEST, f"{error} Nothing else can be checked without it.")
         return None
     try:
         manifest, checksum = read_manifest(content, where=where)
@@ -189,43 +179,10 @@ def _read(folder: str, findings: Findings) -> Manifest | None:
     return manifest
 
 
-def _is_there(name: str, found: dict[str, FoundFile], findings: Findings) -> bool:
-    """Whether a file can be opened; notes why not."""
-    there = found.get(name)
-    if there is None:
-        findings.damage(name, "missing", "is missing")
-        return False
-    if there.trouble is not None:
-        findings.cannot(name, f"cannot be looked at: {there.trouble}")
-        return False
-    if there.other is not None:
-        findings.damage(name, "not a file", f"is missing: {there.other} lies in its place")
-        return False
-    return True
-
-
-def _check_build(
-    files: SnapshotFiles, found: dict[str, FoundFile], manifest: Manifest, findings: Findings
-) -> int | None:
-    """Notes what is odd about ``build.json``; the limit that it tells, if any."""
-    there = found.get(BUILD)
-    if there is None:
-        what = "is missing: what the snapshot was built of, and when, is not known any more"
-        findings.warn(BUILD, "edited", what)
-    elif there.other is not None or there.trouble is not None:
-        findings.warn(BUILD, "edited", f"cannot be read: it is {there.other or there.trouble}")
-    else:
-        try:
-            return check_build_facts(files.read(BUILD), manifest, findings)
-        except StorageError as error:
-            findings.warn(BUILD, "unreadable", str(error))
-    return None
-
-
 def _check_manifest(manifest: Manifest, folder: str, findings: Findings) -> None:
     """Notes where the manifest does not agree with itself, or with where it lies."""
     last = folder.rstrip("/").rsplit("/", 1)[-1]
-    if _FINGERPRINT.fullmatch(last) and last != manifest.fingerprint:
+    if FINGERPRINT.fullmatch(last) and last != manifest.fingerprint:
         findings.manifest(f"is that of {manifest.fingerprint}, and lies in the folder of {last}")
     for name in (reader_file_of(manifest.files), SCHEMA):
         if name not in manifest.files:
@@ -273,3 +230,351 @@ def _odd_entries(shard: ShardEntry, manifest: Manifest) -> Iterator[str]:
                 f"{file} has {entry.bytes:,} bytes, expected {expected:,} for "
                 f"{shard.num_examples:,} examples"
             )
+
+
+def _is_there(name: str, found: dict[str, FoundFile], findings: Findings) -> bool:
+    """Whether a file can be opened; notes why not."""
+    there = found.get(name)
+    if there is None:
+        findings.damage(name, "missing", "is missing")
+        return False
+    if there.trouble is not None:
+        findings.unchecked(name, f"cannot be looked at: {there.trouble}")
+        return False
+    if there.other is not None:
+        findings.damage(name, "not a file", f"is missing: {there.other} lies in its place")
+        return False
+    return True
+
+
+def _check_build(
+    files: SnapshotFiles, found: dict[str, FoundFile], manifest: Manifest, findings: Findings
+) -> int | None:
+    """Notes what is odd about ``build.json``; the limit that it tells, if any."""
+    there = found.get(BUILD)
+    if there is None:
+        what = "is missing: what the snapshot was built of, and when, is not known any more"
+        findings.warn(BUILD, "edited", what)
+    elif there.other is not None or there.trouble is not None:
+        findings.warn(BUILD, "edited", f"cannot be read: it is {there.other or there.trouble}")
+    else:
+        try:
+            return _check_build_facts(files.read(BUILD), manifest, findings)
+        except StorageError as error:
+            findings.warn(BUILD, "unreadable", str(error))
+    return None
+
+
+def _check_build_facts(content: bytes, manifest: Manifest, findings: Findings) -> int | None:
+    """Says what is odd about ``build.json``, which the manifest does not list.
+
+    Returns:
+        The limit that the snapshot was built with, if that is known.
+    """
+    try:
+        value: Any = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        findings.warn(BUILD, "edited", f"is not JSON: {error}")
+        return None
+    if not isinstance(value, dict):
+        findings.warn(BUILD, "edited", "holds no JSON object")
+        return None
+    try:
+        right = value.get("checksum") == json_checksum(value)
+    except RecursionError:
+        right = False
+    if not right:
+        what = "its checksum is not that of its content" if "checksum" in value else "it has none"
+        findings.warn(
+            BUILD, "edited", f"was edited, or is from before there were checksums: {what}"
+        )
+        return None
+    parts = value.get("fingerprint_parts")
+    if parts is not None and _fingerprint_of(parts) != manifest.fingerprint:
+        what = f"is of another snapshot: its fingerprint_parts do not give {manifest.fingerprint}"
+        findings.warn(BUILD, "foreign", what)
+        return None
+    splits = parts.get("splits") if isinstance(parts, dict) else None
+    limit = splits.get("limit") if isinstance(splits, dict) else None
+    return limit if isinstance(limit, int) else None
+
+
+def _fingerprint_of(parts: object) -> str | None:
+    try:
+        return digest(parts)[:16]
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def with_checksum(facts: Mapping[str, object]) -> dict[str, object]:
+    """The facts of a build with a checksum, by which an edit of ``build.json`` shows."""
+    value: dict[str, Any] = json.loads(json.dumps(facts))
+    return {**value, "checksum": json_checksum(value)}
+
+
+def _make_report(
+    folder: str, manifest: Manifest | None, findings: Findings, *, limit: int | None = None
+) -> Report:
+    report = Report(
+        path=folder,
+        fingerprint=None if manifest is None else manifest.fingerprint,
+        damages=_in_order(findings.damages),
+        warnings=_in_order(findings.warnings),
+        unreadable=_in_order(findings.unreadable),
+    )
+    if manifest is None:
+        return report
+    return dataclasses.replace(
+        report,
+        options=f" --limit {limit}" if limit is not None else "",
+        num_files=len(manifest.files),
+        num_bytes=sum(entry.bytes for entry in manifest.files.values()),
+        num_examples=sum(split.num_examples for split in manifest.splits.values()),
+    )
+
+
+def _in_order(found: list[Finding]) -> list[Finding]:
+    """The manifest's first, then file by file."""
+    return sorted(found, key=lambda finding: (finding.file != MANIFEST, finding.file))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleSize:
+    """How many records to look at, and which."""
+
+    fraction: float | None = None
+    """Of all records, above 0 and up to 1 …"""
+    count: int | None = None
+    """… or so many."""
+    seed: int = 0
+    """Another seed draws other records."""
+
+    @classmethod
+    def parse(cls, text: str, *, seed: int = 0) -> SampleSize:
+        """Reads ``1%``, ``0.01`` or ``500`` (records).
+
+        Raises:
+            RecipeError: if it is none of these.
+        """
+        number = text.strip()
+        try:
+            if number.endswith("%"):
+                found = cls(fraction=float(number[:-1]) / 100, seed=seed)
+            elif number.isdecimal():
+                found = cls(count=int(number), seed=seed)
+            else:
+                found = cls(fraction=float(number), seed=seed)
+        except ValueError:
+            found = cls(seed=seed)
+        if not (0 < (found.fraction or 0) <= 1 or (found.count or 0) > 0):
+            raise RecipeError(
+                f"--sample {text!r}: expected a share such as 1% or 0.01, or a number of records "
+                "such as 500."
+            )
+        return found
+
+    def of(self, total: int) -> int:
+        """How many of so many records."""
+        if self.count is not None:
+            return min(total, self.count)
+        return min(total, math.ceil(total * (self.fraction or 0)))
+
+
+def _check_sample(
+    files: SnapshotFiles,
+    found: Mapping[str, FoundFile],
+    manifest: Manifest,
+    present: set[str],
+    *,
+    findings: Findings,
+    size: SampleSize,
+    progress: Progress,
+) -> Sampled:
+    """Looks at the files that are there: lengths of all, contents of some.
+
+    Args:
+        files: The snapshot's.
+        found: What lies under which name.
+        manifest: What should lie there.
+        present: Names of the files that can be opened.
+        findings: Where to note what is wrong.
+        size: How many records to read.
+        progress: Told how many places of shards have been looked at.
+    """
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    large = {shard.file for shard in shards}
+    for shard in shards:
+        parsed = ShardName.parse(shard.file)
+        large.update(() if parsed is None else (*parsed.index_files, parsed.labels_file))
+    checker = ContentChecker(files, manifest, findings)
+    odd, num_hashed = set(), 0
+    for name in sorted(present):
+        entry = manifest.files[name]
+        if name not in large and found[name].num_bytes <= SMALL_BYTES:
+            checker.check(name, found[name])
+            num_hashed += 1
+        elif found[name].num_bytes != entry.bytes:
+            odd.add(name)
+            findings.damage(name, "length", length_text(found[name].num_bytes, entry))
+    total = sum(shard.num_examples for shard in shards)
+    wanted = size.of(total)
+    rng = random.Random(size.seed)
+    readable = [shard for shard in shards if _is_readable(shard, manifest, present - odd)]
+    if manifest.compression == "gzip":
+        chosen = _choose_shards(readable, wanted, rng)
+        progress.start(STEP, total=len(chosen), unit="shards")
+        for done, shard in enumerate(chosen, start=1):
+            checker.check(shard.file, found[shard.file])
+            progress.advance(STEP, done=done)
+        checker.locate_damage(present)
+        num_records = sum(shard.num_examples for shard in chosen)
+        num_hashed += len(chosen)
+    else:
+        stretches = list(_choose_stretches(readable, wanted, rng))
+        stretches.sort(key=lambda stretch: (stretch[0].file, stretch[1]))
+        progress.start(STEP, total=len(stretches), unit="places")
+        num_records = 0
+        for done, (shard, first, number) in enumerate(stretches, start=1):
+            try:
+                _Stretch(files, shard, findings, usable=present - odd).check(first, number)
+                num_records += number
+            except StorageError as error:
+                findings.unchecked(shard.file, str(error))
+            progress.advance(STEP, done=done)
+    progress.finish(STEP, reused=False)
+    return Sampled(
+        num_records=num_records,
+        total_records=total,
+        num_bytes_read=files.num_bytes_read,
+        total_bytes=sum(entry.bytes for entry in manifest.files.values()),
+        num_hashed=num_hashed,
+        seed=size.seed,
+    )
+
+
+def _is_readable(shard: ShardEntry, manifest: Manifest, usable: set[str]) -> bool:
+    """Whether a shard is there, with an index of as many records as it is said to have."""
+    name = ShardName.parse(shard.file)
+    if name is None or not usable.issuperset((shard.file, name.index_files[0])):
+        return False
+    return manifest.files[name.index_files[0]].bytes == _PAIR_BYTES * shard.num_examples
+
+
+def _choose_shards(shards: list[ShardEntry], wanted: int, rng: random.Random) -> list[ShardEntry]:
+    """Shards at random, until they hold as many records as are wanted."""
+    chosen: list[ShardEntry] = []
+    held = 0
+    for shard in rng.sample(shards, len(shards)):
+        if held >= wanted:
+            break
+        chosen.append(shard)
+        held += shard.num_examples
+    return chosen
+
+
+def _choose_stretches(
+    shards: list[ShardEntry], wanted: int, rng: random.Random
+) -> Iterator[tuple[ShardEntry, int, int]]:
+    """Records at random places, in short stretches: the shard, the first one, how many.
+
+    A stretch is one request on a store: of few records each is a place of its own, of many
+    up to 64 neighbours are.
+    """
+    total = sum(shard.num_examples for shard in shards)
+    length = max(1, min(_MAX_STRETCH, wanted // _MIN_PLACES))
+    # Numbers of the places before each shard's.
+    ends = list(itertools.accumulate(-(-shard.num_examples // length) for shard in shards))
+    num_places = ends[-1] if ends else 0
+    left = min(wanted, total)
+    # A shard's last stretch may be shorter.
+    num_drawn = min(num_places, -(-left // length) + len(shards))
+    for place in rng.sample(range(num_places), num_drawn):
+        if not left:
+            return
+        at = bisect.bisect_right(ends, place)
+        shard = shards[at]
+        first = (place - (ends[at - 1] if at else 0)) * length
+        number = min(length, shard.num_examples - first, left)
+        yield shard, first, number
+        left -= number
+
+
+class _Stretch:
+    """Some neighbouring records of one shard."""
+
+    def __init__(
+        self, files: SnapshotFiles, shard: ShardEntry, findings: Findings, *, usable: set[str]
+    ) -> None:
+        self._files = files
+        self._shard = shard
+        self._findings = findings
+        self._usable = usable
+
+    def check(self, first: int, number: int) -> None:
+        """Reads their offsets and then their bytes: two requests."""
+        name = ShardName.parse(self._shard.file)
+        if name is None:
+            return
+        offsets_file, table = name.index_files
+        content = self._files.read(
+            offsets_file, _PAIR_BYTES * first, _PAIR_BYTES * (first + number)
+        )
+        if len(content) != _PAIR_BYTES * number:
+            self._note(offsets_file, first, "does not fit its shard: it ends before", offset=None)
+            return
+        offsets, lengths = index_from_bytes(content)
+        at = int(offsets[0])
+        for n, (offset, length) in enumerate(zip(offsets.tolist(), lengths.tolist(), strict=True)):
+            if offset != at or length < FRAME_BYTES or at + length > self._shard.num_bytes:
+                self._note(
+                    offsets_file,
+                    first + n,
+                    f"does not fit its shard: it tells {length:,} bytes from byte {offset:,}",
+                    offset=None,
+                )
+                return
+            at += length
+        start = 0
+        while start < number:
+            stop = start + 1
+            base = int(offsets[start])
+            while stop < number and int(offsets[stop] + lengths[stop]) - base <= _MAX_READ_BYTES:
+                stop += 1
+            end = int(offsets[stop - 1] + lengths[stop - 1])
+            held = self._files.read(self._shard.file, base, end)
+            for n in range(start, stop):
+                offset, length = int(offsets[n]), int(lengths[n])
+                trouble = frame_trouble(held[offset - base : offset - base + length], length)
+                if trouble is not None:
+                    trouble += " (or the index is not that of the shard)"
+                    record_id = self._id(table, first + n)
+                    self._note(
+                        self._shard.file, first + n, trouble, offset=offset, record_id=record_id
+                    )
+            start = stop
+
+    def _id(self, table: str, record: int) -> str | None:
+        try:
+            return read_id(self._files.read(table), record) if table in self._usable else None
+        except StorageError:
+            return None
+
+    def _note(
+        self,
+        file: str,
+        record: int,
+        what: str,
+        *,
+        offset: int | None,
+        record_id: str | None = None,
+    ) -> None:
+        self._findings.damages.append(
+            Finding(
+                file=file,
+                kind="record" if file == self._shard.file else "index",
+                what=what,
+                record=record,
+                offset=offset,
+                record_id=record_id,
+            )
+        )

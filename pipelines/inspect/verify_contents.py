@@ -1,40 +1,55 @@
-"""Holds the contents of files against their hashes, and looks closer where they differ.
-
-Memory holds a chunk of a shard, or one shard's index.
-"""
+"""Doc."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
+import io
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ...schemas.errors import SnapshardError, StorageError
-from ...schemas.features import ClassLabel
-from ...schemas.manifest import FileEntry, Manifest, ShardEntry, read_manifest
-from ...schemas.naming import MANIFEST, ShardName, join
-from ...transforms import storage
-from ...transforms.examples.tfrecord import Frames, Scan, scan_damage, stored_examples
-from ..snapshot_files import FoundFile, SnapshotFiles
-from .verify_code import MAX_CODE_BYTES, check_code, is_code
-from .verify_index import (
-    StaleIndexError,
-    check_against_examples,
-    check_against_frames,
-    check_labels,
-    check_offsets,
-    check_table,
-    read_id,
+from ...schemas.features import ClassLabel, Feature
+from ...schemas.manifest import (
+    MAX_LABELS,
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    read_manifest,
 )
+from ...schemas.naming import MANIFEST, ShardName, is_reader_file, join
+from ...transforms import storage
+from ...transforms.examples.decode import example_features, int64_values
+from ...transforms.examples.index import class_codes_from_bytes, index_from_bytes
+from ...transforms.examples.tfrecord import FRAME_BYTES, Frames, Scan, scan_damage, stored_examples
+from ..snapshot_files import FoundFile, SnapshotFiles
 from .verify_report import Finding, Findings, Kind
 
 _MAX_SIBLINGS = 50
+
+
 _SLACK_BYTES = 1 << 20
-_FINGERPRINT = re.compile("[0-9a-f]{16}")
+
+
+_MAX_CODE_BYTES = 4 << 20
+"""A file of a reader is a hundredth of that; what is longer is not one, however edited."""
+
+
+_MAX_RECORD_BYTES = 1 << 48
+"""No record is so long: what says so is no length."""
+
+
+_TABLE_COLUMNS = ["id", "source", "position"]
+
+
+FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
 class ContentChecker:
@@ -59,9 +74,9 @@ class ContentChecker:
             offsets, table = name.index_files
             size = shard.num_bytes if name.compression == "none" else None
             self._index |= {
-                offsets: (shard, partial(check_offsets, shard=shard, num_bytes=size)),
-                table: (shard, partial(check_table, shard=shard)),
-                name.labels_file: (shard, partial(check_labels, shard=shard, label=label)),
+                offsets: (shard, partial(_check_offsets, shard=shard, num_bytes=size)),
+                table: (shard, partial(_check_table, shard=shard)),
+                name.labels_file: (shard, partial(_check_labels, shard=shard, label=label)),
             }
         self._wrong: dict[str, str] = {}
         """What is wrong with files whose content is no other file's: to be looked at closer."""
@@ -70,35 +85,35 @@ class ContentChecker:
         """Holds one file against its hash; an index file against what it must tell, too."""
         entry = self._manifest.files[name]
         try:
-            if is_code(name) or (name in self._index and not _is_far_longer(there, entry)):
+            if is_reader_file(name) or (name in self._index and not _is_far_longer(there, entry)):
                 self._check_small(name, entry, there)
                 return
             sha256 = self._files.sha256(name, there.num_bytes)
         except StorageError as error:
-            self._findings.cannot(name, str(error))
+            self._findings.unchecked(name, str(error))
             return
         if (sha256, there.num_bytes) != (entry.sha256, entry.bytes):
             self._differs(name, entry, sha256, there.num_bytes)
 
     def _check_small(self, name: str, entry: FileEntry, there: FoundFile) -> None:
         """Reads a file of an index, or an emitted one, whole."""
-        if is_code(name) and there.num_bytes > MAX_CODE_BYTES:
-            self._findings.damage(name, "length", _length(there.num_bytes, entry))
+        if is_reader_file(name) and there.num_bytes > _MAX_CODE_BYTES:
+            self._findings.damage(name, "length", length_text(there.num_bytes, entry))
             return
         content = self._files.read(name)
         sha256 = hashlib.sha256(content).hexdigest()
         same = (sha256, len(content)) == (entry.sha256, entry.bytes)
-        if not same and (self._is_anothers(name, sha256) or not is_code(name)):
+        if not same and (self._belongs_elsewhere(name, sha256) or not is_reader_file(name)):
             self._differs(name, entry, sha256, len(content))
         elif not same:
-            check_code(name, content, self._manifest, self._findings)
+            _check_code(name, content, self._manifest, self._findings)
         elif name in self._index:
             try:
                 self._index[name][1](content)
-            except StaleIndexError as error:
+            except _StaleIndexError as error:
                 self._note_stale(name, error)
 
-    def _is_anothers(self, name: str, sha256: str) -> bool:
+    def _belongs_elsewhere(self, name: str, sha256: str) -> bool:
         return self._by_hash.get(sha256, name) != name or sha256 in self._elsewhere()
 
     def _differs(self, name: str, entry: FileEntry, sha256: str, num_bytes: int) -> None:
@@ -115,12 +130,12 @@ class ContentChecker:
             what = "its content is not what was written (sha256 differs)"
             kind: Kind = "content"
             if num_bytes != entry.bytes:
-                kind, what = "length", _length(num_bytes, entry)
+                kind, what = "length", length_text(num_bytes, entry)
             note(name, kind, what)
             if num_bytes <= _most_bytes(entry) or name in self._shards:
                 self._wrong[name] = what
 
-    def look_closer(self, present: set[str]) -> None:
+    def locate_damage(self, present: set[str]) -> None:
         """Names the records of damaged shards, and what stale index files tell wrongly."""
         for shard in self._shards.values():
             name = ShardName.parse(shard.file)
@@ -129,17 +144,17 @@ class ContentChecker:
             files = {*name.index_files, name.labels_file}
             if shard.file in self._wrong or files & self._wrong.keys():
                 try:
-                    self._look_at(shard, name, present)
+                    self._locate_in_shard(shard, name, present)
                 except SnapshardError as error:
-                    self._findings.cannot(shard.file, str(error))
+                    self._findings.unchecked(shard.file, str(error))
 
-    def _look_at(self, shard: ShardEntry, name: ShardName, present: set[str]) -> None:
+    def _locate_in_shard(self, shard: ShardEntry, name: ShardName, present: set[str]) -> None:
         offsets, table = name.index_files
         ids = self._ids(table, present)
         known: Frames | None = None
         if offsets in present and offsets not in self._wrong:
-            with contextlib.suppress(StaleIndexError):
-                known = check_offsets(self._files.read(offsets), shard, num_bytes=None)
+            with contextlib.suppress(_StaleIndexError):
+                known = _check_offsets(self._files.read(offsets), shard, num_bytes=None)
         scan: Scan | None = None
         whole = shard.file in present and shard.file not in self._wrong
         if shard.file in self._wrong or (whole and offsets in self._wrong):
@@ -152,16 +167,16 @@ class ContentChecker:
             content = self._files.read(file)
             try:
                 if file == offsets and scan is not None:
-                    check_against_frames(content, scan.frames, shard)
+                    _check_against_frames(content, scan.frames, shard)
                 self._index[file][1](content)
                 if file == name.labels_file and whole and isinstance(self._label, ClassLabel):
                     examples = stored_examples(
                         join(self._files.folder, shard.file), name.compression
                     )
-                    check_against_examples(
+                    _check_against_examples(
                         content, examples, name=str(self._manifest.label), label=self._label
                     )
-            except StaleIndexError as error:
+            except _StaleIndexError as error:
                 record_id = None if error.record is None else ids(error.record)
                 self._note_stale(file, error, record_id=record_id)
 
@@ -225,7 +240,7 @@ class ContentChecker:
             )
 
     def _note_stale(
-        self, file: str, error: StaleIndexError, *, record_id: str | None = None
+        self, file: str, error: _StaleIndexError, *, record_id: str | None = None
     ) -> None:
         self._findings.damages.append(
             Finding(
@@ -262,7 +277,7 @@ def _hashes_beside(folder: str) -> dict[str, str]:
     parent, _, own = folder.rstrip("/").rpartition("/")
     found: dict[str, str] = {}
     try:
-        names = [name for name in storage.list_names(parent) if _FINGERPRINT.fullmatch(name)]
+        names = [name for name in storage.list_names(parent) if FINGERPRINT.fullmatch(name)]
         for name in names[:_MAX_SIBLINGS]:
             where = join(parent, name, MANIFEST)
             if name != own and storage.exists(where):
@@ -289,5 +304,222 @@ def _is_far_longer(there: FoundFile, entry: FileEntry) -> bool:
     return there.num_bytes > _most_bytes(entry)
 
 
-def _length(num_bytes: int, entry: FileEntry) -> str:
+def length_text(num_bytes: int, entry: FileEntry) -> str:
+    """How the length of a file differs from the manifest."""
     return f"has {num_bytes:,} bytes, expected {entry.bytes:,}"
+
+
+def _check_code(name: str, content: bytes, manifest: Manifest, findings: Findings) -> None:
+    """Says of a reader's file that is not as it was written whether it can still be used."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(content)
+    except SyntaxError as error:
+        where = "" if error.lineno is None else f" (line {error.lineno}: {error.msg})"
+        findings.damage(name, "content", f"it is no longer Python{where}")
+        return
+    except (ValueError, RecursionError, MemoryError) as error:
+        findings.damage(name, "content", f"it is no longer Python ({error})")
+        return
+    told = _constant(tree, "FINGERPRINT")
+    if isinstance(told, str) and told != manifest.fingerprint:
+        what = f"it reads the snapshot {told}, and this is {manifest.fingerprint}"
+        findings.damage(name, "foreign", what)
+        return
+    what = "was edited after it was written; all else is held against the manifest as ever"
+    findings.warn(name, "edited", what)
+
+
+def _constant(tree: ast.Module, name: str) -> object:
+    """What a module sets a name to at its top level, if that is a constant."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and target.id == name:
+                    return node.value.value
+    return None
+
+
+class _StaleIndexError(Exception):
+    """What an index file tells wrongly; ``record`` and ``offset`` say of which record, if one."""
+
+    def __init__(self, what: str, *, record: int | None = None, offset: int | None = None) -> None:
+        """Takes what is wrong, in words that follow "it"."""
+        super().__init__(what)
+        self.record = record
+        self.offset = offset
+
+
+def _check_offsets(content: bytes, shard: ShardEntry, *, num_bytes: int | None) -> Frames:
+    """Reads ``<shard>.idx``, and checks that frames lie end to end and fill the shard.
+
+    Args:
+        content: The file's.
+        shard: What the manifest says of the shard.
+        num_bytes: Of the shard, uncompressed; None where that is not known.
+
+    Raises:
+        _StaleIndexError: if they do not.
+    """
+    try:
+        offsets, lengths = index_from_bytes(content)
+    except ValueError as error:
+        raise _StaleIndexError(str(error)) from None
+    _check_count(len(offsets), shard)
+    if not len(offsets):
+        return offsets, lengths
+    odd = np.flatnonzero((lengths < FRAME_BYTES) | (lengths >= _MAX_RECORD_BYTES))
+    if len(odd):
+        n = int(odd[0])
+        raise _StaleIndexError(f"tells a length of {int(lengths[n]):,} bytes", record=n)
+    ends = np.cumsum(lengths)
+    wrong = np.flatnonzero(offsets != ends - lengths)
+    if len(wrong):
+        n = int(wrong[0])
+        raise _StaleIndexError(
+            f"tells the offset {int(offsets[n]):,}, and the records before it end at "
+            f"{int(ends[n] - lengths[n]):,}",
+            record=n,
+        )
+    if num_bytes is not None and int(ends[-1]) != num_bytes:
+        raise _StaleIndexError(
+            f"tells that the records end at byte {int(ends[-1]):,}, and the shard has "
+            f"{num_bytes:,} bytes"
+        )
+    return offsets, lengths
+
+
+def _check_against_frames(content: bytes, found: Frames, shard: ShardEntry) -> None:
+    """Holds ``<shard>.idx`` against where the shard's records do lie.
+
+    Raises:
+        _StaleIndexError: naming the first record that it tells wrongly.
+    """
+    try:
+        offsets, lengths = index_from_bytes(content)
+    except ValueError as error:
+        raise _StaleIndexError(str(error)) from None
+    both = min(len(offsets), len(found[0]))
+    wrong = np.flatnonzero(
+        (offsets[:both] != found[0][:both]) | (lengths[:both] != found[1][:both])
+    )
+    if len(wrong):
+        n = int(wrong[0])
+        what = (
+            f"tells {int(lengths[n]):,} bytes from byte {int(offsets[n]):,}, where no record "
+            f"begins: the shard has it at byte {int(found[0][n]):,}, {int(found[1][n]):,} bytes "
+            "long"
+        )
+        if offsets[n] == found[0][n]:
+            what = f"tells {int(lengths[n]):,} bytes, and the record has {int(found[1][n]):,}"
+        if len(wrong) > 1:
+            what += f"; so of {len(wrong):,} records"
+        raise _StaleIndexError(what, record=n, offset=int(found[0][n]))
+    _check_count(len(offsets), shard)
+
+
+def _check_table(content: bytes, shard: ShardEntry) -> None:
+    """Checks that ``<shard>.parquet`` is a table of ids, one for each record.
+
+    Raises:
+        _StaleIndexError: if it is not.
+    """
+    try:
+        metadata = pq.read_metadata(io.BytesIO(content))
+        names = metadata.schema.to_arrow_schema().names
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _StaleIndexError(f"is no Parquet file: {_first_line(error)}") from None
+    if names != _TABLE_COLUMNS:
+        raise _StaleIndexError(
+            f"has the columns {', '.join(names)}, expected {', '.join(_TABLE_COLUMNS)}"
+        )
+    _check_count(metadata.num_rows, shard)
+
+
+def _check_labels(content: bytes, shard: ShardEntry, *, label: Feature | None) -> None:
+    """Checks that ``<shard>.labels`` has the shard's classes, as often as the manifest says.
+
+    Raises:
+        _StaleIndexError: if it has not.
+    """
+    try:
+        codes = class_codes_from_bytes(content)
+    except ValueError as error:
+        raise _StaleIndexError(str(error)) from None
+    _check_count(len(codes), shard)
+    if not isinstance(label, ClassLabel):
+        return
+    odd = np.flatnonzero((codes < -1) | (codes >= len(label.names)))
+    if len(odd):
+        n = int(odd[0])
+        raise _StaleIndexError(
+            f"tells the class {int(codes[n])}, and there are {len(label.names):,}", record=n
+        )
+    unknown = sorted(shard.label_counts.keys() - set(label.names))
+    if unknown:
+        raise _StaleIndexError(
+            f"has no records of {unknown[0][:100]!r}, which manifest.json counts and is no class"
+        )
+    if len(shard.label_counts) >= MAX_LABELS:
+        return
+    counts = np.bincount(codes[codes >= 0], minlength=len(label.names))
+    for name, count in zip(label.names, counts.tolist(), strict=True):
+        expected = shard.label_counts.get(name, 0)
+        if count != expected:
+            raise _StaleIndexError(
+                f"tells of {count:,} records of {name!r}, and manifest.json of {expected:,}"
+            )
+
+
+def _check_against_examples(
+    content: bytes, examples: Iterable[bytes], *, name: str, label: ClassLabel
+) -> None:
+    """Holds ``<shard>.labels`` against the classes that the shard's examples have.
+
+    Raises:
+        _StaleIndexError: naming the first record whose class it tells wrongly.
+    """
+    try:
+        codes = class_codes_from_bytes(content).tolist()
+        for n, (code, example) in enumerate(zip(codes, examples, strict=False)):
+            values = int64_values(example_features(example).get(name, b"")) or [-1]
+            if code != values[0]:
+                told, held = (_class_name(value, label) for value in (code, values[0]))
+                raise _StaleIndexError(f"tells {told}, and the example has {held}", record=n)
+    except ValueError:
+        # No class can be told of what is no example, or no list of classes.
+        return
+
+
+def _class_name(code: int, label: ClassLabel) -> str:
+    known = 0 <= code < len(label.names)
+    return f"the class {label.names[code]!r}" if known else "no class"
+
+
+def read_id(content: bytes, record: int) -> str | None:
+    """The id of one record, from ``<shard>.parquet``; None where it cannot be read."""
+    try:
+        table = pq.ParquetFile(io.BytesIO(content))
+        before = 0
+        for group in range(table.metadata.num_row_groups):
+            num_rows = table.metadata.row_group(group).num_rows
+            if record < before + num_rows:
+                ids = table.read_row_group(group, columns=["id"]).column(0)
+                found: str = ids[record - before].as_py()
+                return found
+            before += num_rows
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        pass
+    return None
+
+
+def _check_count(number: int, shard: ShardEntry) -> None:
+    if number != shard.num_examples:
+        raise _StaleIndexError(
+            f"tells of {number:,} records, and the shard has {shard.num_examples:,}"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -124,7 +124,7 @@ class Report:
             head = f"{self.shown_path} is damaged: {counted[0]} in {counted[1]}"
         rest = len(found) - len(shown)
         more = [f"  … and {rest:,} more (--lines 0 shows all, --json too)"] if rest else []
-        return [head, *(f"  {finding}" for finding in shown), *more, *self.mending()]
+        return [head, *(f"  {finding}" for finding in shown), *more, *self.repair_hints()]
 
     def summary(self) -> str:
         """What was checked, where that needs to be said: of what is whole, and of a sample."""
@@ -145,7 +145,7 @@ class Report:
             f"{_counted(self.num_examples, 'examples')} in {self.shown_path}"
         )
 
-    def mending(self) -> list[str]:
+    def repair_hints(self) -> list[str]:
         """What to do, by what was found: one line each."""
         kinds = Counter(finding.kind for finding in self.damages)
         told = []
@@ -186,7 +186,7 @@ class Report:
             "damages": [finding.to_json() for finding in self.damages],
             "warnings": [finding.to_json() for finding in self.warnings],
             "unreadable": [finding.to_json() for finding in self.unreadable],
-            "mend": self.mending(),
+            "mend": self.repair_hints(),
             "sample": None if self.sampled is None else dataclasses.asdict(self.sampled),
         }
 
@@ -212,7 +212,7 @@ class Findings:
         """Notes what differs and does no harm to the data."""
         self.warnings.append(Finding(file=file, kind=kind, what=what))
 
-    def cannot(self, file: str, what: str) -> None:
+    def unchecked(self, file: str, what: str) -> None:
         """Notes what could not be looked at."""
         self.unreadable.append(Finding(file=file, kind="unreadable", what=what))
 

@@ -110,7 +110,7 @@ def test_a_build_with_repair_mends(project: Path, copy: Path, damage: str) -> No
     DAMAGES[damage](snapshot)
     report = check_snapshot(snapshot, progress=Silent())
     assert report.exit_code == 4
-    assert f"--out {copy / 'out'} --repair" in report.mending()[0]
+    assert f"--out {copy / 'out'} --repair" in report.repair_hints()[0]
     mended = _build(copy, repair=True)
     assert not mended.cached
     assert check_snapshot(snapshot, progress=Silent()).exit_code == 0
@@ -164,7 +164,7 @@ def test_a_snapshot_in_a_store_is_mended(project: Path) -> None:
         store.rm(f"{path}/reader/api.py")
         report = check_snapshot(out, progress=Silent())
         assert sorted({finding.file for finding in report.damages}) == ["reader/api.py", TRAIN[0]]
-        assert f"snapshard build SOURCE --out {out} --repair" in report.mending()[0]
+        assert f"snapshard build SOURCE --out {out} --repair" in report.repair_hints()[0]
         assert not ss.build(recipe, out, repair=True).cached
         assert store.cat_file(f"{path}/{TRAIN[0]}") == whole
         assert check_snapshot(out, progress=Silent()).exit_code == 0
@@ -261,5 +261,5 @@ def test_limits_are_taken_from_the_snapshot(copy: Path, tmp_path: Path) -> None:
     assert _rebuild(copy, "train-0").exit_code == 0
     report = check_snapshot(copy / "out", progress=Silent())
     os.unlink(Path(report.path) / "schema.pbtxt")
-    (told,) = check_snapshot(copy / "out", progress=Silent()).mending()
+    (told,) = check_snapshot(copy / "out", progress=Silent()).repair_hints()
     assert " --limit 50 --repair" in told

@@ -19,8 +19,7 @@ import pytest
 
 import snapshard as ss
 from snapshard import cli
-from snapshard.pipelines.inspect.verify import check_snapshot, raise_findings, verify
-from snapshard.pipelines.inspect.verify_code import with_checksum
+from snapshard.pipelines.inspect.verify import check_snapshot, raise_findings, verify, with_checksum
 from snapshard.pipelines.inspect.verify_report import Finding, Report
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.progress import Silent
@@ -693,7 +692,7 @@ def test_what_mends_it_is_told(tmp_path: Path) -> None:
     folder = _write(out / "made" / FINGERPRINT)
     _flip(folder / TRAIN[0], 3)
     (folder / "notes.txt").touch()
-    told = "\n".join(_check(folder).mending())
+    told = "\n".join(_check(folder).repair_hints())
     assert f"snapshard build SOURCE --out '{out}' --repair" in told
     assert f"rm -r '{folder}/notes.txt'" in told
 

@@ -10,9 +10,8 @@ import fsspec
 import numpy as np
 import pytest
 
-from snapshard.pipelines.inspect.verify import check_snapshot
+from snapshard.pipelines.inspect.verify import SampleSize, check_snapshot
 from snapshard.pipelines.inspect.verify_report import Report
-from snapshard.pipelines.inspect.verify_sample import SampleSize
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage

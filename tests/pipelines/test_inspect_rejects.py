@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from snapshard import cli
-from snapshard.pipelines.inspect.reject_export import INDEX, export_payloads
-from snapshard.pipelines.inspect.reject_queries import RejectFilter, RejectsFile
+from snapshard.pipelines.inspect.rejects import INDEX, RejectFilter, RejectsFile, export_payloads
 from snapshard.schemas.errors import (
     DamagedSnapshotError,
     PayloadPlace,
