@@ -1,4 +1,4 @@
-"""Doc."""
+"""Diff: what changed between two snapshots: records, features, settings and code, versions."""
 
 from __future__ import annotations
 
@@ -29,13 +29,9 @@ from .why import Change, change_lines, feature_changes, fingerprint_facts, name_
 
 SHOWN = 10
 """How many ids of each kind are named by default."""
-
-
 KINDS = ("added", "removed", "changed", "moved")
-
-
 _NOT_SETTINGS = ("inputs", "features", "classes")
-"""By what the records and the manifests say."""
+"""Parts that the comparison of records and manifests covers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,14 +39,14 @@ class SnapshotDiff:
     """What changed.
 
     Attributes:
-        old: The one snapshot.
-        new: The other.
-        records: What became of the records.
-        contents: Whether records were compared by what they hold, or by their ids alone.
-        features: Changes of what the examples hold, classes included.
-        versions: Of the libraries' versions.
-        settings: Of all else that the snapshots were made with.
-        notes: What makes the comparison less plain than it looks, for a person.
+        old: The first snapshot.
+        new: The second.
+        records: Changes of the records.
+        contents: Whether the contents of records were compared, or only their ids.
+        features: Changes of the features of the examples, classes included.
+        versions: Changes of library versions.
+        settings: Changes of all other settings, and of code.
+        notes: Limits of the comparison, for people.
     """
 
     old: Snapshot
@@ -64,7 +60,7 @@ class SnapshotDiff:
 
     @property
     def same(self) -> bool:
-        """Whether both are one snapshot."""
+        """Whether both are the same snapshot."""
         return self.old.manifest == self.new.manifest
 
     def to_json(self) -> dict[str, object]:
@@ -84,18 +80,18 @@ class SnapshotDiff:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordChanges:
-    """What became of the records.
+    """How the records changed.
 
     Attributes:
         num_old: Records of the old snapshot.
         num_new: Records of the new one.
-        num_same: Of both, with the same content in the same split.
-        counts: Split -> how many records of each kind; those that are gone in their old split,
-            all others in their new one.
-        moves: (old split, new split) -> how many records; of these some may be changed, too.
+        num_same: Records of both, with the same content in the same split.
+        counts: Split -> number of records of each kind; removed ones count in their old split, all
+            others in their new one.
+        moves: (old split, new split) -> number of records; some of them may also be changed.
         first: Ids of each kind: those with the lowest keys.
-        moved_from: Of each of the moved ids, its old split and its new one.
-        shifted: Files in which records of the same content lie at other places.
+        moved_from: The old and the new split of each moved id in ``first``.
+        shifted: Files whose records have the same content at other positions.
     """
 
     num_old: int
@@ -108,7 +104,7 @@ class RecordChanges:
     shifted: tuple[ShiftedFile, ...]
 
     def total(self, kind: str) -> int:
-        """How many records of a kind."""
+        """The number of records of a kind."""
         return sum(counts[kind] for counts in self.counts.values())
 
     def to_json(self) -> dict[str, object]:
@@ -144,26 +140,26 @@ def diff(
     num_shown: int = SHOWN,
     contents: bool = True,
 ) -> SnapshotDiff:
-    """Says what changed from one snapshot to another.
+    """Compares two snapshots.
 
-    Memory is bounded by the splits' number, not by the records'. Shards that both snapshots have
-    are not read.
+    Memory is bounded by the number of splits, not of records. Shards that both snapshots have are
+    not read.
 
     Args:
         old: A snapshot.
         new: Another one, of any recipe.
-        progress: Told how many records have been compared.
+        progress: Receives the number of records compared.
         num_shown: How many ids of each kind to name.
-        contents: Whether to read what the records hold; else only indexes are read, and no
+        contents: Whether to read the contents of records; else only indexes are read, and no
             record counts as changed.
 
     Raises:
-        DamagedSnapshotError: if the shards and indexes of one do not agree.
+        DamagedSnapshotError: if the shards of a snapshot contradict their indexes.
         StorageError: if a file cannot be read.
     """
 
     def compare(*, sorted_alike: bool) -> RecordChanges:
-        tally = Tally(split_names(old, new), num_shown=num_shown, contents=contents)
+        tally = _Tally(split_names(old, new), num_shown=num_shown, contents=contents)
         for compared in compare_records(
             old, new, progress=progress, contents=contents, sorted_alike=sorted_alike
         ):
@@ -175,7 +171,7 @@ def diff(
     try:
         records = compare(sorted_alike=old.manifest.seed == new.manifest.seed)
     except OutOfOrderError:
-        # Names that are no UTF-8 stand in an index in a printable form: their keys cannot be told.
+        # An index escapes ids that are not UTF-8: their keys cannot be computed from it.
         records = compare(sorted_alike=False)
     first, second, complete = fingerprint_facts(old, new)
     changes = part_changes(first, second)
@@ -199,32 +195,32 @@ def _notes(old: Snapshot, new: Snapshot, *, complete: bool) -> list[str]:
     before, after = old.manifest, new.manifest
     if before.name != after.name:
         notes.append(
-            f"These are snapshots of two recipes, {before.name!r} and {after.name!r}: records are "
-            "paired by their ids, whatever these mean in each."
+            f"The snapshots are of two recipes, {before.name!r} and {after.name!r}: records are "
+            "paired by id, whatever the ids mean in each."
         )
     if before.seed != after.seed:
         notes.append(
-            f"The seeds differ ({before.seed} and {after.seed}): every record's place is drawn "
-            "anew, and its split where a hash decides it, so records move between splits."
+            f"The seeds differ ({before.seed} and {after.seed}): the order of records changes, "
+            "and so do splits by hash, so records move between splits."
         )
     if not complete:
         notes.append(
-            "A build.json is missing or damaged: settings and code were not compared, but for what "
-            "the manifests hold."
+            "A build.json is missing or damaged: of settings and code, only what the manifests "
+            "contain was compared."
         )
     return notes
 
 
-class Tally:
-    """Takes in compared records, range by range."""
+class _Tally:
+    """Counts compared records, range by range."""
 
     def __init__(self, splits: Sequence[str], *, num_shown: int, contents: bool) -> None:
-        """Nothing counted yet.
+        """Starts with empty counts.
 
         Args:
             splits: Names of the splits by their numbers.
             num_shown: How many ids of each kind to keep.
-            contents: Whether it is known what the records hold.
+            contents: Whether the contents of records are known.
         """
         self._splits = list(splits)
         self._num_shown = num_shown
@@ -236,7 +232,7 @@ class Tally:
         self._shifts = Shifts(contents=contents)
 
     def add(self, compared: ComparedRecords) -> None:
-        """Takes in a range of compared records."""
+        """Counts a range of compared records."""
         old, new = compared.old, compared.new
         before, after = compared.pairs[:, 0], compared.pairs[:, 1]
         changed = (old.contents[before] != new.contents[after]).any(axis=1)
@@ -254,7 +250,7 @@ class Tally:
         self._shifts.add(compared, changed)
 
     def _note(self, kind: str, records: StoredRecords, rows: npt.NDArray[np.int64]) -> list[int]:
-        """Counts records; gives the rows of those whose ids are kept."""
+        """Counts records; returns the rows of those whose ids are kept."""
         if not len(rows):
             return []
         for split, number in zip(*np.unique(records.splits[rows], return_counts=True), strict=True):
@@ -268,12 +264,12 @@ class Tally:
         return [int(row) for row in chosen]
 
     def found(self, *, num_old: int, num_new: int, num_shared: int) -> RecordChanges:
-        """What was counted.
+        """The result.
 
         Args:
             num_old: Records of the old snapshot.
             num_new: Records of the new one.
-            num_shared: Records of both that were not looked at, since their shards are the same.
+            num_shared: Records of both that were not compared, since their shards are identical.
         """
         names = self._splits
         return RecordChanges(
@@ -289,7 +285,10 @@ class Tally:
 
 
 def diff_text(found: SnapshotDiff) -> str:
-    """What changed from one snapshot to another."""
+    """What changed from one snapshot to another, as text.
+
+    Names from the data appear as they are, except for line breaks; a terminal escapes the rest.
+    """
     return "\n".join(_diff_lines(found))
 
 
@@ -311,9 +310,9 @@ def _diff_lines(found: SnapshotDiff) -> Iterator[str]:
     yield from _table(
         ("split", "old", "new", *KINDS), [*rows, ("all", records.num_old, records.num_new, *totals)]
     )
-    yield f"  {records.num_same:,} as before: the same content in the same split"
+    yield f"  {records.num_same:,} unchanged: the same content in the same split"
     if not found.contents:
-        yield "  what records hold was not compared (--only-ids)"
+        yield "  contents of records were not compared (--only-ids)"
     for (before, after), number in sorted(records.moves.items()):
         yield f"  moved from {before} to {after}: {number:,}"
     for kind in KINDS:
@@ -343,10 +342,10 @@ def _cell(value: object) -> str:
 
 
 def _shift(file: ShiftedFile) -> str:
-    place = "from its beginning on" if file.after is None else f"after #{file.after}"
+    place = "from its beginning" if file.after is None else f"after #{file.after}"
     return (
-        f"warning: {visible(file.source)}, {place}: records have other ids than before (removed "
+        f"warning: {visible(file.source)}, {place}: the ids of records changed (removed "
         f"{file.num_removed:,}, added {file.num_added:,}, changed {file.num_changed:,}). Rows were "
-        "put in or taken out there, and an id is a place in the file. Append rows, or put new ones "
-        "into a file of their own, and ids stay."
+        "inserted or removed there, and an id is a position in the file. To keep ids, append "
+        "rows, or put new ones into a separate file."
     )

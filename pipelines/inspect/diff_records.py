@@ -1,4 +1,16 @@
-"""Doc."""
+"""Compares the records of two snapshots in bounded memory, whatever their number.
+
+The splits of a snapshot are sorted by key, a hash of id and seed. With one seed, a range of keys
+is contiguous in each split of both snapshots: ranges are read and compared one after another. If
+the seeds differ, or records are out of order, they are first partitioned by key into files of a
+scratch folder, which are then compared.
+
+``Shifts`` finds files whose records changed their ids because something was inserted before them:
+a record of a text or a table is named by its position in the file. A line inserted or removed
+shifts all that follow: they are removed under their old ids and added under new ones, with the
+same contents. Of the contents of each file, only the lowest hashes are kept, a uniform sample of
+distinct ones (Broder, "On the resemblance and containment of documents", 1997): memory is bounded.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +35,9 @@ from ...transforms.examples.stored_records import DIGEST_BYTES, StoredRecords, r
 from ..snapshot import Snapshot
 
 STEP = "compare"
-
-
 _PART_RECORDS = 1 << 18
-"""About so many records of each snapshot are in one file of a scratch folder."""
-
-
+"""Approximate number of records of each snapshot in one file of the scratch folder."""
 _MAX_PART_BITS = 9
-
-
 _PART_SCHEMA = pa.schema(
     [
         pa.field("key", pa.uint64()),
@@ -40,27 +46,17 @@ _PART_SCHEMA = pa.schema(
         pa.field("split", pa.int16()),
     ]
 )
-
-
 _MAX_FILES = 10_000
-"""Of more files no shifts are told."""
-
-
+"""Shifts are detected only in this many files."""
 _SAMPLE_SIZE = 64
-
-
 _MIN_DIFFERING = 3
-
-
 _MIN_GONE_SHARE = 0.75
-
-
 _ID = r"(?s)^(?P<source>.*)#(?P<position>[0-9]{1,18})$"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComparedRecords:
-    """Records of both snapshots whose keys lie in one range, side by side.
+    """Records of both snapshots whose keys are in one range, side by side.
 
     ``old[pairs[:, 0]]`` and ``new[pairs[:, 1]]`` have the same ids.
     """
@@ -70,32 +66,32 @@ class ComparedRecords:
     pairs: npt.NDArray[np.int64]
     """int64[n, 2]: rows of the records that are in both."""
     removed: npt.NDArray[np.int64]
-    """int64[n]: rows of ``old`` whose ids ``new`` does not have …"""
+    """int64[n]: rows of ``old`` whose ids are not in ``new`` …"""
     added: npt.NDArray[np.int64]
-    """… and of ``new`` whose ids ``old`` does not have."""
+    """… and of ``new`` whose ids are not in ``old``."""
 
 
 class OutOfOrderError(Exception):
-    """Records do not lie in the order of the keys that their ids have."""
+    """Records are not in the order of the keys of their ids."""
 
 
 def compare_records(
     old: Snapshot, new: Snapshot, *, progress: Progress, contents: bool, sorted_alike: bool
 ) -> Iterator[ComparedRecords]:
-    """Holds the records of two snapshots against each other, range by range of their keys.
+    """Compares the records of two snapshots, range by range of their keys.
 
     Shards that both have, byte for byte, are left out: nothing in them differs.
 
     Args:
         old: A snapshot.
         new: Another one.
-        progress: Told how many records have been compared.
-        contents: Whether to tell what the records hold; else only ids and splits count.
-        sorted_alike: Whether both lie in the order of the same keys: then nothing is written.
+        progress: Receives the number of records compared.
+        contents: Whether to compare contents; else only ids and splits.
+        sorted_alike: Whether both are in the order of the same keys: then nothing is written.
 
     Raises:
-        OutOfOrderError: if they do not, though ``sorted_alike`` says so.
-        DamagedSnapshotError: if shards and their indexes do not agree.
+        OutOfOrderError: if they are not, although ``sorted_alike`` says so.
+        DamagedSnapshotError: if shards contradict their indexes.
         StorageError: if a file cannot be read.
     """
     numbers = {name: number for number, name in enumerate(split_names(old, new))}
@@ -119,7 +115,7 @@ def num_records(snapshot: Snapshot) -> int:
 
 
 def num_shared(old: Snapshot, new: Snapshot) -> int:
-    """How many records lie in shards that both snapshots have."""
+    """The number of records in shards that both snapshots have."""
     own = sum(
         shard.num_examples for shards in _shards_of_one(old, new).values() for shard in shards
     )
@@ -127,7 +123,7 @@ def num_shared(old: Snapshot, new: Snapshot) -> int:
 
 
 def split_names(old: Snapshot, new: Snapshot) -> list[str]:
-    """The splits of both snapshots: the number of each is its place here."""
+    """The splits of both snapshots: the number of each is its position here."""
     return list(dict.fromkeys([*new.manifest.splits, *old.manifest.splits]))
 
 
@@ -145,7 +141,7 @@ def _shards_of_one(snapshot: Snapshot, other: Snapshot) -> dict[str, list[ShardE
 
 
 def _hashes(snapshot: Snapshot, shard: ShardEntry) -> tuple[str, str]:
-    """Of a shard, and of the file that holds its records' ids."""
+    """The hashes of a shard, and of the file with the ids of its records."""
     name = ShardName.parse(shard.file)
     entry = None if name is None else snapshot.manifest.files.get(name.index_files[1])
     return shard.sha256, snapshot.path if entry is None else entry.sha256
@@ -159,7 +155,7 @@ class _Side:
     shards: dict[str, list[ShardEntry]]
     """By split."""
     numbers: dict[str, int]
-    """Of the splits."""
+    """Numbers of the splits."""
     seed: int
     contents: bool
 
@@ -180,11 +176,11 @@ class _Side:
 
 
 def _by_order(sides: Sequence[_Side]) -> Iterator[tuple[StoredRecords, StoredRecords]]:
-    """Records of both sides by ranges of their keys, which all splits are sorted by."""
+    """Records of both sides by ranges of their keys, in whose order all splits are."""
     streams = [[_Stream(side.read(split)) for split in side.shards] for side in sides]
     while True:
         going = [stream for side in streams for stream in side if not stream.ended]
-        # A later batch may begin with the very key that one ends with.
+        # A batch may begin with the key that the previous one ends with.
         stop = min((stream.last_key for stream in going), default=None)
         first, second = (
             StoredRecords.concat([stream.below(stop) for stream in side]) for side in streams
@@ -210,7 +206,7 @@ class _Stream:
 
     @property
     def last_key(self) -> int:
-        """The largest key that is known: of what comes later none is smaller."""
+        """The largest key read so far: no later one is smaller."""
         return self._last
 
     def more(self) -> None:
@@ -228,7 +224,7 @@ class _Stream:
         self._held = StoredRecords.concat([self._held, batch])
 
     def below(self, stop: int | None) -> StoredRecords:
-        """Takes the records with smaller keys; all that are left where ``stop`` is None."""
+        """Takes the records with smaller keys; all remaining ones if ``stop`` is None."""
         held = self._held
         place = len(held)
         if stop is not None:
@@ -238,7 +234,7 @@ class _Stream:
 
 
 def _by_parts(sides: Sequence[_Side]) -> Iterator[tuple[StoredRecords, StoredRecords]]:
-    """Records of both sides by ranges of their keys, divided on disk."""
+    """Records of both sides by ranges of their keys, partitioned on disk."""
     largest = max(side.num_records for side in sides)
     bits = max(0, min(_MAX_PART_BITS, (largest // _PART_RECORDS).bit_length()))
     with storage.temporary_folder() as scratch:
@@ -251,7 +247,7 @@ def _by_parts(sides: Sequence[_Side]) -> Iterator[tuple[StoredRecords, StoredRec
 
 
 def _divide(side: _Side, folder: str, *, bits: int) -> None:
-    """Writes the records of a side into a file for each value of their keys' first bits."""
+    """Writes the records of a side to one file for each value of the first bits of their keys."""
     os.makedirs(folder)
     with contextlib.ExitStack() as stack:
         files: dict[int, Any] = {}
@@ -292,7 +288,7 @@ def _read_part(path: str) -> StoredRecords:
 
 
 def _paired(old: StoredRecords, new: StoredRecords) -> ComparedRecords:
-    """Finds the ids that both have."""
+    """Pairs the records whose ids are on both sides."""
     old_ids, new_ids = old.ids, new.ids
     if not (_are_distinct(old_ids) and _are_distinct(new_ids)):
         old_ids, new_ids = _numbered(old_ids), _numbered(new_ids)
@@ -316,7 +312,7 @@ def _are_distinct(ids: pa.Array) -> bool:
 
 
 def _numbered(ids: pa.Array) -> pa.Array:
-    """Each id with a number that says how often it occurred before."""
+    """Each id with the number of its earlier occurrences."""
     seen: collections.Counter[bytes] = collections.Counter()
     numbered = []
     for record_id in ids.to_pylist():
@@ -327,26 +323,26 @@ def _numbered(ids: pa.Array) -> pa.Array:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShiftedFile:
-    """A file in which records of the same content lie at other places than before."""
+    """A file whose records have the same content at other positions than before."""
 
     source: str
     after: int | None
-    """Place (byte or row) of the last record that is as it was; None where none is."""
+    """Position (byte or row) of the last unchanged record; None if there is none."""
     num_removed: int
     num_added: int
     num_changed: int
 
 
 class Shifts:
-    """Looks for shifted files among compared records."""
+    """Finds shifted files among compared records."""
 
     def __init__(self, *, contents: bool) -> None:
-        """Nothing seen yet; ``contents`` says whether it is known what the records hold."""
+        """Starts without records; ``contents`` says whether their contents are known."""
         self._contents = contents
-        self._files: dict[str, _Seen] = {}
+        self._files: dict[str, _FileChanges] = {}
 
     def add(self, compared: ComparedRecords, changed: npt.NDArray[np.bool_]) -> None:
-        """Takes in a range of compared records; ``changed`` says of each pair whether it is."""
+        """Adds a range of compared records; ``changed`` says which of the pairs differ."""
         old, new, pairs = compared.old, compared.new, compared.pairs
         for records, rows, kind in (
             (old, compared.removed, "removed"),
@@ -379,22 +375,21 @@ class Shifts:
         groups = list(self._by_file(sources))
         if kind != "kept" and self._contents:
             contents = records.contents[chosen, 0]
-            name = "come" if kind in ("added", "rewritten") else "gone"
+            name = "new_hashes" if kind in ("added", "rewritten") else "old_hashes"
             for seen, rows in groups:
                 held = [getattr(seen, name), contents[rows]]
                 setattr(seen, name, _lowest(np.concatenate(held)))
         if kind in ("removed", "changed") or (kind == "kept" and not self._contents):
             gone = np.full(len(positions), kind == "removed", np.int64)
             keys = records.keys[chosen].view(np.int64)
-            places = np.stack([keys, positions.to_numpy(), gone], axis=1)
+            sample = np.stack([keys, positions.to_numpy(), gone], axis=1)
             for seen, rows in groups:
-                both = np.concatenate([seen.places, places[rows]])
-                seen.places = both[
-                    np.argsort(both[:, 0].view(np.uint64), kind="stable")[:_SAMPLE_SIZE]
-                ]
+                both = np.concatenate([seen.sample, sample[rows]])
+                lowest = np.argsort(both[:, 0].view(np.uint64), kind="stable")[:_SAMPLE_SIZE]
+                seen.sample = both[lowest]
 
-    def _by_file(self, sources: pa.Array) -> Iterator[tuple[_Seen, npt.NDArray[np.int64]]]:
-        """What has been seen of each file, and the rows of its records."""
+    def _by_file(self, sources: pa.Array) -> Iterator[tuple[_FileChanges, npt.NDArray[np.int64]]]:
+        """The state of each file, and the rows of its records."""
         encoded = sources.dictionary_encode()
         codes = encoded.indices.to_numpy()
         order = np.argsort(codes, kind="stable")
@@ -405,18 +400,18 @@ class Shifts:
             if seen is not None:
                 yield seen, order[start:stop]
 
-    def _of(self, source: bytes) -> _Seen | None:
+    def _of(self, source: bytes) -> _FileChanges | None:
         name = _text(source)
         if name not in self._files and len(self._files) >= _MAX_FILES:
             return None
-        return self._files.setdefault(name, _Seen())
+        return self._files.setdefault(name, _FileChanges())
 
     def found(self, *, none_same: bool) -> list[ShiftedFile]:
         """The shifted files, by path.
 
         Args:
-            none_same: Whether no record at all is as it was: a new mean, say, changes every
-                content, and ids alone are left to tell.
+            none_same: Whether every record changed: a new mean, say, changes all contents, which
+                leaves only the ids to compare.
         """
         by_contents = self._contents and not none_same
         return [
@@ -433,28 +428,32 @@ class Shifts:
 
 
 @dataclasses.dataclass
-class _Seen:
-    """What has been seen of one file."""
+class _FileChanges:
+    """The changed records of one file."""
 
     removed: int = 0
     added: int = 0
     changed: int = 0
     first: int | None = None
     last_kept: int | None = None
-    gone: npt.NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.empty(0, np.uint64))
-    come: npt.NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.empty(0, np.uint64))
-    places: npt.NDArray[np.int64] = dataclasses.field(
+    old_hashes: npt.NDArray[np.uint64] = dataclasses.field(
+        default_factory=lambda: np.empty(0, np.uint64)
+    )
+    new_hashes: npt.NDArray[np.uint64] = dataclasses.field(
+        default_factory=lambda: np.empty(0, np.uint64)
+    )
+    sample: npt.NDArray[np.int64] = dataclasses.field(
         default_factory=lambda: np.empty((0, 3), np.int64)
     )
-    """int64[n, 3]: key, place, and whether it is gone, of the old records with the lowest keys."""
+    """int64[n, 3]: key, position, whether it was removed, of the old records with lowest keys."""
 
     @property
     def last_before(self) -> int | None:
-        """A place before which no id differs."""
+        """A position before which no id differs."""
         return None if self.first is None else max(0, self.first - 1)
 
     def note(self, kind: str, first: int, last: int, number: int) -> None:
-        """Takes in some records of a kind, of which the first and the last lie here."""
+        """Adds records of a kind, between a first and a last position."""
         if kind == "kept":
             self.last_kept = last if self.last_kept is None else max(last, self.last_kept)
         elif kind != "rewritten":
@@ -463,22 +462,22 @@ class _Seen:
             self.first = first if self.first is None else min(first, self.first)
 
     def shifted(self, *, by_contents: bool) -> bool:
-        """Whether contents are the same at other places.
+        """Whether the same contents are at other positions.
 
-        Where contents do not tell, the ids behind one place are gone, but for some that happen to
-        be those of other records now, and those before it are not.
+        Contents may not be comparable. Then: whether nearly all ids from some position on were
+        removed, and those before it were not; a few ids may belong to other records now.
         """
         if by_contents:
-            both = _lowest(np.concatenate([self.gone, self.come]))
-            shared = np.isin(both, self.gone) & np.isin(both, self.come)
+            both = _lowest(np.concatenate([self.old_hashes, self.new_hashes]))
+            shared = np.isin(both, self.old_hashes) & np.isin(both, self.new_hashes)
             few = self.removed + self.added + self.changed < _MIN_DIFFERING
             return not few and 2 * int(shared.sum()) >= len(both) > 0
         if min(self.removed, self.added) < _MIN_DIFFERING or self.first is None:
             return False
-        behind = self.places[:, 1] >= self.first
+        behind = self.sample[:, 1] >= self.first
         if behind.all():
             return False
-        return bool(self.places[behind, 2].mean() >= _MIN_GONE_SHARE) if behind.any() else False
+        return bool(self.sample[behind, 2].mean() >= _MIN_GONE_SHARE) if behind.any() else False
 
 
 def _lowest(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

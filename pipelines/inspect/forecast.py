@@ -1,4 +1,9 @@
-"""Doc."""
+"""Forecast: what a build would read and write, and how workers would divide it.
+
+A dry run: an inventory, and a sample that is prepared in memory. Nothing is written. The shares of
+workers follow the arithmetic of the emitted reader: ``dataset(…, shard=(index, count))`` divides
+in the same way, and the tests compare both.
+"""
 
 from __future__ import annotations
 
@@ -43,28 +48,18 @@ from ..recipe.shipping import carry, refuse_optimized_python
 from ..snapshot import Snapshot
 
 _SAMPLE_FILES = 64
-
-
 _SAMPLE_ROWS = 10_000
-
-
 _TOLERANCE = 0.05
-"""So far from an even share, of it, may parts of whole shards be."""
-
-
+"""Parts of entire shards may differ by this fraction from an even share."""
 _OFFSET_BYTES = 8
-
-
 _PAIR_BYTES = 16
-
-
 Shares = list[list[tuple[int, int, int]]]
-"""For each worker its ranges of records: (number of the shard, first, end)."""
+"""Ranges of records of each worker: (number of the shard, first, end)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitForecast:
-    """One split to come; numbers are estimates."""
+    """One split of the build; numbers are estimates."""
 
     name: str
     num_examples: int
@@ -74,22 +69,22 @@ class SplitForecast:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What a build would read and make; sizes before a ``preprocessing_fn`` and compression.
+    """What a build would read and write; sizes before a ``preprocessing_fn`` and compression.
 
     Attributes:
-        features: The prepared records' features.
-        label: The one to predict, if there is one.
-        num_files: How many files hold records.
-        input_bytes: Of all these files.
-        num_skipped: How many files are no records' files, by reason.
-        class_counts: Files by class, where folders name the classes.
+        features: Features of the prepared records.
+        label: The one to predict, if any.
+        num_files: Number of files with records.
+        input_bytes: Total size of these files.
+        num_skipped: Number of files without records, by reason.
+        class_counts: Files by class, if folders name the classes.
         num_examples: An estimate, as are the next two.
-        example_bytes: Mean bytes of an example in a shard, its framing included.
-        splits: What becomes of each split.
-        num_missing: Sampled records that lack a value, by feature that may be missing.
-        num_sampled: How many records were sampled.
-        free_memory_bytes: What this machine has free now.
-        warnings: What a build would trip over, or its user.
+        example_bytes: Mean bytes of an example in a shard, with its framing.
+        splits: The splits.
+        num_missing: Sampled records that lack a value, by optional feature.
+        num_sampled: Number of sampled records.
+        free_memory_bytes: Free memory of this machine now.
+        warnings: Problems of the build, or of its snapshot.
     """
 
     features: Features
@@ -113,7 +108,7 @@ class Forecast:
 
     @property
     def fits_memory(self) -> bool:
-        """Whether all examples would fit into the memory that is free, as a cache."""
+        """Whether all examples would fit into free memory, as a cache."""
         return self.output_bytes < self.free_memory_bytes
 
 
@@ -121,13 +116,13 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
     """Surveys a source and prepares a sample of it in memory.
 
     Args:
-        recipe: Of the build to come.
-        progress: What is told of the steps.
-        limit: The build's own.
+        recipe: The recipe of the build.
+        progress: Receives the progress of the steps.
+        limit: The limit of the build.
 
     Raises:
         RecipeError: if the recipe does not fit the source.
-        DataError: if the source is empty or its features cannot be told.
+        DataError: if the source is empty or its features cannot be inferred.
     """
     refuse_optimized_python()
     with storage.temporary_folder() as scratch:
@@ -157,22 +152,22 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Sample:
-    """Prepared records, and how many more like them there are."""
+    """Prepared records, and how many others they represent."""
 
     num_records: int
     record_bytes: float
     rejects: list[Reject]
-    """Those of records that could be read: what the inventory rejects is known of all files."""
+    """Without those of the inventory, which are known of all files."""
     scale: float
-    """How many records each of the sample stands for."""
+    """How many records each sampled one represents."""
     split_counts: Mapping[str, int]
-    """Records of each split, where the sample holds all; else nothing."""
+    """Records of each split, if the sample contains all; else empty."""
     image_facts: Mapping[str, ImageFacts]
     num_missing: Mapping[str, int]
 
     @property
     def num_all(self) -> int:
-        """Examples to come."""
+        """Estimated number of examples."""
         return round(self.num_records * self.scale)
 
 
@@ -200,7 +195,7 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     num_records = sum(map(len, batches))
     if recipe.files.numbered:
         if is_enough:
-            # Those of records behind the sample say nothing of it.
+            # Rejects after the sample do not belong to it.
             del dropped.rejects[num_rejects:]
         scale = inventory.num_bytes / max(1, num_read) * (1 + num_behind / max(1, num_records))
     else:
@@ -244,9 +239,9 @@ def _sample_block(found: Survey) -> Block:
 
 
 def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:
-    """How much of a block lies before a record; None where that cannot be told.
+    """The number of bytes of a block before a record; None if unknown.
 
-    What is in front of the record's id does not matter.
+    The id of the record may have a prefix.
     """
     text, _, position = record_id.rpartition(b"#")
     num_bytes = 0
@@ -259,12 +254,12 @@ def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:
 
 
 def _source_offset(position: int, part: FileRange, found: Survey) -> int | None:
-    """Where in its file a record lies, in bytes of the file itself; None where nothing tells."""
+    """Where a record is in its file, in bytes of the stored file; None if unknown."""
     source, opened = found.recipe.files, found.opened
     if isinstance(source, NumbersRecords):
         (file,) = (file for file in found.inventory.files if file.path == part.path)
         return source.offset_of(file, position + 1, opened)
-    # Offsets are those of the content.
+    # The position is an offset in the uncompressed content.
     compression = compression_of(opened.read(part.path, 0, MAGIC_BYTES))
     if not compression:
         return position
@@ -277,7 +272,7 @@ def _next_stage(
     batches: list[pa.RecordBatch],
     dropped: Dropped,
 ) -> tuple[PrepareConfig, list[pa.RecordBatch]]:
-    """Takes the sample through a step across records, as a build would all records."""
+    """Runs a step across records on the sample, as a build would on all records."""
     workspace = config.workspace
     files = RunFiles(
         workspace, config.features.outputs, label=None, stratify_by=None, suffix="plain"
@@ -302,7 +297,7 @@ def _next_stage(
 def _count_splits(
     found: Survey, config: PrepareConfig, batches: list[pa.RecordBatch]
 ) -> dict[str, int]:
-    """How many records each split gets, where these are all; refuses empty ones as a build does."""
+    """Records of each split, if these are all; fails for empty ones as a build does."""
     recipe, features = found.recipe, found.features.prepared
     files = RunFiles(
         config.workspace,
@@ -324,7 +319,7 @@ def _count_splits(
 
 
 def _expected_counts(splits: Splits, num_examples: int) -> dict[str, int]:
-    """About how many examples each split gets. The data alone knows the shares that it names."""
+    """Estimated examples of each split; equal shares if only the data determines the splits."""
     fractions = dict(splits.fractions)
     equal = 1 / len(splits.names)
     return {name: round(num_examples * fractions.get(name, equal)) for name in splits.names}
@@ -351,7 +346,7 @@ def _class_counts(found: Survey) -> dict[str, int]:
 def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iterator[str]:
     problems = Counter(file.problem for file in found.inventory.files if file.problem)
     for problem, number in problems.most_common():
-        yield f"{number:,} of the files will be rejects: {problem}"
+        yield f"{number:,} files will become rejects: {problem}"
     if sample.rejects:
         yield (
             f"{len(sample.rejects):,} of {sample.num_records + len(sample.rejects):,} sampled "
@@ -364,7 +359,7 @@ def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iter
     for one in exceeded_budgets(stages, allowed):
         where = "rejects" if one.stage == TOTAL else f"rejects of the stage {one.stage}"
         yield (
-            f"a build will refuse this: about {one.num_rejects:,} {where}, and {one.allowed:,} are "
+            f"a build will fail: about {one.num_rejects:,} {where}, but only {one.allowed:,} are "
             "allowed"
         )
     for name, feature in found.features.prepared.items():
@@ -373,20 +368,20 @@ def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iter
     for name, known in sample.image_facts.items():
         if known.height is None or known.width is None:
             yield (
-                f"feature {name!r}: images differ in size, so the reader needs image_size=; or "
+                f"feature {name!r}: images differ in size: pass image_size= to the reader, or "
                 "resize them once, in prepare="
             )
     splits = found.recipe.splits
     scarce = [name for name, number in _class_counts(found).items() if number < len(splits.names)]
     if scarce:
         listed = ", ".join(map(repr, scarce[:10])) + (" …" if len(scarce) > 10 else "")
-        yield f"classes with fewer files than there are splits: {listed}"
+        yield f"classes with fewer files than splits: {listed}"
     if sample.split_counts:
         if empty := empty_splits(splits, counts):
             yield f"these splits will be empty: {', '.join(empty)}"
     elif small := [name for name, _ in splits.fractions if counts[name] < 2 and sample.num_records]:
-        refused = "" if splits.allow_empty else ", and a build refuses empty ones"
-        yield f"these splits may be empty{refused}: {', '.join(small)}"
+        failing = "" if splits.allow_empty else ", which fails the build"
+        yield f"these splits may be empty{failing}: {', '.join(small)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -394,13 +389,13 @@ class WorkerShare:
     """What one worker reads in an epoch."""
 
     num_shards: int
-    """From which it reads, be it a part of one."""
+    """Shards of which it reads at least a part."""
     num_examples: int
     num_bytes: int
-    """Of the shards' files, stored as they are."""
+    """Stored bytes of the shards."""
 
     def num_batches(self, batch_size: int) -> int:
-        """Batches of an epoch, the short one at its end among them."""
+        """Batches of an epoch, including a short last one."""
         return -(-self.num_examples // batch_size)
 
 
@@ -412,22 +407,22 @@ class SplitShares:
     num_examples: int
     workers: tuple[WorkerShare, ...]
     even: tuple[WorkerShare, ...]
-    """The same with ``equal_steps=True``, where their numbers of examples differ by one at most."""
+    """The same with ``equal_steps=True``: their numbers of examples differ by one at most."""
     num_divided: int
-    """Shards of which several workers read a part."""
+    """Shards that several workers share."""
 
     def equal_steps(self, batch_size: int) -> int:
         """Batches of an epoch for every worker, with ``equal_steps=True``."""
         return min(worker.num_batches(batch_size) for worker in self.even)
 
     def num_left_out(self, batch_size: int) -> int:
-        """Examples that are in no batch of an epoch then."""
+        """Examples in no batch of an epoch, with ``equal_steps=True``."""
         most = self.equal_steps(batch_size) * batch_size
         return sum(max(0, worker.num_examples - most) for worker in self.even)
 
 
 def shares_to_come(split: SplitForecast, num_workers: int) -> SplitShares:
-    """What workers will get of a split, if its shards and its examples come out even."""
+    """The shares of workers of a split, if all its shards and examples have the same size."""
     total, num = split.num_examples, split.num_shards
     ends = [total * shard // max(1, num) for shard in range(num + 1)]
     return split_shares(
@@ -439,10 +434,10 @@ def shares_to_come(split: SplitForecast, num_workers: int) -> SplitShares:
 
 
 def shares_of_snapshot(snapshot: Snapshot, num_workers: int) -> list[SplitShares]:
-    """What workers get of each split of a snapshot: exact, but for parts of GZIP shards.
+    """The shares of workers of each split of a snapshot: exact, except for parts of GZIP shards.
 
     Raises:
-        StorageError: if an index, which tells where records lie, cannot be read.
+        StorageError: if an index with the offsets of records cannot be read.
     """
     return [
         split_shares(
@@ -480,7 +475,7 @@ def _record_offset(snapshot: Snapshot, shard: ShardEntry, record: int) -> int:
     name = ShardName.parse(shard.file)
     if name is None:
         raise DamagedSnapshotError(
-            f"{snapshot.path}: {shard.file!r} is no name of a shard, expected one such as "
+            f"{snapshot.path}: {shard.file!r} is not the name of a shard: expected one such as "
             "'train-00000-of-00016.tfrecord'. Build again."
         )
     url = join(snapshot.path, name.index_files[0])
@@ -501,16 +496,16 @@ def split_shares(
     num_workers: int,
     num_bytes: Callable[[int, int, int], int],
 ) -> SplitShares:
-    """What workers get of a split.
+    """The shares of workers of a split.
 
     Args:
-        name: The split's.
+        name: Name of the split.
         sizes: Examples of each shard.
-        num_workers: Among which they are divided.
-        num_bytes: Gives the bytes of a range: (number of the shard, first, end).
+        num_workers: Number of workers.
+        num_bytes: Returns the bytes of a range: (number of the shard, first, end).
     """
 
-    def told(shares: Shares) -> tuple[WorkerShare, ...]:
+    def summed(shares: Shares) -> tuple[WorkerShare, ...]:
         return tuple(
             WorkerShare(
                 num_shards=len(ranges),
@@ -525,34 +520,34 @@ def split_shares(
     return SplitShares(
         name=name,
         num_examples=sum(sizes),
-        workers=told(parted),
-        even=told(divide(sizes, num_workers, even=True)),
+        workers=summed(parted),
+        even=summed(divide(sizes, num_workers, even=True)),
         num_divided=sum(1 for _, same in itertools.groupby(readers) if len(list(same)) > 1),
     )
 
 
 def divide(sizes: Sequence[int], count: int, *, even: bool) -> Shares:
-    """The ranges of records that make up each of ``count`` parts, every record in one.
+    """Divides records into ``count`` parts; returns the ranges of each.
 
     Args:
         sizes: Records of each shard, in stored order.
-        count: Parts.
-        even: Whether their sizes may differ by one record only. Else all cuts move to the nearest
-            ends of shards, if that keeps every part within 5 % of an even share.
+        count: Number of parts.
+        even: Whether sizes may differ by one record only. Else all cuts move to the nearest ends
+            of shards, if that keeps every part within 5 % of an even share.
     """
     starts = [0, *itertools.accumulate(sizes)]
     total = starts[-1]
     cuts = [total * part // count for part in range(count + 1)]
     if not even:
-        whole = [_nearest(starts, cut) for cut in cuts]
-        shares = [stop - start for start, stop in itertools.pairwise(whole)]
+        ends = [_nearest(starts, cut) for cut in cuts]
+        shares = [stop - start for start, stop in itertools.pairwise(ends)]
         if all(abs(share * count - total) <= _TOLERANCE * total for share in shares):
-            cuts = whole
+            cuts = ends
     return [list(_ranges_between(starts, first, last)) for first, last in itertools.pairwise(cuts)]
 
 
 def _ranges_between(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
-    """The ranges between two places in the stored order."""
+    """The ranges between two positions in the stored order."""
     for shard in range(bisect.bisect_right(starts, first) - 1, len(starts) - 1):
         start, stop = starts[shard], starts[shard + 1]
         if last <= start:
@@ -562,6 +557,6 @@ def _ranges_between(starts: Sequence[int], first: int, last: int) -> Iterator[tu
 
 
 def _nearest(starts: Sequence[int], cut: int) -> int:
-    """The start that is nearest to a place; of two, the lower."""
+    """The start nearest to a position; of two, the lower."""
     at = bisect.bisect_left(starts, cut)
     return min(starts[max(0, at - 1) : at + 1], key=lambda start: (abs(start - cut), start))

@@ -1,4 +1,8 @@
-"""Doc."""
+"""Rejects: lists, groups and exports those of a snapshot, or of a build that failed for them.
+
+Rejects are read row by row, in bounded memory. The names of exported files are numbers with one of
+a few fixed suffixes: nothing from the data reaches a path.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +31,9 @@ from ..snapshot import Snapshot
 from ..workspace import find_workspace
 
 GROUPINGS = ("reason", "stage", "exception", "source")
-
-
 INDEX = "index.jsonl"
-
-
 MAX_FETCHED_BYTES = 1 << 30
-"""A longer payload is not fetched from the source: the index tells where it lies."""
-
-
+"""A longer payload is not fetched from the source: the index only says where it is."""
 _SUFFIXES = (
     (b"\xff\xd8\xff", "jpg"),
     (b"\x89PNG\r\n\x1a\n", "png"),
@@ -46,8 +44,6 @@ _SUFFIXES = (
     (b"\x1f\x8b", "gz"),
     (b"PAR1", "parquet"),
 )
-
-
 _LISTED_COLUMNS = (
     "id",
     "stage",
@@ -66,11 +62,11 @@ _LISTED_COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RejectFilter:
-    """Which rejects to look at.
+    """Which rejects to read.
 
     Attributes:
-        stage: Those of one stage; None for all.
-        reason: Those of one reason; None for all.
+        stage: Only those of this stage; None for all.
+        reason: Only those with this reason; None for all.
     """
 
     stage: str | None = None
@@ -80,27 +76,25 @@ class RejectFilter:
         """Checks the stage.
 
         Raises:
-            RecipeError: if there is none of this name.
+            RecipeError: if there is no such stage.
         """
         if self.stage is not None and self.stage not in STAGES:
-            raise RecipeError(
-                f"There is no stage {self.stage!r}; rejects come from {', '.join(STAGES)}."
-            )
+            raise RecipeError(f"Invalid stage {self.stage!r}: expected one of {', '.join(STAGES)}.")
 
     def holds(self, row: dict[str, Any]) -> bool:
-        """Whether a reject is one of them."""
+        """Whether a reject passes the filter."""
         return self.stage in (None, row["stage"]) and self.reason in (None, row["reason"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RejectsFile:
-    """A ``rejects.parquet``, of a snapshot or of a refused build.
+    """A ``rejects.parquet``, of a snapshot or of a build that failed.
 
     Attributes:
-        url: Where it lies.
-        refused: Whether it is that of a build that was refused.
-        source: Where the records came from, without credentials; None where that is not known.
-        sha256: Of the file, as its snapshot's manifest says; empty where none does.
+        url: Its location.
+        refused: Whether its build failed because of the rejects.
+        source: Location of the source, without credentials; None if unknown.
+        sha256: Hash of the file in the manifest of its snapshot; empty if there is none.
     """
 
     url: str
@@ -110,14 +104,14 @@ class RejectsFile:
 
     @classmethod
     def find(cls, path: str) -> RejectsFile:
-        """The rejects that a path means.
+        """The rejects at a path.
 
         Args:
-            path: A snapshot's folder; a ``rejects.parquet``; the folder of one name, or an output
-                root that holds one name: then the rejects of the last build, published or refused.
+            path: A snapshot's folder; a ``rejects.parquet``; or the folder of one name, or an
+                output root with one name: then those of the last build, published or failed.
 
         Raises:
-            RecipeError: if there are none at this place.
+            RecipeError: if there are none at this path.
             DamagedSnapshotError: if the snapshot is damaged.
         """
         if not path:
@@ -145,7 +139,7 @@ class RejectsFile:
     def rows(
         self, wanted: RejectFilter, columns: list[str] | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The rejects that a filter holds, in the file's order.
+        """The rejects that pass a filter, in the order of the file.
 
         Raises:
             DamagedSnapshotError: if the file is damaged.
@@ -159,11 +153,11 @@ class RejectsFile:
                     yield row
 
     def tally(self, wanted: RejectFilter) -> RejectTally:
-        """Counts per stage and reason, with the first three of each."""
+        """Counts per stage and reason, with the first three rejects of each."""
         return tally_rows(self.rows(wanted, ["id", "message"]))
 
     def count_by(self, column: str, wanted: RejectFilter) -> dict[str, int]:
-        """How many rejects there are of each value of a column, most frequent first."""
+        """Number of rejects of each value of a column, most frequent first."""
         counts = Counter(str(row[column]) for row in self.rows(wanted, [column]))
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
@@ -182,12 +176,12 @@ class RejectsFile:
             try:
                 with pq.ParquetFile(content, page_checksum_verification=True) as file:
                     self._check(file)
-                    # An error that comes while rows are read is one of the file, too.
+                    # Errors while rows are read concern the file, too.
                     yield file
             except (pa.ArrowException, ValueError) as error:
                 raise self._damaged(str(error)) from None
             except OSError as error:
-                # Arrow says so of what it cannot make out, without a number of the system's.
+                # Arrow raises this without an errno for content that it cannot parse.
                 if error.errno is None:
                     raise self._damaged(str(error)) from None
                 with storage.failing_as_storage_error("read", self.url):
@@ -203,13 +197,13 @@ class RejectsFile:
     def _damaged(self, found: str) -> DamagedSnapshotError:
         words = found.strip().partition("\n")[0][:200]
         return DamagedSnapshotError(
-            f"{storage.redact(self.url)} is no file of rejects ({words}). If it lies in a "
-            "snapshot, run `snapshard verify`; build again to replace it."
+            f"{storage.redact(self.url)} is not a valid file of rejects ({words}). If it is in "
+            "a snapshot, run `snapshard verify`; build again to replace it."
         )
 
 
 def _workspaces(path: str) -> Iterator[Workspace]:
-    """The workspace of the name that a path means; none where that is a snapshot's folder."""
+    """The workspace of the name at a path; none if the path is a snapshot's folder."""
     names = _list_names(path)
     if MANIFEST in names:
         return
@@ -232,28 +226,28 @@ def _list_names(path: str) -> list[str]:
 
 
 def _source_near(folder: str) -> str | None:
-    """Where the source lies, as what stands beside the rejects says."""
+    """The location of the source, from the files next to the rejects."""
     for name, keys in ((BUILD, ("input", "source")), ("refused.json", ("source",))):
         try:
-            told: Any = json.loads(storage.read_bytes(join(folder, name)))
+            value: Any = json.loads(storage.read_bytes(join(folder, name)))
             for key in keys:
-                told = told[key]
+                value = value[key]
         except (StorageError, ValueError, KeyError, TypeError, RecursionError):
             continue
-        return told if isinstance(told, str) else None
+        return value if isinstance(value, str) else None
     return None
 
 
 def group_lines(
     rejects: RejectsFile, wanted: RejectFilter, *, by: str | None, as_json: bool
 ) -> Iterator[str]:
-    """Rejects by stage and reason, the first three of each; or their number by one column.
+    """Rejects by stage and reason with the first three of each, or their counts by one column.
 
     Args:
-        rejects: Where they lie.
-        wanted: Which of them.
+        rejects: The file of rejects.
+        wanted: Which rejects of it.
         by: One of ``GROUPINGS``; None for stage and reason.
-        as_json: Gives one JSON object.
+        as_json: Yields one JSON object.
     """
     _check_grouping(by)
     facts: dict[str, Any] = {
@@ -283,19 +277,19 @@ def group_lines(
         return
     yield f"{number:,} reject{'' if number == 1 else 's'} in {facts['path']}"
     if rejects.refused:
-        yield "of the last build, which was refused for them; nothing of it is published"
+        yield "of the last build, which failed because of them and published nothing"
     if text:
         yield text
 
 
 def _check_grouping(by: str | None) -> None:
-    """Refuses a grouping that there is not.
+    """Checks a grouping.
 
     Raises:
-        RecipeError: if there is none of this name.
+        RecipeError: if it is invalid.
     """
     if by is not None and by not in GROUPINGS:
-        raise RecipeError(f"--by {by}: expected one of {', '.join(GROUPINGS)}.")
+        raise RecipeError(f"Invalid --by {by}: expected one of {', '.join(GROUPINGS)}.")
 
 
 def list_lines(
@@ -304,11 +298,11 @@ def list_lines(
     """Rejects one by one, in the order of their files and positions.
 
     Args:
-        rejects: Where they lie.
-        wanted: Which of them.
-        first: How many to leave out.
-        number: How many to give at most; 0 for all.
-        as_json: Gives each as a JSON object.
+        rejects: The file of rejects.
+        wanted: Which rejects of it.
+        first: How many to skip.
+        number: Maximum number of rejects; 0 for all.
+        as_json: Yields each as a JSON object.
     """
     rows = islice(rejects.rows(wanted, list(_LISTED_COLUMNS)), first, None)
     at = first
@@ -327,14 +321,14 @@ def list_lines(
 def _payload_text(row: dict[str, Any]) -> str:
     kind, size, start = row["payload_kind"], row["payload_bytes"], row["payload_start"]
     if kind is None:
-        return "no payload: nothing of it could be read"
-    words = "the file" if size is None else f"{size:,} bytes"
+        return "no payload: nothing of the record could be read"
+    text = "the file" if size is None else f"{size:,} bytes"
     if kind == "values":
-        words = f"its values, {words} of JSON"
+        text = f"its values, {text} of JSON"
     if start is not None:
         stop = "its end" if row["payload_stop"] is None else f"{row['payload_stop']:,}"
-        words += f", which lie in {row['source']} from byte {start:,} to {stop}"
-    return f"payload: {words}, sha256 {row['payload_sha256']}"
+        text += f", in {row['source']} from byte {start:,} to {stop}"
+    return f"payload: {text}, sha256 {row['payload_sha256']}"
 
 
 def export_lines(
@@ -345,7 +339,7 @@ def export_lines(
     source: str | None,
     as_json: bool,
 ) -> Iterator[str]:
-    """Exports payloads, and says what was done."""
+    """Exports payloads and yields a summary."""
     report = export_payloads(rejects, wanted, folder, source=source)
     if as_json:
         yield json.dumps({"folder": folder, **vars(report)})
@@ -353,10 +347,10 @@ def export_lines(
     fetched = f", {report.num_fetched:,} of them read from the source" * bool(report.num_fetched)
     yield (
         f"exported {report.num_files:,} payloads of {report.num_rejects:,} rejects to {folder}"
-        f"{fetched}; {INDEX} tells which is which"
+        f"{fetched}; {INDEX} maps files to rejects"
     )
     if report.num_missing:
-        yield f"{report.num_missing:,} have no payload to export; {INDEX} says of each why"
+        yield f"{report.num_missing:,} have no payload to export; {INDEX} gives the reasons"
 
 
 @dataclasses.dataclass
@@ -367,8 +361,8 @@ class ExportReport:
         num_rejects: Rejects in the index.
         num_files: Payloads written.
         num_fetched: How many of them were read from the source.
-        num_missing: Payloads that are not there; the index says of each why.
-        num_bytes: Of the payloads.
+        num_missing: Missing payloads; the index gives the reason of each.
+        num_bytes: Total size of the payloads written.
     """
 
     num_rejects: int = 0
@@ -381,23 +375,25 @@ class ExportReport:
 def export_payloads(
     rejects: RejectsFile, wanted: RejectFilter, folder: str, *, source: str | None = None
 ) -> ExportReport:
-    """Writes each payload to a file of its own, and ``index.jsonl``, a line for each reject.
+    """Writes each payload to a separate file, and ``index.jsonl`` with one line per reject.
 
-    What was too long to keep is read from the source and held against its sha256.
+    Payloads that were too long to keep are read from the source, and their sha256 is checked.
 
     Args:
-        rejects: Where they lie.
-        wanted: Which of them.
+        rejects: The file of rejects.
+        wanted: Which rejects of it.
         folder: A local folder, new or empty.
-        source: Where the source lies by now; None for where it lay when it was built.
+        source: Current location of the source; None for its location when it was built.
 
     Raises:
-        RecipeError: if the folder is not local, or holds something.
+        RecipeError: if the folder is not local, or not empty.
         DamagedSnapshotError: if the rejects are damaged.
         StorageError: if something cannot be read or written.
     """
     if not storage.is_local(folder):
-        raise RecipeError(f"{storage.redact(folder)} is no local folder; payloads go to one.")
+        raise RecipeError(
+            f"{storage.redact(folder)} is not local. Export payloads to a local folder."
+        )
     path = storage.local_path(folder)
     if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
         raise RecipeError(f"{path} is not empty. Name a new folder for the payloads.")
@@ -434,21 +430,21 @@ def _export_one(
 
 
 class _Fetcher:
-    """Reads from the source what was too long to keep."""
+    """Reads payloads from the source that were too long to keep."""
 
     def __init__(self, url: str | None) -> None:
         self._url = url
         self._opened: OpenedSource | None = None
 
     def fetch(self, row: dict[str, Any]) -> tuple[bytes | None, str | None]:
-        """The payload, or else why it is not there."""
+        """The payload, or the reason why it is missing."""
         if row["payload_sha256"] is None:
             return None, "nothing of the record could be read"
         if row["payload_start"] is None:
             place = "" if row["position"] is None else f" at {row['position']}"
-            return None, f"too long to keep; the record lies in {row['source']}{place}"
+            return None, f"too long to keep; the record is in {row['source']}{place}"
         if self._url is None:
-            return None, "too long to keep, and it is not known where the source lies"
+            return None, "too long to keep, and the location of the source is unknown"
         if (row["payload_bytes"] or 0) > MAX_FETCHED_BYTES:
             return None, f"longer than {MAX_FETCHED_BYTES:,} bytes"
         if row["source"].startswith("/") or ".." in row["source"].split("/"):
@@ -457,19 +453,19 @@ class _Fetcher:
             if self._opened is None:
                 self._opened = open_source(self._url, os.getcwd())
             if not _may_read(self._opened, row["source"]):
-                return None, f"there is no such file in {self._opened.shown}"
+                return None, f"{self._opened.shown} has no such file"
             content = _read_payload(self._opened, row)
         except (SnapshardError, OSError) as error:
             return None, f"the source cannot be read: {storage.redact(str(error))}"
         if content is None:
             return None, f"longer than {MAX_FETCHED_BYTES:,} bytes"
         if hashlib.sha256(content).hexdigest() != row["payload_sha256"]:
-            return None, f"{row['source']} has changed since: its sha256 is another"
+            return None, f"{row['source']} has changed since: its sha256 differs"
         return content, None
 
 
 def _may_read(opened: OpenedSource, path: str) -> bool:
-    """Whether a name is that of a file in the source: no link out of it, no pipe."""
+    """Whether a name is that of a file in the source, not of a pipe or a link out of it."""
     if not opened.local:
         return True
     full = opened.full_path(path)
@@ -477,7 +473,7 @@ def _may_read(opened: OpenedSource, path: str) -> bool:
 
 
 def _read_payload(opened: OpenedSource, row: dict[str, Any]) -> bytes | None:
-    """The bytes of a payload; None where they are more than may be."""
+    """The bytes of a payload; None if they exceed the limit."""
     path = row["source"]
     if row["payload_stop"] is not None:
         return opened.read(path, row["payload_start"], row["payload_stop"])

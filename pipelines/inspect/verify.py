@@ -1,4 +1,10 @@
-"""Verify."""
+"""Verify: checks a snapshot's files against its manifest, without TensorFlow or Beam.
+
+A full check hashes every file, then locates the damaged records of those that differ. A sample
+checks all names and lengths, small files completely, and some records, which it reads by range
+through the index. Compressed shards cannot be read by range: entire shards are drawn and hashed.
+Both report everything that is wrong, not only the first problem.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +42,11 @@ from .verify_contents import FINGERPRINT, ContentChecker, length_text, read_id
 from .verify_report import Finding, Findings, Report, Sampled
 
 STEP = "verify"
-
-
 SMALL_BYTES = 1 << 20
-"""Files up to this length are held against their hashes, shards and their indexes apart."""
-
-
+"""Up to this length, a sample hashes any file that is neither a shard nor an index."""
 _MIN_PLACES = 64
-
-
 _MAX_STRETCH = 64
-
-
 _MAX_READ_BYTES = 16 << 20
-
-
 _PAIR_BYTES = 16
 
 
@@ -81,11 +77,11 @@ def raise_findings(report: Report, *, lines: int = 0) -> None:
 
     Args:
         report: Of :func:`check_snapshot`.
-        lines: So many findings at most stand in the message; 0 for all.
+        lines: Maximum number of findings in the message; 0 for all.
 
     Raises:
         DamagedSnapshotError: if anything is damaged.
-        StorageError: if nothing is, and something could not be looked at.
+        StorageError: if nothing is damaged, but something could not be checked.
     """
     message = "\n".join(report.lines(lines))
     if report.damages:
@@ -97,15 +93,15 @@ def raise_findings(report: Report, *, lines: int = 0) -> None:
 def check_snapshot(
     path: str | os.PathLike[str], *, progress: Progress, sample: SampleSize | None = None
 ) -> Report:
-    """Finds everything in a snapshot that is not as it was written.
+    """Finds everything in a snapshot that differs from what was written.
 
     Args:
         path: A snapshot's folder, or one that holds snapshots: then the latest.
-        progress: Told how many files have been checked.
-        sample: Looks at so many records only, and at no more than the lengths of large files.
+        progress: Receives the number of files checked.
+        sample: Checks only this many records, and only the lengths of large files.
 
     Raises:
-        RecipeError: if there is no snapshot at this place, or several.
+        RecipeError: if there is no snapshot at this path, or several.
         StorageError: if the folder cannot be listed.
     """
     try:
@@ -126,11 +122,13 @@ def check_snapshot(
     present = {name for name in sorted(manifest.files) if _is_there(name, found, findings)}
     for name, there in found.items():
         if there.outside is not None:
-            what = f"what it shows lies at {there.outside}, and may change or go without it"
+            what = f"its target is {there.outside}, which may change or disappear independently"
             findings.warn(name, "link", f"is a link that leaves the snapshot: {what}")
     for name in extra:
         if is_reader_file(name) and "/" not in name and READER_FACTS in manifest.files:
-            what = "is of the reader before it was a package, which a repair replaced: it can go"
+            what = (
+                "belongs to an old single-file reader, which a repair replaced; it can be removed"
+            )
             findings.warn(name, "extra", what)
         elif name not in UNLISTED:
             findings.damage(name, "extra", "is not in the manifest")
@@ -154,7 +152,7 @@ def check_snapshot(
 
 
 def _read_manifest(folder: str, findings: Findings) -> Manifest | None:
-    """The manifest, edited or not; None where it is none."""
+    """The manifest, edited or not; None if it is invalid or cannot be read."""
     where = storage.redact(join(folder, MANIFEST))
     try:
         content = manifest_bytes(folder)
@@ -171,19 +169,17 @@ def _read_manifest(folder: str, findings: Findings) -> Manifest | None:
         findings.manifest(f"{what} Nothing else can be checked without it.")
         return None
     if checksum == "wrong":
-        findings.manifest("was edited or is damaged: its checksum is not that of its content")
+        findings.manifest("was edited or is damaged: its checksum does not match its content")
     if checksum == "missing":
-        findings.manifest(
-            "has no checksum: the snapshot is from before there were any, or it was edited"
-        )
+        findings.manifest("has no checksum: it predates checksums, or was edited")
     return manifest
 
 
 def _check_manifest(manifest: Manifest, folder: str, findings: Findings) -> None:
-    """Notes where the manifest does not agree with itself, or with where it lies."""
+    """Notes where the manifest contradicts itself or its location."""
     last = folder.rstrip("/").rsplit("/", 1)[-1]
     if FINGERPRINT.fullmatch(last) and last != manifest.fingerprint:
-        findings.manifest(f"is that of {manifest.fingerprint}, and lies in the folder of {last}")
+        findings.manifest(f"is that of {manifest.fingerprint}, but is in the folder of {last}")
     for name in (reader_file_of(manifest.files), SCHEMA):
         if name not in manifest.files:
             findings.manifest(f"does not list {name}, which every snapshot has")
@@ -193,25 +189,26 @@ def _check_manifest(manifest: Manifest, folder: str, findings: Findings) -> None
             expected = (name, number, len(split.shards), manifest.compression)
             if parsed is None or dataclasses.astuple(parsed) != expected:
                 findings.manifest(
-                    f"calls shard {number:,} of {len(split.shards):,} of split {name!r} "
+                    f"names shard {number:,} of {len(split.shards):,} of split {name!r} "
                     f"{shard.file!r}"
                 )
             for what in _odd_entries(shard, manifest):
                 findings.manifest(what)
         for total in ("num_examples", "num_bytes"):
-            told, summed = getattr(split, total), sum(getattr(s, total) for s in split.shards)
-            if told != summed:
+            stated, summed = getattr(split, total), sum(getattr(s, total) for s in split.shards)
+            if stated != summed:
                 findings.manifest(
-                    f"{total} of split {name!r} is {told:,}, its shards' sum {summed:,}"
+                    f"{total} of split {name!r} is {stated:,}, but the sum of its shards is "
+                    f"{summed:,}"
                 )
     listed = {shard.file for split in manifest.splits.values() for shard in split.shards}
     for name in sorted(manifest.files):
         if ShardName.parse(name) is not None and name not in listed:
-            findings.manifest(f"lists {name}, and no split has it")
+            findings.manifest(f"lists {name}, which is in no split")
 
 
 def _odd_entries(shard: ShardEntry, manifest: Manifest) -> Iterator[str]:
-    """How a shard differs from what the list of files says of it and of its index files."""
+    """How a shard differs from its entry in the list of files, and from those of its index."""
     entry = manifest.files.get(shard.file)
     if entry is None or (entry.bytes, entry.sha256) != (shard.num_bytes, shard.sha256):
         yield f"shard {shard.file} differs from its entry in files"
@@ -222,7 +219,7 @@ def _odd_entries(shard: ShardEntry, manifest: Manifest) -> Iterator[str]:
     wanted = [*name.index_files, *([name.labels_file] if isinstance(label, ClassLabel) else [])]
     for file in wanted:
         if file not in manifest.files:
-            yield f"does not list {file}, the index of a shard that it lists"
+            yield f"does not list {file}, which is the index of a listed shard"
     for file, expected in index_sizes(name, shard.num_examples).items():
         entry = manifest.files.get(file)
         if entry is not None and entry.bytes != expected:
@@ -233,16 +230,16 @@ def _odd_entries(shard: ShardEntry, manifest: Manifest) -> Iterator[str]:
 
 
 def _is_there(name: str, found: dict[str, FoundFile], findings: Findings) -> bool:
-    """Whether a file can be opened; notes why not."""
+    """Whether a file can be opened; if not, notes why."""
     there = found.get(name)
     if there is None:
         findings.damage(name, "missing", "is missing")
         return False
     if there.trouble is not None:
-        findings.unchecked(name, f"cannot be looked at: {there.trouble}")
+        findings.unchecked(name, f"cannot be checked: {there.trouble}")
         return False
     if there.other is not None:
-        findings.damage(name, "not a file", f"is missing: {there.other} lies in its place")
+        findings.damage(name, "not a file", f"is missing: {there.other} occupies its path")
         return False
     return True
 
@@ -250,10 +247,10 @@ def _is_there(name: str, found: dict[str, FoundFile], findings: Findings) -> boo
 def _check_build(
     files: SnapshotFiles, found: dict[str, FoundFile], manifest: Manifest, findings: Findings
 ) -> int | None:
-    """Notes what is odd about ``build.json``; the limit that it tells, if any."""
+    """Notes problems of ``build.json``; returns the limit that it states, if any."""
     there = found.get(BUILD)
     if there is None:
-        what = "is missing: what the snapshot was built of, and when, is not known any more"
+        what = "is missing: what the snapshot was built from, and when, is no longer known"
         findings.warn(BUILD, "edited", what)
     elif there.other is not None or there.trouble is not None:
         findings.warn(BUILD, "edited", f"cannot be read: it is {there.other or there.trouble}")
@@ -266,10 +263,10 @@ def _check_build(
 
 
 def _check_build_facts(content: bytes, manifest: Manifest, findings: Findings) -> int | None:
-    """Says what is odd about ``build.json``, which the manifest does not list.
+    """Notes problems of the content of ``build.json``, which the manifest does not list.
 
     Returns:
-        The limit that the snapshot was built with, if that is known.
+        The limit that the snapshot was built with, if known.
     """
     try:
         value: Any = json.loads(content.decode())
@@ -277,17 +274,15 @@ def _check_build_facts(content: bytes, manifest: Manifest, findings: Findings) -
         findings.warn(BUILD, "edited", f"is not JSON: {error}")
         return None
     if not isinstance(value, dict):
-        findings.warn(BUILD, "edited", "holds no JSON object")
+        findings.warn(BUILD, "edited", "is not a JSON object")
         return None
     try:
         right = value.get("checksum") == json_checksum(value)
     except RecursionError:
         right = False
     if not right:
-        what = "its checksum is not that of its content" if "checksum" in value else "it has none"
-        findings.warn(
-            BUILD, "edited", f"was edited, or is from before there were checksums: {what}"
-        )
+        what = "its checksum does not match its content" if "checksum" in value else "it has none"
+        findings.warn(BUILD, "edited", f"was edited, or predates checksums: {what}")
         return None
     parts = value.get("fingerprint_parts")
     if parts is not None and _fingerprint_of(parts) != manifest.fingerprint:
@@ -307,7 +302,7 @@ def _fingerprint_of(parts: object) -> str | None:
 
 
 def with_checksum(facts: Mapping[str, object]) -> dict[str, object]:
-    """The facts of a build with a checksum, by which an edit of ``build.json`` shows."""
+    """The facts of a build with a checksum, which reveals edits of ``build.json``."""
     value: dict[str, Any] = json.loads(json.dumps(facts))
     return {**value, "checksum": json_checksum(value)}
 
@@ -334,18 +329,18 @@ def _make_report(
 
 
 def _in_order(found: list[Finding]) -> list[Finding]:
-    """The manifest's first, then file by file."""
+    """Findings of the manifest first, then by file."""
     return sorted(found, key=lambda finding: (finding.file != MANIFEST, finding.file))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleSize:
-    """How many records to look at, and which."""
+    """How many records to check, and which."""
 
     fraction: float | None = None
-    """Of all records, above 0 and up to 1 …"""
+    """Of all records, above 0 and up to 1; or else …"""
     count: int | None = None
-    """… or so many."""
+    """… a number of records."""
     seed: int = 0
     """Another seed draws other records."""
 
@@ -368,13 +363,13 @@ class SampleSize:
             found = cls(seed=seed)
         if not (0 < (found.fraction or 0) <= 1 or (found.count or 0) > 0):
             raise RecipeError(
-                f"--sample {text!r}: expected a share such as 1% or 0.01, or a number of records "
-                "such as 500."
+                f"Invalid --sample {text!r}: expected a share such as 1% or 0.01, or a number of "
+                "records such as 500."
             )
         return found
 
     def of(self, total: int) -> int:
-        """How many of so many records."""
+        """The number of records to check out of ``total``."""
         if self.count is not None:
             return min(total, self.count)
         return min(total, math.ceil(total * (self.fraction or 0)))
@@ -390,16 +385,16 @@ def _check_sample(
     size: SampleSize,
     progress: Progress,
 ) -> Sampled:
-    """Looks at the files that are there: lengths of all, contents of some.
+    """Checks the lengths of all files that are present, and the contents of some.
 
     Args:
-        files: The snapshot's.
-        found: What lies under which name.
-        manifest: What should lie there.
+        files: Those of the snapshot.
+        found: The files on disk, by name.
+        manifest: What the files should be.
         present: Names of the files that can be opened.
-        findings: Where to note what is wrong.
+        findings: Collects what is wrong.
         size: How many records to read.
-        progress: Told how many places of shards have been looked at.
+        progress: Receives the number of stretches of records checked.
     """
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     large = {shard.file for shard in shards}
@@ -436,7 +431,7 @@ def _check_sample(
         num_records = 0
         for done, (shard, first, number) in enumerate(stretches, start=1):
             try:
-                _Stretch(files, shard, findings, usable=present - odd).check(first, number)
+                _StretchChecker(files, shard, findings, usable=present - odd).check(first, number)
                 num_records += number
             except StorageError as error:
                 findings.unchecked(shard.file, str(error))
@@ -453,7 +448,7 @@ def _check_sample(
 
 
 def _is_readable(shard: ShardEntry, manifest: Manifest, usable: set[str]) -> bool:
-    """Whether a shard is there, with an index of as many records as it is said to have."""
+    """Whether a shard and its index are present, the index with as many records as expected."""
     name = ShardName.parse(shard.file)
     if name is None or not usable.issuperset((shard.file, name.index_files[0])):
         return False
@@ -461,7 +456,7 @@ def _is_readable(shard: ShardEntry, manifest: Manifest, usable: set[str]) -> boo
 
 
 def _choose_shards(shards: list[ShardEntry], wanted: int, rng: random.Random) -> list[ShardEntry]:
-    """Shards at random, until they hold as many records as are wanted."""
+    """Random shards, until they hold as many records as wanted."""
     chosen: list[ShardEntry] = []
     held = 0
     for shard in rng.sample(shards, len(shards)):
@@ -475,14 +470,14 @@ def _choose_shards(shards: list[ShardEntry], wanted: int, rng: random.Random) ->
 def _choose_stretches(
     shards: list[ShardEntry], wanted: int, rng: random.Random
 ) -> Iterator[tuple[ShardEntry, int, int]]:
-    """Records at random places, in short stretches: the shard, the first one, how many.
+    """Stretches of neighbouring records at random places: shard, first record, number.
 
-    A stretch is one request on a store: of few records each is a place of its own, of many
-    up to 64 neighbours are.
+    A stretch is one request to a store. A small sample has one record in each, a large one up
+    to 64.
     """
     total = sum(shard.num_examples for shard in shards)
     length = max(1, min(_MAX_STRETCH, wanted // _MIN_PLACES))
-    # Numbers of the places before each shard's.
+    # For each shard, the number of places up to its end.
     ends = list(itertools.accumulate(-(-shard.num_examples // length) for shard in shards))
     num_places = ends[-1] if ends else 0
     left = min(wanted, total)
@@ -499,8 +494,8 @@ def _choose_stretches(
         left -= number
 
 
-class _Stretch:
-    """Some neighbouring records of one shard."""
+class _StretchChecker:
+    """Checks stretches of neighbouring records of one shard."""
 
     def __init__(
         self, files: SnapshotFiles, shard: ShardEntry, findings: Findings, *, usable: set[str]
@@ -511,7 +506,7 @@ class _Stretch:
         self._usable = usable
 
     def check(self, first: int, number: int) -> None:
-        """Reads their offsets and then their bytes: two requests."""
+        """Reads the offsets of the records, then their bytes: two requests."""
         name = ShardName.parse(self._shard.file)
         if name is None:
             return
@@ -520,18 +515,15 @@ class _Stretch:
             offsets_file, _PAIR_BYTES * first, _PAIR_BYTES * (first + number)
         )
         if len(content) != _PAIR_BYTES * number:
-            self._note(offsets_file, first, "does not fit its shard: it ends before", offset=None)
+            what = "does not match its shard: it ends before this record"
+            self._findings.damage(offsets_file, "index", what, record=first)
             return
         offsets, lengths = index_from_bytes(content)
         at = int(offsets[0])
         for n, (offset, length) in enumerate(zip(offsets.tolist(), lengths.tolist(), strict=True)):
             if offset != at or length < FRAME_BYTES or at + length > self._shard.num_bytes:
-                self._note(
-                    offsets_file,
-                    first + n,
-                    f"does not fit its shard: it tells {length:,} bytes from byte {offset:,}",
-                    offset=None,
-                )
+                what = f"does not match its shard: it states {length:,} bytes from byte {offset:,}"
+                self._findings.damage(offsets_file, "index", what, record=first + n)
                 return
             at += length
         start = 0
@@ -546,10 +538,13 @@ class _Stretch:
                 offset, length = int(offsets[n]), int(lengths[n])
                 trouble = frame_trouble(held[offset - base : offset - base + length], length)
                 if trouble is not None:
-                    trouble += " (or the index is not that of the shard)"
-                    record_id = self._id(table, first + n)
-                    self._note(
-                        self._shard.file, first + n, trouble, offset=offset, record_id=record_id
+                    self._findings.damage(
+                        self._shard.file,
+                        "record",
+                        f"{trouble} (or the index is not that of the shard)",
+                        record=first + n,
+                        offset=offset,
+                        record_id=self._id(table, first + n),
                     )
             start = stop
 
@@ -558,23 +553,3 @@ class _Stretch:
             return read_id(self._files.read(table), record) if table in self._usable else None
         except StorageError:
             return None
-
-    def _note(
-        self,
-        file: str,
-        record: int,
-        what: str,
-        *,
-        offset: int | None,
-        record_id: str | None = None,
-    ) -> None:
-        self._findings.damages.append(
-            Finding(
-                file=file,
-                kind="record" if file == self._shard.file else "index",
-                what=what,
-                record=record,
-                offset=offset,
-                record_id=record_id,
-            )
-        )

@@ -1,4 +1,8 @@
-"""Doc."""
+"""Checks the contents of a snapshot's files, and locates the damage of those that differ.
+
+A shard is compared record by record, an index with its shard, a file of the reader by whether it
+is still usable. Memory holds a chunk of a shard, or the index of one shard.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +34,15 @@ from ...transforms.examples.decode import example_features, int64_values
 from ...transforms.examples.index import class_codes_from_bytes, index_from_bytes
 from ...transforms.examples.tfrecord import FRAME_BYTES, Frames, Scan, scan_damage, stored_examples
 from ..snapshot_files import FoundFile, SnapshotFiles
-from .verify_report import Finding, Findings, Kind
+from .verify_report import Findings, Kind
 
 _MAX_SIBLINGS = 50
-
-
 _SLACK_BYTES = 1 << 20
-
-
 _MAX_CODE_BYTES = 4 << 20
-"""A file of a reader is a hundredth of that; what is longer is not one, however edited."""
-
-
+"""About 100 times the size of a reader's file: anything longer is not one, however edited."""
 _MAX_RECORD_BYTES = 1 << 48
-"""No record is so long: what says so is no length."""
-
-
+"""No record is this long: an index that states such a length is invalid."""
 _TABLE_COLUMNS = ["id", "source", "position"]
-
-
 FINGERPRINT = re.compile("[0-9a-f]{16}")
 
 
@@ -78,11 +72,11 @@ class ContentChecker:
                 table: (shard, partial(_check_table, shard=shard)),
                 name.labels_file: (shard, partial(_check_labels, shard=shard, label=label)),
             }
-        self._wrong: dict[str, str] = {}
-        """What is wrong with files whose content is no other file's: to be looked at closer."""
+        self._damaged: set[str] = set()
+        """Files whose content is not that of another file: their damage can be located."""
 
     def check(self, name: str, there: FoundFile) -> None:
-        """Holds one file against its hash; an index file against what it must tell, too."""
+        """Checks a file against its hash; an intact index file also against its shard's entry."""
         entry = self._manifest.files[name]
         try:
             if is_reader_file(name) or (name in self._index and not _is_far_longer(there, entry)):
@@ -96,7 +90,7 @@ class ContentChecker:
             self._differs(name, entry, sha256, there.num_bytes)
 
     def _check_small(self, name: str, entry: FileEntry, there: FoundFile) -> None:
-        """Reads a file of an index, or an emitted one, whole."""
+        """Reads a file of an index or of the reader into memory."""
         if is_reader_file(name) and there.num_bytes > _MAX_CODE_BYTES:
             self._findings.damage(name, "length", length_text(there.num_bytes, entry))
             return
@@ -117,14 +111,14 @@ class ContentChecker:
         return self._by_hash.get(sha256, name) != name or sha256 in self._elsewhere()
 
     def _differs(self, name: str, entry: FileEntry, sha256: str, num_bytes: int) -> None:
-        """Notes that a file is not what was written, and what it is, if it is another's."""
+        """Notes that a file is not what was written, and whose content it holds if known."""
         note = self._findings.damage
         other = self._by_hash.get(sha256, name)
         if other != name:
-            note(name, "swapped", f"holds what belongs into {other}; were they swapped?")
+            note(name, "swapped", f"has the content of {other}; were they swapped?")
         elif sha256 in self._elsewhere():
             where = storage.redact(self._elsewhere()[sha256])
-            what = f"holds what belongs to another snapshot and not what {MANIFEST} says: {where}"
+            what = f"has content of another snapshot, not what {MANIFEST} says: {where}"
             note(name, "foreign", what)
         else:
             what = "its content is not what was written (sha256 differs)"
@@ -133,16 +127,16 @@ class ContentChecker:
                 kind, what = "length", length_text(num_bytes, entry)
             note(name, kind, what)
             if num_bytes <= _most_bytes(entry) or name in self._shards:
-                self._wrong[name] = what
+                self._damaged.add(name)
 
     def locate_damage(self, present: set[str]) -> None:
-        """Names the records of damaged shards, and what stale index files tell wrongly."""
+        """Names the damaged records of shards, and the wrong entries of index files."""
         for shard in self._shards.values():
             name = ShardName.parse(shard.file)
             if name is None:
                 continue
             files = {*name.index_files, name.labels_file}
-            if shard.file in self._wrong or files & self._wrong.keys():
+            if shard.file in self._damaged or files & self._damaged:
                 try:
                     self._locate_in_shard(shard, name, present)
                 except SnapshardError as error:
@@ -152,24 +146,24 @@ class ContentChecker:
         offsets, table = name.index_files
         ids = self._ids(table, present)
         known: Frames | None = None
-        if offsets in present and offsets not in self._wrong:
+        if offsets in present and offsets not in self._damaged:
             with contextlib.suppress(_StaleIndexError):
                 known = _check_offsets(self._files.read(offsets), shard, num_bytes=None)
         scan: Scan | None = None
-        whole = shard.file in present and shard.file not in self._wrong
-        if shard.file in self._wrong or (whole and offsets in self._wrong):
+        intact = shard.file in present and shard.file not in self._damaged
+        if shard.file in self._damaged or (intact and offsets in self._damaged):
             scan = scan_damage(join(self._files.folder, shard.file), name.compression, known=known)
-        if scan is not None and not whole:
+        if scan is not None and not intact:
             self._note_records(shard, scan, known, ids=ids)
         for file in (offsets, table, name.labels_file):
-            if file not in self._wrong:
+            if file not in self._damaged:
                 continue
             content = self._files.read(file)
             try:
                 if file == offsets and scan is not None:
                     _check_against_frames(content, scan.frames, shard)
                 self._index[file][1](content)
-                if file == name.labels_file and whole and isinstance(self._label, ClassLabel):
+                if file == name.labels_file and intact and isinstance(self._label, ClassLabel):
                     examples = stored_examples(
                         join(self._files.folder, shard.file), name.compression
                     )
@@ -188,74 +182,62 @@ class ContentChecker:
         *,
         ids: Callable[[int], str | None],
     ) -> None:
-        """Names what is damaged of a shard's records, or says that they are others."""
-        for broken in scan.broken:
-            self._findings.damages.append(
-                Finding(
-                    file=shard.file,
-                    kind="record",
-                    what=broken.what,
-                    record=broken.number,
-                    offset=broken.offset,
-                    record_id=ids(broken.number),
-                )
-            )
+        """Names the damaged records of a shard, or says that it holds other records."""
         note = self._findings.damage
+        for broken in scan.broken:
+            note(
+                shard.file,
+                "record",
+                broken.what,
+                record=broken.number,
+                offset=broken.offset,
+                record_id=ids(broken.number),
+            )
         if scan.num_broken > len(scan.broken):
             more = scan.num_broken - len(scan.broken)
             note(shard.file, "record", f"{more:,} more records are broken, all after those")
         if scan.ending is not None:
             note(shard.file, "record", f"after record {scan.num_records - 1:,}: {scan.ending}")
         if scan.num_records != shard.num_examples:
-            what = f"it holds {scan.num_whole:,} whole records, expected {shard.num_examples:,}"
+            what = f"it holds {scan.num_whole:,} intact records, expected {shard.num_examples:,}"
             odd = None if known is None else _first_differing(scan.frames, known)
             if odd is not None and not scan.num_broken:
-                what += f"; from record {odd:,} on they are others than were written"
+                what += f"; from record {odd:,} on, they are not those that were written"
             elif scan.num_records < shard.num_examples:
                 first = ids(scan.num_records)
-                told = "" if first is None else f" (id {first!r})"
-                what += f"; record {scan.num_records:,}{told} is the first that is not there"
+                shown = "" if first is None else f" (id {first!r})"
+                what += f"; record {scan.num_records:,}{shown} is the first missing one"
             note(shard.file, "record", what)
         elif not scan.num_broken and scan.ending is None:
             odd = _first_differing(scan.frames, known) if known is not None else None
             if odd is None:
-                what = "all its records are whole, but they are not the ones that were written"
+                what = "all its records are intact, but are not those that were written"
                 if shard.file.endswith(".gz"):
-                    what += ", or nothing but the head of the GZIP file was changed"
+                    what += ", or only the header of the GZIP file was changed"
                 note(shard.file, "record", what)
                 return
             what = (
-                f"is another than was written: it has {int(scan.frames[1][odd]):,} bytes, and the "
-                f"index tells {int(known[1][odd]):,}"  # type: ignore[index]
+                f"is not what was written: it has {int(scan.frames[1][odd]):,} bytes, but the "
+                f"index states {int(known[1][odd]):,}"  # type: ignore[index]
             )
-            self._findings.damages.append(
-                Finding(
-                    file=shard.file,
-                    kind="record",
-                    what=what,
-                    record=odd,
-                    offset=int(scan.frames[0][odd]),
-                    record_id=ids(odd),
-                )
-            )
+            offset = int(scan.frames[0][odd])
+            note(shard.file, "record", what, record=odd, offset=offset, record_id=ids(odd))
 
     def _note_stale(
         self, file: str, error: _StaleIndexError, *, record_id: str | None = None
     ) -> None:
-        self._findings.damages.append(
-            Finding(
-                file=file,
-                kind="index",
-                what=f"does not fit its shard: it {error}",
-                record=error.record,
-                offset=error.offset,
-                record_id=record_id,
-            )
+        self._findings.damage(
+            file,
+            "index",
+            f"does not match its shard: it {error}",
+            record=error.record,
+            offset=error.offset,
+            record_id=record_id,
         )
 
     def _ids(self, table: str, present: set[str]) -> Callable[[int], str | None]:
-        """What tells the ids of a shard's records; None of each where its table is no help."""
-        if table not in present or table in self._wrong:
+        """A function that finds the id of a record; it returns None if the table is unusable."""
+        if table not in present or table in self._damaged:
             return lambda record: None
         content: list[bytes] = []
 
@@ -267,13 +249,13 @@ class ContentChecker:
         return find
 
     def _elsewhere(self) -> dict[str, str]:
-        """Hashes of the files of the snapshots beside this one, and where they belong."""
+        """Hashes of the files of neighbouring snapshots, and where these files are."""
         if self._others is None:
-            self._others = _hashes_beside(self._files.folder)
+            self._others = _neighbour_hashes(self._files.folder)
         return self._others
 
 
-def _hashes_beside(folder: str) -> dict[str, str]:
+def _neighbour_hashes(folder: str) -> dict[str, str]:
     parent, _, own = folder.rstrip("/").rpartition("/")
     found: dict[str, str] = {}
     try:
@@ -284,7 +266,7 @@ def _hashes_beside(folder: str) -> dict[str, str]:
                 manifest, _ = read_manifest(storage.read_bytes(where), where=where)
                 found |= {e.sha256: join(parent, name, f) for f, e in manifest.files.items()}
     except SnapshardError:
-        # It is a help, and no more: what lies beside the snapshot is not what is asked for.
+        # This only adds a hint: the neighbours themselves are not being checked.
         pass
     return found
 
@@ -296,7 +278,7 @@ def _first_differing(found: Frames, known: Frames) -> int | None:
 
 
 def _most_bytes(entry: FileEntry) -> int:
-    """How long an index file may be to be read whole, which memory must hold."""
+    """The greatest length of an index file that is read into memory."""
     return 2 * entry.bytes + _SLACK_BYTES
 
 
@@ -310,7 +292,7 @@ def length_text(num_bytes: int, entry: FileEntry) -> str:
 
 
 def _check_code(name: str, content: bytes, manifest: Manifest, findings: Findings) -> None:
-    """Says of a reader's file that is not as it was written whether it can still be used."""
+    """Notes of a changed file of the reader whether it is still usable."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -322,17 +304,17 @@ def _check_code(name: str, content: bytes, manifest: Manifest, findings: Finding
     except (ValueError, RecursionError, MemoryError) as error:
         findings.damage(name, "content", f"it is no longer Python ({error})")
         return
-    told = _constant(tree, "FINGERPRINT")
-    if isinstance(told, str) and told != manifest.fingerprint:
-        what = f"it reads the snapshot {told}, and this is {manifest.fingerprint}"
+    fingerprint = _constant(tree, "FINGERPRINT")
+    if isinstance(fingerprint, str) and fingerprint != manifest.fingerprint:
+        what = f"it reads the snapshot {fingerprint}, but this one is {manifest.fingerprint}"
         findings.damage(name, "foreign", what)
         return
-    what = "was edited after it was written; all else is held against the manifest as ever"
+    what = "was edited after it was written; all other files are checked as usual"
     findings.warn(name, "edited", what)
 
 
 def _constant(tree: ast.Module, name: str) -> object:
-    """What a module sets a name to at its top level, if that is a constant."""
+    """The constant that a module assigns to a name at its top level; None if there is none."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
             for target in node.targets:
@@ -342,25 +324,25 @@ def _constant(tree: ast.Module, name: str) -> object:
 
 
 class _StaleIndexError(Exception):
-    """What an index file tells wrongly; ``record`` and ``offset`` say of which record, if one."""
+    """A wrong entry of an index file; ``record`` and ``offset`` say of which record, if known."""
 
     def __init__(self, what: str, *, record: int | None = None, offset: int | None = None) -> None:
-        """Takes what is wrong, in words that follow "it"."""
+        """``what`` continues a sentence that begins with "it"."""
         super().__init__(what)
         self.record = record
         self.offset = offset
 
 
 def _check_offsets(content: bytes, shard: ShardEntry, *, num_bytes: int | None) -> Frames:
-    """Reads ``<shard>.idx``, and checks that frames lie end to end and fill the shard.
+    """Reads ``<shard>.idx``, and checks that frames are contiguous and fill the shard.
 
     Args:
-        content: The file's.
-        shard: What the manifest says of the shard.
-        num_bytes: Of the shard, uncompressed; None where that is not known.
+        content: The content of the file.
+        shard: The shard's entry in the manifest.
+        num_bytes: Uncompressed size of the shard; None if unknown.
 
     Raises:
-        _StaleIndexError: if they do not.
+        _StaleIndexError: if they are not.
     """
     try:
         offsets, lengths = index_from_bytes(content)
@@ -372,29 +354,29 @@ def _check_offsets(content: bytes, shard: ShardEntry, *, num_bytes: int | None) 
     odd = np.flatnonzero((lengths < FRAME_BYTES) | (lengths >= _MAX_RECORD_BYTES))
     if len(odd):
         n = int(odd[0])
-        raise _StaleIndexError(f"tells a length of {int(lengths[n]):,} bytes", record=n)
+        raise _StaleIndexError(f"states a length of {int(lengths[n]):,} bytes", record=n)
     ends = np.cumsum(lengths)
     wrong = np.flatnonzero(offsets != ends - lengths)
     if len(wrong):
         n = int(wrong[0])
         raise _StaleIndexError(
-            f"tells the offset {int(offsets[n]):,}, and the records before it end at "
+            f"states the offset {int(offsets[n]):,}, but the records before it end at "
             f"{int(ends[n] - lengths[n]):,}",
             record=n,
         )
     if num_bytes is not None and int(ends[-1]) != num_bytes:
         raise _StaleIndexError(
-            f"tells that the records end at byte {int(ends[-1]):,}, and the shard has "
+            f"states that the records end at byte {int(ends[-1]):,}, but the shard has "
             f"{num_bytes:,} bytes"
         )
     return offsets, lengths
 
 
 def _check_against_frames(content: bytes, found: Frames, shard: ShardEntry) -> None:
-    """Holds ``<shard>.idx`` against where the shard's records do lie.
+    """Checks ``<shard>.idx`` against the actual frames of the shard.
 
     Raises:
-        _StaleIndexError: naming the first record that it tells wrongly.
+        _StaleIndexError: naming the first record with a wrong entry.
     """
     try:
         offsets, lengths = index_from_bytes(content)
@@ -407,14 +389,14 @@ def _check_against_frames(content: bytes, found: Frames, shard: ShardEntry) -> N
     if len(wrong):
         n = int(wrong[0])
         what = (
-            f"tells {int(lengths[n]):,} bytes from byte {int(offsets[n]):,}, where no record "
+            f"states {int(lengths[n]):,} bytes from byte {int(offsets[n]):,}, where no record "
             f"begins: the shard has it at byte {int(found[0][n]):,}, {int(found[1][n]):,} bytes "
             "long"
         )
         if offsets[n] == found[0][n]:
-            what = f"tells {int(lengths[n]):,} bytes, and the record has {int(found[1][n]):,}"
+            what = f"states {int(lengths[n]):,} bytes, but the record has {int(found[1][n]):,}"
         if len(wrong) > 1:
-            what += f"; so of {len(wrong):,} records"
+            what += f"; {len(wrong):,} records are affected"
         raise _StaleIndexError(what, record=n, offset=int(found[0][n]))
     _check_count(len(offsets), shard)
 
@@ -429,7 +411,7 @@ def _check_table(content: bytes, shard: ShardEntry) -> None:
         metadata = pq.read_metadata(io.BytesIO(content))
         names = metadata.schema.to_arrow_schema().names
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _StaleIndexError(f"is no Parquet file: {_first_line(error)}") from None
+        raise _StaleIndexError(f"is not a Parquet file: {_first_line(error)}") from None
     if names != _TABLE_COLUMNS:
         raise _StaleIndexError(
             f"has the columns {', '.join(names)}, expected {', '.join(_TABLE_COLUMNS)}"
@@ -438,10 +420,10 @@ def _check_table(content: bytes, shard: ShardEntry) -> None:
 
 
 def _check_labels(content: bytes, shard: ShardEntry, *, label: Feature | None) -> None:
-    """Checks that ``<shard>.labels`` has the shard's classes, as often as the manifest says.
+    """Checks that ``<shard>.labels`` has the counts of classes that the manifest states.
 
     Raises:
-        _StaleIndexError: if it has not.
+        _StaleIndexError: if it does not.
     """
     try:
         codes = class_codes_from_bytes(content)
@@ -454,12 +436,12 @@ def _check_labels(content: bytes, shard: ShardEntry, *, label: Feature | None) -
     if len(odd):
         n = int(odd[0])
         raise _StaleIndexError(
-            f"tells the class {int(codes[n])}, and there are {len(label.names):,}", record=n
+            f"states the class {int(codes[n])}, but there are {len(label.names):,}", record=n
         )
     unknown = sorted(shard.label_counts.keys() - set(label.names))
     if unknown:
         raise _StaleIndexError(
-            f"has no records of {unknown[0][:100]!r}, which manifest.json counts and is no class"
+            f"has no records of {unknown[0][:100]!r}, which manifest.json counts but is not a class"
         )
     if len(shard.label_counts) >= MAX_LABELS:
         return
@@ -468,27 +450,27 @@ def _check_labels(content: bytes, shard: ShardEntry, *, label: Feature | None) -
         expected = shard.label_counts.get(name, 0)
         if count != expected:
             raise _StaleIndexError(
-                f"tells of {count:,} records of {name!r}, and manifest.json of {expected:,}"
+                f"has {count:,} records of {name!r}, but manifest.json states {expected:,}"
             )
 
 
 def _check_against_examples(
     content: bytes, examples: Iterable[bytes], *, name: str, label: ClassLabel
 ) -> None:
-    """Holds ``<shard>.labels`` against the classes that the shard's examples have.
+    """Checks ``<shard>.labels`` against the classes of the shard's examples.
 
     Raises:
-        _StaleIndexError: naming the first record whose class it tells wrongly.
+        _StaleIndexError: naming the first record with a wrong class.
     """
     try:
         codes = class_codes_from_bytes(content).tolist()
         for n, (code, example) in enumerate(zip(codes, examples, strict=False)):
             values = int64_values(example_features(example).get(name, b"")) or [-1]
             if code != values[0]:
-                told, held = (_class_name(value, label) for value in (code, values[0]))
-                raise _StaleIndexError(f"tells {told}, and the example has {held}", record=n)
+                stated, actual = (_class_name(value, label) for value in (code, values[0]))
+                raise _StaleIndexError(f"states {stated}, but the example has {actual}", record=n)
     except ValueError:
-        # No class can be told of what is no example, or no list of classes.
+        # An invalid example, or an invalid list of classes, has no class to compare.
         return
 
 
@@ -498,7 +480,7 @@ def _class_name(code: int, label: ClassLabel) -> str:
 
 
 def read_id(content: bytes, record: int) -> str | None:
-    """The id of one record, from ``<shard>.parquet``; None where it cannot be read."""
+    """The id of one record, from ``<shard>.parquet``; None if it cannot be read."""
     try:
         table = pq.ParquetFile(io.BytesIO(content))
         before = 0
@@ -517,7 +499,7 @@ def read_id(content: bytes, record: int) -> str | None:
 def _check_count(number: int, shard: ShardEntry) -> None:
     if number != shard.num_examples:
         raise _StaleIndexError(
-            f"tells of {number:,} records, and the shard has {shard.num_examples:,}"
+            f"has entries for {number:,} records, but the shard has {shard.num_examples:,}"
         )
 
 

@@ -1,4 +1,9 @@
-"""Why."""
+"""Why: explains why a build does not reuse a snapshot, by what differs in the fingerprints.
+
+Both sides are known from their ``build.json``: the parts that the fingerprint is made of, and the
+details of these parts. A part without details (in a snapshot of an older version) is only named.
+Input files come from the lists in the workspace: a merge of two sorted lists, in flat memory.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +37,7 @@ from ..workspace import find_workspace
 
 SHOWN = 10
 """How many files of each kind are named by default."""
-
-
 _VALUE_LENGTH = 200
-
-
 _KNOWN = {
     "name",
     "format_version",
@@ -62,8 +63,6 @@ _KNOWN_PREPARE = {
     "structs",
     "depends_on",
 }
-
-
 Kind = Literal["added", "removed", "changed"]
 
 
@@ -72,15 +71,15 @@ class Explanation:
     """Why two fingerprints differ.
 
     Attributes:
-        old: Fingerprint of the snapshot that was not found.
-        new: Of the other snapshot, or of the one that a build would make.
-        old_path: Where the first lies.
-        new_path: Where the second lies, or would.
-        published: Whether the second is there.
+        old: Fingerprint of the snapshot that was not reused.
+        new: Fingerprint of the other snapshot, or of the one that a build would make.
+        old_path: Path of the first.
+        new_path: Path of the second, existing or not.
+        published: Whether the second exists.
         changes: What differs, in the order in which a build uses it.
-        inputs: Which files differ; None where none does, or the lists of them are gone.
-        inputs_known: Whether the lists of input files of both are there.
-        complete: False where a ``build.json`` is gone and only the manifests could be compared.
+        inputs: Which files differ; None if none does, or their lists are missing.
+        inputs_known: Whether both lists of input files exist.
+        complete: False if a ``build.json`` is missing and only the manifests were compared.
     """
 
     old: str
@@ -109,18 +108,18 @@ class Explanation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
-    """One thing that differs."""
+    """One difference."""
 
     part: str
     """Part of the fingerprint: ``inputs``, ``steps``, ``features``, ``splits`` …"""
     thing: str
-    """What of it: ``recipe.py: DARKER``, ``train``, ``numpy``; empty for all of it."""
+    """Which thing in it: ``recipe.py: DARKER``, ``train``, ``numpy``; empty for all of the part."""
     kind: Kind
     old: object = None
-    """Its value before; None where there was none, or only a digest of it is kept."""
+    """Its value before; None if there was none, or only a digest of it is kept."""
     new: object = None
     where: str = ""
-    """What it belongs to: the step, say."""
+    """What it belongs to, such as a step."""
 
     def to_json(self) -> dict[str, object]:
         """The change as plain JSON."""
@@ -134,7 +133,7 @@ class InputChanges:
     num_added: int
     num_removed: int
     num_changed: int
-    """Of files that both builds read: with other content, or another reason not to be read."""
+    """Files of both builds with other content, or with another reason for not being read."""
     num_same: int
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -146,7 +145,7 @@ class InputChanges:
 
 
 def why(old: Snapshot, new: Snapshot, *, num_shown: int = SHOWN) -> Explanation:
-    """Says why two snapshots have different fingerprints.
+    """Explains why two snapshots have different fingerprints.
 
     Args:
         old: A snapshot.
@@ -154,7 +153,7 @@ def why(old: Snapshot, new: Snapshot, *, num_shown: int = SHOWN) -> Explanation:
         num_shown: How many input files to name of each kind.
 
     Raises:
-        StorageError: if something that is there cannot be read.
+        StorageError: if an existing file cannot be read.
     """
     first, second, complete = fingerprint_facts(old, new)
     return _explain(
@@ -174,17 +173,17 @@ def why_not_found(
     limit: int | None = None,
     num_shown: int = SHOWN,
 ) -> Explanation:
-    """Says why a build of a recipe would not find the latest snapshot. Writes nothing.
+    """Explains why a build of a recipe would not reuse the latest snapshot. Writes nothing.
 
     Args:
         recipe: What would be built.
-        out: The build's output root, or a snapshot.
-        progress: FingerprintFacts how far the inventory is.
-        limit: As the build has it.
+        out: The output root of the build, or a snapshot.
+        progress: Receives the progress of the inventory.
+        limit: The limit of the build.
         num_shown: How many input files to name of each kind.
 
     Raises:
-        RecipeError: if nothing has been published there, or the recipe cannot work.
+        RecipeError: if nothing is published there, or the recipe is invalid.
         DataError: if the source is empty.
         StorageError: if something cannot be read.
     """
@@ -196,11 +195,11 @@ def why_not_found(
         latest, folder = Snapshot.open(paths.folder), paths.folder
     else:
         raise RecipeError(
-            f"{paths.folder} holds no published snapshot, so a build has none to find. Give the "
+            f"{paths.folder} contains no published snapshot that a build could reuse. Give the "
             "--out of a build of this recipe, or the folder of a snapshot."
         )
     with storage.temporary_folder() as scratch:
-        # Records that lie in no files are copied into the workspace, and this is to write nothing.
+        # Records that are not in files are copied to the workspace, which must not change here.
         lasting = isinstance(recipe.source, Source)
         found = survey(
             recipe,
@@ -215,18 +214,18 @@ def why_not_found(
     if published:
         latest = Snapshot.open(path)
     parts = json.loads(canonical_json(found.parts.to_json()))
-    told = FingerprintFacts(parts=parts, details=json.loads(canonical_json(details)))
+    after = FingerprintFacts(parts=parts, details=json.loads(canonical_json(details)))
     facts = build_facts(latest)
     if facts:
-        before = FingerprintFacts(
-            parts=facts["fingerprint_parts"], details=facts.get("fingerprint_details") or {}
-        )
+        before = _recorded_facts(facts)
     else:
-        whole = _manifest_facts(latest.manifest)
-        before, told = (_limit_to_manifest(side, latest.manifest) for side in (whole, told))
+        before, after = (
+            _limit_to_manifest(side, latest.manifest)
+            for side in (_manifest_facts(latest.manifest), after)
+        )
     return _explain(
         _Side(latest.manifest.fingerprint, latest.path, before, _inputs_of(latest)),
-        _Side(found.fingerprint, path, told, surveyed_inputs(found)),
+        _Side(found.fingerprint, path, after, surveyed_inputs(found)),
         published=published,
         complete=bool(facts),
         num_shown=num_shown,
@@ -239,14 +238,14 @@ class _Side:
 
     fingerprint: str
     path: str
-    told: FingerprintFacts
+    facts: FingerprintFacts
     inputs: Iterator[InputFile] | None
 
 
 def _explain(
     old: _Side, new: _Side, *, published: bool, complete: bool, num_shown: int
 ) -> Explanation:
-    changes = part_changes(old.told, new.told) if old.fingerprint != new.fingerprint else []
+    changes = part_changes(old.facts, new.facts) if old.fingerprint != new.fingerprint else []
     inputs = None
     inputs_known = old.inputs is not None and new.inputs is not None
     differ = not complete or any(change.part == "inputs" for change in changes)
@@ -266,7 +265,7 @@ def _explain(
 
 
 def _inputs_of(snapshot: Snapshot) -> Iterator[InputFile] | None:
-    """The input files of a snapshot, if the workspace beside it still lists them."""
+    """The input files of a snapshot, if its workspace still lists them."""
     work = build_facts(snapshot).get("work")
     lists = work.get("blocks") if isinstance(work, Mapping) else None
     if not isinstance(lists, list):
@@ -277,7 +276,7 @@ def _inputs_of(snapshot: Snapshot) -> Iterator[InputFile] | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FingerprintFacts:
-    """What a snapshot, or a recipe that was surveyed, tells of its fingerprint."""
+    """What is known of the fingerprint of a snapshot, or of a surveyed recipe."""
 
     parts: Mapping[str, Any]
     details: Mapping[str, Any]
@@ -286,52 +285,54 @@ class FingerprintFacts:
 def fingerprint_facts(
     old: Snapshot, new: Snapshot
 ) -> tuple[FingerprintFacts, FingerprintFacts, bool]:
-    """What two snapshots tell of their fingerprints, and whether that is all of it.
+    """The facts of two snapshots, and whether they are complete.
 
-    Where one has no ``build.json`` any more, only what stands in both manifests.
+    If one has no valid ``build.json``, they are limited to what both manifests contain.
     """
     facts = [build_facts(snapshot) for snapshot in (old, new)]
     if all(facts):
-        first, second = (
-            FingerprintFacts(
-                parts=fact["fingerprint_parts"], details=fact.get("fingerprint_details") or {}
-            )
-            for fact in facts
-        )
+        first, second = map(_recorded_facts, facts)
         return first, second, True
     first, second = (_manifest_facts(snapshot.manifest) for snapshot in (old, new))
     return first, second, False
 
 
+def _recorded_facts(facts: Mapping[str, Any]) -> FingerprintFacts:
+    """The facts that a ``build.json`` records."""
+    return FingerprintFacts(
+        parts=facts["fingerprint_parts"], details=facts.get("fingerprint_details") or {}
+    )
+
+
 def build_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """What a snapshot's ``build.json`` says; nothing where there is none, or a damaged one."""
+    """The content of a snapshot's ``build.json``; empty if it is missing or damaged."""
     try:
         facts = json.loads(storage.read_bytes(join(snapshot.path, BUILD)))
         canonical_json(facts)
     except (StorageError, ValueError, TypeError, RecursionError):
         return {}
     known = isinstance(facts, dict) and isinstance(facts.get("fingerprint_parts"), dict)
-    # What has been edited may have any form.
+    # An edited file may have any form.
     return facts if known and facts.get("checksum") == json_checksum(facts) else {}
 
 
-def _limit_to_manifest(told: FingerprintFacts, manifest: Manifest) -> FingerprintFacts:
-    """Of what is told, only what a manifest tells, too."""
+def _limit_to_manifest(facts: FingerprintFacts, manifest: Manifest) -> FingerprintFacts:
+    """Limits facts to those that a manifest contains, too."""
     wanted = _manifest_facts(manifest).parts
     parts: dict[str, Any] = {}
     for name, value in wanted.items():
-        held = told.parts.get(name)
+        held = facts.parts.get(name)
         if isinstance(value, Mapping) and isinstance(held, Mapping):
             held = {key: held.get(key) for key in value}
         parts[name] = held
-    # What the examples hold and how they are compressed is found out by building.
+    # Only a build finds out what the examples contain and how they are compressed.
     parts["prepare"] = {"seed": parts["prepare"]["seed"]}
     del parts["shards"]
     return FingerprintFacts(parts=parts, details={})
 
 
 def _manifest_facts(manifest: Manifest) -> FingerprintFacts:
-    """What a manifest alone tells of a fingerprint."""
+    """The facts that a manifest contains."""
     features = features_to_json(manifest.features)
     prepare = {"prepared": features, "seed": manifest.seed, "structs": manifest.structs or None}
     return FingerprintFacts(
@@ -348,19 +349,19 @@ def _manifest_facts(manifest: Manifest) -> FingerprintFacts:
 
 
 def part_changes(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
-    """All that differs, input files apart: of these only whether any does.
+    """All differences; of input files, only whether any differs.
 
-    The parts come in the order in which a build uses them.
+    The parts are in the order in which a build uses them.
 
     Raises:
-        DamagedSnapshotError: if what is told is nothing that a build writes.
+        DamagedSnapshotError: if the facts are not such as a build writes.
     """
     try:
         return _all_changes(old, new)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise DamagedSnapshotError(
-            f"What a {BUILD} tells of a fingerprint is nothing that a build writes ({error}): it "
-            "was edited. Restore it from a copy, or remove it: then the manifests are compared."
+            f"{BUILD} has an invalid description of the fingerprint ({error}): it was edited. "
+            "Restore it from a copy, or remove it: then the manifests are compared."
         ) from None
 
 
@@ -374,8 +375,8 @@ def _all_changes(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
     found += _mapping_changes("versions", _mapping(first, "versions"), _mapping(second, "versions"))
     if first.get("inputs") != second.get("inputs"):
         found.append(Change(part="inputs", thing="", kind="changed"))
-    found += _side_files(old, new)
-    found += _depends_on(old, new)
+    found += _detail_changes("side files", "sides", old, new)
+    found += _detail_changes("depends_on", "depends_on", old, new)
     found += _source(old, new)
     found += feature_changes(_mapping(before, "prepared"), _mapping(after, "prepared"))
     known = {change.thing for change in found if change.part in ("features", "classes")}
@@ -401,7 +402,7 @@ def _single(part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[C
 def _value_changes(
     part: str, thing: str, old: object, new: object, *, where: str = ""
 ) -> list[Change]:
-    """A change of one value; none where both are the same."""
+    """A change of one value; none if both are the same."""
     if canonical_json(old) == canonical_json(new):
         return []
     kind: Kind = "added" if old is None else "removed" if new is None else "changed"
@@ -411,7 +412,7 @@ def _value_changes(
 def _mapping_changes(
     part: str, old: Mapping[str, Any], new: Mapping[str, Any], *, where: str = ""
 ) -> list[Change]:
-    """Changes of the values of a mapping, whose own mappings are told by dotted names."""
+    """Changes of the values of a mapping; nested mappings give dotted names."""
     found = []
     for name in dict.fromkeys((*old, *new)):
         before, after = old.get(name), new.get(name)
@@ -438,28 +439,20 @@ def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _side_files(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
+def _detail_changes(
+    part: str, key: str, old: FingerprintFacts, new: FingerprintFacts
+) -> list[Change]:
+    """Changes of a part of ``prepare`` that is one digest, by its details."""
     before, after = _mapping(old.parts, "prepare"), _mapping(new.parts, "prepare")
-    if before.get("sides") == after.get("sides"):
+    if before.get(key) == after.get(key):
         return []
-    found = _digest_changes(
-        "side files", _mapping(old.details, "sides"), _mapping(new.details, "sides")
-    )
-    return found or [Change(part="side files", thing="", kind="changed")]
-
-
-def _depends_on(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
-    before, after = _mapping(old.parts, "prepare"), _mapping(new.parts, "prepare")
-    if before.get("depends_on") == after.get("depends_on"):
-        return []
-    details = (_mapping(told.details, "depends_on") for told in (old, new))
-    found = _digest_changes("depends_on", *details)
-    return found or [Change(part="depends_on", thing="", kind="changed")]
+    found = _digest_changes(part, _mapping(old.details, key), _mapping(new.details, key))
+    return found or [Change(part=part, thing="", kind="changed")]
 
 
 def _source(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
     before, after = (
-        dict(_mapping(_mapping(told.parts, "prepare"), "source")) for told in (old, new)
+        dict(_mapping(_mapping(facts.parts, "prepare"), "source")) for facts in (old, new)
     )
     code = before.pop("functions", None), after.pop("functions", None)
     found = _mapping_changes("source", before, after)
@@ -469,7 +462,7 @@ def _source(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
 
 
 def _code_changes(part: str, old: object, new: object, *, where: str = "") -> list[Change]:
-    """What differs in the code of some functions."""
+    """Changes of the code of functions."""
     before, after = (_code_digests(functions) for functions in (old, new))
     found = _digest_changes(part, before, after, where=where)
     return found or [Change(part=part, thing="code", kind="changed", where=where)]
@@ -484,7 +477,7 @@ def _code_digests(functions: object) -> dict[str, str]:
 
 
 def feature_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """What differs between two sets of features in plain JSON; names of classes one by one."""
+    """Changes between two sets of features in plain JSON; classes are named one by one."""
     found = []
     for name in dict.fromkeys((*old, *new)):
         before, after = pair = old.get(name), new.get(name)
@@ -513,27 +506,27 @@ def _without_names(feature: Any) -> dict[str, Any]:
 
 
 def _classes(feature: str, old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
-    gone, come = set(old) - set(new), set(new) - set(old)
+    removed, added = set(old) - set(new), set(new) - set(old)
     for name in old:
-        if name in gone:
+        if name in removed:
             yield Change(part="classes", thing=name, kind="removed", where=feature)
     for name in new:
-        if name in come:
+        if name in added:
             yield Change(part="classes", thing=name, kind="added", where=feature)
-    kept = [name for name in old if name not in gone], [name for name in new if name not in come]
+    kept = [name for name in old if name not in removed], [n for n in new if n not in added]
     if kept[0] != kept[1]:
         yield Change(part="classes", thing="their order", kind="changed", where=feature)
 
 
 def _steps(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
     before, after = (
-        list(_mapping(told.parts, "prepare").get("steps") or []) for told in (old, new)
+        list(_mapping(facts.parts, "prepare").get("steps") or []) for facts in (old, new)
     )
     if before == after:
         return []
     details = [
-        told.details.get("steps") or [{"name": "?"}] * len(digests)
-        for told, digests in ((old, before), (new, after))
+        facts.details.get("steps") or [{"name": "?"}] * len(digests)
+        for facts, digests in ((old, before), (new, after))
     ]
     names = [[step.get("name", "?") for step in steps] for steps in details]
     found: list[Change] = []
@@ -599,7 +592,7 @@ def _splits(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 
 def _rest(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """Parts that are not known here, as another version of snapshard may write them."""
+    """Parts that are unknown here, as another version of snapshard may write them."""
     found = []
     for name in differences(old, new):
         part, _, thing = name.partition(".")
@@ -613,12 +606,12 @@ def _rest(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 def input_changes(
     old: Iterator[InputFile], new: Iterator[InputFile], *, num_shown: int
 ) -> InputChanges:
-    """Holds two lists of files against each other.
+    """Compares two lists of files.
 
     Args:
-        old: In the order of the bytes of their paths.
+        old: Sorted by the bytes of their paths.
         new: Likewise.
-        num_shown: How many paths to give of each kind, the first ones.
+        num_shown: How many paths of each kind to return: the first ones.
     """
     counts = dict.fromkeys(("added", "removed", "changed", "same"), 0)
     shown: dict[str, list[str]] = {kind: [] for kind in counts}
@@ -653,48 +646,49 @@ def _tagged(side: int, files: Iterator[InputFile]) -> Iterator[tuple[bytes, int,
 
 
 def explanation_text(found: Explanation) -> str:
-    """Why two fingerprints differ."""
+    """Why two fingerprints differ, as text.
+
+    Names from the data appear as they are, except for line breaks; a terminal escapes the rest.
+    """
     return "\n".join(_explanation_lines(found))
 
 
 def _explanation_lines(found: Explanation) -> Iterator[str]:
-    there = "" if found.published else ", which a build would make"
+    note = "" if found.published else ", which a build would make"
     yield f"A {found.old}  {found.old_path}"
-    yield f"B {found.new}  {found.new_path}{there}"
+    yield f"B {found.new}  {found.new_path}{note}"
     if found.same:
-        yield "nothing differs: the build finds this snapshot"
+        yield "no difference: a build reuses this snapshot"
         return
     if not found.complete:
-        yield "note: a build.json is missing or damaged: only what manifests hold was compared."
+        yield "note: a build.json is missing or damaged: only the manifests were compared."
     inputs = found.inputs
     others = [change for change in found.changes if change.part != "inputs"]
-    yield from change_lines(
-        "what differs, from A to B", found.changes if inputs is None else others
-    )
+    yield from change_lines("differences, from A to B", found.changes if inputs is None else others)
     if inputs is not None:
         yield (
             f"input files: {inputs.num_added:,} added, {inputs.num_removed:,} removed, "
-            f"{inputs.num_changed:,} changed, {inputs.num_same:,} as before"
+            f"{inputs.num_changed:,} changed, {inputs.num_same:,} unchanged"
         )
         yield from name_lines("added", inputs.added, inputs.num_added)
         yield from name_lines("removed", inputs.removed, inputs.num_removed)
         yield from name_lines("changed", inputs.changed, inputs.num_changed)
     elif len(others) < len(found.changes) and not found.inputs_known:
         yield (
-            "Which input files differ cannot be told: the workspace that lists them is gone. "
+            "Which input files differ is unknown: the workspace that lists them no longer exists. "
             "`snapshard diff` compares the records."
         )
 
 
 def name_lines(kind: str, names: Sequence[str], total: int) -> Iterator[str]:
-    """The first names of a kind in one line, and how many more there are; no line if none."""
+    """One line with the first names of a kind and the number of others; none without names."""
     if names:
         more = f" … and {total - len(names):,} more" if total > len(names) else ""
         yield f"{kind}: {', '.join(map(visible, names))}{more}"
 
 
 def change_lines(title: str, changes: Sequence[Change]) -> Iterator[str]:
-    """A title and one line for each change; nothing if there are none."""
+    """A title and a line for each change; nothing without changes."""
     if changes:
         yield title
     for change in changes:
@@ -708,7 +702,7 @@ def change_lines(title: str, changes: Sequence[Change]) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
-    """A value as JSON, in a line that is not long; nothing where only a digest was kept."""
+    """A value as shortened JSON; empty if only a digest was kept."""
     if value is None:
         return ""
     text = visible(json.dumps(value, ensure_ascii=False))
