@@ -346,7 +346,7 @@ def _class_counts(found: Survey) -> dict[str, int]:
 def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iterator[str]:
     problems = Counter(file.problem for file in found.inventory.files if file.problem)
     for problem, number in problems.most_common():
-        yield f"{number:,} files will become rejects: {problem}"
+        yield f"{number:,} file{'s' * (number != 1)} will become rejects: {problem}"
     if sample.rejects:
         yield (
             f"{len(sample.rejects):,} of {sample.num_records + len(sample.rejects):,} sampled "
