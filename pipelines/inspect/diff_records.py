@@ -96,7 +96,7 @@ def compare_records(
     """
     numbers = {name: number for number, name in enumerate(split_names(old, new))}
     sides = [
-        _Side(snapshot, _shards_of_one(snapshot, other), numbers, old.manifest.seed, contents)
+        _Side(snapshot, _unshared_shards(snapshot, other), numbers, old.manifest.seed, contents)
         for snapshot, other in ((old, new), (new, old))
     ]
     progress.start(STEP, total=sum(side.num_records for side in sides), unit="records")
@@ -117,7 +117,7 @@ def num_records(snapshot: Snapshot) -> int:
 def num_shared(old: Snapshot, new: Snapshot) -> int:
     """The number of records in shards that both snapshots have."""
     own = sum(
-        shard.num_examples for shards in _shards_of_one(old, new).values() for shard in shards
+        shard.num_examples for shards in _unshared_shards(old, new).values() for shard in shards
     )
     return num_records(old) - own
 
@@ -127,7 +127,7 @@ def split_names(old: Snapshot, new: Snapshot) -> list[str]:
     return list(dict.fromkeys([*new.manifest.splits, *old.manifest.splits]))
 
 
-def _shards_of_one(snapshot: Snapshot, other: Snapshot) -> dict[str, list[ShardEntry]]:
+def _unshared_shards(snapshot: Snapshot, other: Snapshot) -> dict[str, list[ShardEntry]]:
     """A snapshot's shards by split, without those that the other one has in the same split."""
     known = {
         (split, *_hashes(other, shard))
@@ -195,7 +195,7 @@ def _by_order(sides: Sequence[_Side]) -> Iterator[tuple[StoredRecords, StoredRec
 
 
 class _Stream:
-    """The records of one split, taken in the order of their keys."""
+    """The records of one split, in the order of their keys."""
 
     def __init__(self, batches: Iterator[StoredRecords]) -> None:
         self._batches = batches

@@ -157,7 +157,7 @@ class _Sample:
     num_records: int
     record_bytes: float
     rejects: list[Reject]
-    """Without those of the inventory, which are known of all files."""
+    """Rejects of the sample; those of the inventory are known for all files."""
     scale: float
     """How many records each sampled one represents."""
     split_counts: Mapping[str, int]

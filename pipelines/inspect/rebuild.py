@@ -119,7 +119,7 @@ def find_shard(manifest: Manifest, wanted: str) -> ShardEntry:
             return counted[int(found["number"])]
     splits = ", ".join(f"{name}: {len(s.shards):,}" for name, s in sorted(manifest.splits.items()))
     raise RecipeError(
-        f"There is no shard {wanted!r}. Numbers of shards: {splits}. Name one as in "
+        f"There is no shard {wanted!r}. Shards per split: {splits}. Name one as in "
         f"{'train-0' if 'train' in manifest.splits else '0'}, or by its file."
     )
 

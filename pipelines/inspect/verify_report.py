@@ -53,7 +53,7 @@ class Finding:
             known = [] if self.offset is None else [f"byte {self.offset:,}"]
             known += [] if self.record_id is None else [f"id {self.record_id!r}"]
             place = f"record {self.record:,}{' (' + ', '.join(known) + ')' if known else ''}: "
-        # Names on disk may hold anything, line breaks too.
+        # Names on disk may contain anything, even line breaks.
         file = self.file if visible(self.file) == self.file else f"'{visible(self.file)}'"
         return f"{file}: {place}{self.what}"
 
@@ -108,7 +108,7 @@ class Report:
         return 4 if self.damages else 1 if self.unreadable else 0
 
     def lines(self, limit: int = MAX_LINES) -> list[str]:
-        """The findings, one a line, and how to repair them; [] if nothing is wrong.
+        """The findings, one per line, and how to repair them; [] if nothing is wrong.
 
         Args:
             limit: Maximum number of findings; 0 for all.
@@ -146,7 +146,7 @@ class Report:
         )
 
     def repair_hints(self) -> list[str]:
-        """How to repair what was found, one hint a line."""
+        """How to repair what was found, one hint per line."""
         kinds = Counter(finding.kind for finding in self.damages)
         hints = []
         lost = sorted(kinds.keys() - {"extra"})
@@ -161,10 +161,10 @@ class Report:
         obstacles = [f for f in self.damages if f.kind == "not a file"]
         extra = [f for f in self.damages if f.kind == "extra"]
         for finding in (*obstacles[:3], *extra[:3]):
-            why = "is in the way" if finding.kind == "not a file" else "belongs to no snapshot"
+            what = "what is in the way" if finding.kind == "not a file" else "the extra file"
             path = join(self.shown_path, finding.file)
             command = f"rm -r {shlex.quote(path)}" if storage.is_local(path) else f"remove {path}"
-            hints.append(f"What {why}: {command}")
+            hints.append(f"To remove {what}: {command}")
         if self.unreadable:
             hints.append(
                 "What could not be read may be intact: make it readable (chmod, credentials, "
