@@ -127,7 +127,7 @@ def test_why_of_two_snapshots(call: Call, old: ss.Snapshot, new: ss.Snapshot) ->
         1,
         [],
     )
-    assert "nothing differs" in call("why", new.path, new.path)[1]
+    assert "no difference" in call("why", new.path, new.path)[1]
 
 
 def test_why_a_build_would_miss(
