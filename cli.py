@@ -269,8 +269,7 @@ def plan(
 ) -> None:
     """Show what a build would read and write, or how a snapshot is divided. Writes nothing."""
     from . import terminal
-    from .pipelines.inspect.forecast import forecast
-    from .pipelines.inspect.worker_shares import shares_of_snapshot, shares_to_come
+    from .pipelines.inspect.forecast import forecast, shares_of_snapshot, shares_to_come
     from .pipelines.snapshot import Snapshot, lies_at
 
     check_options(context, requires={"--batch-size": "--workers"})
@@ -390,8 +389,7 @@ def verify(
 ) -> None:
     """Check every file of a snapshot against its manifest, and name damaged records."""
     from . import terminal
-    from .pipelines.inspect.verify import check_snapshot
-    from .pipelines.inspect.verify_sample import SampleSize
+    from .pipelines.inspect.verify import SampleSize, check_snapshot
 
     check_options(
         context,
@@ -426,8 +424,8 @@ def diff(
 ) -> None:
     """Show what changed between two snapshots: records, features, settings."""
     from . import terminal
-    from .pipelines.inspect.change_texts import diff_text
     from .pipelines.inspect.diff import diff as run_diff
+    from .pipelines.inspect.diff import diff_text
     from .pipelines.snapshot import Snapshot
 
     first, second = Snapshot.open(old), Snapshot.open(new)
@@ -465,9 +463,8 @@ def why(
     --out: then explains why that build would not reuse the latest snapshot there. Builds nothing.
     """
     from . import terminal
-    from .pipelines.inspect.change_texts import explanation_text
+    from .pipelines.inspect.why import explanation_text, why_not_found
     from .pipelines.inspect.why import why as explain
-    from .pipelines.inspect.why import why_not_found
     from .pipelines.snapshot import Snapshot, lies_at
 
     if lies_at(old):
@@ -540,8 +537,13 @@ def rejects(
     By default: counts per stage and reason, and the first three of each.
     """
     from . import terminal
-    from .pipelines.inspect.reject_queries import RejectFilter, RejectsFile
-    from .pipelines.inspect.reject_report import export_lines, group_lines, list_lines
+    from .pipelines.inspect.rejects import (
+        RejectFilter,
+        RejectsFile,
+        export_lines,
+        group_lines,
+        list_lines,
+    )
 
     check_options(
         context,

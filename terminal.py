@@ -43,9 +43,8 @@ from .schemas.manifest import Manifest
 from .schemas.visible import visible
 
 if TYPE_CHECKING:
-    from .pipelines.inspect.forecast import SplitForecast
+    from .pipelines.inspect.forecast import SplitForecast, SplitShares
     from .pipelines.inspect.verify_report import Report
-    from .pipelines.inspect.worker_shares import SplitShares
 
 # Neither markup nor emoji: the output contains names from the data.
 out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)

@@ -307,7 +307,7 @@ class TestInspectAndVerify:
         code, printed, told = call("verify", snapshot)
         assert code == 0
         assert re.fullmatch(
-            rf"whole: \d+ files, [\d,]+ bytes, 40 examples in {snapshot}\n", printed
+            rf"intact: \d+ files, [\d,]+ bytes, 40 examples in {snapshot}\n", printed
         )
         assert re.match(r"verify: \d+ files, ", told)
 

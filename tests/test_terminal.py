@@ -131,7 +131,7 @@ class TestTerminal:
         assert "━" in written
         plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written)
         assert re.search(r"✓ verify +━+ 2 files, \d+\.\d s", plain)
-        assert "whole: 2 files" in plain
+        assert "intact: 2 files" in plain
 
     def test_dumb_terminal_gets_lines(self, snapshot: Path, terminal_output: Any) -> None:
         written = terminal_output("verify", snapshot, env={"TERM": "dumb"})

@@ -1,4 +1,4 @@
-"""Bench: runs the benchmark that a snapshot ships, in a Python of its own."""
+"""Bench: runs the benchmark in a snapshot's reader, in a separate Python process."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ...transforms import storage
 from ..snapshot import Snapshot, fetch_reader
 
 _OLD_TOOLS = "reader_tools.py"
-"""The commands of readers before they were a package."""
+"""The commands of older readers, which were not yet a package."""
 
 
 def bench(snapshot: Snapshot, arguments: Sequence[str]) -> int:
-    """Runs ``python SNAPSHOT/reader benchmark``; what it prints goes where this process prints.
+    """Runs ``python SNAPSHOT/reader benchmark``; its output goes to that of this process.
 
     Args:
-        snapshot: Whose reader is measured. One in a store is read from there, by TensorFlow; its
-            reader is copied first.
-        arguments: Of the command.
+        snapshot: The snapshot to read. TensorFlow reads one in a store directly from there; only
+            its reader is copied first.
+        arguments: Arguments of the command.
 
     Returns:
-        Its exit code.
+        The exit code of the command.
 
     Raises:
         RecipeError: if the snapshot has no such command.
@@ -36,7 +36,7 @@ def bench(snapshot: Snapshot, arguments: Sequence[str]) -> int:
         version = snapshot.manifest.versions.get("snapshard", "an older one")
         raise RecipeError(
             f"{snapshot.path} has no benchmark: it was written by snapshard {version}, which "
-            "shipped none. Build again with this version to measure it."
+            "included none. Build again with this version to measure it."
         )
     command = ["benchmark", *arguments]
     if storage.is_local(snapshot.path):
@@ -47,5 +47,5 @@ def bench(snapshot: Snapshot, arguments: Sequence[str]) -> int:
 
 
 def _run(program: str, command: list[str]) -> int:
-    # Without -B, the snapshot's folder would get a __pycache__.
+    # Without -B, Python would write a __pycache__ to the snapshot's folder.
     return subprocess.run([sys.executable, "-B", program, *command], check=False).returncode

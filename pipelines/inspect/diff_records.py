@@ -1,9 +1,15 @@
-"""Which records of two snapshots differ, in bounded memory, whatever their number.
+"""Compares the records of two snapshots in bounded memory, whatever their number.
 
-A snapshot's splits are each sorted by key, which is made of the id and the seed. So with one seed
-the records of a range of keys lie together in each split of both snapshots: range by range they
-are read, and held against each other. Where the seeds differ, or an order is not what it should
-be, records are first divided by their keys into files of a scratch folder, and these compared.
+The splits of a snapshot are sorted by key, a hash of id and seed. With one seed, a range of keys
+is contiguous in each split of both snapshots: ranges are read and compared one after another. If
+the seeds differ, or records are out of order, they are first partitioned by key into files of a
+scratch folder, which are then compared.
+
+``Shifts`` finds files whose records changed their ids because something was inserted before them:
+a record of a text or a table is named by its position in the file. A line inserted or removed
+shifts all that follow: they are removed under their old ids and added under new ones, with the
+same contents. Of the contents of each file, only the lowest hashes are kept, a uniform sample of
+distinct ones (Broder, "On the resemblance and containment of documents", 1997): memory is bounded.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,9 +35,8 @@ from ...transforms.examples.stored_records import DIGEST_BYTES, StoredRecords, r
 from ..snapshot import Snapshot
 
 STEP = "compare"
-
 _PART_RECORDS = 1 << 18
-"""About so many records of each snapshot are in one file of a scratch folder."""
+"""Approximate number of records of each snapshot in one file of the scratch folder."""
 _MAX_PART_BITS = 9
 _PART_SCHEMA = pa.schema(
     [
@@ -40,11 +46,17 @@ _PART_SCHEMA = pa.schema(
         pa.field("split", pa.int16()),
     ]
 )
+_MAX_FILES = 10_000
+"""Shifts are detected only in this many files."""
+_SAMPLE_SIZE = 64
+_MIN_DIFFERING = 3
+_MIN_GONE_SHARE = 0.75
+_ID = r"(?s)^(?P<source>.*)#(?P<position>[0-9]{1,18})$"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ComparedRecords:
-    """Records of both snapshots whose keys lie in one range, side by side.
+    """Records of both snapshots whose keys are in one range, side by side.
 
     ``old[pairs[:, 0]]`` and ``new[pairs[:, 1]]`` have the same ids.
     """
@@ -54,37 +66,37 @@ class ComparedRecords:
     pairs: npt.NDArray[np.int64]
     """int64[n, 2]: rows of the records that are in both."""
     removed: npt.NDArray[np.int64]
-    """int64[n]: rows of ``old`` whose ids ``new`` does not have …"""
+    """int64[n]: rows of ``old`` whose ids are not in ``new`` …"""
     added: npt.NDArray[np.int64]
-    """… and of ``new`` whose ids ``old`` does not have."""
+    """… and of ``new`` whose ids are not in ``old``."""
 
 
 class OutOfOrderError(Exception):
-    """Records do not lie in the order of the keys that their ids have."""
+    """Records are not in the order of the keys of their ids."""
 
 
 def compare_records(
     old: Snapshot, new: Snapshot, *, progress: Progress, contents: bool, sorted_alike: bool
 ) -> Iterator[ComparedRecords]:
-    """Holds the records of two snapshots against each other, range by range of their keys.
+    """Compares the records of two snapshots, range by range of their keys.
 
     Shards that both have, byte for byte, are left out: nothing in them differs.
 
     Args:
         old: A snapshot.
         new: Another one.
-        progress: Told how many records have been compared.
-        contents: Whether to tell what the records hold; else only ids and splits count.
-        sorted_alike: Whether both lie in the order of the same keys: then nothing is written.
+        progress: Receives the number of records compared.
+        contents: Whether to compare contents; else only ids and splits.
+        sorted_alike: Whether both are in the order of the same keys: then nothing is written.
 
     Raises:
-        OutOfOrderError: if they do not, though ``sorted_alike`` says so.
-        DamagedSnapshotError: if shards and their indexes do not agree.
+        OutOfOrderError: if they are not, although ``sorted_alike`` says so.
+        DamagedSnapshotError: if shards contradict their indexes.
         StorageError: if a file cannot be read.
     """
     numbers = {name: number for number, name in enumerate(split_names(old, new))}
     sides = [
-        _Side(snapshot, _shards_of_one(snapshot, other), numbers, old.manifest.seed, contents)
+        _Side(snapshot, _unshared_shards(snapshot, other), numbers, old.manifest.seed, contents)
         for snapshot, other in ((old, new), (new, old))
     ]
     progress.start(STEP, total=sum(side.num_records for side in sides), unit="records")
@@ -97,20 +109,25 @@ def compare_records(
     progress.finish(STEP, reused=False)
 
 
+def num_records(snapshot: Snapshot) -> int:
+    """The number of records of all splits."""
+    return sum(split.num_examples for split in snapshot.manifest.splits.values())
+
+
 def num_shared(old: Snapshot, new: Snapshot) -> int:
-    """How many records lie in shards that both snapshots have."""
+    """The number of records in shards that both snapshots have."""
     own = sum(
-        shard.num_examples for shards in _shards_of_one(old, new).values() for shard in shards
+        shard.num_examples for shards in _unshared_shards(old, new).values() for shard in shards
     )
-    return sum(split.num_examples for split in old.manifest.splits.values()) - own
+    return num_records(old) - own
 
 
 def split_names(old: Snapshot, new: Snapshot) -> list[str]:
-    """The splits of both snapshots: the number of each is its place here."""
+    """The splits of both snapshots: the number of each is its position here."""
     return list(dict.fromkeys([*new.manifest.splits, *old.manifest.splits]))
 
 
-def _shards_of_one(snapshot: Snapshot, other: Snapshot) -> dict[str, list[ShardEntry]]:
+def _unshared_shards(snapshot: Snapshot, other: Snapshot) -> dict[str, list[ShardEntry]]:
     """A snapshot's shards by split, without those that the other one has in the same split."""
     known = {
         (split, *_hashes(other, shard))
@@ -124,7 +141,7 @@ def _shards_of_one(snapshot: Snapshot, other: Snapshot) -> dict[str, list[ShardE
 
 
 def _hashes(snapshot: Snapshot, shard: ShardEntry) -> tuple[str, str]:
-    """Of a shard, and of the file that holds its records' ids."""
+    """The hashes of a shard, and of the file with the ids of its records."""
     name = ShardName.parse(shard.file)
     entry = None if name is None else snapshot.manifest.files.get(name.index_files[1])
     return shard.sha256, snapshot.path if entry is None else entry.sha256
@@ -138,7 +155,7 @@ class _Side:
     shards: dict[str, list[ShardEntry]]
     """By split."""
     numbers: dict[str, int]
-    """Of the splits."""
+    """Numbers of the splits."""
     seed: int
     contents: bool
 
@@ -158,8 +175,27 @@ class _Side:
             )
 
 
+def _by_order(sides: Sequence[_Side]) -> Iterator[tuple[StoredRecords, StoredRecords]]:
+    """Records of both sides by ranges of their keys, in whose order all splits are."""
+    streams = [[_Stream(side.read(split)) for split in side.shards] for side in sides]
+    while True:
+        going = [stream for side in streams for stream in side if not stream.ended]
+        # A batch may begin with the key that the previous one ends with.
+        stop = min((stream.last_key for stream in going), default=None)
+        first, second = (
+            StoredRecords.concat([stream.below(stop) for stream in side]) for side in streams
+        )
+        if len(first) or len(second):
+            yield first, second
+        if stop is None:
+            return
+        for stream in going:
+            if stream.last_key == stop:
+                stream.more()
+
+
 class _Stream:
-    """The records of one split, taken in the order of their keys."""
+    """The records of one split, in the order of their keys."""
 
     def __init__(self, batches: Iterator[StoredRecords]) -> None:
         self._batches = batches
@@ -170,7 +206,7 @@ class _Stream:
 
     @property
     def last_key(self) -> int:
-        """The largest key that is known: of what comes later none is smaller."""
+        """The largest key read so far: no later one is smaller."""
         return self._last
 
     def more(self) -> None:
@@ -188,7 +224,7 @@ class _Stream:
         self._held = StoredRecords.concat([self._held, batch])
 
     def below(self, stop: int | None) -> StoredRecords:
-        """Takes the records with smaller keys; all that are left where ``stop`` is None."""
+        """Takes the records with smaller keys; all remaining ones if ``stop`` is None."""
         held = self._held
         place = len(held)
         if stop is not None:
@@ -197,27 +233,8 @@ class _Stream:
         return held.take(slice(0, place))
 
 
-def _by_order(sides: Sequence[_Side]) -> Iterator[tuple[StoredRecords, StoredRecords]]:
-    """Records of both sides by ranges of their keys, which all splits are sorted by."""
-    streams = [[_Stream(side.read(split)) for split in side.shards] for side in sides]
-    while True:
-        going = [stream for side in streams for stream in side if not stream.ended]
-        # A later batch may begin with the very key that one ends with.
-        stop = min((stream.last_key for stream in going), default=None)
-        first, second = (
-            StoredRecords.concat([stream.below(stop) for stream in side]) for side in streams
-        )
-        if len(first) or len(second):
-            yield first, second
-        if stop is None:
-            return
-        for stream in going:
-            if stream.last_key == stop:
-                stream.more()
-
-
 def _by_parts(sides: Sequence[_Side]) -> Iterator[tuple[StoredRecords, StoredRecords]]:
-    """Records of both sides by ranges of their keys, divided on disk."""
+    """Records of both sides by ranges of their keys, partitioned on disk."""
     largest = max(side.num_records for side in sides)
     bits = max(0, min(_MAX_PART_BITS, (largest // _PART_RECORDS).bit_length()))
     with storage.temporary_folder() as scratch:
@@ -230,7 +247,7 @@ def _by_parts(sides: Sequence[_Side]) -> Iterator[tuple[StoredRecords, StoredRec
 
 
 def _divide(side: _Side, folder: str, *, bits: int) -> None:
-    """Writes the records of a side into a file for each value of their keys' first bits."""
+    """Writes the records of a side to one file for each value of the first bits of their keys."""
     os.makedirs(folder)
     with contextlib.ExitStack() as stack:
         files: dict[int, Any] = {}
@@ -271,7 +288,7 @@ def _read_part(path: str) -> StoredRecords:
 
 
 def _paired(old: StoredRecords, new: StoredRecords) -> ComparedRecords:
-    """Finds the ids that both have."""
+    """Pairs the records whose ids are on both sides."""
     old_ids, new_ids = old.ids, new.ids
     if not (_are_distinct(old_ids) and _are_distinct(new_ids)):
         old_ids, new_ids = _numbered(old_ids), _numbered(new_ids)
@@ -295,10 +312,178 @@ def _are_distinct(ids: pa.Array) -> bool:
 
 
 def _numbered(ids: pa.Array) -> pa.Array:
-    """Each id with a number that says how often it occurred before."""
+    """Each id with the number of its earlier occurrences."""
     seen: collections.Counter[bytes] = collections.Counter()
     numbered = []
     for record_id in ids.to_pylist():
         numbered.append(b"%b#%d" % (record_id, seen[record_id]))
         seen[record_id] += 1
     return pa.array(numbered, pa.large_binary())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShiftedFile:
+    """A file whose records have the same content at other positions than before."""
+
+    source: str
+    after: int | None
+    """Position (byte or row) of the last unchanged record; None if there is none."""
+    num_removed: int
+    num_added: int
+    num_changed: int
+
+
+class Shifts:
+    """Finds shifted files among compared records."""
+
+    def __init__(self, *, contents: bool) -> None:
+        """Starts without records; ``contents`` says whether their contents are known."""
+        self._contents = contents
+        self._files: dict[str, _FileChanges] = {}
+
+    def add(self, compared: ComparedRecords, changed: npt.NDArray[np.bool_]) -> None:
+        """Adds a range of compared records; ``changed`` says which of the pairs differ."""
+        old, new, pairs = compared.old, compared.new, compared.pairs
+        for records, rows, kind in (
+            (old, compared.removed, "removed"),
+            (new, compared.added, "added"),
+            (old, pairs[changed, 0], "changed"),
+            (new, pairs[changed, 1], "rewritten"),
+            (old, pairs[~changed, 0], "kept"),
+        ):
+            if len(rows):
+                self._note(records.take(rows), kind)
+
+    def _note(self, records: StoredRecords, kind: str) -> None:
+        ids = records.ids
+        parts = pc.extract_regex(ids, _ID)
+        numbered = parts.is_valid()
+        parts = parts.drop_null()
+        if not len(parts):
+            return
+        sources, texts = parts.flatten()
+        positions = texts.cast(pa.string()).cast(pa.int64())
+        table = pa.table({"source": sources, "position": positions})
+        grouped = table.group_by("source").aggregate(
+            [("position", "min"), ("position", "max"), ("position", "count")]
+        )
+        for row in grouped.to_pylist():
+            seen = self._of(row["source"])
+            if seen is not None:
+                seen.note(kind, row["position_min"], row["position_max"], row["position_count"])
+        chosen = numbered.to_numpy(zero_copy_only=False)
+        groups = list(self._by_file(sources))
+        if kind != "kept" and self._contents:
+            contents = records.contents[chosen, 0]
+            name = "new_hashes" if kind in ("added", "rewritten") else "old_hashes"
+            for seen, rows in groups:
+                held = [getattr(seen, name), contents[rows]]
+                setattr(seen, name, _lowest(np.concatenate(held)))
+        if kind in ("removed", "changed") or (kind == "kept" and not self._contents):
+            gone = np.full(len(positions), kind == "removed", np.int64)
+            keys = records.keys[chosen].view(np.int64)
+            sample = np.stack([keys, positions.to_numpy(), gone], axis=1)
+            for seen, rows in groups:
+                both = np.concatenate([seen.sample, sample[rows]])
+                lowest = np.argsort(both[:, 0].view(np.uint64), kind="stable")[:_SAMPLE_SIZE]
+                seen.sample = both[lowest]
+
+    def _by_file(self, sources: pa.Array) -> Iterator[tuple[_FileChanges, npt.NDArray[np.int64]]]:
+        """The state of each file, and the rows of its records."""
+        encoded = sources.dictionary_encode()
+        codes = encoded.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        edges = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
+        names = encoded.dictionary.to_pylist()
+        for source, (start, stop) in zip(names, itertools.pairwise(edges.tolist()), strict=True):
+            seen = self._files.get(_text(source))
+            if seen is not None:
+                yield seen, order[start:stop]
+
+    def _of(self, source: bytes) -> _FileChanges | None:
+        name = _text(source)
+        if name not in self._files and len(self._files) >= _MAX_FILES:
+            return None
+        return self._files.setdefault(name, _FileChanges())
+
+    def found(self, *, none_same: bool) -> list[ShiftedFile]:
+        """The shifted files, by path.
+
+        Args:
+            none_same: Whether every record changed: a new mean, say, changes all contents, which
+                leaves only the ids to compare.
+        """
+        by_contents = self._contents and not none_same
+        return [
+            ShiftedFile(
+                source=source,
+                after=seen.last_kept if by_contents else seen.last_before,
+                num_removed=seen.removed,
+                num_added=seen.added,
+                num_changed=seen.changed,
+            )
+            for source, seen in sorted(self._files.items())
+            if seen.shifted(by_contents=by_contents)
+        ]
+
+
+@dataclasses.dataclass
+class _FileChanges:
+    """The changed records of one file."""
+
+    removed: int = 0
+    added: int = 0
+    changed: int = 0
+    first: int | None = None
+    last_kept: int | None = None
+    old_hashes: npt.NDArray[np.uint64] = dataclasses.field(
+        default_factory=lambda: np.empty(0, np.uint64)
+    )
+    new_hashes: npt.NDArray[np.uint64] = dataclasses.field(
+        default_factory=lambda: np.empty(0, np.uint64)
+    )
+    sample: npt.NDArray[np.int64] = dataclasses.field(
+        default_factory=lambda: np.empty((0, 3), np.int64)
+    )
+    """int64[n, 3]: key, position, whether it was removed, of the old records with lowest keys."""
+
+    @property
+    def last_before(self) -> int | None:
+        """A position before which no id differs."""
+        return None if self.first is None else max(0, self.first - 1)
+
+    def note(self, kind: str, first: int, last: int, number: int) -> None:
+        """Adds records of a kind, between a first and a last position."""
+        if kind == "kept":
+            self.last_kept = last if self.last_kept is None else max(last, self.last_kept)
+        elif kind != "rewritten":
+            setattr(self, kind, getattr(self, kind) + number)
+        if kind in ("removed", "added"):
+            self.first = first if self.first is None else min(first, self.first)
+
+    def shifted(self, *, by_contents: bool) -> bool:
+        """Whether the same contents are at other positions.
+
+        Contents may not be comparable. Then: whether nearly all ids from some position on were
+        removed, and those before it were not; a few ids may belong to other records now.
+        """
+        if by_contents:
+            both = _lowest(np.concatenate([self.old_hashes, self.new_hashes]))
+            shared = np.isin(both, self.old_hashes) & np.isin(both, self.new_hashes)
+            few = self.removed + self.added + self.changed < _MIN_DIFFERING
+            return not few and 2 * int(shared.sum()) >= len(both) > 0
+        if min(self.removed, self.added) < _MIN_DIFFERING or self.first is None:
+            return False
+        behind = self.sample[:, 1] >= self.first
+        if behind.all():
+            return False
+        return bool(self.sample[behind, 2].mean() >= _MIN_GONE_SHARE) if behind.any() else False
+
+
+def _lowest(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    found: npt.NDArray[np.uint64] = np.unique(hashes)[:_SAMPLE_SIZE]
+    return found
+
+
+def _text(source: bytes) -> str:
+    return source.decode("utf-8", "backslashreplace")

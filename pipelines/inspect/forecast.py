@@ -1,23 +1,28 @@
-"""Forecast: what a build would read and make, from an inventory and a prepared sample.
+"""Forecast: what a build would read and write, and how workers would divide it.
 
-A dry run: it reads, and writes nothing.
+A dry run: an inventory, and a sample that is prepared in memory. Nothing is written. The shares of
+workers follow the arithmetic of the emitted reader: ``dataset(…, shard=(index, count))`` divides
+in the same way, and the tests compare both.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import psutil
 import pyarrow as pa
 
 from ...schemas.blocks import Block, FileRange, ImageFacts, KeySpan
-from ...schemas.errors import Reject
+from ...schemas.errors import DamagedSnapshotError, Reject
 from ...schemas.features import ClassLabel, Features, is_optional
-from ...schemas.naming import Workspace
+from ...schemas.manifest import ShardEntry, SplitEntry
+from ...schemas.naming import ShardName, Workspace, join
 from ...schemas.progress import Progress
 from ...schemas.recipe import NumbersRecords, Recipe
 from ...schemas.reject_budgets import TOTAL, exceeded_budgets
@@ -40,14 +45,21 @@ from ..prepare.run_files import RunFiles, keys_suffix, merge_image_facts
 from ..prepare.stages import label_of
 from ..prepare.step import first_config, next_config
 from ..recipe.shipping import carry, refuse_optimized_python
+from ..snapshot import Snapshot
 
 _SAMPLE_FILES = 64
 _SAMPLE_ROWS = 10_000
+_TOLERANCE = 0.05
+"""Parts of entire shards may differ by this fraction from an even share."""
+_OFFSET_BYTES = 8
+_PAIR_BYTES = 16
+Shares = list[list[tuple[int, int, int]]]
+"""Ranges of records of each worker: (number of the shard, first, end)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitForecast:
-    """One split to come; numbers are estimates."""
+    """One split of the build; numbers are estimates."""
 
     name: str
     num_examples: int
@@ -57,22 +69,22 @@ class SplitForecast:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What a build would read and make; sizes before a ``preprocessing_fn`` and compression.
+    """What a build would read and write; sizes before a ``preprocessing_fn`` and compression.
 
     Attributes:
-        features: The prepared records' features.
-        label: The one to predict, if there is one.
-        num_files: How many files hold records.
-        input_bytes: Of all these files.
-        num_skipped: How many files are no records' files, by reason.
-        class_counts: Files by class, where folders name the classes.
+        features: Features of the prepared records.
+        label: The one to predict, if any.
+        num_files: Number of files with records.
+        input_bytes: Total size of these files.
+        num_skipped: Number of files without records, by reason.
+        class_counts: Files by class, if folders name the classes.
         num_examples: An estimate, as are the next two.
-        example_bytes: Mean bytes of an example in a shard, its framing included.
-        splits: What becomes of each split.
-        num_missing: Sampled records that lack a value, by feature that may be missing.
-        num_sampled: How many records were sampled.
-        free_memory_bytes: What this machine has free now.
-        warnings: What a build would trip over, or its user.
+        example_bytes: Mean bytes of an example in a shard, with its framing.
+        splits: The splits.
+        num_missing: Sampled records that lack a value, by optional feature.
+        num_sampled: Number of sampled records.
+        free_memory_bytes: Free memory of this machine now.
+        warnings: Problems of the build, or of its snapshot.
     """
 
     features: Features
@@ -96,42 +108,21 @@ class Forecast:
 
     @property
     def fits_memory(self) -> bool:
-        """Whether all examples would fit into the memory that is free, as a cache."""
+        """Whether all examples would fit into free memory, as a cache."""
         return self.output_bytes < self.free_memory_bytes
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Sample:
-    """Prepared records, and how many more like them there are."""
-
-    num_records: int
-    record_bytes: float
-    rejects: list[Reject]
-    """Those of records that could be read: what the inventory rejects is known of all files."""
-    scale: float
-    """How many records each of the sample stands for."""
-    split_counts: Mapping[str, int]
-    """Records of each split, where the sample holds all; else nothing."""
-    image_facts: Mapping[str, ImageFacts]
-    num_missing: Mapping[str, int]
-
-    @property
-    def num_all(self) -> int:
-        """Examples to come."""
-        return round(self.num_records * self.scale)
 
 
 def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) -> Forecast:
     """Surveys a source and prepares a sample of it in memory.
 
     Args:
-        recipe: Of the build to come.
-        progress: What is told of the steps.
-        limit: The build's own.
+        recipe: The recipe of the build.
+        progress: Receives the progress of the steps.
+        limit: The limit of the build.
 
     Raises:
         RecipeError: if the recipe does not fit the source.
-        DataError: if the source is empty or its features cannot be told.
+        DataError: if the source is empty or its features cannot be inferred.
     """
     refuse_optimized_python()
     with storage.temporary_folder() as scratch:
@@ -151,12 +142,33 @@ def forecast(recipe: Recipe, *, progress: Progress, limit: int | None = None) ->
         class_counts=_class_counts(found),
         num_examples=num_examples,
         example_bytes=sample.record_bytes,
-        splits=_splits(recipe, counts, example_bytes=sample.record_bytes),
+        splits=_split_forecasts(recipe, counts, example_bytes=sample.record_bytes),
         num_missing=sample.num_missing,
         num_sampled=sample.num_records,
         free_memory_bytes=psutil.virtual_memory().available,
         warnings=tuple(_warnings(found, sample, counts)),
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Sample:
+    """Prepared records, and how many others they represent."""
+
+    num_records: int
+    record_bytes: float
+    rejects: list[Reject]
+    """Rejects of the sample; those of the inventory are known for all files."""
+    scale: float
+    """How many records each sampled one represents."""
+    split_counts: Mapping[str, int]
+    """Records of each split, if the sample contains all; else empty."""
+    image_facts: Mapping[str, ImageFacts]
+    num_missing: Mapping[str, int]
+
+    @property
+    def num_all(self) -> int:
+        """Estimated number of examples."""
+        return round(self.num_records * self.scale)
 
 
 def _sample(found: Survey, workspace: Workspace) -> _Sample:
@@ -183,7 +195,7 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     num_records = sum(map(len, batches))
     if recipe.files.numbered:
         if is_enough:
-            # Those of records behind the sample say nothing of it.
+            # Rejects after the sample do not belong to it.
             del dropped.rejects[num_rejects:]
         scale = inventory.num_bytes / max(1, num_read) * (1 + num_behind / max(1, num_records))
     else:
@@ -215,13 +227,52 @@ def _sample(found: Survey, workspace: Workspace) -> _Sample:
     )
 
 
+def _sample_block(found: Survey) -> Block:
+    """The block to sample: the files with the lowest keys, or the first block of rows."""
+    blocks = found.inventory.blocks
+    if found.recipe.files.numbered:
+        return blocks[0]
+    ranges = [part for block in blocks for part in block.ranges]
+    keys = record_keys([part.path for part in ranges], found.recipe.seed)
+    lowest = np.argsort(keys)[:_SAMPLE_FILES]
+    return Block(tuple(ranges[index] for index in lowest))
+
+
+def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:
+    """The number of bytes of a block before a record; None if unknown.
+
+    The id of the record may have a prefix.
+    """
+    text, _, position = record_id.rpartition(b"#")
+    num_bytes = 0
+    for part in block.ranges:
+        if text.endswith(path_bytes(part.path)):
+            offset = _source_offset(int(position), part, found)
+            return None if offset is None else num_bytes + max(0, offset - part.start)
+        num_bytes += part.stop - part.start
+    return None
+
+
+def _source_offset(position: int, part: FileRange, found: Survey) -> int | None:
+    """Where a record is in its file, in bytes of the stored file; None if unknown."""
+    source, opened = found.recipe.files, found.opened
+    if isinstance(source, NumbersRecords):
+        (file,) = (file for file in found.inventory.files if file.path == part.path)
+        return source.offset_of(file, position + 1, opened)
+    # The position is an offset in the uncompressed content.
+    compression = compression_of(opened.read(part.path, 0, MAGIC_BYTES))
+    if not compression:
+        return position
+    return compressed_offset(functools.partial(opened.read, part.path), compression, position)
+
+
 def _next_stage(
     found: Survey,
     config: PrepareConfig,
     batches: list[pa.RecordBatch],
     dropped: Dropped,
 ) -> tuple[PrepareConfig, list[pa.RecordBatch]]:
-    """Takes the sample through a step across records, as a build would all records."""
+    """Runs a step across records on the sample, as a build would on all records."""
     workspace = config.workspace
     files = RunFiles(
         workspace, config.features.outputs, label=None, stratify_by=None, suffix="plain"
@@ -246,7 +297,7 @@ def _next_stage(
 def _count_splits(
     found: Survey, config: PrepareConfig, batches: list[pa.RecordBatch]
 ) -> dict[str, int]:
-    """How many records each split gets, where these are all; refuses empty ones as a build does."""
+    """Records of each split, if these are all; fails for empty ones as a build does."""
     recipe, features = found.recipe, found.features.prepared
     files = RunFiles(
         config.workspace,
@@ -267,53 +318,14 @@ def _count_splits(
     return {plan.name: sum(shard.num_examples for shard in plan.shards) for plan in plans}
 
 
-def _bytes_before(record_id: bytes, block: Block, found: Survey) -> int | None:
-    """How much of a block lies before a record; None where that cannot be told.
-
-    What is in front of the record's id does not matter.
-    """
-    text, _, position = record_id.rpartition(b"#")
-    num_bytes = 0
-    for part in block.ranges:
-        if text.endswith(path_bytes(part.path)):
-            offset = _offset_of(int(position), part, found)
-            return None if offset is None else num_bytes + max(0, offset - part.start)
-        num_bytes += part.stop - part.start
-    return None
-
-
-def _offset_of(position: int, part: FileRange, found: Survey) -> int | None:
-    """Where in its file a record lies, in bytes of the file itself; None where nothing tells."""
-    source, opened = found.recipe.files, found.opened
-    if isinstance(source, NumbersRecords):
-        (file,) = (file for file in found.inventory.files if file.path == part.path)
-        return source.offset_of(file, position + 1, opened)
-    # Offsets are those of the content.
-    compression = compression_of(opened.read(part.path, 0, MAGIC_BYTES))
-    if not compression:
-        return position
-    return compressed_offset(functools.partial(opened.read, part.path), compression, position)
-
-
-def _sample_block(found: Survey) -> Block:
-    """The block to sample: the files with the lowest keys, or the first block of rows."""
-    blocks = found.inventory.blocks
-    if found.recipe.files.numbered:
-        return blocks[0]
-    ranges = [part for block in blocks for part in block.ranges]
-    keys = record_keys([part.path for part in ranges], found.recipe.seed)
-    lowest = np.argsort(keys)[:_SAMPLE_FILES]
-    return Block(tuple(ranges[index] for index in lowest))
-
-
 def _expected_counts(splits: Splits, num_examples: int) -> dict[str, int]:
-    """About how many examples each split gets. The data alone knows the shares that it names."""
+    """Estimated examples of each split; equal shares if only the data determines the splits."""
     fractions = dict(splits.fractions)
     equal = 1 / len(splits.names)
     return {name: round(num_examples * fractions.get(name, equal)) for name in splits.names}
 
 
-def _splits(
+def _split_forecasts(
     recipe: Recipe, counts: Mapping[str, int], *, example_bytes: float
 ) -> tuple[SplitForecast, ...]:
     forecasts = []
@@ -334,7 +346,7 @@ def _class_counts(found: Survey) -> dict[str, int]:
 def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iterator[str]:
     problems = Counter(file.problem for file in found.inventory.files if file.problem)
     for problem, number in problems.most_common():
-        yield f"{number:,} of the files will be rejects: {problem}"
+        yield f"{number:,} file{'s' * (number != 1)} will become rejects: {problem}"
     if sample.rejects:
         yield (
             f"{len(sample.rejects):,} of {sample.num_records + len(sample.rejects):,} sampled "
@@ -347,7 +359,7 @@ def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iter
     for one in exceeded_budgets(stages, allowed):
         where = "rejects" if one.stage == TOTAL else f"rejects of the stage {one.stage}"
         yield (
-            f"a build will refuse this: about {one.num_rejects:,} {where}, and {one.allowed:,} are "
+            f"a build will fail: about {one.num_rejects:,} {where}, but only {one.allowed:,} are "
             "allowed"
         )
     for name, feature in found.features.prepared.items():
@@ -356,17 +368,195 @@ def _warnings(found: Survey, sample: _Sample, counts: Mapping[str, int]) -> Iter
     for name, known in sample.image_facts.items():
         if known.height is None or known.width is None:
             yield (
-                f"feature {name!r}: images differ in size, so the reader needs image_size=; or "
+                f"feature {name!r}: images differ in size: pass image_size= to the reader, or "
                 "resize them once, in prepare="
             )
     splits = found.recipe.splits
     scarce = [name for name, number in _class_counts(found).items() if number < len(splits.names)]
     if scarce:
         listed = ", ".join(map(repr, scarce[:10])) + (" …" if len(scarce) > 10 else "")
-        yield f"classes with fewer files than there are splits: {listed}"
+        yield f"classes with fewer files than splits: {listed}"
     if sample.split_counts:
         if empty := empty_splits(splits, counts):
             yield f"these splits will be empty: {', '.join(empty)}"
     elif small := [name for name, _ in splits.fractions if counts[name] < 2 and sample.num_records]:
-        refused = "" if splits.allow_empty else ", and a build refuses empty ones"
-        yield f"these splits may be empty{refused}: {', '.join(small)}"
+        failing = "" if splits.allow_empty else ", which fails the build"
+        yield f"these splits may be empty{failing}: {', '.join(small)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerShare:
+    """What one worker reads in an epoch."""
+
+    num_shards: int
+    """Shards of which it reads at least a part."""
+    num_examples: int
+    num_bytes: int
+    """Stored bytes of the shards."""
+
+    def num_batches(self, batch_size: int) -> int:
+        """Batches of an epoch, including a short last one."""
+        return -(-self.num_examples // batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitShares:
+    """What workers read of one split."""
+
+    name: str
+    num_examples: int
+    workers: tuple[WorkerShare, ...]
+    even: tuple[WorkerShare, ...]
+    """The same with ``equal_steps=True``: their numbers of examples differ by one at most."""
+    num_divided: int
+    """Shards that several workers share."""
+
+    def equal_steps(self, batch_size: int) -> int:
+        """Batches of an epoch for every worker, with ``equal_steps=True``."""
+        return min(worker.num_batches(batch_size) for worker in self.even)
+
+    def num_left_out(self, batch_size: int) -> int:
+        """Examples in no batch of an epoch, with ``equal_steps=True``."""
+        most = self.equal_steps(batch_size) * batch_size
+        return sum(max(0, worker.num_examples - most) for worker in self.even)
+
+
+def shares_to_come(split: SplitForecast, num_workers: int) -> SplitShares:
+    """The shares of workers of a split, if all its shards and examples have the same size."""
+    total, num = split.num_examples, split.num_shards
+    ends = [total * shard // max(1, num) for shard in range(num + 1)]
+    return split_shares(
+        split.name,
+        [end - start for start, end in itertools.pairwise(ends)],
+        num_workers=num_workers,
+        num_bytes=lambda _, first, end: round(split.num_bytes * (end - first) / max(1, total)),
+    )
+
+
+def shares_of_snapshot(snapshot: Snapshot, num_workers: int) -> list[SplitShares]:
+    """The shares of workers of each split of a snapshot: exact, except for parts of GZIP shards.
+
+    Raises:
+        StorageError: if an index with the offsets of records cannot be read.
+    """
+    return [
+        split_shares(
+            name,
+            [shard.num_examples for shard in split.shards],
+            num_workers=num_workers,
+            num_bytes=_bytes_of_ranges(snapshot, split),
+        )
+        for name, split in snapshot.manifest.splits.items()
+    ]
+
+
+def _bytes_of_ranges(snapshot: Snapshot, split: SplitEntry) -> Callable[[int, int, int], int]:
+    places: dict[tuple[str, int], int] = {}
+
+    def place(shard: ShardEntry, record: int) -> int:
+        """Where a record begins in its file."""
+        if record in (0, shard.num_examples):
+            return shard.num_bytes if record else 0
+        if snapshot.manifest.compression == "gzip":
+            return shard.num_bytes * record // shard.num_examples
+        key = (shard.file, record)
+        if key not in places:
+            places[key] = _record_offset(snapshot, shard, record)
+        return places[key]
+
+    def num_bytes(number: int, first: int, end: int) -> int:
+        shard = split.shards[number]
+        return place(shard, end) - place(shard, first)
+
+    return num_bytes
+
+
+def _record_offset(snapshot: Snapshot, shard: ShardEntry, record: int) -> int:
+    name = ShardName.parse(shard.file)
+    if name is None:
+        raise DamagedSnapshotError(
+            f"{snapshot.path}: {shard.file!r} is not the name of a shard: expected one such as "
+            "'train-00000-of-00016.tfrecord'. Build again."
+        )
+    url = join(snapshot.path, name.index_files[0])
+    start = record * _PAIR_BYTES
+    content = storage.read_bytes(url, start, start + _OFFSET_BYTES)
+    if len(content) < _OFFSET_BYTES:
+        raise DamagedSnapshotError(
+            f"{url} ends before record {record:,}, expected {shard.num_examples:,} records. "
+            "Restore the file from a copy, or remove the snapshot and build again."
+        )
+    return int.from_bytes(content, "little")
+
+
+def split_shares(
+    name: str,
+    sizes: Sequence[int],
+    *,
+    num_workers: int,
+    num_bytes: Callable[[int, int, int], int],
+) -> SplitShares:
+    """The shares of workers of a split.
+
+    Args:
+        name: Name of the split.
+        sizes: Examples of each shard.
+        num_workers: Number of workers.
+        num_bytes: Returns the bytes of a range: (number of the shard, first, end).
+    """
+
+    def summed(shares: Shares) -> tuple[WorkerShare, ...]:
+        return tuple(
+            WorkerShare(
+                num_shards=len(ranges),
+                num_examples=sum(end - first for _, first, end in ranges),
+                num_bytes=sum(num_bytes(*part) for part in ranges),
+            )
+            for ranges in shares
+        )
+
+    parted = divide(sizes, num_workers, even=False)
+    readers = [shard for ranges in parted for shard, _, _ in ranges]
+    return SplitShares(
+        name=name,
+        num_examples=sum(sizes),
+        workers=summed(parted),
+        even=summed(divide(sizes, num_workers, even=True)),
+        num_divided=sum(1 for _, same in itertools.groupby(readers) if len(list(same)) > 1),
+    )
+
+
+def divide(sizes: Sequence[int], count: int, *, even: bool) -> Shares:
+    """Divides records into ``count`` parts; returns the ranges of each.
+
+    Args:
+        sizes: Records of each shard, in stored order.
+        count: Number of parts.
+        even: Whether sizes may differ by one record only. Else all cuts move to the nearest ends
+            of shards, if that keeps every part within 5 % of an even share.
+    """
+    starts = [0, *itertools.accumulate(sizes)]
+    total = starts[-1]
+    cuts = [total * part // count for part in range(count + 1)]
+    if not even:
+        ends = [_nearest(starts, cut) for cut in cuts]
+        shares = [stop - start for start, stop in itertools.pairwise(ends)]
+        if all(abs(share * count - total) <= _TOLERANCE * total for share in shares):
+            cuts = ends
+    return [list(_ranges_between(starts, first, last)) for first, last in itertools.pairwise(cuts)]
+
+
+def _ranges_between(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """The ranges between two positions in the stored order."""
+    for shard in range(bisect.bisect_right(starts, first) - 1, len(starts) - 1):
+        start, stop = starts[shard], starts[shard + 1]
+        if last <= start:
+            return
+        if max(first, start) < min(last, stop):
+            yield shard, max(first, start) - start, min(last, stop) - start
+
+
+def _nearest(starts: Sequence[int], cut: int) -> int:
+    """The start nearest to a position; of two, the lower."""
+    at = bisect.bisect_left(starts, cut)
+    return min(starts[max(0, at - 1) : at + 1], key=lambda start: (abs(start - cut), start))

@@ -1,7 +1,7 @@
-"""Builds one shard of a snapshot again, from the source, and compares it byte by byte.
+"""Rebuild: builds one shard of a snapshot again from the source, and compares it byte by byte.
 
-Nothing that a build has left is used: the source is read and prepared anew in a scratch folder,
-planned, and of all planned shards this one is written. Memory stays as flat as in a build.
+Nothing of earlier builds is used: the source is read and prepared again in a scratch folder, all
+shards are planned, and this one is written. Memory is as bounded as in a build.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ..prepare.step import prepare_records
 from ..recipe.shipping import revised, stage
 from ..snapshot import Snapshot
 from ..snapshot_files import SnapshotFiles
-from .part_changes import build_facts
-from .verify_index import read_id
+from .verify_contents import read_id
+from .why import build_facts
 
 _WANTED = re.compile(r"(?:(?P<split>[A-Za-z][A-Za-z0-9_]*)-)?(?P<number>\d+)")
 
@@ -45,51 +45,51 @@ class Rebuilt:
 
     shard: str
     num_examples: int
-    """That the source gives for it."""
+    """Examples of the shard that was built again."""
     changed: Sequence[str]
-    """Parts of the fingerprint that are not as when the snapshot was built."""
+    """Parts of the fingerprint that changed since the snapshot was built."""
     changes_known: bool
-    """Whether these could be told: ``build.json`` is there."""
+    """Whether ``changed`` is known: it is read from ``build.json``."""
     differing: Sequence[str]
-    """What of the shard and its index is not as the manifest says, one line each."""
+    """How the rebuilt shard and its index differ from the manifest, one line each."""
     damaged: Sequence[str]
-    """Which of the published files are not as the manifest says."""
+    """Published files that differ from the manifest."""
 
     @property
     def equal(self) -> bool:
-        """Whether the source gives the bytes that the manifest tells of."""
+        """Whether the source gives the bytes that the manifest describes."""
         return not self.differing
 
     @property
     def exit_code(self) -> int:
-        """0 where the source gives what lies there, else 4."""
+        """0 if the source gives what is published, else 4."""
         return 0 if self.equal and not self.damaged else 4
 
     def lines(self) -> list[str]:
-        """The comparison in words."""
-        told = []
+        """The comparison as text."""
+        lines = []
         if not self.changes_known:
-            told.append(
-                "the snapshot is not what this source and recipe give now; what changed is not "
-                "known, since its build.json is missing or damaged"
+            lines.append(
+                "this source and recipe no longer give the snapshot; what changed is unknown, "
+                "since its build.json is missing or damaged"
             )
         elif self.changed:
-            told.append(
+            lines.append(
                 f"changed since the snapshot was built: {', '.join(self.changed)} "
-                "(`snapshard why SOURCE DIR` says more)"
+                "(for details, run `snapshard why SOURCE DIR`)"
             )
-        told += self.differing
+        lines += self.differing
         if self.equal:
-            told.append(
+            lines.append(
                 f"equal: {self.shard} and its index, built again from the source, "
                 f"{self.num_examples:,} examples"
             )
         for name in self.damaged:
-            told.append(
-                f"{name} is damaged where it lies: its bytes are not those that the manifest "
-                "tells of" + (", and that the source gives" if self.equal else "")
+            lines.append(
+                f"the published {name} is damaged: its bytes are not those that the manifest "
+                "describes" + (" and the source gives" if self.equal else "")
             )
-        return told
+        return lines
 
     def to_json(self) -> dict[str, object]:
         """As plain JSON."""
@@ -97,15 +97,15 @@ class Rebuilt:
 
 
 def find_shard(manifest: Manifest, wanted: str) -> ShardEntry:
-    """The shard that is meant: by its file, by split and number, or by number among all.
+    """Finds a shard by its file, by split and number, or by number among all.
 
     Args:
-        manifest: The snapshot's.
+        manifest: The manifest of the snapshot.
         wanted: ``train-00003-of-00016.tfrecord``, ``train-00003``, ``train-3``; or ``3``, which
             counts the shards of all splits in the order of their names, from 0.
 
     Raises:
-        RecipeError: if there is none.
+        RecipeError: if there is no such shard.
     """
     shards = [shard for name in sorted(manifest.splits) for shard in manifest.splits[name].shards]
     by_name = {shard.file: shard for shard in shards}
@@ -119,7 +119,7 @@ def find_shard(manifest: Manifest, wanted: str) -> ShardEntry:
             return counted[int(found["number"])]
     splits = ", ".join(f"{name}: {len(s.shards):,}" for name, s in sorted(manifest.splits.items()))
     raise RecipeError(
-        f"There is no shard {wanted!r}; the splits have so many: {splits}. Name one as in "
+        f"There is no shard {wanted!r}. Shards per split: {splits}. Name one as in "
         f"{'train-0' if 'train' in manifest.splits else '0'}, or by its file."
     )
 
@@ -127,34 +127,35 @@ def find_shard(manifest: Manifest, wanted: str) -> ShardEntry:
 def rebuild_shard(
     path: str | os.PathLike[str], wanted: str, recipe: Recipe, *, progress: Progress
 ) -> Rebuilt:
-    """Builds one shard again from the source and compares it with what the manifest tells of it.
+    """Builds one shard again from the source and compares it with the manifest.
 
-    All of the source is read and prepared, since the place of each record depends on all; the
-    scratch folder (TMPDIR) must hold the prepared records. Nothing is written elsewhere.
+    All of the source is read and prepared, since the position of each record depends on all
+    others. The scratch folder (TMPDIR) needs space for the prepared records. Nothing is written
+    elsewhere.
 
     Args:
         path: The snapshot's folder, or one that holds snapshots: then the latest.
         wanted: The shard: see :func:`find_shard`.
         recipe: What the snapshot was built from.
-        progress: Told how far each step is.
+        progress: Receives the progress of each step.
 
     Raises:
-        RecipeError: if there is no such shard, or the recipe is another's.
+        RecipeError: if there is no such shard, or the recipe has another name.
         DamagedSnapshotError: if the manifest is damaged.
-        DataError: if the source holds nothing.
+        DataError: if the source is empty.
     """
     snapshot = Snapshot.open(path)
     manifest = snapshot.manifest
     shard = find_shard(manifest, wanted)
     if recipe.name != manifest.name:
         raise RecipeError(
-            f"The snapshot is one of {manifest.name!r}, and the recipe is called {recipe.name!r}. "
+            f"The snapshot is of recipe {manifest.name!r}, but this recipe is {recipe.name!r}. "
             "Give the recipe or data that it was built from."
         )
     facts = build_facts(snapshot)
     parts = facts.get("fingerprint_parts", {})
     splits, revision = parts.get("splits"), parts.get("revision", 0)
-    # It decided which runs were made again, not what is in them.
+    # The revision decided which runs were made again, but not their content.
     recipe = revised(recipe, revision if isinstance(revision, int) else None)
     limit = splits.get("limit") if isinstance(splits, dict) else None
     with (
@@ -173,7 +174,7 @@ def rebuild_shard(
         if found.fingerprint != manifest.fingerprint and facts:
             changed = differences(facts["fingerprint_parts"], found.parts.to_json())
         if recipe.analyze_on_runner and PUBLISHED in manifest.files:
-            # An engine need not give the same last bits twice: the graph is the one that is pinned.
+            # An engine may give other last bits each time: the published graph is used.
             graph = find_graph(storage.absolute(snapshot.path), folder="")
             found = dataclasses.replace(found, graph=graph)
         info, where = again.write_one(found, shard.file)
@@ -192,7 +193,7 @@ class _Again(BuildSteps):
     """A build of one shard."""
 
     def write_one(self, found: Survey, file: str) -> tuple[ShardInfo | None, str]:
-        """Prepares all and writes one shard: what it is, if one is planned; and its folder."""
+        """Prepares all records, writes one shard; returns its info, if planned, and its folder."""
         staged = stage(found.recipe, self._workspace)
         prepared = prepare_records(
             found, staged, self._workspace, runner=self._runner, progress=self._progress
@@ -214,7 +215,7 @@ class _Again(BuildSteps):
 
 
 class _Comparison:
-    """A shard of a snapshot, and the one that was built again."""
+    """Compares a shard of a snapshot with the rebuilt one."""
 
     def __init__(self, snapshot: Snapshot, shard: ShardEntry, rebuilt: str) -> None:
         self._snapshot = snapshot
@@ -222,47 +223,49 @@ class _Comparison:
         self._rebuilt = rebuilt
         name = ShardName.parse(shard.file)
         if name is None:
-            raise DamagedSnapshotError(f"{shard.file!r} is no shard's name. Verify the snapshot.")
+            raise DamagedSnapshotError(
+                f"{shard.file!r} is not the name of a shard. Verify the snapshot."
+            )
         self._name = name
         wanted = (shard.file, *name.index_files, name.labels_file)
         self._files = [file for file in wanted if file in snapshot.manifest.files]
 
     def damaged(self) -> list[str]:
-        """Which published files are missing or not as the manifest says."""
+        """Published files that are missing or differ from the manifest."""
         files = SnapshotFiles(self._snapshot.path)
         found, _, _ = files.look(self._files)
         wrong = []
         for file in self._files:
             entry, there = self._snapshot.manifest.files[file], found.get(file)
-            whole = there is not None and there.other is None and there.trouble is None
-            if not whole or files.sha256(file, found[file].num_bytes) != entry.sha256:
+            readable = there is not None and there.other is None and there.trouble is None
+            if not readable or files.sha256(file, found[file].num_bytes) != entry.sha256:
                 wrong.append(file)
         return wrong
 
     def differing(self, info: ShardInfo | None) -> list[str]:
-        """What the source gives otherwise than the manifest tells."""
+        """How what the source gives differs from the manifest, one line each."""
         if info is None:
-            return [f"the source gives no {self._shard.file}: it is cut into other shards"]
-        told = {info.file: info.sha256} | {n: pair[1] for n, pair in info.index_files.items()}
+            return [f"the source gives no {self._shard.file}: it is divided into other shards"]
+        hashes = {info.file: info.sha256} | {n: pair[1] for n, pair in info.index_files.items()}
         listed = self._snapshot.manifest.files
         wrong = [
             file
-            for file in sorted({*told, *self._files})
-            if file not in listed or told.get(file) != listed[file].sha256
+            for file in sorted({*hashes, *self._files})
+            if file not in listed or hashes.get(file) != listed[file].sha256
         ]
         if not wrong:
             return []
         lines = [f"not equal: {', '.join(wrong)}"]
         if info.num_examples != self._shard.num_examples:
             lines.append(
-                f"{self._shard.file}: the source gives {info.num_examples:,} examples, and the "
-                f"manifest tells of {self._shard.num_examples:,}"
+                f"{self._shard.file}: the source gives {info.num_examples:,} examples, but the "
+                f"manifest lists {self._shard.num_examples:,}"
             )
         lines.append(f"{self._shard.file}: {self._first_record()}")
         return lines
 
     def _first_record(self) -> str:
-        """The first record that differs, and in what."""
+        """The first record that differs, and how."""
         compression = self._name.compression
         mine = stored_examples(join(self._snapshot.path, self._shard.file), compression)
         given = stored_examples(join(self._rebuilt, self._shard.file), compression)
@@ -272,8 +275,8 @@ class _Comparison:
                 if published != rebuilt:
                     return self._difference(number, published, rebuilt)
         except SnapshardError as error:
-            return f"what lies there cannot be compared: {error}"
-        return "all records are equal; only the files' own framing differs"
+            return f"the published shard cannot be compared: {error}"
+        return "all records are equal; only the framing of the files differs"
 
     def _difference(self, number: int, published: bytes | None, rebuilt: bytes | None) -> str:
         mine, given = (self._id(folder, number) for folder in (self._snapshot.path, self._rebuilt))
@@ -284,7 +287,7 @@ class _Comparison:
         try:
             what = first_difference(published, rebuilt)
         except ValueError:
-            what = "its bytes are no example"
+            what = "its bytes are not a valid example"
         return f"record {number:,} ({ids}) is the first that differs: {what}"
 
     def _id(self, folder: str, number: int) -> str | None:

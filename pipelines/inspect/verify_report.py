@@ -1,4 +1,4 @@
-"""What verify has found: damages and warnings, as lines for people and as JSON for programs."""
+"""The findings of verify, as lines for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ from ...schemas.visible import visible
 from ...transforms import storage
 
 MAX_LINES = 50
-"""So many lines are shown where nobody asks for another number."""
-
+"""How many findings are shown by default."""
 Kind = Literal[
     "missing",  # a file that the manifest lists
-    "extra",  # one that it does not list
-    "not a file",  # a folder, a pipe, a link to one
-    "length",  # a file of another length
-    "content",  # of the right length, and another sha256
-    "swapped",  # what belongs into another file of the snapshot
-    "foreign",  # what belongs to another snapshot
+    "extra",  # a file that it does not list
+    "not a file",  # a folder or a pipe, or a link to one
+    "length",  # a file of the wrong length
+    "content",  # the right length, but another sha256
+    "swapped",  # the content of another file of the snapshot
+    "foreign",  # content of another snapshot
     "record",  # one record of a shard
-    "index",  # what an index file tells, and the shard has not
+    "index",  # an index file that does not match its shard
     "manifest",  # the manifest itself
-    "unreadable",  # what could not be looked at
-    "edited",  # emitted code, or build.json, which nothing else depends on
+    "unreadable",  # could not be checked
+    "edited",  # code of the reader, or build.json: the data does not depend on them
     "link",  # a link that leaves the snapshot
 ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is not as the manifest says."""
+    """One difference from the manifest."""
 
     file: str
     """Relative to the snapshot's folder."""
     kind: Kind
     what: str
     record: int | None = None
-    """Its number in the shard, from 0."""
+    """Number of the record in the shard, from 0."""
     offset: int | None = None
-    """Where its frame begins, in uncompressed bytes."""
+    """Start of its frame, in uncompressed bytes."""
     record_id: str | None = None
-    """Where the index tells it."""
+    """None if unknown: it is read from the index."""
 
     def __str__(self) -> str:
         """One line."""
@@ -54,32 +53,32 @@ class Finding:
             known = [] if self.offset is None else [f"byte {self.offset:,}"]
             known += [] if self.record_id is None else [f"id {self.record_id!r}"]
             place = f"record {self.record:,}{' (' + ', '.join(known) + ')' if known else ''}: "
-        # Names on disk may hold anything, line breaks too.
+        # Names on disk may contain anything, even line breaks.
         file = self.file if visible(self.file) == self.file else f"'{visible(self.file)}'"
         return f"{file}: {place}{self.what}"
 
     def to_json(self) -> dict[str, object]:
-        """As plain JSON, without what is not known."""
+        """As plain JSON, without unknown fields."""
         value = dataclasses.asdict(self)
         return {name: item for name, item in value.items() if item is not None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """How much of a snapshot was looked at."""
+    """How much of a snapshot was checked."""
 
     num_records: int
     total_records: int
     num_bytes_read: int
     total_bytes: int
     num_hashed: int
-    """Files whose whole content was held against its hash."""
+    """Files whose entire content was hashed."""
     seed: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was checked, and what is not as it was written."""
+    """What was checked, and what differs from what was written."""
 
     path: str
     """The snapshot's folder."""
@@ -88,15 +87,15 @@ class Report:
     num_bytes: int = 0
     num_examples: int = 0
     damages: Sequence[Finding] = ()
-    """All of them; of a shard's records at most 1,000, the others counted in one more."""
+    """All of them; at most 1,000 records of a shard, and one finding that counts the others."""
     warnings: Sequence[Finding] = ()
-    """What differs, and does no harm to the data."""
+    """Differences that do not affect the data."""
     unreadable: Sequence[Finding] = ()
-    """What could not be looked at, so that nothing is known of it."""
+    """What could not be checked: its state is unknown."""
     options: str = ""
-    """Of the command that builds it, as far as the snapshot tells them."""
+    """Options of the command that builds it, as far as the snapshot records them."""
     sampled: Sampled | None = None
-    """None where everything was checked."""
+    """None if everything was checked."""
 
     @property
     def shown_path(self) -> str:
@@ -105,13 +104,14 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """4 where anything is damaged, 1 where something could not be looked at, else 0."""
+        """4 if anything is damaged, 1 if only something could not be checked, else 0."""
         return 4 if self.damages else 1 if self.unreadable else 0
 
     def lines(self, limit: int = MAX_LINES) -> list[str]:
-        """What is wrong and how to mend it, one finding a line; at most so many, 0 for all.
+        """The findings, one per line, and how to repair them; [] if nothing is wrong.
 
-        [] where nothing is.
+        Args:
+            limit: Maximum number of findings; 0 for all.
         """
         found = [*self.damages, *self.unreadable]
         if not found:
@@ -124,53 +124,53 @@ class Report:
             head = f"{self.shown_path} is damaged: {counted[0]} in {counted[1]}"
         rest = len(found) - len(shown)
         more = [f"  … and {rest:,} more (--lines 0 shows all, --json too)"] if rest else []
-        return [head, *(f"  {finding}" for finding in shown), *more, *self.mending()]
+        return [head, *(f"  {finding}" for finding in shown), *more, *self.repair_hints()]
 
     def summary(self) -> str:
-        """What was checked, where that needs to be said: of what is whole, and of a sample."""
+        """What was checked, if a sample was or nothing is wrong; else empty."""
         sampled = self.sampled
         if sampled is not None:
             return (
-                f"looked at {sampled.num_records:,} of "
-                f"{_counted(sampled.total_records, 'records')} (seed {sampled.seed}), at the whole "
-                f"of {_counted(sampled.num_hashed, 'files')}, and at the names and lengths of all "
-                f"{self.num_files:,}; read {sampled.num_bytes_read:,} of {sampled.total_bytes:,} "
-                f"bytes in {self.shown_path}\nnot looked at: the other records, and whether each "
-                "index is whole. Without --sample all is."
+                f"checked {sampled.num_records:,} of "
+                f"{_counted(sampled.total_records, 'records')} (seed {sampled.seed}), the entire "
+                f"content of {_counted(sampled.num_hashed, 'files')}, and the names and lengths of "
+                f"all {self.num_files:,}; read {sampled.num_bytes_read:,} of "
+                f"{sampled.total_bytes:,} bytes in {self.shown_path}\nnot checked: the other "
+                "records, and whether each index is intact. Omit --sample to check everything."
             )
         if self.exit_code:
             return ""
         return (
-            f"whole: {_counted(self.num_files, 'files')}, {self.num_bytes:,} bytes, "
+            f"intact: {_counted(self.num_files, 'files')}, {self.num_bytes:,} bytes, "
             f"{_counted(self.num_examples, 'examples')} in {self.shown_path}"
         )
 
-    def mending(self) -> list[str]:
-        """What to do, by what was found: one line each."""
+    def repair_hints(self) -> list[str]:
+        """How to repair what was found, one hint per line."""
         kinds = Counter(finding.kind for finding in self.damages)
-        told = []
+        hints = []
         lost = sorted(kinds.keys() - {"extra"})
         if lost:
             out = shlex.quote(_output_root(self.shown_path))
-            told.append(
-                f"To mend it: snapshard build SOURCE --out {out}{self.options} --repair, where "
-                "SOURCE is the recipe or data that it was built from. It builds again what is "
-                "damaged, from the runs in the workspace where they are there. Or restore the "
-                "files from a copy."
+            hints.append(
+                f"To repair it: snapshard build SOURCE --out {out}{self.options} --repair, where "
+                "SOURCE is the recipe or data that it was built from. It rebuilds what is "
+                "damaged, reusing runs of the workspace if they exist. Or restore the files "
+                "from a copy."
             )
         obstacles = [f for f in self.damages if f.kind == "not a file"]
         extra = [f for f in self.damages if f.kind == "extra"]
         for finding in (*obstacles[:3], *extra[:3]):
-            why = "is in the way" if finding.kind == "not a file" else "belongs to no snapshot"
+            what = "what is in the way" if finding.kind == "not a file" else "the extra file"
             path = join(self.shown_path, finding.file)
             command = f"rm -r {shlex.quote(path)}" if storage.is_local(path) else f"remove {path}"
-            told.append(f"What {why}: {command}")
+            hints.append(f"To remove {what}: {command}")
         if self.unreadable:
-            told.append(
-                "What could not be read is perhaps whole: see to it that it can be read (chmod, "
-                "credentials, the network), and verify again."
+            hints.append(
+                "What could not be read may be intact: make it readable (chmod, credentials, "
+                "network), then verify again."
             )
-        return told
+        return hints
 
     def to_json(self) -> dict[str, object]:
         """As plain JSON."""
@@ -186,34 +186,52 @@ class Report:
             "damages": [finding.to_json() for finding in self.damages],
             "warnings": [finding.to_json() for finding in self.warnings],
             "unreadable": [finding.to_json() for finding in self.unreadable],
-            "mend": self.mending(),
+            "mend": self.repair_hints(),
             "sample": None if self.sampled is None else dataclasses.asdict(self.sampled),
         }
 
 
 class Findings:
-    """Collects what is found."""
+    """Collects findings."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Starts without findings."""
         self.damages: list[Finding] = []
         self.warnings: list[Finding] = []
         self.unreadable: list[Finding] = []
 
-    def damage(self, file: str, kind: Kind, what: str) -> None:
-        """Notes a damage of a whole file."""
-        self.damages.append(Finding(file=file, kind=kind, what=what))
+    def damage(
+        self,
+        file: str,
+        kind: Kind,
+        what: str,
+        *,
+        record: int | None = None,
+        offset: int | None = None,
+        record_id: str | None = None,
+    ) -> None:
+        """Notes damage of a file, or of one record in it."""
+        self.damages.append(
+            Finding(
+                file=file,
+                kind=kind,
+                what=what,
+                record=record,
+                offset=offset,
+                record_id=record_id,
+            )
+        )
 
     def manifest(self, what: str) -> None:
-        """Notes what is wrong with the manifest itself."""
+        """Notes damage of the manifest itself."""
         self.damage(MANIFEST, "manifest", what)
 
     def warn(self, file: str, kind: Kind, what: str) -> None:
-        """Notes what differs and does no harm to the data."""
+        """Notes a difference that does not affect the data."""
         self.warnings.append(Finding(file=file, kind=kind, what=what))
 
-    def cannot(self, file: str, what: str) -> None:
-        """Notes what could not be looked at."""
+    def unchecked(self, file: str, what: str) -> None:
+        """Notes a file that could not be checked."""
         self.unreadable.append(Finding(file=file, kind="unreadable", what=what))
 
 
@@ -222,5 +240,5 @@ def _counted(number: int, unit: str) -> str:
 
 
 def _output_root(path: str) -> str:
-    """The folder that was given as --out: the snapshot is ``<out>/<name>/<fingerprint>``."""
+    """The --out of a snapshot's build: its folder is ``<out>/<name>/<fingerprint>``."""
     return path.rstrip("/").rpartition("/")[0].rpartition("/")[0] or "/"

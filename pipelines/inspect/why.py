@@ -1,17 +1,30 @@
-"""Why a build does not find a snapshot: which part of the fingerprint differs, and what of it."""
+"""Why: explains why a build does not reuse a snapshot, by what differs in the fingerprints.
+
+Both sides are known from their ``build.json``: the parts that the fingerprint is made of, and the
+details of these parts. A part without details (in a snapshot of an older version) is only named.
+Input files come from the lists in the workspace: a merge of two sorted lists, in flat memory.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import heapq
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from ...schemas.errors import RecipeError
-from ...schemas.fingerprint import canonical_json
-from ...schemas.naming import MANIFEST, OutputPaths, Workspace, join
+from ...schemas.errors import DamagedSnapshotError, RecipeError, StorageError
+from ...schemas.features import features_to_json
+from ...schemas.fingerprint import canonical_json, differences
+from ...schemas.manifest import Manifest, json_checksum
+from ...schemas.naming import BUILD, MANIFEST, OutputPaths, Workspace, join
 from ...schemas.progress import Progress
 from ...schemas.recipe import Recipe, Source
+from ...schemas.visible import visible
 from ...transforms import storage
+from ...transforms.storage.opened_source import path_bytes
 from ..inventory.fingerprint_details import (
     InputFile,
     fingerprint_details,
@@ -21,19 +34,36 @@ from ..inventory.fingerprint_details import (
 from ..inventory.survey import survey
 from ..snapshot import Snapshot, lies_at
 from ..workspace import find_workspace
-from .input_changes import InputChanges, input_changes
-from .part_changes import (
-    Change,
-    Told,
-    build_facts,
-    only_manifest,
-    part_changes,
-    told_of,
-    told_of_manifest,
-)
 
 SHOWN = 10
 """How many files of each kind are named by default."""
+_VALUE_LENGTH = 200
+_KNOWN = {
+    "name",
+    "format_version",
+    "versions",
+    "inputs",
+    "preprocessing",
+    "splits",
+    "shards",
+    "analysis",
+    "prepare",
+    "revision",
+}
+_KNOWN_PREPARE = {
+    "format",
+    "group",
+    "prepared",
+    "raw",
+    "seed",
+    "source",
+    "sides",
+    "steps",
+    "versions",
+    "structs",
+    "depends_on",
+}
+Kind = Literal["added", "removed", "changed"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,15 +71,15 @@ class Explanation:
     """Why two fingerprints differ.
 
     Attributes:
-        old: Fingerprint of the snapshot that was not found.
-        new: Of the other snapshot, or of the one that a build would make.
-        old_path: Where the first lies.
-        new_path: Where the second lies, or would.
-        published: Whether the second is there.
+        old: Fingerprint of the snapshot that was not reused.
+        new: Fingerprint of the other snapshot, or of the one that a build would make.
+        old_path: Path of the first.
+        new_path: Path of the second, existing or not.
+        published: Whether the second exists.
         changes: What differs, in the order in which a build uses it.
-        inputs: Which files differ; None where none does, or the lists of them are gone.
-        inputs_known: Whether the lists of input files of both are there.
-        complete: False where a ``build.json`` is gone and only the manifests could be compared.
+        inputs: Which files differ; None if none does, or their lists are missing.
+        inputs_known: Whether both lists of input files exist.
+        complete: False if a ``build.json`` is missing and only the manifests were compared.
     """
 
     old: str
@@ -76,8 +106,46 @@ class Explanation:
         return value
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change:
+    """One difference."""
+
+    part: str
+    """Part of the fingerprint: ``inputs``, ``steps``, ``features``, ``splits`` …"""
+    thing: str
+    """Which thing in it: ``recipe.py: DARKER``, ``train``, ``numpy``; empty for all of the part."""
+    kind: Kind
+    old: object = None
+    """Its value before; None if there was none, or only a digest of it is kept."""
+    new: object = None
+    where: str = ""
+    """What it belongs to, such as a step."""
+
+    def to_json(self) -> dict[str, object]:
+        """The change as plain JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputChanges:
+    """How many files differ, and the first of each kind."""
+
+    num_added: int
+    num_removed: int
+    num_changed: int
+    """Files of both builds with other content, or with another reason for not being read."""
+    num_same: int
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """The changes as plain JSON."""
+        return dataclasses.asdict(self)
+
+
 def why(old: Snapshot, new: Snapshot, *, num_shown: int = SHOWN) -> Explanation:
-    """Says why two snapshots have different fingerprints.
+    """Explains why two snapshots have different fingerprints.
 
     Args:
         old: A snapshot.
@@ -85,9 +153,9 @@ def why(old: Snapshot, new: Snapshot, *, num_shown: int = SHOWN) -> Explanation:
         num_shown: How many input files to name of each kind.
 
     Raises:
-        StorageError: if something that is there cannot be read.
+        StorageError: if an existing file cannot be read.
     """
-    first, second, complete = told_of(old, new)
+    first, second, complete = fingerprint_facts(old, new)
     return _explain(
         _Side(old.manifest.fingerprint, old.path, first, _inputs_of(old)),
         _Side(new.manifest.fingerprint, new.path, second, _inputs_of(new)),
@@ -105,17 +173,17 @@ def why_not_found(
     limit: int | None = None,
     num_shown: int = SHOWN,
 ) -> Explanation:
-    """Says why a build of a recipe would not find the latest snapshot. Writes nothing.
+    """Explains why a build of a recipe would not reuse the latest snapshot. Writes nothing.
 
     Args:
         recipe: What would be built.
-        out: The build's output root, or a snapshot.
-        progress: Told how far the inventory is.
-        limit: As the build has it.
+        out: The output root of the build, or a snapshot.
+        progress: Receives the progress of the inventory.
+        limit: The limit of the build.
         num_shown: How many input files to name of each kind.
 
     Raises:
-        RecipeError: if nothing has been published there, or the recipe cannot work.
+        RecipeError: if nothing is published there, or the recipe is invalid.
         DataError: if the source is empty.
         StorageError: if something cannot be read.
     """
@@ -127,11 +195,11 @@ def why_not_found(
         latest, folder = Snapshot.open(paths.folder), paths.folder
     else:
         raise RecipeError(
-            f"{paths.folder} holds no published snapshot, so a build has none to find. Give the "
+            f"{paths.folder} contains no published snapshot that a build could reuse. Give the "
             "--out of a build of this recipe, or the folder of a snapshot."
         )
     with storage.temporary_folder() as scratch:
-        # Records that lie in no files are copied into the workspace, and this is to write nothing.
+        # Records that are not in files are copied to the workspace, which must not change here.
         lasting = isinstance(recipe.source, Source)
         found = survey(
             recipe,
@@ -146,18 +214,18 @@ def why_not_found(
     if published:
         latest = Snapshot.open(path)
     parts = json.loads(canonical_json(found.parts.to_json()))
-    told = Told(parts=parts, details=json.loads(canonical_json(details)))
+    after = FingerprintFacts(parts=parts, details=json.loads(canonical_json(details)))
     facts = build_facts(latest)
     if facts:
-        before = Told(
-            parts=facts["fingerprint_parts"], details=facts.get("fingerprint_details") or {}
-        )
+        before = _recorded_facts(facts)
     else:
-        whole = told_of_manifest(latest.manifest)
-        before, told = (only_manifest(side, latest.manifest) for side in (whole, told))
+        before, after = (
+            _limit_to_manifest(side, latest.manifest)
+            for side in (_manifest_facts(latest.manifest), after)
+        )
     return _explain(
         _Side(latest.manifest.fingerprint, latest.path, before, _inputs_of(latest)),
-        _Side(found.fingerprint, path, told, surveyed_inputs(found)),
+        _Side(found.fingerprint, path, after, surveyed_inputs(found)),
         published=published,
         complete=bool(facts),
         num_shown=num_shown,
@@ -170,14 +238,14 @@ class _Side:
 
     fingerprint: str
     path: str
-    told: Told
+    facts: FingerprintFacts
     inputs: Iterator[InputFile] | None
 
 
 def _explain(
     old: _Side, new: _Side, *, published: bool, complete: bool, num_shown: int
 ) -> Explanation:
-    changes = part_changes(old.told, new.told) if old.fingerprint != new.fingerprint else []
+    changes = part_changes(old.facts, new.facts) if old.fingerprint != new.fingerprint else []
     inputs = None
     inputs_known = old.inputs is not None and new.inputs is not None
     differ = not complete or any(change.part == "inputs" for change in changes)
@@ -197,10 +265,445 @@ def _explain(
 
 
 def _inputs_of(snapshot: Snapshot) -> Iterator[InputFile] | None:
-    """The input files of a snapshot, if the workspace beside it still lists them."""
+    """The input files of a snapshot, if its workspace still lists them."""
     work = build_facts(snapshot).get("work")
     lists = work.get("blocks") if isinstance(work, Mapping) else None
     if not isinstance(lists, list):
         return None
     folder, _, _ = snapshot.path.rpartition("/")
     return listed_inputs(find_workspace(folder), [str(name) for name in lists])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FingerprintFacts:
+    """What is known of the fingerprint of a snapshot, or of a surveyed recipe."""
+
+    parts: Mapping[str, Any]
+    details: Mapping[str, Any]
+
+
+def fingerprint_facts(
+    old: Snapshot, new: Snapshot
+) -> tuple[FingerprintFacts, FingerprintFacts, bool]:
+    """The facts of two snapshots, and whether they are complete.
+
+    If one has no valid ``build.json``, they are limited to what both manifests contain.
+    """
+    facts = [build_facts(snapshot) for snapshot in (old, new)]
+    if all(facts):
+        first, second = map(_recorded_facts, facts)
+        return first, second, True
+    first, second = (_manifest_facts(snapshot.manifest) for snapshot in (old, new))
+    return first, second, False
+
+
+def _recorded_facts(facts: Mapping[str, Any]) -> FingerprintFacts:
+    """The facts that a ``build.json`` records."""
+    return FingerprintFacts(
+        parts=facts["fingerprint_parts"], details=facts.get("fingerprint_details") or {}
+    )
+
+
+def build_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """The content of a snapshot's ``build.json``; empty if it is missing or damaged."""
+    try:
+        facts = json.loads(storage.read_bytes(join(snapshot.path, BUILD)))
+        canonical_json(facts)
+    except (StorageError, ValueError, TypeError, RecursionError):
+        return {}
+    known = isinstance(facts, dict) and isinstance(facts.get("fingerprint_parts"), dict)
+    # An edited file may have any form.
+    return facts if known and facts.get("checksum") == json_checksum(facts) else {}
+
+
+def _limit_to_manifest(facts: FingerprintFacts, manifest: Manifest) -> FingerprintFacts:
+    """Limits facts to those that a manifest contains, too."""
+    wanted = _manifest_facts(manifest).parts
+    parts: dict[str, Any] = {}
+    for name, value in wanted.items():
+        held = facts.parts.get(name)
+        if isinstance(value, Mapping) and isinstance(held, Mapping):
+            held = {key: held.get(key) for key in value}
+        parts[name] = held
+    # Only a build finds out what the examples contain and how they are compressed.
+    parts["prepare"] = {"seed": parts["prepare"]["seed"]}
+    del parts["shards"]
+    return FingerprintFacts(parts=parts, details={})
+
+
+def _manifest_facts(manifest: Manifest) -> FingerprintFacts:
+    """The facts that a manifest contains."""
+    features = features_to_json(manifest.features)
+    prepare = {"prepared": features, "seed": manifest.seed, "structs": manifest.structs or None}
+    return FingerprintFacts(
+        parts={
+            "format_version": manifest.format_version,
+            "name": manifest.name,
+            "prepare": prepare,
+            "shards": {"compression": manifest.compression},
+            "splits": {"names": list(manifest.splits)},
+            "versions": manifest.versions,
+        },
+        details={},
+    )
+
+
+def part_changes(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
+    """All differences; of input files, only whether any differs.
+
+    The parts are in the order in which a build uses them.
+
+    Raises:
+        DamagedSnapshotError: if the facts are not such as a build writes.
+    """
+    try:
+        return _all_changes(old, new)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise DamagedSnapshotError(
+            f"{BUILD} has an invalid description of the fingerprint ({error}): it was edited. "
+            "Restore it from a copy, or remove it: then the manifests are compared."
+        ) from None
+
+
+def _all_changes(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
+    first, second = old.parts, new.parts
+    before, after = _mapping(first, "prepare"), _mapping(second, "prepare")
+    found: list[Change] = []
+    found += _single("name", first, second)
+    found += _single("format_version", first, second)
+    found += _value_changes("format of runs", "", before.get("format"), after.get("format"))
+    found += _mapping_changes("versions", _mapping(first, "versions"), _mapping(second, "versions"))
+    if first.get("inputs") != second.get("inputs"):
+        found.append(Change(part="inputs", thing="", kind="changed"))
+    found += _detail_changes("side files", "sides", old, new)
+    found += _detail_changes("depends_on", "depends_on", old, new)
+    found += _source(old, new)
+    found += feature_changes(_mapping(before, "prepared"), _mapping(after, "prepared"))
+    known = {change.thing for change in found if change.part in ("features", "classes")}
+    for change in feature_changes(_mapping(before, "raw"), _mapping(after, "raw")):
+        if change.thing not in known:
+            found.append(dataclasses.replace(change, where="as the source reads it"))
+    found += _value_changes("features", "structs", before.get("structs"), after.get("structs"))
+    found += _steps(old, new)
+    found += _preprocessing(old, new)
+    found += _value_changes("seed", "", before.get("seed"), after.get("seed"))
+    found += _value_changes("revision", "", first.get("revision", 0), second.get("revision", 0))
+    found += _splits(_mapping(first, "splits"), _mapping(second, "splits"))
+    found += _mapping_changes("shards", _mapping(first, "shards"), _mapping(second, "shards"))
+    found += _mapping_changes("analysis", _mapping(first, "analysis"), _mapping(second, "analysis"))
+    found += _rest(first, second)
+    return found
+
+
+def _single(part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    return _value_changes(part, "", old.get(part), new.get(part))
+
+
+def _value_changes(
+    part: str, thing: str, old: object, new: object, *, where: str = ""
+) -> list[Change]:
+    """A change of one value; none if both are the same."""
+    if canonical_json(old) == canonical_json(new):
+        return []
+    kind: Kind = "added" if old is None else "removed" if new is None else "changed"
+    return [Change(part=part, thing=thing, kind=kind, old=old, new=new, where=where)]
+
+
+def _mapping_changes(
+    part: str, old: Mapping[str, Any], new: Mapping[str, Any], *, where: str = ""
+) -> list[Change]:
+    """Changes of the values of a mapping; nested mappings give dotted names."""
+    found = []
+    for name in dict.fromkeys((*old, *new)):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            inner = _mapping_changes(part, before, after, where=where)
+            found += [
+                dataclasses.replace(change, thing=f"{name}.{change.thing}") for change in inner
+            ]
+        else:
+            found += _value_changes(part, name, before, after, where=where)
+    return found
+
+
+def _digest_changes(
+    part: str, old: Mapping[str, str], new: Mapping[str, str], *, where: str = ""
+) -> list[Change]:
+    """Changes of things of which only digests are kept."""
+    changes = _mapping_changes(part, old, new, where=where)
+    return [dataclasses.replace(change, old=None, new=None) for change in changes]
+
+
+def _mapping(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = value.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _detail_changes(
+    part: str, key: str, old: FingerprintFacts, new: FingerprintFacts
+) -> list[Change]:
+    """Changes of a part of ``prepare`` that is one digest, by its details."""
+    before, after = _mapping(old.parts, "prepare"), _mapping(new.parts, "prepare")
+    if before.get(key) == after.get(key):
+        return []
+    found = _digest_changes(part, _mapping(old.details, key), _mapping(new.details, key))
+    return found or [Change(part=part, thing="", kind="changed")]
+
+
+def _source(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
+    before, after = (
+        dict(_mapping(_mapping(facts.parts, "prepare"), "source")) for facts in (old, new)
+    )
+    code = before.pop("functions", None), after.pop("functions", None)
+    found = _mapping_changes("source", before, after)
+    if code[0] != code[1]:
+        found += _code_changes("source", old.details.get("source"), new.details.get("source"))
+    return found
+
+
+def _code_changes(part: str, old: object, new: object, *, where: str = "") -> list[Change]:
+    """Changes of the code of functions."""
+    before, after = (_code_digests(functions) for functions in (old, new))
+    found = _digest_changes(part, before, after, where=where)
+    return found or [Change(part=part, thing="code", kind="changed", where=where)]
+
+
+def _code_digests(functions: object) -> dict[str, str]:
+    parts: dict[str, str] = {}
+    for function in functions if isinstance(functions, list) else [functions]:
+        if isinstance(function, Mapping):
+            parts |= _mapping(function, "code")
+    return parts
+
+
+def feature_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Changes between two sets of features in plain JSON; classes are named one by one."""
+    found = []
+    for name in dict.fromkeys((*old, *new)):
+        before, after = pair = old.get(name), new.get(name)
+        if before == after:
+            continue
+        classes = [
+            value["names"] if isinstance(value, Mapping) and "names" in value else None
+            for value in pair
+        ]
+        if classes[0] is None or classes[1] is None:
+            kinds = {value.get("kind") if isinstance(value, Mapping) else None for value in pair}
+            if len(kinds) == 1:
+                found += _mapping_changes("features", {name: before}, {name: after})
+            else:
+                found += _value_changes("features", name, before, after)
+            continue
+        found += _classes(name, classes[0], classes[1])
+        found += _value_changes(
+            "features", name, *(_without_names(value) for value in (before, after))
+        )
+    return found
+
+
+def _without_names(feature: Any) -> dict[str, Any]:
+    return {key: value for key, value in feature.items() if key != "names"}
+
+
+def _classes(feature: str, old: Sequence[str], new: Sequence[str]) -> Iterator[Change]:
+    removed, added = set(old) - set(new), set(new) - set(old)
+    for name in old:
+        if name in removed:
+            yield Change(part="classes", thing=name, kind="removed", where=feature)
+    for name in new:
+        if name in added:
+            yield Change(part="classes", thing=name, kind="added", where=feature)
+    kept = [name for name in old if name not in removed], [n for n in new if n not in added]
+    if kept[0] != kept[1]:
+        yield Change(part="classes", thing="their order", kind="changed", where=feature)
+
+
+def _steps(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
+    before, after = (
+        list(_mapping(facts.parts, "prepare").get("steps") or []) for facts in (old, new)
+    )
+    if before == after:
+        return []
+    details = [
+        facts.details.get("steps") or [{"name": "?"}] * len(digests)
+        for facts, digests in ((old, before), (new, after))
+    ]
+    names = [[step.get("name", "?") for step in steps] for steps in details]
+    found: list[Change] = []
+    matcher = difflib.SequenceMatcher(None, names[0], names[1], autojunk=False)
+    for _, start, stop, new_start, new_stop in matcher.get_opcodes():
+        if names[0][start:stop] == names[1][new_start:new_stop]:
+            for index, new_index in zip(
+                range(start, stop), range(new_start, new_stop), strict=True
+            ):
+                if before[index] != after[new_index]:
+                    found += _step(details[0][index], details[1][new_index], number=new_index + 1)
+            continue
+        for index in range(start, stop):
+            step = f"step {index + 1}, {names[0][index]}"
+            found.append(Change(part="steps", thing=step, kind="removed"))
+        for index in range(new_start, new_stop):
+            step = f"step {index + 1}, {names[1][index]}"
+            found.append(Change(part="steps", thing=step, kind="added"))
+    return found
+
+
+def _step(old: Mapping[str, Any], new: Mapping[str, Any], *, number: int) -> list[Change]:
+    where = f"step {number}, {new.get('name', '?')}"
+    found = _mapping_changes(
+        "steps", _mapping(old, "settings"), _mapping(new, "settings"), where=where
+    )
+    found += _digest_changes(
+        "files of steps", _mapping(old, "files"), _mapping(new, "files"), where=where
+    )
+    functions = [
+        {**_code_digests(step.get("functions")), **_code_digests(step)} for step in (old, new)
+    ]
+    found += _digest_changes("steps", functions[0], functions[1], where=where)
+    return found or [Change(part="steps", thing=where, kind="changed")]
+
+
+def _preprocessing(old: FingerprintFacts, new: FingerprintFacts) -> list[Change]:
+    before, after = old.parts.get("preprocessing"), new.parts.get("preprocessing")
+    if before == after:
+        return []
+    if before is None or after is None:
+        kind: Kind = "added" if before is None else "removed"
+        return [Change(part="preprocessing_fn", thing="", kind=kind)]
+    return _code_changes(
+        "preprocessing_fn", old.details.get("preprocessing"), new.details.get("preprocessing")
+    )
+
+
+def _splits(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    fractions = [dict(map(tuple, splits.get("fractions") or [])) for splits in (old, new)]
+    found = _mapping_changes("splits", fractions[0], fractions[1])
+    order = [list(splits) for splits in fractions]
+    if not found and order[0] != order[1]:
+        found += _value_changes("splits", "their order", *order)
+    rest = [
+        {k: v for k, v in splits.items() if k not in ("fractions", "names")}
+        for splits in (old, new)
+    ]
+    found += _mapping_changes("splits", *rest)
+    if not found:
+        found += _value_changes("splits", "names", old.get("names"), new.get("names"))
+    return found
+
+
+def _rest(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Parts that are unknown here, as another version of snapshard may write them."""
+    found = []
+    for name in differences(old, new):
+        part, _, thing = name.partition(".")
+        if part == "prepare" and thing.split(".")[0] in _KNOWN_PREPARE:
+            continue
+        if part not in _KNOWN or (part == "prepare" and thing):
+            found.append(Change(part=part, thing=thing, kind="changed"))
+    return found
+
+
+def input_changes(
+    old: Iterator[InputFile], new: Iterator[InputFile], *, num_shown: int
+) -> InputChanges:
+    """Compares two lists of files.
+
+    Args:
+        old: Sorted by the bytes of their paths.
+        new: Likewise.
+        num_shown: How many paths of each kind to return: the first ones.
+    """
+    counts = dict.fromkeys(("added", "removed", "changed", "same"), 0)
+    shown: dict[str, list[str]] = {kind: [] for kind in counts}
+
+    def count(kind: str, path: str) -> None:
+        counts[kind] += 1
+        if len(shown[kind]) < num_shown:
+            shown[kind].append(path)
+
+    merged = heapq.merge(_tagged(0, old), _tagged(1, new))
+    for _, group in itertools.groupby(merged, key=lambda item: item[0]):
+        found = {side: file for _, side, file in group}
+        if len(found) == 1:
+            for side, file in found.items():
+                count("added" if side else "removed", file[0])
+        else:
+            count("same" if found[0][1:] == found[1][1:] else "changed", found[1][0])
+    return InputChanges(
+        num_added=counts["added"],
+        num_removed=counts["removed"],
+        num_changed=counts["changed"],
+        num_same=counts["same"],
+        added=tuple(shown["added"]),
+        removed=tuple(shown["removed"]),
+        changed=tuple(shown["changed"]),
+    )
+
+
+def _tagged(side: int, files: Iterator[InputFile]) -> Iterator[tuple[bytes, int, InputFile]]:
+    for file in files:
+        yield path_bytes(file[0]), side, file
+
+
+def explanation_text(found: Explanation) -> str:
+    """Why two fingerprints differ, as text.
+
+    Names from the data appear as they are, except for line breaks; a terminal escapes the rest.
+    """
+    return "\n".join(_explanation_lines(found))
+
+
+def _explanation_lines(found: Explanation) -> Iterator[str]:
+    note = "" if found.published else ", which a build would make"
+    yield f"A {found.old}  {found.old_path}"
+    yield f"B {found.new}  {found.new_path}{note}"
+    if found.same:
+        yield "no difference: a build reuses this snapshot"
+        return
+    if not found.complete:
+        yield "note: a build.json is missing or damaged: only the manifests were compared."
+    inputs = found.inputs
+    others = [change for change in found.changes if change.part != "inputs"]
+    yield from change_lines("differences, from A to B", found.changes if inputs is None else others)
+    if inputs is not None:
+        yield (
+            f"input files: {inputs.num_added:,} added, {inputs.num_removed:,} removed, "
+            f"{inputs.num_changed:,} changed, {inputs.num_same:,} unchanged"
+        )
+        yield from name_lines("added", inputs.added, inputs.num_added)
+        yield from name_lines("removed", inputs.removed, inputs.num_removed)
+        yield from name_lines("changed", inputs.changed, inputs.num_changed)
+    elif len(others) < len(found.changes) and not found.inputs_known:
+        yield (
+            "Which input files differ is unknown: the workspace that lists them no longer exists. "
+            "`snapshard diff` compares the records."
+        )
+
+
+def name_lines(kind: str, names: Sequence[str], total: int) -> Iterator[str]:
+    """One line with the first names of a kind and the number of others; none without names."""
+    if names:
+        more = f" … and {total - len(names):,} more" if total > len(names) else ""
+        yield f"{kind}: {', '.join(map(visible, names))}{more}"
+
+
+def change_lines(title: str, changes: Sequence[Change]) -> Iterator[str]:
+    """A title and a line for each change; nothing without changes."""
+    if changes:
+        yield title
+    for change in changes:
+        thing = visible(": ".join(filter(None, (change.part, change.where, change.thing))))
+        old, new = (_value(value) for value in (change.old, change.new))
+        if change.kind == "changed":
+            yield f"  {thing}: {old} → {new}" if old or new else f"  {thing} changed"
+        else:
+            value = new if change.kind == "added" else old
+            yield f"  {thing} {change.kind}" + (f": {value}" if value else "")
+
+
+def _value(value: object) -> str:
+    """A value as shortened JSON; empty if only a digest was kept."""
+    if value is None:
+        return ""
+    text = visible(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= _VALUE_LENGTH else f"{text[:_VALUE_LENGTH]} …"

@@ -23,7 +23,7 @@ from mutations import damage, edit_json
 
 import snapshard as ss
 from snapshard import cli
-from snapshard.pipelines.inspect.verify_code import with_checksum
+from snapshard.pipelines.inspect.verify import with_checksum
 from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details, list_inputs
 from snapshard.pipelines.inventory.survey import survey
 from snapshard.pipelines.snapshot import read_latest
@@ -46,7 +46,7 @@ from snapshard.transforms.rejects import rejects_to_bytes
 from snapshard.transforms.runs.keys import record_keys
 
 # Loaded here, so that no child has to.
-for _module in ("diff", "reject_queries", "verify", "why", "worker_shares"):
+for _module in ("diff", "forecast", "rejects", "verify", "why"):
     importlib.import_module(f"snapshard.pipelines.inspect.{_module}")
 importlib.import_module("snapshard.pipelines.operate.gc")
 

@@ -110,7 +110,7 @@ def test_a_build_with_repair_mends(project: Path, copy: Path, damage: str) -> No
     DAMAGES[damage](snapshot)
     report = check_snapshot(snapshot, progress=Silent())
     assert report.exit_code == 4
-    assert f"--out {copy / 'out'} --repair" in report.mending()[0]
+    assert f"--out {copy / 'out'} --repair" in report.repair_hints()[0]
     mended = _build(copy, repair=True)
     assert not mended.cached
     assert check_snapshot(snapshot, progress=Silent()).exit_code == 0
@@ -164,7 +164,7 @@ def test_a_snapshot_in_a_store_is_mended(project: Path) -> None:
         store.rm(f"{path}/reader/api.py")
         report = check_snapshot(out, progress=Silent())
         assert sorted({finding.file for finding in report.damages}) == ["reader/api.py", TRAIN[0]]
-        assert f"snapshard build SOURCE --out {out} --repair" in report.mending()[0]
+        assert f"snapshard build SOURCE --out {out} --repair" in report.repair_hints()[0]
         assert not ss.build(recipe, out, repair=True).cached
         assert store.cat_file(f"{path}/{TRAIN[0]}") == whole
         assert check_snapshot(out, progress=Silent()).exit_code == 0
@@ -218,7 +218,7 @@ def test_a_shard_built_again_is_equal(copy: Path) -> None:
     shutil.rmtree(copy / "out/rows/.work")
     found = _rebuild(copy, "train-1")
     assert (found.equal, found.damaged, found.exit_code) == (True, [TRAIN[1]], 4)
-    assert f"{TRAIN[1]} is damaged where it lies" in found.lines()[1]
+    assert f"the published {TRAIN[1]} is damaged" in found.lines()[1]
 
 
 def test_what_the_source_gives_otherwise_is_named(copy: Path) -> None:
@@ -228,7 +228,7 @@ def test_what_the_source_gives_otherwise_is_named(copy: Path) -> None:
     found.append(_rebuild(copy, "test-0"))
     assert all(one.changed == ["inputs"] for one in found)
     told = "\n".join(line for one in found for line in one.lines())
-    assert "changed since the snapshot was built: inputs (`snapshard why" in told
+    assert "changed since the snapshot was built: inputs (for details, run `snapshard why" in told
     assert "is the first that differs: feature" in told
     assert "id '1.csv#" in told
 
@@ -240,8 +240,8 @@ def test_a_record_more(copy: Path) -> None:
     found = _rebuild(copy, "test-0")
     told = "\n".join(found.lines())
     assert found.exit_code == 4
-    assert "what changed is not known, since its build.json is missing" in told
-    assert "examples, and the manifest tells of" in told
+    assert "what changed is unknown, since its build.json is missing" in told
+    assert "examples, but the manifest lists" in told
 
 
 def test_a_recipe_that_cuts_otherwise(copy: Path) -> None:
@@ -249,9 +249,9 @@ def test_a_recipe_that_cuts_otherwise(copy: Path) -> None:
     path.write_text(path.read_text().replace('"train": 3', '"train": 2'))
     found = _rebuild(copy, "train-1")
     assert found.changed == ["shards.num_shards.train"]
-    assert found.differing == [f"the source gives no {TRAIN[1]}: it is cut into other shards"]
+    assert found.differing == [f"the source gives no {TRAIN[1]}: it is divided into other shards"]
     path.write_text(path.read_text().replace('name="rows"', 'name="others"'))
-    with pytest.raises(RecipeError, match="is one of 'rows', and the recipe is called 'others'"):
+    with pytest.raises(RecipeError, match="is of recipe 'rows', but this recipe is 'others'"):
         _rebuild(copy, "train-1")
 
 
@@ -261,5 +261,5 @@ def test_limits_are_taken_from_the_snapshot(copy: Path, tmp_path: Path) -> None:
     assert _rebuild(copy, "train-0").exit_code == 0
     report = check_snapshot(copy / "out", progress=Silent())
     os.unlink(Path(report.path) / "schema.pbtxt")
-    (told,) = check_snapshot(copy / "out", progress=Silent()).mending()
+    (told,) = check_snapshot(copy / "out", progress=Silent()).repair_hints()
     assert " --limit 50 --repair" in told

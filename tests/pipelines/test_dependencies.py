@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inspect.part_changes import Told, part_changes
+from snapshard.pipelines.inspect.why import FingerprintFacts, part_changes
 from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details
 from snapshard.pipelines.inventory.survey import Survey, survey
 from snapshard.pipelines.recipe.shipping import load_recipe_file
@@ -746,5 +746,5 @@ def test_recipes_without_dependencies_keep_their_parts(tmp_path: Path) -> None:
     assert "depends_on" not in found.parts.prepare
 
 
-def _told(found: Survey) -> Told:
-    return Told(parts=found.parts.to_json(), details=fingerprint_details(found))
+def _told(found: Survey) -> FingerprintFacts:
+    return FingerprintFacts(parts=found.parts.to_json(), details=fingerprint_details(found))

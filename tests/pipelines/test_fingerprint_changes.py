@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-from snapshard.pipelines.inspect.input_changes import input_changes
-from snapshard.pipelines.inspect.part_changes import Told, part_changes
+from snapshard.pipelines.inspect.why import FingerprintFacts, input_changes, part_changes
 from snapshard.pipelines.inventory.fingerprint_details import fingerprint_details, surveyed_inputs
 from snapshard.pipelines.inventory.survey import Survey, survey
 from snapshard.pipelines.recipe.shipping import load_recipe_file
@@ -125,9 +124,9 @@ def surveyed(folder: Path) -> Survey:
     return survey(recipe, workspace=Workspace(str(folder / "work")), progress=Silent())
 
 
-def told(found: Survey) -> Told:
+def told(found: Survey) -> FingerprintFacts:
     """As it would stand in ``build.json``."""
-    return Told(
+    return FingerprintFacts(
         parts=json.loads(canonical_json(found.parts.to_json())),
         details=json.loads(canonical_json(fingerprint_details(found))),
     )

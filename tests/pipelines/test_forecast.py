@@ -142,7 +142,7 @@ def test_table_of_which_nothing_can_be_read(tmp_path: Path) -> None:
     sampled, refused = found.warnings
     assert sampled.startswith("2 of 2 sampled records would be rejected:")
     assert "t.csv" in sampled
-    assert refused == "a build will refuse this: about 2 rejects, and 0 are allowed"
+    assert refused == "a build will fail: about 2 rejects, but only 0 are allowed"
 
 
 def test_images(tmp_path: Path, picture: Any) -> None:
@@ -170,11 +170,11 @@ def test_warns_of_what_a_build_would_trip_over(tmp_path: Path, picture: Any) -> 
     forecasted = _forecast(_images(tmp_path))
     assert forecasted.num_examples == 6
     found = "\n".join(forecasted.warnings)
-    assert "about 2 rejects, and 0 are allowed" in found
-    assert "1 of the files will be rejects: dangling symbolic link" in found
+    assert "about 2 rejects, but only 0 are allowed" in found
+    assert "1 file will become rejects: dangling symbolic link" in found
     assert "many/text.png" in found
-    assert "classes with fewer files than there are splits: 'few'" in found
-    assert "images differ in size, so the reader needs image_size=" in found
+    assert "classes with fewer files than splits: 'few'" in found
+    assert "images differ in size: pass image_size=" in found
     # The sample holds all records, of which each split gets one or more.
     assert "may be empty" not in found
 

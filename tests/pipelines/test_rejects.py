@@ -182,7 +182,7 @@ def test_what_is_allowed_passes_and_nothing_left_does_not(workspace: Workspace) 
 MANY = """
 import hashlib, os, sys
 from snapshard.pipelines.prepare.rejects import gather_rejects
-from snapshard.pipelines.inspect.reject_queries import RejectFilter, RejectsFile
+from snapshard.pipelines.inspect.rejects import RejectFilter, RejectsFile
 from snapshard.schemas.blocks import RunInfo
 from snapshard.schemas.errors import Reject
 from snapshard.schemas.naming import Workspace

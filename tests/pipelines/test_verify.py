@@ -19,8 +19,7 @@ import pytest
 
 import snapshard as ss
 from snapshard import cli
-from snapshard.pipelines.inspect.verify import check_snapshot, raise_findings, verify
-from snapshard.pipelines.inspect.verify_code import with_checksum
+from snapshard.pipelines.inspect.verify import check_snapshot, raise_findings, verify, with_checksum
 from snapshard.pipelines.inspect.verify_report import Finding, Report
 from snapshard.schemas.errors import DamagedSnapshotError, StorageError
 from snapshard.schemas.progress import Silent
@@ -130,7 +129,7 @@ DAMAGES = {
         lambda s: (_flip(s / TRAIN[0], SECOND), (s / IDX).unlink(), (s / TABLE).unlink()),
         (
             f"{TRAIN[0]}: record 1 (byte 56): the checksum of its length",
-            f"{TRAIN[0]}: it holds 1 whole records, expected 3; record 2 is the first",
+            f"{TRAIN[0]}: it holds 1 intact records, expected 3; record 2 is the first",
             f"{IDX}: is missing",
         ),
     ),
@@ -151,17 +150,17 @@ DAMAGES = {
     "cut between records": Expect(
         lambda s: _cut(s / TRAIN[1], FRAME_BYTES + 60),
         (
-            f"{TRAIN[1]}: it holds 2 whole records, expected 3; record 2 (id 'train/1/2.txt') is "
-            "the first that is not there",
+            f"{TRAIN[1]}: it holds 2 intact records, expected 3; record 2 (id 'train/1/2.txt') is "
+            "the first missing one",
         ),
     ),
     "other records, and fewer": Expect(
         lambda s: (s / TRAIN[0]).write_bytes(b"".join(map(frame, [b"a" * 40, b"B" * 51]))),
-        (f"{TRAIN[0]}: it holds 2 whole records, expected 3; from record 1 on they are others",),
+        (f"{TRAIN[0]}: it holds 2 intact records, expected 3; from record 1 on, they are not",),
     ),
-    "emptied": Expect(lambda s: (s / TRAIN[0]).write_bytes(b""), (TRAIN[0], "holds 0 whole rec")),
+    "emptied": Expect(lambda s: (s / TRAIN[0]).write_bytes(b""), (TRAIN[0], "holds 0 intact rec")),
     "a whole record added": Expect(
-        lambda s: _add(s / TRAIN[0], frame(b"more")), (TRAIN[0], "holds 4 whole records")
+        lambda s: _add(s / TRAIN[0], frame(b"more")), (TRAIN[0], "holds 4 intact records")
     ),
     "bytes added": Expect(
         lambda s: _add(s / TRAIN[0], b"more"),
@@ -171,30 +170,30 @@ DAMAGES = {
         lambda s: (s / TRAIN[0]).write_bytes(
             b"".join(map(frame, [b"A" * 40, b"B" * 50, b"C" * 60]))
         ),
-        (TRAIN[0], "all its records are whole, but they are not the ones that were written"),
+        (TRAIN[0], "all its records are intact, but are not those that were written"),
     ),
     "a record of another length in its place": Expect(
         lambda s: (s / TRAIN[0]).write_bytes(
             b"".join(map(frame, [b"a" * 40, b"B" * 51, b"c" * 60]))
         ),
         (
-            f"{TRAIN[0]}: record 1 (byte 56, id 'train/0/1.txt'): is another than was written: it "
-            "has 67 bytes, and the index tells 66",
+            f"{TRAIN[0]}: record 1 (byte 56, id 'train/0/1.txt'): is not what was written: it "
+            "has 67 bytes, but the index states 66",
         ),
     ),
     "swapped shards": Expect(
         lambda s: _swap(s / TRAIN[0], s / TRAIN[1]),
-        (f"{TRAIN[0]}: holds what belongs into {TRAIN[1]}", f"{TRAIN[1]}: holds what belongs"),
+        (f"{TRAIN[0]}: has the content of {TRAIN[1]}", f"{TRAIN[1]}: has the content of"),
     ),
     "a shard under another's name": Expect(
         lambda s: shutil.copy(s / TRAIN[0], s / TRAIN[1]),
-        (f"{TRAIN[1]}: holds what belongs into {TRAIN[0]}",),
+        (f"{TRAIN[1]}: has the content of {TRAIN[0]}",),
     ),
     "swapped indexes": Expect(
         lambda s: _swap(s / TABLE, s / TABLE_1),
         (
-            f"{TABLE}: holds what belongs into {TABLE_1}",
-            f"{TABLE_1}: holds what belongs into {TABLE}",
+            f"{TABLE}: has the content of {TABLE_1}",
+            f"{TABLE_1}: has the content of {TABLE}",
         ),
     ),
     "several at once": Expect(
@@ -203,23 +202,23 @@ DAMAGES = {
     ),
     "a folder in the place of a file": Expect(
         lambda s: ((s / "schema.pbtxt").unlink(), (s / "schema.pbtxt").mkdir()),
-        ("schema.pbtxt: is missing: a folder lies in its place",),
+        ("schema.pbtxt: is missing: a folder occupies its path",),
     ),
     "a pipe in the place of a shard": Expect(
         lambda s: ((s / TRAIN[0]).unlink(), os.mkfifo(s / TRAIN[0])),
-        (f"{TRAIN[0]}: is missing: a pipe lies in its place",),
+        (f"{TRAIN[0]}: is missing: a pipe occupies its path",),
     ),
     "a link to nothing": Expect(
         lambda s: ((s / TRAIN[0]).unlink(), (s / TRAIN[0]).symlink_to("nowhere")),
-        (f"{TRAIN[0]}: is missing: a link to nowhere (nothing is there) lies in its place",),
+        (f"{TRAIN[0]}: is missing: a link to nowhere (nothing is there) occupies its path",),
     ),
     "a link that shows another": Expect(
         lambda s: ((s / TRAIN[0]).unlink(), (s / TRAIN[0]).symlink_to(s / TRAIN[1])),
-        (f"{TRAIN[0]}: holds what belongs into {TRAIN[1]}",),
+        (f"{TRAIN[0]}: has the content of {TRAIN[1]}",),
     ),
     "an edited manifest": Expect(
         lambda s: edit_manifest(s, lambda m: m.update(seed=7)),
-        ("manifest.json: was edited or is damaged: its checksum is not that of its content",),
+        ("manifest.json: was edited or is damaged: its checksum does not match its content",),
     ),
     "an edited manifest, and more": Expect(
         lambda s: (edit_manifest(s, lambda m: m.update(seed=7)), _flip(s / TRAIN[0], SECOND)),
@@ -227,7 +226,7 @@ DAMAGES = {
     ),
     "a manifest without a checksum": Expect(
         lambda s: edit_manifest(s, lambda m: m.pop("checksum")),
-        ("manifest.json: has no checksum: the snapshot is from before there were any, or it",),
+        ("manifest.json: has no checksum",),
     ),
     "a manifest that is none": Expect(
         lambda s: (s / "manifest.json").write_text("{}"),
@@ -245,14 +244,14 @@ DAMAGES = {
         lambda s: edit_manifest(
             s, lambda m: m["splits"]["train"].update(num_examples=7), honest=False
         ),
-        ("manifest.json: num_examples of split 'train' is 7, its shards' sum 6",),
+        ("manifest.json: num_examples of split 'train' is 7, but the sum of its shards is 6",),
     ),
     "a shard taken out of the manifest": Expect(
         lambda s: edit_manifest(s, lambda m: m["splits"]["train"]["shards"].pop(), honest=False),
         (
-            f"manifest.json: lists {TRAIN[1]}, and no split has it",
-            f"manifest.json: calls shard 0 of 1 of split 'train' '{TRAIN[0]}'",
-            "num_examples of split 'train' is 6, its shards' sum 3",
+            f"manifest.json: lists {TRAIN[1]}, which is in no split",
+            f"manifest.json: names shard 0 of 1 of split 'train' '{TRAIN[0]}'",
+            "num_examples of split 'train' is 6, but the sum of its shards is 3",
         ),
     ),
     "an index taken out of the manifest": Expect(
@@ -271,73 +270,76 @@ DAMAGES = {
         lambda s: list_file(s, LABELS, bytes(8)),
         (
             f"manifest.json: {LABELS} has 8 bytes, expected 12 for 3 examples",
-            f"{LABELS}: does not fit its shard: it tells of 2 records, and the shard has 3",
+            f"{LABELS}: does not match its shard: it has entries for 2 records, but the shard",
         ),
     ),
     "offsets of another number of records": Expect(
         lambda s: list_file(s, IDX, bytes(64)),
         (
             f"manifest.json: {IDX} has 64 bytes, expected 48 for 3 examples",
-            f"{IDX}: does not fit its shard: it tells of 4 records, and the shard has 3",
+            f"{IDX}: does not match its shard: it has entries for 4 records, but the shard has 3",
         ),
     ),
     "offsets that lie apart": Expect(
         lambda s: list_file(s, IDX, _pairs((0, 56), (57, 65), (122, 76))),
-        (f"{IDX}: record 1: does not fit its shard: it tells the offset 57, and the records",),
+        (f"{IDX}: record 1: does not match its shard: it states the offset 57, but the records",),
     ),
     "lengths that none can have": Expect(
         lambda s: list_file(s, IDX, _pairs((0, 56), (56, 3), (59, 2**64 - 1))),
-        (f"{IDX}: record 1: does not fit its shard: it tells a length of 3 bytes",),
+        (f"{IDX}: record 1: does not match its shard: it states a length of 3 bytes",),
     ),
     "offsets that end elsewhere": Expect(
         lambda s: list_file(s, IDX, _pairs((0, 56), (56, 66), (122, 77))),
-        (f"{IDX}: does not fit its shard: it tells that the records end at byte 199, and the",),
+        (f"{IDX}: does not match its shard: it states that the records end at byte 199, but the",),
     ),
     "stale offsets": Expect(
         lambda s: (s / IDX).write_bytes(_pairs((0, 56), (56, 60), (116, 82))),
         (
             f"{IDX}: {NOT_WRITTEN}",
-            f"{IDX}: record 1 (byte 56, id 'train/0/1.txt'): does not fit its shard: it tells 60 "
-            "bytes, and the record has 66; so of 2 records",
+            f"{IDX}: record 1 (byte 56, id 'train/0/1.txt'): does not match its shard: it states "
+            "60 bytes, but the record has 66; 2 records are affected",
         ),
     ),
     "stale offsets of another length": Expect(
         lambda s: (s / IDX).write_bytes(_pairs((0, 56), (56, 66))),
         (
             f"{IDX}: has 32 bytes, expected 48",
-            f"{IDX}: does not fit its shard: it tells of 2 records, and the shard has 3",
+            f"{IDX}: does not match its shard: it has entries for 2 records, but the shard has 3",
         ),
     ),
     "an offset where no record begins": Expect(
         lambda s: _flip(s / IDX, 16),
         (
-            f"{IDX}: record 1 (byte 56, id 'train/0/1.txt'): does not fit its shard: it tells 66 "
-            "bytes from byte 57, where no record begins",
+            f"{IDX}: record 1 (byte 56, id 'train/0/1.txt'): does not match its shard: it states "
+            "66 bytes from byte 57, where no record begins",
         ),
     ),
     "half a pair": Expect(
-        lambda s: _cut(s / IDX, 3), (f"{IDX}: does not fit its shard: it expected a whole number",)
+        lambda s: _cut(s / IDX, 3), (f"{IDX}: does not match its shard: it expected",)
     ),
     "offsets and shard": Expect(
         lambda s: (_flip(s / IDX, 16), _flip(s / TRAIN[0], SECOND + 20)),
         (
-            f"{IDX}: record 1 (byte 56, id 'train/0/1.txt'): does not fit its shard",
+            f"{IDX}: record 1 (byte 56, id 'train/0/1.txt'): does not match its shard",
             f"{TRAIN[0]}: record 1 (byte 56, id 'train/0/1.txt'): the checksum of the record",
         ),
     ),
     "a table that is none": Expect(
         lambda s: (s / TABLE).write_bytes(b"PAR1" * 20),
-        (f"{TABLE}: does not fit its shard: it is no Parquet file",),
+        (f"{TABLE}: does not match its shard: it is not a Parquet file",),
     ),
     "classes that there are none of": Expect(
         lambda s: (s / LABELS).write_bytes(b"\0\0\0\0\5\0\0\0\0\0\0\0"),
-        (f"{LABELS}: record 1 (id 'train/0/1.txt'): does not fit its shard: it tells the class 5",),
+        (
+            f"{LABELS}: record 1 (id 'train/0/1.txt'): does not match its shard: it states the "
+            "class 5",
+        ),
     ),
     "other classes": Expect(
         lambda s: (s / LABELS).write_bytes(bytes(12)),
         (
-            f"{LABELS}: does not fit its shard: it tells of 3 records of 'no', and "
-            "manifest.json of 2",
+            f"{LABELS}: does not match its shard: it has 3 records of 'no', but "
+            "manifest.json states 2",
         ),
     ),
     "a reader that is no Python": Expect(
@@ -350,11 +352,11 @@ DAMAGES = {
     ),
     "the reader of another snapshot": Expect(
         lambda s: (s / "reader/facts.py").write_text(f'FINGERPRINT = "{"f" * 16}"\n'),
-        (f"reader/facts.py: it reads the snapshot {'f' * 16}, and this is {FINGERPRINT}",),
+        (f"reader/facts.py: it reads the snapshot {'f' * 16}, but this one is {FINGERPRINT}",),
     ),
     "the tools in the reader's place": Expect(
         lambda s: shutil.copy(s / "reader/tools.py", s / "reader/facts.py"),
-        ("reader/facts.py: holds what belongs into reader/tools.py",),
+        ("reader/facts.py: has the content of reader/tools.py",),
     ),
 }
 
@@ -481,8 +483,8 @@ def test_the_class_that_differs_is_named(tmp_path: Path) -> None:
     (folder / name).write_bytes(bytes([0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]))
     assert [str(finding) for finding in _check(folder).damages] == [
         f"{name}: {NOT_WRITTEN}",
-        f"{name}: record 1 (id 'train/0/1.txt'): does not fit its shard: it tells the class 'no', "
-        "and the example has the class 'yes'",
+        f"{name}: record 1 (id 'train/0/1.txt'): does not match its shard: it states the "
+        "class 'no', but the example has the class 'yes'",
     ]
 
 
@@ -502,9 +504,9 @@ def test_files_of_another_snapshot(tmp_path: Path) -> None:
     assert report.damages[2].what.endswith(f"not what manifest.json says: {other}/{TRAIN[0]}")
     shutil.rmtree(other)
     found = "\n".join(_check(mine).lines())
-    assert "they are not the ones that were written" in found
+    assert "are not those that were written" in found
     assert (
-        "reader/facts.py: it reads the snapshot bbbbbbbbbbbbbbbb, and this is aaaaaaaaaaaaaaaa"
+        "reader/facts.py: it reads the snapshot bbbbbbbbbbbbbbbb, but this one is aaaaaaaaaaaaaaaa"
         in found
     )
 
@@ -516,7 +518,7 @@ def test_the_manifest_of_another_snapshot(tmp_path: Path) -> None:
     )
     shutil.copy(other / "manifest.json", mine / "manifest.json")
     found = "\n".join(_check(mine).lines())
-    assert "manifest.json: is that of bbbbbbbbbbbbbbbb, and lies in the folder of aaaaaaaa" in found
+    assert "manifest.json: is that of bbbbbbbbbbbbbbbb, but is in the folder of aaaaaaaa" in found
     assert f"{TRAIN[0]}: is not in the manifest" in found
     assert "train-00000-of-00001.tfrecord: is missing" in found
     assert "reader/facts.py: it reads the snapshot aaaa" in found
@@ -536,32 +538,32 @@ def test_a_reader_of_the_older_form_that_a_repair_left(snapshot: Path) -> None:
     [
         ("reader/facts.py", lambda p: _add(p, b"# mine\n"), "was edited after it was written"),
         ("reader/tools.py", lambda p: p.write_text(""), "was edited after it was written"),
-        ("build.json", lambda p: p.unlink(), "is missing: what the snapshot was built of"),
+        ("build.json", lambda p: p.unlink(), "is missing: what the snapshot was built from"),
         ("build.json", lambda p: p.write_text("{"), "is not JSON"),
         ("build.json", lambda p: p.write_bytes(b"\xff"), "is not JSON: 'utf-8' codec"),
         ("build.json", lambda p: p.write_text("[" * 100_000), "is not JSON: maximum recursion"),
-        ("build.json", lambda p: p.write_text("[]"), "holds no JSON object"),
+        ("build.json", lambda p: p.write_text("[]"), "is not a JSON object"),
         (
             "build.json",
             lambda p: p.write_text(p.read_text().replace("made", "mine")),
-            "was edited, or is from before there were checksums: its checksum is not that",
+            "was edited, or predates checksums: its checksum does not match",
         ),
         (
             "build.json",
             lambda p: p.write_text(json.dumps(with_checksum({"fingerprint_parts": {"a": 1}}))),
             "is of another snapshot: its fingerprint_parts do not give",
         ),
-        ("build.json", lambda p: p.write_text("{}"), "there were checksums: it has none"),
+        ("build.json", lambda p: p.write_text("{}"), "predates checksums: it has none"),
         ("build.json", lambda p: (p.unlink(), p.mkdir()), "cannot be read: it is a folder"),
         (
             "manifest.json",
             lambda p: _moved_to(p, p.parents[1] / "elsewhere"),
-            "is a link that leaves the snapshot: what it shows lies at",
+            "is a link that leaves the snapshot: its target is",
         ),
         (
             "schema.pbtxt",
             lambda p: _moved_to(p, p.parents[1] / "elsewhere"),
-            "is a link that leaves the snapshot: what it shows lies at",
+            "is a link that leaves the snapshot: its target is",
         ),
     ],
 )
@@ -601,7 +603,7 @@ def test_what_cannot_be_read_is_not_called_damaged(
     assert report.exit_code == 1
     assert [finding.file for finding in report.unreadable] == [TABLE, TRAIN[1]]
     assert "could not be checked:" in report.lines()[0]
-    with pytest.raises(StorageError, match="see to it that it can be read"):
+    with pytest.raises(StorageError, match="make it readable"):
         verify(ss.Snapshot.open(snapshot), progress=Silent())
     _flip(snapshot / "schema.pbtxt", 0)
     report = _check(snapshot)
@@ -693,7 +695,7 @@ def test_what_mends_it_is_told(tmp_path: Path) -> None:
     folder = _write(out / "made" / FINGERPRINT)
     _flip(folder / TRAIN[0], 3)
     (folder / "notes.txt").touch()
-    told = "\n".join(_check(folder).mending())
+    told = "\n".join(_check(folder).repair_hints())
     assert f"snapshard build SOURCE --out '{out}' --repair" in told
     assert f"rm -r '{folder}/notes.txt'" in told
 
@@ -735,10 +737,10 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 def test_command_on_what_is_whole(snapshot: Path, call: Any) -> None:
     code, printed, _ = call("verify", snapshot)
     assert code == 0
-    assert re.fullmatch(rf"whole: 12 files, [\d,]+ bytes, 6 examples in {snapshot}\n", printed)
+    assert re.fullmatch(rf"intact: 12 files, [\d,]+ bytes, 6 examples in {snapshot}\n", printed)
     code, printed, _ = call("verify", snapshot, "--sample", "50%", "--seed", 3)
     assert code == 0
-    assert "looked at 3 of 6 records (seed 3), at the whole of 4 files" in printed
+    assert "checked 3 of 6 records (seed 3), the entire content of 4 files" in printed
     assert json.loads(call("verify", snapshot, "--json")[1])["whole"] is True
 
 
@@ -746,7 +748,7 @@ def test_command_on_what_is_edited(snapshot: Path, call: Any) -> None:
     _add(snapshot / "reader/facts.py", b"# mine\n")
     code, printed, told = call("verify", snapshot)
     assert code == 0
-    assert printed.startswith("whole: ")
+    assert printed.startswith("intact: ")
     assert "warning: reader/facts.py: was edited after it was written" in told
     edit_manifest(snapshot, lambda manifest: manifest.update(seed=7))
     code, printed, told = call("verify", snapshot)

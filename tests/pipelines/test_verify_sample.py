@@ -10,9 +10,8 @@ import fsspec
 import numpy as np
 import pytest
 
-from snapshard.pipelines.inspect.verify import check_snapshot
+from snapshard.pipelines.inspect.verify import SampleSize, check_snapshot
 from snapshard.pipelines.inspect.verify_report import Report
-from snapshard.pipelines.inspect.verify_sample import SampleSize
 from snapshard.schemas.errors import RecipeError
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage
@@ -93,7 +92,7 @@ def test_a_sample_reads_its_records_alone(snapshot: Path, read: Counter[str], re
     told = sum(n for name, n in read.items() if name != "manifest.json")
     assert sampled.num_bytes_read == told
     assert "30 of 3,000 records" in report.summary()
-    assert "not looked at: the other records" in report.summary()
+    assert "not checked: the other records" in report.summary()
 
 
 def test_a_seed_draws_the_same_records(snapshot: Path) -> None:
@@ -152,7 +151,7 @@ def test_a_stale_index_shows(snapshot: Path) -> None:
     assert "(or the index is not that of the shard)" in report.damages[-1].what
     path.write_bytes(b"\xff" * len(content))
     report = _look(snapshot, "100%")
-    assert "does not fit its shard: it tells 18,446," in report.damages[0].what
+    assert "does not match its shard: it states 18,446," in report.damages[0].what
     assert {finding.kind for finding in report.damages} == {"index"}
 
 

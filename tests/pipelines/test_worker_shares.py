@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import snapshard as ss
-from snapshard.pipelines.inspect.forecast import SplitForecast
-from snapshard.pipelines.inspect.worker_shares import (
+from snapshard.pipelines.inspect.forecast import (
+    SplitForecast,
     divide,
     shares_of_snapshot,
     shares_to_come,

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 import snapshard as ss
-from snapshard.pipelines.inspect.verify_code import with_checksum
+from snapshard.pipelines.inspect.verify import with_checksum
 from snapshard.schemas.manifest import (
     FileEntry,
     Manifest,

@@ -10,8 +10,8 @@ import fsspec
 import pytest
 
 import snapshard as ss
-from snapshard.pipelines.inspect.part_changes import build_facts
 from snapshard.pipelines.inspect.verify import verify
+from snapshard.pipelines.inspect.why import build_facts
 from snapshard.pipelines.operate.gc import collect_garbage
 from snapshard.schemas.progress import Silent
 from snapshard.transforms import storage

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from snapshard import cli
-from snapshard.pipelines.inspect.reject_export import INDEX, export_payloads
-from snapshard.pipelines.inspect.reject_queries import RejectFilter, RejectsFile
+from snapshard.pipelines.inspect.rejects import INDEX, RejectFilter, RejectsFile, export_payloads
 from snapshard.schemas.errors import (
     DamagedSnapshotError,
     PayloadPlace,
@@ -98,7 +97,7 @@ def test_what_is_not_there_is_told(folder: Path, tmp_path: Path) -> None:
     for path in ("", str(tmp_path / "nothing"), str(tmp_path / "no.parquet")):
         with pytest.raises(RecipeError):
             RejectsFile.find(path)
-    with pytest.raises(RecipeError, match="no stage 'reading'"):
+    with pytest.raises(RecipeError, match="Invalid stage 'reading'"):
         RejectFilter(stage="reading")
     (folder / ".work" / "rejects.parquet").unlink()
     with pytest.raises(RecipeError, match="its build did not finish"):
@@ -143,13 +142,13 @@ def test_payloads_are_exported_under_names_of_our_own(folder: Path, tmp_path: Pa
             assert hashlib.sha256(content).hexdigest() == entry["payload_sha256"]
             assert "missing" not in entry
     assert (target / "000004.bin").read_bytes() == LONG
-    assert "too long to keep; the record lies in a.csv at 5" in index[6]["missing"]
+    assert "too long to keep; the record is in a.csv at 5" in index[6]["missing"]
     assert "nothing of the record" in index[7]["missing"]
     assert index[0]["id"] == NASTY
     assert (report.num_files, report.num_fetched, report.num_missing) == (6, 2, 2)
     with pytest.raises(RecipeError, match="is not empty"):
         export_payloads(RejectsFile.find(str(folder)), ALL, str(target))
-    with pytest.raises(RecipeError, match="no local folder"):
+    with pytest.raises(RecipeError, match="is not local"):
         export_payloads(RejectsFile.find(str(folder)), ALL, "memory://x")
 
 
@@ -170,7 +169,7 @@ def test_a_source_that_changed_or_moved_is_told(folder: Path, tmp_path: Path) ->
     assert "has changed since" in str(missing("3", source=str(moved)))
     (folder / ".work" / "refused.json").write_text("[" * 5000)
     found = RejectsFile.find(str(folder))
-    assert "not known where the source lies" in str(missing("4"))
+    assert "location of the source is unknown" in str(missing("4"))
 
 
 @pytest.mark.parametrize("name", ["../secret", "/secret", "link", "pipe", "a/../../secret"])
@@ -203,7 +202,7 @@ def test_the_command_groups_by_stage_and_reason(
     code, out, _ = run(capsys, folder)
     assert code == 0
     assert "8 rejects in" in out
-    assert "of the last build, which was refused for them" in out
+    assert "of the last build, which failed because of them" in out
     assert "  2 × read: wrong type\n      a.csv#0: message 0\n" in out
     assert "\x1b" not in out
     facts = json.loads(run(capsys, folder, "--json")[1])
@@ -228,7 +227,7 @@ def test_the_command_lists_page_by_page(folder: Path, capsys: pytest.CaptureFixt
     assert "\x1b" not in out
     _, out, _ = run(capsys, folder, "--list", "--number", 0, "--stage", "prepare")
     assert "a.csv#3  prepare: step failed (ValueError)" in out
-    assert "which lie in a.csv from byte 4 to 76,804" in out
+    assert "in a.csv from byte 4 to 76,804" in out
     assert "and more" not in out
 
 
