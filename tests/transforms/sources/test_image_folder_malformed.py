@@ -285,8 +285,8 @@ def test_a_bad_row_costs_its_own_image_alone(tmp_path: pathlib.Path, kind: str) 
 
 
 BAD_TABLES: dict[str, tuple[str, bytes, str]] = {
-    "empty": ("a.csv", b"", "no CSV file with a header|no column|holds"),
-    "header_alone": ("a.csv", b"file,label\n", "no whole row|no types|names none"),
+    "empty": ("a.csv", b"", "no readable line of text"),
+    "header_alone": ("a.csv", b"file,label\n", "no complete row|names none"),
     "one_column": ("a.csv", b"file\na.png\n", "no column but the files' names"),
     "double_column": ("a.csv", b"file,n,n\na.png,1,2\n", "more than once"),
     "nameless_column": ("a.csv", b"file,,n\na.png,1,2\n", "no name"),
