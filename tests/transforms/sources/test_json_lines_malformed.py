@@ -70,7 +70,7 @@ def test_a_bad_line_does_not_stop_types_from_being_told(reading: Any, name: str)
     line, _ = BAD_LINES[name]
     source = JsonLines(reading.write("t.jsonl", GOOD * 3 + line + b"\n" + GOOD))
     if name == "deep and closed":
-        with pytest.raises(SchemaError, match=r"t\.jsonl byte 57: 'a' is nested more than 32 levels deep"):
+        with pytest.raises(SchemaError, match=r"t\.jsonl byte 57: .* more than 32 levels deep"):
             reading.read(source)
         return
     got = reading.read(source)

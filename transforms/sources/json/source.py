@@ -143,7 +143,7 @@ class JsonLines:
         """Reads the lines that begin in a block's ranges; ids are ``path#offset``.
 
         Raises:
-            SchemaError: if a feature is of a type that JSON cannot hold.
+            SchemaError: if a feature has a type that JSON cannot store.
         """
         for name, feature in features.items():
             if tensor_form(feature) is None:
