@@ -477,7 +477,7 @@ class TestErrors:
         (tmp_path / "t.csv").write_text("a,b\n")
         code, _, told = call("build", tmp_path / "t.csv", "--out", out)
         assert code == 3
-        assert "a header and no whole row" in told
+        assert "a header and no complete row" in told
 
     def test_output_that_cannot_be_written_is_told(
         self, images: Path, tmp_path: Path, call: Any

@@ -282,7 +282,7 @@ def test_few_records_and_many_classes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("", "holds no line of text"), ("n,y\n", "holds a header and no whole row")],
+    [("", "has no readable line of text"), ("n,y\n", "has a header and no complete row")],
 )
 def test_no_records_are_refused(tmp_path: Path, content: str, words: str) -> None:
     (tmp_path / "t.csv").write_text(content)

@@ -148,7 +148,7 @@ def test_files_with_columns_in_another_order_and_of_other_width(reading: Any) ->
             pa.table({"x": [1]}),
             r"b\.parquet has other columns than a\.parquet: it lacks 'y'\.",
         ),
-        (pa.table({"x": [1], "y": ["a"], "z": [1]}), r"a\.parquet: it has 'z' besides\. Name"),
+        (pa.table({"x": [1], "y": ["a"], "z": [1]}), r"a\.parquet: it has 'z' besides\. Select"),
         (pa.table({"x": ["one"], "y": ["a"]}), "Column 'x' is int64 in a.parquet and string in b"),
         (pa.table({"x": [[1]], "y": ["a"]}), r"int64\[\] in b\.parquet"),
     ],
@@ -176,7 +176,7 @@ def test_what_files_share_can_be_chosen(reading: Any) -> None:
             "label names 'no', which is not a column. The columns are 'n'",
         ),
         ({"types": {"no": "int8"}}, RecipeError, "types names 'no'"),
-        ({"columns": ("no",)}, SchemaError, "no column 'no', which columns= asks for"),
+        ({"columns": ("no",)}, SchemaError, "no column 'no', which columns= names"),
         ({"types": {"kind": "int64"}}, SchemaError, "'kind' is string, which Scalar of int64"),
     ],
 )

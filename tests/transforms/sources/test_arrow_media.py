@@ -45,5 +45,5 @@ def test_sounds_in_a_column(reading: Any) -> None:
 def test_a_column_of_numbers_is_no_image(reading: Any) -> None:
     pq.write_table(pa.table({"x": [1]}), reading.folder / "t.parquet")
     source = Parquet(str(reading.folder / "t.parquet"), types={"x": Image(storage="encoded")})
-    with pytest.raises(SchemaError, match="'x' is int64, which Image cannot hold"):
+    with pytest.raises(SchemaError, match="'x' is int64, which Image cannot store"):
         reading.read(source)

@@ -66,7 +66,7 @@ def test_it_is_a_source() -> None:
     assert settings == {"source": "audio_folder", "max_samples": 100_000_000}
     with pytest.raises(RecipeError, match="max_samples"):
         AudioFolder("somewhere", max_samples=0)
-    with pytest.raises(RecipeError, match="exclude each other"):
+    with pytest.raises(RecipeError, match="mutually exclusive"):
         AudioFolder("somewhere", pattern="{label}.wav", table="labels.csv")
 
 
@@ -129,7 +129,7 @@ class TestInfer:
     def test_nothing_to_tell_it_from(self, tmp_path: Path) -> None:
         found = self.infer(tmp_path, {"a/1": b"", "a/2": b"text"})
         assert found["audio"] == Audio(storage="encoded")
-        with pytest.raises(DataError, match="none of the 1 files lies in a class folder"):
+        with pytest.raises(DataError, match="none of the 1 files is in a class folder"):
             self.infer(tmp_path / "flat", {"1.wav": b""})
 
 

@@ -174,7 +174,7 @@ def test_records_and_files_larger_than_the_limit(reading: Any) -> None:
         huge = struct.pack("<Q", length)
         source = ss.TFRecords(reading.write("a.tfrecord", good * 2 + huge + masked(huge)))
         (reject,) = reading.read(source).rejects
-        assert f"a record states {length:,} bytes, more than 1,073,741,824" in reject.message
+        assert f"a record claims {length:,} bytes, more than 1,073,741,824" in reject.message
     reading.write("d/cat/1.png", b"x" * 100)
     (reject,) = limited(reading, ss.ImageFolder(str(reading.folder / "d")), max_record_bytes=50)
     assert reject.reason == "file of more than 50 bytes"

@@ -181,7 +181,7 @@ def test_declared_features_of_a_pattern() -> None:
         ({"pattern": "{a b}"}, "fields in braces"),
         ({"pattern": "{a"}, "fields in braces"),
         ({"pattern": "{image}.jpg"}, "content"),
-        ({"pattern": "{a}", "table": "b.csv"}, "exclude"),
+        ({"pattern": "{a}", "table": "b.csv"}, "mutually exclusive"),
         ({"table": "labels.xlsx"}, r"\.csv"),
     ],
 )
@@ -253,7 +253,7 @@ def test_names_in_a_table_may_lack_folder_and_suffix() -> None:
 
 def test_a_name_that_stands_for_two_files_is_refused() -> None:
     made = labels(table="labels.csv")
-    with pytest.raises(DataError, match=r"names 'a.jpg', and 2 files"):
+    with pytest.raises(DataError, match=r"names 'a.jpg', which matches 2 files"):
         infer(made, "x/a.jpg", "y/a.jpg", table=CSV)
     features = infer(made, "x/a.jpg", table=CSV)
     assert features["label"] == ClassLabel(("cat", "dog"))
@@ -316,7 +316,7 @@ def test_boxes() -> None:
     assert (a, b, c) == ({"boxes": [0, 0.25, 0.5, 1]}, {"boxes": []}, {"boxes": []})
     assert {row["reason"] for row in (d, e, f)} == {"unfit row in the table"}
     assert "Divide pixels by the image's size" in d["message"]
-    assert "ends lie before" in e["message"]
+    assert "maximum is less than its minimum" in e["message"]
 
 
 def test_boxes_with_labels() -> None:

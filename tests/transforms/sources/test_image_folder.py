@@ -121,7 +121,7 @@ def test_classes_are_the_first_folders_that_hold_a_record() -> None:
 
 def test_a_folder_without_classes_is_refused() -> None:
     opened: Any = None
-    with pytest.raises(DataError, match="none of the 2 files lies in a class folder"):
+    with pytest.raises(DataError, match="none of the 2 files is in a class folder"):
         ImageFolder("x").infer(listed("1.jpg", "2.jpg"), opened)
     with pytest.raises(DataError, match="not valid UTF-8"):
         ImageFolder("x").infer(listed("caf\udce9/1.jpg"), opened)

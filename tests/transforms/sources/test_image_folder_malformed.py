@@ -285,15 +285,15 @@ def test_a_bad_row_costs_its_own_image_alone(tmp_path: pathlib.Path, kind: str) 
 
 
 BAD_TABLES: dict[str, tuple[str, bytes, str]] = {
-    "empty": ("a.csv", b"", "no CSV file with a header|no column|holds"),
-    "header_alone": ("a.csv", b"file,label\n", "no whole row|no types|names none"),
-    "one_column": ("a.csv", b"file\na.png\n", "no column but the files' names"),
+    "empty": ("a.csv", b"", "no readable line of text"),
+    "header_alone": ("a.csv", b"file,label\n", "no complete row|names none"),
+    "one_column": ("a.csv", b"file\na.png\n", "no columns besides the file names"),
     "double_column": ("a.csv", b"file,n,n\na.png,1,2\n", "more than once"),
     "nameless_column": ("a.csv", b"file,,n\na.png,1,2\n", "no name"),
     "other_files": ("a.csv", b"file,label\nx.jpg,cat\n", "names none of the 1 files"),
     "content": ("a.csv", b"file,image\na.png,1\n", "column 'image'"),
     "empty_lines": ("a.jsonl", b"\n\n", "no row"),
-    "text": ("a.jsonl", b"file,label\na.png,cat\n", "no row.*line 1: no JSON"),
+    "text": ("a.jsonl", b"file,label\na.png,cat\n", "no rows.*line 1: not valid JSON"),
     "two_types": (
         "a.jsonl",
         b'{"file":"a.png","n":1}\n{"file":"b.png","n":"x"}\n',
@@ -306,7 +306,7 @@ BAD_TABLES: dict[str, tuple[str, bytes, str]] = {
         b'{"file":"a.png","boxes":[{"bbox":[0,0,1,1],"score":1}]}\n',
         "a box has 'score'",
     ),
-    "only_names": ("a.jsonl", b'{"file":"a.png"}\n', "no column but the files' names"),
+    "only_names": ("a.jsonl", b'{"file":"a.png"}\n', "no columns besides the file names"),
     "bytes": ("a.jsonl", b'{"file":"\xff","n":1}\n', "no row"),
 }
 

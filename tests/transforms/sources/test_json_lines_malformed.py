@@ -70,7 +70,7 @@ def test_a_bad_line_does_not_stop_types_from_being_told(reading: Any, name: str)
     line, _ = BAD_LINES[name]
     source = JsonLines(reading.write("t.jsonl", GOOD * 3 + line + b"\n" + GOOD))
     if name == "deep and closed":
-        with pytest.raises(SchemaError, match=r"t\.jsonl byte 57: 'a' is nested more than 32 deep"):
+        with pytest.raises(SchemaError, match=r"t\.jsonl byte 57: .* more than 32 levels deep"):
             reading.read(source)
         return
     got = reading.read(source)
@@ -113,11 +113,11 @@ def test_an_object_over_several_lines_is_so_many_rejects(reading: Any) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no line that can be read"),
-        (b"\n \n", "holds no line that is a JSON object"),
-        (b"hello\n", r"t\.jsonl holds no line.*byte 0: the line 'hello' is not valid JSON"),
+        (b"", "no readable line"),
+        (b"\n \n", "has no line that is a JSON object"),
+        (b"hello\n", r"t\.jsonl has no line.*byte 0: the line 'hello' is not valid JSON"),
         (b'[{"a": 1},\n{"a": 2}]', "begins with a list"),
-        (b"{}\n{}\n", "objects without any key"),
+        (b"{}\n{}\n", "objects without keys"),
         (b'{"": 1}\n', "empty"),
         (b'{"a": {"": 1}}\n', "empty"),
     ],

@@ -1,9 +1,9 @@
-"""Sources of files that hold Arrow columns: inferring and reading them, whatever their format.
+"""Infers features of, and reads, files of Arrow columns in any format.
 
-A file is cut into *units* (row groups of Parquet, record batches of Arrow IPC), each read
-separately: a damaged one is a reject, and the others are kept. A block's range holds the units
-whose first byte is in it. A record's id is ``relative/path#row``, the row's number in its file.
-:class:`ArrowSource` is what the sources of Parquet and Arrow files share.
+A file consists of *units* (row groups of Parquet, record batches of Arrow IPC) that are read
+separately: a damaged one becomes a reject, and the others are kept. A block's range contains the
+units whose first byte is in it. A record's id is ``relative/path#row``, its row number in the file.
+:class:`ArrowSource` is the base of the Parquet and Arrow sources.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from .types import extract, join_schemas, leaf_feature, leaves_of, missing_leave
 from .values import texts
 
 BATCH_ROWS = 1 << 16
-"""Rows that are converted at once, at most."""
+"""Maximum number of rows converted at a time."""
 BATCH_BYTES = 16 << 20
-"""About so many bytes of Arrow columns are converted at once, at most."""
+"""Approximate maximum size of the Arrow columns converted at a time."""
 
 MEDIA_BATCH_BYTES = 2 << 20
-"""The same where columns hold files' bytes, which are many times as large once decoded."""
+"""The same for columns of media files, which grow many times when decoded."""
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
-"""What reading a damaged file raises."""
+"""The exceptions raised for a damaged file."""
 
 _PARQUET_MAGIC, _ARROW_MAGIC = b"PAR1", b"ARROW1"
 
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A part of a file that is read by itself."""
+    """A part of a file that is read separately."""
 
     offset: int
-    """Of its first byte in the file."""
+    """Offset of its first byte in the file."""
     first_row: int
     num_rows: int | None
-    """None where only reading tells."""
+    """None if unknown before it is read."""
 
 
 def offset_between(units: Sequence[Unit], row: int, *, num_bytes: int) -> int:
-    """About where a row lies in a file of so many bytes, were all rows of a unit as large.
+    """The approximate offset of a row in a file, assuming equal sizes within a unit.
 
     >>> offset_between([Unit(0, 0, 10), Unit(100, 10, 20)], 15, num_bytes=300)
     150
@@ -83,31 +83,31 @@ class ArrowFile(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns."""
+        """The schema of its columns."""
 
     @property
     def units(self) -> Sequence[Unit]:
         """Its parts, in order."""
 
     def read(self, unit: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a unit, in batches; at least these columns, by name."""
+        """The rows of a unit, in batches with at least these columns."""
 
     def offset_of(self, row: int) -> int:
-        """About where a row lies, in bytes."""
+        """The approximate byte offset of a row."""
 
     def lacking(self) -> tuple[set[str], set[str]]:
-        """Names of leaves that lack values as the file itself says, and those it says not of."""
+        """Names of leaves that have missing values by the file's statistics, and unknown ones."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArrowFormat:
-    """A file format: how to open it, and its words."""
+    """A file format: how to open it, and its terms."""
 
     name: str
     unit: str
-    """What messages call a unit."""
+    """The term for a unit in messages."""
     open: Callable[[OpenSource, str], ArrowFile]
-    """Raises one of DAMAGE where the file is not of the format, or damaged."""
+    """Raises one of DAMAGE if the file has another format or is damaged."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,10 +119,10 @@ class ArrowTables:
     columns: tuple[str, ...] | None
     types: Mapping[str, Any] | None
     reader: Callable[..., Any] = RowReader
-    """What turns batches into wire columns: made as a RowReader is."""
+    """Constructor of the converter of batches, with the arguments of RowReader."""
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """The first bytes of all units but the first; none where a file cannot be read."""
+        """Offsets of all units but the first; none if the file is unreadable."""
         if file.problem or not file.num_bytes:
             return ()
         try:
@@ -132,7 +132,7 @@ class ArrowTables:
         return tuple(sorted({unit.offset for unit in units})[1:])
 
     def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
-        """About where a row of a file lies, in bytes; None where the file cannot be read."""
+        """The approximate byte offset of a row; None if the file is unreadable."""
         try:
             return self.format.open(opened, file.path).offset_of(row)
         except DAMAGE:
@@ -143,7 +143,7 @@ class ArrowTables:
 
         Raises:
             SchemaError: if no file can be read, their columns differ, or one cannot be stored.
-            RecipeError: if ``label`` or ``types`` name no column.
+            RecipeError: if ``label`` or ``types`` name a column that does not exist.
         """
         found = self._schemas(files, opened)
         first, schema = found[0]
@@ -174,7 +174,7 @@ class ArrowTables:
         """Reads the rows of a block's ranges.
 
         Raises:
-            SchemaError: if a file lacks the column of a feature, or has one of another type.
+            SchemaError: if a file lacks the column of a feature, or the type is incompatible.
         """
         return read_ranges(
             block,
@@ -189,7 +189,7 @@ class ArrowTables:
         try:
             file = self.format.open(opened, part.path)
             schema = self._chosen(file.schema, part.path)
-            leaves_of(schema, path=part.path)  # whose names may be no text
+            leaves_of(schema, path=part.path)  # raises if names are not text
             units = file.units
         except DAMAGE as error:
             yield no_rows(features, self._damaged_file(part, error))
@@ -216,7 +216,7 @@ class ArrowTables:
                 if batch is None:
                     break
                 if end is not None and row + len(batch) > end:
-                    # They would have the ids of others.
+                    # They would have the ids of other rows.
                     problem = f"it holds more than {unit.num_rows:,} rows"
                     break
                 yield reader.read(_all_columns(batch, schema), np.arange(row, row + len(batch)))
@@ -233,15 +233,15 @@ class ArrowTables:
         missing = [name for name in self.columns if name not in schema.names]
         if missing:
             raise SchemaError(
-                f"{path} has no column {', '.join(map(repr, missing))}, which columns= asks for; "
-                f"it has {', '.join(map(repr, schema.names))}. Fix columns= in the recipe."
+                f"{path} has no column {', '.join(map(repr, missing))}, which columns= names; it "
+                f"has {', '.join(map(repr, schema.names))}. Fix columns= in the recipe."
             )
         return pa.schema([field for field in schema if field.name in self.columns])
 
     def _schemas(
         self, files: Sequence[SourceFile], opened: OpenSource
     ) -> list[tuple[SourceFile, pa.Schema]]:
-        found, why = [], "none holds a byte"
+        found, why = [], "all are empty"
         for file in files:
             if file.problem:
                 why = f"{file.path}: {file.problem}"
@@ -249,20 +249,20 @@ class ArrowTables:
                 continue
             try:
                 schema = self._chosen(self.format.open(opened, file.path).schema, file.path)
-                leaves_of(schema, path=file.path)  # whose names may be no text
+                leaves_of(schema, path=file.path)  # raises if names are not text
             except DAMAGE as error:
                 why = f"{file.path}: {_why_damaged(error, file, opened)}"
                 continue
             found.append((file, schema))
         if not found:
             raise SchemaError(
-                f"{self.format.name}: none of {len(files):,} files can be read ({why}). Copy "
-                "or make them again, or correct the source in the recipe."
+                f"{self.format.name}: none of {len(files):,} files can be read ({why}). Copy or "
+                "create them again, or correct the source in the recipe."
             )
         return found
 
     def _missing(self, file: SourceFile, opened: OpenSource, *, scan: bool) -> set[str]:
-        """Names of the leaves that lack values in a file; of those unknown, all without a scan."""
+        """Names of the leaves with missing values. Without a scan, includes unknown ones."""
 
         def look() -> list[str]:
             arrow = self.format.open(opened, file.path)
@@ -271,7 +271,7 @@ class ArrowTables:
             try:
                 known, unknown = arrow.lacking()
             except DAMAGE:
-                return []  # which is told when it is read for good
+                return []  # the read of its block reports the damage
             unknown &= leaves.keys()
             if scan and unknown:
                 columns = list(dict.fromkeys(schema.names[leaves[n].column] for n in unknown))
@@ -287,7 +287,7 @@ class ArrowTables:
         return set(remembered(opened, file.sha256, f"missing {scan}", look))
 
     def _texts_of(self, file: SourceFile, opened: OpenSource, label: str) -> list[str] | None:
-        """The texts of the label in all rows; None where they are more than a class may have."""
+        """The distinct texts of the label in all rows; None if too many for a class."""
         arrow = self.format.open(opened, file.path)
         leaf = leaves_of(arrow.schema, path=file.path)[label]
         name = arrow.schema.names[leaf.column]
@@ -305,7 +305,7 @@ class ArrowTables:
             stage="read",
             reason="damaged file",
             message=f"{part.path} cannot be read: {_first_line(str(error))}; expected "
-            f"{self.format.name}. Copy or make it again, or remove it from the source.",
+            f"{self.format.name}. Copy or create it again, or remove it from the source.",
             source=part.path,
             exception=type(error).__name__,
         )
@@ -319,8 +319,8 @@ class ArrowTables:
             stage="read",
             reason=f"damaged {self.format.unit}",
             message=f"{part.path} row {row}: {self.format.unit} {index} is damaged "
-            f"({found}): {lost} are lost. Copy or make the file again, or raise "
-            "max_rejects to do without them.",
+            f"({found}): {lost} are lost. Copy or create the file again, or raise max_rejects to "
+            "do without them.",
             source=part.path,
             position=row,
         )
@@ -331,10 +331,10 @@ def _first_line(text: str) -> str:
 
 
 def _columns_of(schema: pa.Schema, features: Features, *, path: str) -> list[str]:
-    """The columns that hold the features."""
+    """The columns of the features."""
     leaves = leaves_of(schema, path=path)
     names = schema.names
-    # A feature that is a column and no leaf of one takes all of it.
+    # A feature named after a column that is not a leaf uses the entire column.
     return list(
         dict.fromkeys(
             names[leaves[name].column] if name in leaves or name not in names else name
@@ -344,7 +344,7 @@ def _columns_of(schema: pa.Schema, features: Features, *, path: str) -> list[str
 
 
 def _all_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of some columns as one of all: those that nothing reads are null."""
+    """A batch of some columns, extended to the full schema with null columns."""
     if batch.schema.names == schema.names:
         return batch
     arrays = [
@@ -366,17 +366,17 @@ def _batches(
 
 
 class _Decoded:
-    """Counts what comes of a file, which may not be many times its size."""
+    """Counts the decoded bytes of a file, and limits its expansion."""
 
     def __init__(self, num_bytes: int, max_expansion: int) -> None:
         self._max_expansion = max_expansion
         self._left = max(FREE_BYTES, num_bytes * max_expansion)
 
     def counting(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches, as long as they may be.
+        """The batches, up to the limit.
 
         Raises:
-            ValueError: in place of the first that is too much.
+            ValueError: instead of the first batch that exceeds the limit.
         """
         for batch in batches:
             self._left -= batch.nbytes
@@ -388,7 +388,7 @@ class _Decoded:
 def _whole(
     file: ArrowFile, columns: Sequence[str], *, num_bytes: int, limits: Limits
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a file that can be read; damage is told when they are read for good."""
+    """All readable rows of a file. The read of its blocks reports damage."""
     decoded = _Decoded(num_bytes, limits.max_expansion)
     for unit in range(len(file.units)):
         try:
@@ -398,21 +398,21 @@ def _whole(
 
 
 def _why_damaged(error: Exception, file: SourceFile, opened: OpenSource) -> str:
-    """Why a file cannot be opened: Parquet and Arrow files end as they begin, unless truncated."""
+    """Why a file cannot be opened. Parquet and Arrow files end with the magic they begin with."""
     head = opened.read(file.path, 0, len(_ARROW_MAGIC))
     for magic, kind in ((_PARQUET_MAGIC, "Parquet"), (_ARROW_MAGIC, "Arrow")):
         tail = opened.read(file.path, max(0, file.num_bytes - len(magic)), file.num_bytes)
         if head.startswith(magic) and tail != magic:
             return (
                 f"truncated: it begins as {kind} files do and has {file.num_bytes:,} bytes, "
-                "without the footer at its end that states how many there should be"
+                "without the footer that states the expected size"
             )
     return _first_line(str(error))
 
 
 @dataclasses.dataclass(frozen=True)
 class ArrowSource(abc.ABC):
-    """A source of tables of one format. What its arguments mean, the format's own class says."""
+    """A source of tables of one format. Subclasses document the attributes."""
 
     url: str
     label: str | None = None
@@ -432,40 +432,40 @@ class ArrowSource(abc.ABC):
 
     @abc.abstractmethod
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes files of the format, those of a glob's own suffix, and a single file as it is."""
+        """Selects files of the format, with a glob's suffix, or a single file of any name."""
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records and what is inferred of them, as plain JSON."""
+        """The settings that determine the records and their inferred features, as plain JSON."""
         columns = None if self.columns is None else list(self.columns)
         return {"columns": columns, "label": self.label, "types": types_to_json(self.types)}
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Where row groups of Parquet files, or record batches of IPC files, begin."""
+        """Offsets of the row groups of Parquet files, or the record batches of IPC files."""
         return self._tables.cuts(file, opened)
 
     def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
-        """About where a row lies, in bytes."""
+        """The approximate byte offset of a row."""
         return self._tables.offset_of(file, row, opened)
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the rows, from the files' schemas and statistics.
 
-        Which columns lack values is told from all rows where no statistics say it; above 256 MiB,
-        those that may hold nulls are taken to do so.
+        Without statistics, all rows are read to find the columns with missing values; above
+        256 MiB, every nullable column is taken to have some.
 
         Raises:
             SchemaError: if no file can be read, their columns differ, or one cannot be stored.
-            RecipeError: if ``label`` or ``types`` name no column.
+            RecipeError: if ``label`` or ``types`` name a column that does not exist.
         """
         return self._tables.infer(files, opened)
 
     def read(
         self, block: Block, *, features: Features, opened: OpenSource, ordered: Sequence[int]
     ) -> Iterator[RawBatch]:
-        """Reads what begins in a block's ranges; ids are ``path#row``.
+        """Reads the units that begin in a block's ranges; ids are ``path#row``.
 
         Raises:
-            SchemaError: if a file lacks the column of a feature, or has one of another type.
+            SchemaError: if a file lacks the column of a feature, or the type is incompatible.
         """
         return self._tables.read(block, features=features, opened=opened, ordered=ordered)
 

@@ -1,8 +1,8 @@
-"""Datasets of Hugging Face on disk as a source, as ``Dataset.save_to_disk`` writes them.
+"""The source of Hugging Face datasets on disk, as written by ``Dataset.save_to_disk``.
 
-They are Arrow streams whose schema carries the metadata ``huggingface``: JSON with a type for each
-column, which says more than Arrow's own: names of classes, shapes of arrays, which columns are
-images and sounds. ``datasets`` itself is not needed. A record's id is ``relative/path#row``.
+They are Arrow streams whose schema has the metadata ``huggingface``: JSON with a type for each
+column, which adds to Arrow's own type the names of classes, shapes of arrays, and which columns are
+images or sounds. ``datasets`` is not required. A record's id is ``relative/path#row``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CACHES = ("cache-", "tmp")
 
 
 def column_types(schema: pa.Schema) -> dict[str, Any]:
-    """What the metadata say of each column; {} where there are none."""
+    """The type of each column in the metadata; {} if there are none."""
     try:
         found = json.loads((schema.metadata or {}).get(METADATA, b"{}"))
         features = found.get("info", {}).get("features", {})
@@ -58,7 +58,7 @@ def column_types(schema: pa.Schema) -> dict[str, Any]:
 
 
 def class_names(spec: Any) -> tuple[str, ...] | None:
-    """The names of a column's classes; None where it has none."""
+    """The class names of a column; None if it has none."""
     names = spec.get("names") if isinstance(spec, dict) else None
     if not isinstance(names, list) or spec.get("_type") != "ClassLabel" or not names:
         return None
@@ -66,7 +66,7 @@ def class_names(spec: Any) -> tuple[str, ...] | None:
 
 
 def classes_of(spec: Any, name: str = "") -> dict[str, tuple[str, ...]]:
-    """The names of the classes of all columns, also those inside lists and structs, by place."""
+    """The class names of all columns, including nested ones, by dotted path."""
     names = class_names(spec)
     if names is not None:
         return {name: names}
@@ -78,19 +78,19 @@ def classes_of(spec: Any, name: str = "") -> dict[str, tuple[str, ...]]:
 
 
 def is_media(spec: Any) -> bool:
-    """Whether a column is one of images or sounds."""
+    """Whether a column holds images or sounds."""
     return isinstance(spec, dict) and spec.get("_type") in ("Image", "Audio")
 
 
 def with_column_types(
     inferred: Mapping[str, Feature | Struct], specs: Mapping[str, Any], *, declared: Collection[str]
 ) -> dict[str, Feature | Struct]:
-    """The features of Arrow columns with what the metadata say of them.
+    """The features of Arrow columns, refined by their metadata.
 
     Args:
-        inferred: What Arrow's types say.
-        specs: What :func:`column_types` gave.
-        declared: Names whose type the user has given, which stay.
+        inferred: The features inferred from Arrow types.
+        specs: The result of :func:`column_types`.
+        declared: Names whose type the user has declared, which are kept.
     """
     return {
         name: _typed(feature, specs.get(name), name, declared) for name, feature in inferred.items()
@@ -115,7 +115,7 @@ def _typed(found: Any, spec: Any, name: str, declared: Collection[str]) -> Any:
     kind, optional = spec.get("_type"), is_optional(found)
     names = class_names(spec)
     if names is not None:
-        # Texts of a label that were gathered from the rows say the same.
+        # A class inferred from the rows of a label is equivalent.
         return found if isinstance(found, ClassLabel) else ClassLabel(names, optional=optional)
     if is_media(spec):
         return media_feature(spec)
@@ -136,18 +136,18 @@ def media_feature(spec: Mapping[str, Any]) -> Image | Audio:
 
 @config_class
 class HuggingFace:
-    """A ``datasets.Dataset`` or ``DatasetDict`` that ``save_to_disk`` wrote.
+    """A ``datasets.Dataset`` or ``DatasetDict`` written by ``save_to_disk``.
 
-    Classes keep their names and numbers, arrays their shapes; images and sounds are the files
-    that the dataset holds (what it only names a path of is rejected). A row whose class is -1,
-    which stands for none, is rejected; ``types={"label": "int64"}`` keeps it as a number. The
-    splits of a DatasetDict are its folders: ``splits=ss.Splits.by_folder()``.
+    Classes keep their names and numbers, arrays their shapes. Images and sounds are the files
+    embedded in the dataset; rows that only name a path are rejected. A row of class -1, which means
+    no class, is rejected; ``types={"label": "int64"}`` keeps it as a number. The splits of a
+    DatasetDict are its folders: ``splits=ss.Splits.by_folder()``.
 
     Attributes:
         url: The folder, or any fsspec URL of it.
         label: The column to predict.
-        types: Types in place of those that the dataset says: ``{"age": "float32"}``, or a feature.
-            A struct's field is ``"struct.field"``.
+        types: Overrides the dataset's types: ``{"age": "float32"}``, or a feature. The field of a
+            struct is ``"struct.field"``.
     """
 
     url: str
@@ -163,11 +163,11 @@ class HuggingFace:
         check_types(self.types)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records and what is inferred of them, as plain JSON."""
+        """The settings that determine the records and their inferred features, as plain JSON."""
         return {"label": self.label, "types": types_to_json(self.types)}
 
     def select(self, files: Many[SourceFile]) -> Selection:
-        """Takes the Arrow files, without those that ``datasets`` caches results in."""
+        """Selects Arrow files, except the cache files of ``datasets``."""
         selected, skipped = [], Counter[str]()
         for file in files:
             name = file.path.rpartition("/")[2]
@@ -182,22 +182,22 @@ class HuggingFace:
         return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Where the record batches of an IPC file begin; a stream cannot be cut."""
+        """Offsets of the record batches of an IPC file; a stream cannot be cut."""
         return self._tables(self.label).cuts(file, opened)
 
     def offset_of(self, file: SourceFile, row: int, opened: OpenSource) -> int | None:
-        """About where a row lies, in bytes."""
+        """The approximate byte offset of a row."""
         return self._tables(self.label).offset_of(file, row, opened)
 
     def infer(self, files: Many[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the columns, as the dataset says, and as their Arrow types do.
+        """The features of the columns, from the dataset's types and the Arrow types.
 
         Raises:
             SchemaError: if no file can be read, their columns differ, or one cannot be stored.
-            RecipeError: if ``label`` or ``types`` name no column.
+            RecipeError: if ``label`` or ``types`` name a column that does not exist.
         """
         specs = self._specs(files, opened)
-        # What the dataset says of a label spares a look at all rows; what it is, Arrow need not.
+        # If the dataset names the classes of the label, the rows need not be read for them.
         is_class = class_names(specs.get(self.label or "")) is not None
         inferred = self._tables(None if is_class else self.label).infer(files, opened)
         return with_column_types(inferred, specs, declared=self.types or {})
@@ -208,16 +208,16 @@ class HuggingFace:
         """Reads the rows of a block's ranges; ids are ``path#row``.
 
         Raises:
-            SchemaError: if a file lacks the column of a feature, or has one of another type.
+            SchemaError: if a file lacks the column of a feature, or the type is incompatible.
         """
         tables = self._tables(self.label)
         return tables.read(block, features=features, opened=opened, ordered=ordered)
 
     def _specs(self, files: Many[SourceFile], opened: OpenSource) -> dict[str, Any]:
-        """What the files say of their columns, which must be the same classes in all.
+        """The column types in the files' metadata. Classes must be the same in all files.
 
         Raises:
-            SchemaError: naming two files of other classes: their numbers would mix.
+            SchemaError: naming two files with different classes, whose numbers would conflict.
         """
         specs: dict[str, Any] = {}
         first = ""
@@ -237,7 +237,7 @@ class HuggingFace:
                 raise SchemaError(
                     f"Column {name!r} has the classes {_shown(mine[name])} in {first} and "
                     f"{_shown(others[name])} in {file.path}. Cast one dataset to the features of "
-                    "the other, or read them as two sources."
+                    "the other, or read them as separate sources."
                 )
         return specs
 

@@ -1,14 +1,14 @@
-"""Arrow files as a source: IPC files and streams, and Feather.
+"""The Arrow source: IPC files and streams, and Feather files.
 
-The content decides which it is: ``ARROW1`` begins an IPC file (and Feather V2, which is one),
-anything else is read as a stream. Feather V1 (``FEA1``, before 2020) is a reject that says how to
+The content determines the format: an IPC file (also Feather V2) begins with ``ARROW1``; other files
+are read as streams. A Feather V1 file (``FEA1``, before 2020) is a reject whose message says how to
 rewrite it. A record's id is ``relative/path#row``.
-An IPC file is read by its record batches, each of them checked; a stream has no index, so what
-follows a damage in it is lost, and it cannot be cut.
+IPC files are read by record batch, and each batch is validated. A stream has no index, so it cannot
+be cut, and everything after damage is lost.
 
-What a message grows to is known before it is decompressed: a compressed buffer begins with its
-decompressed length (``BodyCompression`` of the format's Message.fbs), and pyarrow allocates
-whatever is stated there.
+The decompressed size of a message is checked in advance: a compressed buffer begins with its
+decompressed length (``BodyCompression`` in the format's Message.fbs), and pyarrow allocates
+whatever that says.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .files import DAMAGE, ArrowFile, ArrowFormat, ArrowSource, Unit, offset_bet
 from .types import leaves_of
 
 HEADER = 2
-"""The field of a message that holds what it is about."""
+"""The field of a message that has its header."""
 
 _KIND, _BODY_BYTES = 1, 3
 _DICTIONARY, _BATCH = 2, 3
@@ -41,11 +41,11 @@ _BUFFER = struct.Struct("<qq")
 _CONTINUED = b"\xff\xff\xff\xff"
 
 SUFFIXES = (".arrow", ".feather", ".ipc", ".arrows")
-"""What Arrow files' names end with."""
+"""Suffixes of Arrow files."""
 
 _MAGIC = b"ARROW1"
 _FEATHER_V1_MAGIC = b"FEA1"
-# Of the flatbuffers tables Footer and Message.
+# Fields of the flatbuffers tables Footer and Message.
 _FOOTER_DICTIONARIES, _FOOTER_BATCHES = 2, 3
 _BATCH_LENGTH = 0
 _MAX_ROWS = 1 << 48
@@ -53,16 +53,16 @@ _BLOCK = struct.Struct("<qi4xq")
 
 
 def root(buffer: bytes) -> int:
-    """Where the root table of a flatbuffer lies."""
+    """The offset of a flatbuffer's root table."""
     return int(struct.unpack_from("<I", buffer, 0)[0])
 
 
 def field(buffer: bytes, table: int, index: int) -> int | None:
-    """Where a field of a flatbuffers table lies; None where it is left out.
+    """The offset of a field of a flatbuffers table; None if it is absent.
 
     Raises:
         ValueError: if the table is damaged.
-        struct.error: likewise.
+        struct.error: if the table is damaged.
     """
     vtable = table - struct.unpack_from("<i", buffer, table)[0]
     if vtable < 0:
@@ -75,12 +75,12 @@ def field(buffer: bytes, table: int, index: int) -> int | None:
 
 
 def message_of(metadata: bytes) -> bytes:
-    """A message's flatbuffer without the length that stands before it."""
+    """A message's flatbuffer, without its length prefix."""
     return metadata[8 if metadata[:4] == _CONTINUED else 4 :]
 
 
 def decompressed_bytes(source: Any, offset: int, metadata_bytes: int) -> int:
-    """Length of a message's buffers once they are decompressed; 0 where it is not compressed.
+    """Decompressed size of a message's buffers; 0 if it is not compressed.
 
     Raises:
         ValueError: if the message is damaged.
@@ -111,7 +111,7 @@ def decompressed_bytes(source: Any, offset: int, metadata_bytes: int) -> int:
 
 
 def stream_messages(source: Any) -> list[tuple[int, int]]:
-    """Offset and bytes of metadata of a stream's messages, up to its end or to the first damage."""
+    """Offset and metadata size of a stream's messages, up to its end or the first damage."""
     found: list[tuple[int, int]] = []
     offset, num_bytes = 0, source.size()
     while offset + 8 <= num_bytes:
@@ -132,27 +132,27 @@ def stream_messages(source: Any) -> list[tuple[int, int]]:
 
 
 def _followed(buffer: bytes, table: int, index: int) -> int | None:
-    """Where what a field refers to lies."""
+    """The offset of the object that a field refers to."""
     place = field(buffer, table, index)
     return None if place is None else int(place + struct.unpack_from("<I", buffer, place)[0])
 
 
 @config_class
 class Arrow(ArrowSource):
-    """Rows of Arrow IPC files and streams and of Feather files.
+    """Rows of Arrow IPC files and streams, and of Feather files.
 
     Attributes:
-        url: A file, a folder (its ``.arrow``, ``.feather``, ``.ipc`` and ``.arrows`` files, at any
+        url: A file, a folder (its ``.arrow``, ``.feather``, ``.ipc`` and ``.arrows`` files at any
             depth), a glob, or any fsspec URL.
-        label: The column to predict. Strings and bools become a ClassLabel; numbers stay.
+        label: The column to predict. Strings and bools become a ClassLabel; numbers are kept.
         columns: The columns to read; all by default.
-        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
-            ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. A struct's
-            field is ``"struct.field"``.
+        types: Overrides inferred types: ``{"age": "float32"}``, or a feature such as
+            ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. The field of a
+            struct is ``"struct.field"``.
     """
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes Arrow files, those of a glob's own suffix, and a single file as it is."""
+        """Selects Arrow files, files with a glob's suffix, or a single file of any name."""
         return select_files(self.url, files, suffixes=SUFFIXES, what="an .arrow or .feather file")
 
     @property
@@ -168,21 +168,21 @@ def _open(opened: OpenSource, path: str) -> ArrowFile:
         return _IpcFile(source, path, opened.limits.max_expansion)
     if magic.startswith(_FEATHER_V1_MAGIC):
         raise ValueError(
-            "it is Feather V1, which Arrow gives up and whose damage it does not notice. Rewrite "
-            "it: pyarrow.feather.write_feather(pyarrow.feather.read_table(path), path)"
+            "it is Feather V1, which Arrow is dropping and whose damage it does not detect. "
+            "Rewrite it: pyarrow.feather.write_feather(pyarrow.feather.read_table(path), path)"
         )
     return _Stream(source, path, opened.limits.max_expansion)
 
 
 class _Unindexed:
-    """What is one unit, whose statistics nobody has counted."""
+    """A file without statistics, and one unit by default."""
 
     schema: pa.Schema
     _path: str
     units: Sequence[Unit] = (Unit(0, 0, None),)
 
     def lacking(self) -> tuple[set[str], set[str]]:
-        """All leaves of columns that may hold nulls."""
+        """All leaves of nullable columns are unknown."""
         leaves = leaves_of(self.schema, path=self._path)
         return set(), {
             name
@@ -192,7 +192,7 @@ class _Unindexed:
 
 
 class _IpcFile(_Unindexed):
-    """An IPC file, whose footer says where its record batches lie."""
+    """An IPC file, whose footer lists its record batches."""
 
     def __init__(self, source: Any, path: str, max_expansion: int) -> None:
         self._source, self._path = source, path
@@ -206,14 +206,14 @@ class _IpcFile(_Unindexed):
         found, row = [], 0
         blocks = _blocks(self._source, _FOOTER_BATCHES)
         if len(blocks) != self._reader.num_record_batches:
-            raise ValueError("the footer names other record batches than the file holds")
+            raise ValueError("the record batches in the footer differ from those in the file")
         for offset, metadata_bytes in blocks:
             try:
                 if not (offset >= 0 and 0 <= metadata_bytes <= self._source.size() - offset):
-                    raise ValueError("a batch lies outside of the file")
+                    raise ValueError("a batch is outside the file")
                 num_rows = _batch_length(self._source.read_at(metadata_bytes, offset))
             except DAMAGE:
-                num_rows = None  # reading it will say why
+                num_rows = None  # reading it reports why
             found.append(Unit(max(0, min(offset, self._source.size() - 1)), row, num_rows))
             row += num_rows or 0
         return found
@@ -228,7 +228,7 @@ class _IpcFile(_Unindexed):
 
 
 class _Stream(_Unindexed):
-    """An IPC stream: read from its start to its end."""
+    """An IPC stream, read from start to end."""
 
     def __init__(self, source: Any, path: str, max_expansion: int) -> None:
         self._path = path
@@ -262,13 +262,13 @@ class _Stream(_Unindexed):
 
 
 def _checked(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """The columns of a batch, whose offsets nothing has checked yet: bad ones would crash."""
+    """The columns of a batch, after validating offsets: invalid ones would crash."""
     found = []
     for name in columns:
         array = batch.column(name)
         kind = array.type
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            # Text that is not UTF-8 is a matter of its row alone.
+            # Text that is not UTF-8 only affects its row.
             array.view(pa.binary() if pa.types.is_string(kind) else pa.large_binary()).validate(
                 full=True
             )
@@ -279,28 +279,29 @@ def _checked(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def _check_sizes(source: Any, messages: Sequence[tuple[int, int]], max_expansion: int) -> None:
-    """Refuses messages that a file of this size should not hold once they are decompressed.
+    """Refuses messages whose decompressed size is too large for a file of this size.
 
-    Of a store's file nothing is known without reading all of it; what is decoded is counted then.
+    Skipped for files on a store, which would have to be read entirely; their decoded bytes are
+    counted instead.
 
     Raises:
-        ValueError: saying which limit they break.
+        ValueError: naming the limit that is exceeded.
     """
     if not is_at_hand(source):
         return
     allowed = max(FREE_BYTES, source.size() * max_expansion)
     for offset, metadata_bytes in messages:
         if not (offset >= 0 and 0 <= metadata_bytes <= source.size() - offset):
-            continue  # reading it will say why
+            continue  # reading it reports why
         if decompressed_bytes(source, offset, metadata_bytes) > allowed:
             raise ValueError(f"it {grows_beyond(max_expansion)}")
 
 
 def _blocks(source: Any, kind: int) -> list[tuple[int, int]]:
-    """Offset and bytes of metadata of each record batch (or dictionary) of a file, by its footer.
+    """Offset and metadata size of each record batch (or dictionary) in a file's footer.
 
     Raises:
-        ValueError: if the footer is none.
+        ValueError: if the footer is missing or invalid.
     """
     num_bytes = source.size()
     tail = source.read_at(10, max(0, num_bytes - 10))
@@ -315,7 +316,7 @@ def _blocks(source: Any, kind: int) -> list[tuple[int, int]]:
         vector = place + struct.unpack_from("<I", footer, place)[0]
         (count,) = struct.unpack_from("<I", footer, vector)
         if count * _BLOCK.size > len(footer):
-            raise ValueError("the footer names more record batches than fit into it")
+            raise ValueError("the footer claims more record batches than fit in it")
         found = [_BLOCK.unpack_from(footer, vector + 4 + i * _BLOCK.size) for i in range(count)]
     except struct.error as error:
         raise ValueError(f"the footer is damaged: {error}") from None
@@ -323,10 +324,10 @@ def _blocks(source: Any, kind: int) -> list[tuple[int, int]]:
 
 
 def _batch_length(metadata: bytes) -> int:
-    """Rows of the record batch that a message describes.
+    """The number of rows of the record batch that a message describes.
 
     Raises:
-        ValueError: if it describes none.
+        ValueError: if the message is not a valid record batch.
     """
     try:
         message = message_of(metadata)

@@ -1,6 +1,6 @@
-"""Files of images and sounds as values of records, and rows of Arrow columns that hold some.
+"""Reads image and sound files that are values of records, and Arrow rows that contain them.
 
-The column of such files is one of bytes, or a struct whose field ``bytes`` is.
+A column of files is a column of bytes, or of structs with a field ``bytes``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..python_values import Lists, wire_arrays
 from .rows import RowReader
 
 BYTES = "bytes"
-"""The field of a struct that holds a file's content."""
+"""The struct field with the content of a file."""
 
 
 class UnfitPartError(ValueError):
-    """A part of a record that cannot be used, with a reason to group by."""
+    """An unusable part of a record, with a reason to group by."""
 
     def __init__(self, stage: str, reason: str, message: str) -> None:
         super().__init__(message)
@@ -41,10 +41,10 @@ class UnfitPartError(ValueError):
 def media_lists(
     name: str, feature: Image | Audio, value: Any, *, max_pixels: int = MAX_PIXELS
 ) -> Lists:
-    """The stored lists of an image's or a sound's file: its bytes, and what its header says.
+    """The stored lists of an image or sound file: its bytes, and the facts in its header.
 
     Raises:
-        UnfitPartError: if there is none, or it cannot be read.
+        UnfitPartError: if the file is missing or unreadable.
     """
     if value is None:
         raise UnfitPartError("validate", "missing part", f"the sample has no {name!r}")
@@ -71,7 +71,7 @@ def media_lists(
 
 
 class MediaRowReader:
-    """Turns batches of one Arrow schema into batches of wire columns, images and sounds too."""
+    """Converts batches of one Arrow schema, including images and sounds, to wire columns."""
 
     def __init__(
         self, schema: pa.Schema, features: Features, *, path: str, unit: str = "row"
@@ -79,7 +79,7 @@ class MediaRowReader:
         """Finds the column of each feature, as :class:`RowReader` does.
 
         Raises:
-            SchemaError: naming the feature whose column is missing or can never hold it.
+            SchemaError: naming the feature whose column is missing or has an incompatible type.
         """
         self._media: Mapping[str, Any] = {
             name: feature for name, feature in features.items() if is_encoded(feature)
@@ -89,8 +89,8 @@ class MediaRowReader:
         for name in self._media:
             if name not in schema.names or not _holds_bytes(schema.field(name).type):
                 raise SchemaError(
-                    f"{path}: {name!r} is not a column of bytes, nor of structs with a field "
-                    f"{BYTES!r}; expected one of files. The columns are "
+                    f"{path}: {name!r} is not a column of bytes or of structs with a field "
+                    f"{BYTES!r}; expected a column of files. The columns are "
                     f"{', '.join(map(repr, schema.names))}."
                 )
         others = {name: f for name, f in features.items() if name not in self._media}
@@ -134,7 +134,7 @@ class MediaRowReader:
         found: Mapping[str, list[Lists]],
         rejects: list[Reject],
     ) -> RawBatch:
-        """The other columns, and those of media for the rows that are left of them."""
+        """The other columns, and the media columns of the rows that those kept."""
         if read.rejects:
             left = np.isin(at, [int(one.rpartition("#")[2]) for one in read.ids])
             found = {
@@ -165,7 +165,7 @@ class MediaRowReader:
 
 
 def _others(columns: Any, media: Mapping[str, Any]) -> Any:
-    """A schema or batch without the columns of media."""
+    """A schema or batch without the media columns."""
     if isinstance(columns, pa.Schema):
         return pa.schema([field for field in columns if field.name not in media])
     return columns.select([name for name in columns.schema.names if name not in media])

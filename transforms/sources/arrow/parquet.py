@@ -1,17 +1,17 @@
-"""Parquet files as a source: one record a row, read by row groups.
+"""The Parquet source: each row is a record, read by row group.
 
-A record's id is ``relative/path#row``. ``types`` says what each column becomes. Which columns may
-lack values is read from the files' statistics, and from the rows where these do not say. A damaged
+A record's id is ``relative/path#row``. ``types`` documents the feature of each column. Columns with
+missing values are found from the files' statistics, or from the rows if there are none. A damaged
 row group is one reject; the rows read before the damage, and all other row groups, are kept.
 
-Footers are read without pyarrow. pyarrow 25 ends the process over some damaged footers when a
-column's statistics are requested: what is thrown there is not caught. The footer is Thrift in its
-compact protocol, of which this reads the few fields that are needed. Format:
+Footers are parsed without pyarrow: for some damaged footers, pyarrow 25 terminates the process with
+an uncaught exception when a column's statistics are requested. The footer is Thrift in the compact
+protocol; only the required fields are read. Format:
 https://github.com/apache/parquet-format (parquet.thrift).
 
-The rows that are decoded at once are limited by what they grow to. A column of texts may hold one
-long text in its dictionary and name it in every row: a file of a kilobyte can stand for a terabyte,
-and neither its footer nor its pages' lengths show it.
+The number of rows decoded at a time is limited by their decoded size. A column of texts may have
+one long text in its dictionary and refer to it in every row: a kilobyte can decode to a terabyte,
+and neither the footer nor the page sizes show it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from .types import leaves_of
 _TAIL_BYTES = 8
 _MAX_DEPTH = 32
 
-# Types of the compact protocol.
+# Types in the compact protocol.
 _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(
     13
 )
 
-# Numbers of fields: FileMetaData, RowGroup, ColumnChunk, ColumnMetaData, Statistics.
+# Field numbers of FileMetaData, RowGroup, ColumnChunk, ColumnMetaData, Statistics.
 _ROW_GROUPS = 4
 _COLUMNS, _TOTAL_BYTES, _NUM_ROWS = 1, 2, 3
 _META_DATA = 3
@@ -54,36 +54,36 @@ _NULL_COUNT = 3
 
 _VALUE_BYTES = 8
 _SMALL_BYTES = 16 << 10
-"""Of a column chunk: no text in it is longer."""
+"""Size of a column chunk up to which it is taken as the bound of its texts."""
 
 SUFFIXES = (".parquet", ".pq", ".parq")
-"""What Parquet files' names end with."""
+"""Suffixes of Parquet files."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """What the footer says of one stored column of a row group."""
+    """A stored column of a row group, as described by the footer."""
 
     num_values: int
-    """With those inside of lists."""
+    """Including values inside lists."""
     num_bytes: int
     """Uncompressed."""
     is_bytes: bool
-    """Whether its values are strings of bytes."""
+    """Whether its values are byte strings."""
     has_dictionary: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class RowGroup:
-    """What the footer says of one row group."""
+    """A row group, as described by the footer."""
 
     offset: int
-    """Of its first byte in the file; 0 where it has no columns."""
+    """Offset of its first byte in the file; 0 if it has no columns."""
     num_rows: int
     num_bytes: int
     """Uncompressed."""
     null_counts: Mapping[str, int | None]
-    """Stored column, its path joined by dots -> nulls in it; None where the file does not say."""
+    """Dotted path of a stored column -> its number of nulls; None if the file does not say."""
     chunks: Mapping[str, Chunk] = dataclasses.field(default_factory=dict)
     """By stored column."""
 
@@ -132,12 +132,12 @@ def _row_group(group: Mapping[int, Any]) -> RowGroup:
 
 def _number(value: Any) -> int | None:
     if value is not None and not isinstance(value, int):
-        raise ValueError(f"the footer is damaged: it holds {type(value).__name__} for a number")
+        raise ValueError(f"the footer is damaged: it has {type(value).__name__} for a number")
     return value
 
 
 class _Compact:
-    """Reads values of the compact protocol, one after the other."""
+    """Reads successive values of the compact protocol."""
 
     def __init__(self, content: bytes) -> None:
         self._content, self._position = content, 0
@@ -177,7 +177,7 @@ class _Compact:
             ]
         if kind == _STRUCT:
             return self.struct(depth + 1)
-        raise ValueError(f"the footer holds a value of the unknown type {kind}")
+        raise ValueError(f"the footer has a value of the unknown type {kind}")
 
     def _byte(self) -> int:
         found = self._content[self._position]
@@ -190,7 +190,7 @@ class _Compact:
         return self._content[start : self._position]
 
     def _checked(self, size: int) -> int:
-        """A number of bytes, or of items of a byte and more, that can still follow."""
+        """A number of bytes or items (of at least a byte), checked against the rest."""
         if size > len(self._content) - self._position:
             raise ValueError("the footer ends too early")
         return size
@@ -204,7 +204,7 @@ class _Compact:
                 return found
             shift += 7
             if shift > 63:
-                raise ValueError("the footer holds a number that is too long")
+                raise ValueError("the footer has a number that is too long")
 
     def _integer(self) -> int:
         found = self._varint()
@@ -214,10 +214,10 @@ class _Compact:
 def check_lists(
     group: RowGroup, columns: Iterable[str], *, num_bytes: int, max_expansion: int
 ) -> None:
-    """Refuses lists of far more values than a file of so many bytes should hold.
+    """Refuses lists with too many values for a file of ``num_bytes``.
 
     Raises:
-        ValueError: saying which limit they break.
+        ValueError: naming the limit that is exceeded.
     """
     wanted = set(columns)
     allowed = max(FREE_BYTES, num_bytes * max_expansion)
@@ -230,7 +230,7 @@ def check_lists(
 def rows_at_once(
     source: Any, unit: int, group: RowGroup, columns: Iterable[str], *, num_rows: int
 ) -> int:
-    """So many rows, or as many as can be decoded whatever texts of the dictionaries they name."""
+    """``num_rows``, or fewer if the rows could otherwise decode to too many bytes."""
     wanted = set(columns)
     for path, chunk in group.chunks.items():
         if not (chunk.has_dictionary and chunk.is_bytes and path.partition(".")[0] in wanted):
@@ -274,16 +274,16 @@ class Parquet(ArrowSource):
     """Rows of Parquet files.
 
     Attributes:
-        url: A file, a folder (its ``.parquet`` files, at any depth), a glob, or any fsspec URL.
-        label: The column to predict. Strings and bools become a ClassLabel; numbers stay.
+        url: A file, a folder (its ``.parquet`` files at any depth), a glob, or any fsspec URL.
+        label: The column to predict. Strings and bools become a ClassLabel; numbers are kept.
         columns: The columns to read; all by default.
-        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
-            ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. A struct's
-            field is ``"struct.field"``.
+        types: Overrides inferred types: ``{"age": "float32"}``, or a feature such as
+            ``ss.ClassLabel(("no", "yes"))`` or ``ss.Tensor("uint8", (28, 28))``. The field of a
+            struct is ``"struct.field"``.
     """
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes Parquet files, those of a glob's own suffix, and a single file as it is."""
+        """Selects Parquet files, files with a glob's suffix, or a single file of any name."""
         return select_files(self.url, files, suffixes=SUFFIXES, what="a .parquet file")
 
     @property
@@ -292,12 +292,12 @@ class Parquet(ArrowSource):
 
 
 class _ParquetFile:
-    """One open file."""
+    """An open Parquet file."""
 
     def __init__(self, opened: OpenSource, path: str) -> None:
         source = open_for_arrow(opened, path)
         local = is_at_hand(source)
-        # Of a store, a row group's columns are fetched in few and large requests.
+        # From a store, the columns of a row group are fetched in few, large requests.
         self._file = pq.ParquetFile(source, pre_buffer=not local, page_checksum_verification=True)
         self._path = path
         self._source, self._num_bytes = source, source.size()
@@ -309,8 +309,7 @@ class _ParquetFile:
     def units(self) -> Sequence[Unit]:
         found, row = [], 0
         for group in self._groups:
-            # The blocks of a file end where it does: a place that makes no sense must not lie
-            # outside of all.
+            # Blocks end at the end of the file, so an invalid offset is clamped into one.
             start = max(0, min(group.offset, self._num_bytes - 1))
             found.append(Unit(start, row, group.num_rows))
             row += group.num_rows
@@ -335,7 +334,7 @@ class _ParquetFile:
         return offset_between(self.units, row, num_bytes=self._num_bytes)
 
     def lacking(self) -> tuple[set[str], set[str]]:
-        """Statistics count the nulls of single values, and nulls and empty lists together."""
+        """From statistics, which count nulls of scalars, but nulls and empty lists together."""
         leaves = leaves_of(self.schema, path=self._path)
         counts = self._null_counts()
         known, unknown = set(), set()
@@ -353,7 +352,7 @@ class _ParquetFile:
         return known, unknown
 
     def _null_counts(self) -> dict[str, int | None]:
-        """Nulls of each stored column over all row groups; None where some do not say."""
+        """Nulls of each stored column over all row groups; None if a group does not say."""
         counts: dict[str, int | None] = {}
         for group in self._groups:
             for name, found in group.null_counts.items():

@@ -1,13 +1,13 @@
-"""From Arrow tables of any types to the wire columns of features; what does not fit is rejected.
+"""Converts Arrow tables to the wire columns of features, with a reject for each invalid row.
 
-Whole batches are converted at once. A row with a value that does not fit its feature becomes a
-reject that says column, found and expected, and all others keep their order. A feature finds its
-column by name, ``a.b`` the field ``b`` of a struct ``a``; other columns are left out.
+The conversion is vectorized. A row with a value that does not fit its feature becomes a reject
+that names the column, the found and the expected value; other rows keep their order. Features match
+columns by name, ``a.b`` the field ``b`` of a struct ``a``. Other columns are ignored.
 
-A feature of a shape takes lists inside each other, one for each dimension, or one flat list
-(row-major) where at most one dimension varies. Where an Arrow list lacks an item, the row is
-rejected: an Example has no place for what is missing inside a list. An encoded image or sound takes
-the bytes of a file: images have their headers read, sounds are left to the step that decodes them.
+A feature with a shape accepts nested lists, one level for each dimension, or a flat list
+(row-major) if at most one dimension varies. A row with a null inside a list is rejected, because an
+Example cannot store it. An encoded image or sound accepts the bytes of a file: headers of images
+are read, sounds are left to the step that decodes them.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ Payload = Callable[[int], bytes]
 class MediaCells:
     """The cells of one column of a batch, as the bytes of media files.
 
-    Images must have a header that can be read; sounds are taken as they are, for the step that
-    decodes them to judge.
+    Images must have a readable header. Sounds are not checked: the step that decodes them does.
     """
 
     def __init__(self, name: str, feature: Feature, values: pa.Array) -> None:
-        """Reads the headers; ``values`` are the bytes of a file each, as large_binary."""
+        """Reads the headers; each of ``values`` is the content of a file, as large_binary."""
         self._name, self._feature = name, feature
         self._values = values.cast(pa.large_binary())
         self._headers: list[ImageHeader] = []
@@ -82,10 +81,10 @@ class MediaCells:
         return reason, f"column {self._name!r} {message}. Fix or remove it"
 
     def drop(self, rows: _Bools) -> None:
-        """Leaves out rows: all that are bad, in this column or another."""
+        """Drops rows: all that are bad in this column or another."""
         kept = ~rows
         if self._headers:
-            # Those of bad rows of this column have none.
+            # Bad rows of this column have no header.
             with_header = kept[~self.bad]
             self._headers = [
                 header for header, keep in zip(self._headers, with_header, strict=True) if keep
@@ -94,7 +93,7 @@ class MediaCells:
         self.bad = self.bad[kept]
 
     def wire(self) -> Iterator[tuple[str, pa.Array]]:
-        """The wire columns, by name; no row may be bad any more."""
+        """The wire columns, by name, after all bad rows are dropped."""
         yield self._name, self._values
         if isinstance(self._feature, Image):
             for part in ("height", "width", "orientation"):
@@ -103,21 +102,21 @@ class MediaCells:
 
 
 class RowReader:
-    """Turns batches of one Arrow schema into batches of wire columns."""
+    """Converts batches of one Arrow schema to batches of wire columns."""
 
     def __init__(
         self, schema: pa.Schema, features: Features, *, path: str, unit: str = "row"
     ) -> None:
-        """Finds the column of each feature, and that it can hold it.
+        """Finds the column of each feature, and checks its type.
 
         Args:
-            schema: Of the batches to come.
-            features: What rows must be.
-            path: Relative path of the file, or the table's name: ids are ``path#position``.
-            unit: What positions count, for messages: ``row`` or ``byte``.
+            schema: The schema of the batches.
+            features: The features of the rows.
+            path: Relative path of the file, or name of the table: ids are ``path#position``.
+            unit: The unit of positions, for messages: ``row`` or ``byte``.
 
         Raises:
-            SchemaError: naming the feature whose column is missing or can never hold it.
+            SchemaError: naming the feature whose column is missing or has an incompatible type.
         """
         leaves = leaves_of(schema, path=path)
         self._path, self._unit = path, unit
@@ -133,10 +132,9 @@ class RowReader:
         """Converts a batch.
 
         Args:
-            batch: Of the schema given before; all of it is held a few times over.
-            positions: int64[n], the position of each row: part of its id.
-            payload: Gives the bytes that a rejected row is in the source; None where it has none,
-                and its values are kept.
+            batch: A batch of the schema. Several copies of it are held in memory.
+            positions: int64[n], the position of each row, a part of its id.
+            payload: Returns the source bytes of a rejected row; None to keep its values instead.
         """
         at = np.asarray(positions, np.int64)
         found = [column.look_at(batch) for column in self._columns]
@@ -191,7 +189,7 @@ def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str)
     else:
         fits = (
             form is not None
-            # A sound of any rate has a second column, which no leaf holds.
+            # A sound of any rate has a second column, which has no leaf.
             and feature.wire_columns(name) == form.wire_columns(name)
             and kind_of(leaf.type) in takes(feature)
             and _fits(leaf, form)
@@ -200,7 +198,7 @@ def _leaf_of(name: str, feature: Feature, leaves: dict[str, Leaf], *, path: str)
         lists = "".join(f"[{'' if dim is None else dim}]" for dim in leaf.shape)
         raise SchemaError(
             f"{path}: column {name!r} is {leaf.type}{lists}, which {_shown_feature(feature)} "
-            f"cannot hold. {_remedy(leaf, form)}"
+            f"cannot store. {_remedy(leaf, form)}"
         )
     return leaf
 
@@ -246,7 +244,7 @@ class _Column:
 
 
 class _Found:
-    """The cells of one column of a batch, held against its feature."""
+    """The cells of one column of a batch, checked against its feature."""
 
     def __init__(self, column: _Column, form: TensorForm, array: pa.Array, cells: Cells) -> None:
         self._column, self._form = column, form
@@ -277,7 +275,7 @@ class _Found:
         return reason, f"column {self._column.name!r} {found}, expected {expected}. {fix}"
 
     def drop(self, rows: _Bools) -> None:
-        """Leaves out rows: all that are bad, in this column or another."""
+        """Drops rows: all that are bad in this column or another."""
         kept = ~rows
         inner = kept[self._cells.rows_of_values()]
         values = self._values.values
@@ -289,7 +287,7 @@ class _Found:
         self._dims = [dim[kept] for dim in self._dims]
 
     def wire(self) -> Iterator[tuple[str, pa.Array]]:
-        """The wire columns, by name; no row may be bad any more."""
+        """The wire columns, by name, after all bad rows are dropped."""
         first, *others = self._form.wire_columns(self._column.name)
         yield first.name, self._value_column(first)
         for column in others:
@@ -301,7 +299,7 @@ class _Found:
         self.bad = self.bad | mask
 
     def _of_values(self, mask: _Bools) -> _Bools:
-        """The rows of values."""
+        """The rows that contain these values."""
         if not self._cells.levels:
             return mask
         rows = np.zeros(len(self._missing), bool)
@@ -310,7 +308,7 @@ class _Found:
         return rows
 
     def _look_inside(self) -> None:
-        """Finds what is missing inside lists."""
+        """Finds nulls inside lists."""
         levels = self._cells.levels
         lacks = self._of_values(nulls(self._cells.values))
         for index in range(1, len(levels)):
@@ -320,7 +318,7 @@ class _Found:
         self._note(lacks, "missing item", "Fill it, or leave the column out")
 
     def _shape(self) -> list[_Ints]:
-        """The length of each dimension, int64[n] each; notes rows that have another shape."""
+        """The length of each dimension, int64[n] each. Records rows of the wrong shape."""
         levels, shape = self._cells.levels, self._form.shape
         if len(levels) < len(shape):
             return self._flat_shape()
@@ -329,7 +327,7 @@ class _Found:
             lengths = levels[index].lengths
             rows = Cells(levels[:index], lengths).rows_of_values()
             dim = np.full(len(self._missing), shape[index] or 0, np.int64)
-            # Backwards, so that a row's first list is what stays.
+            # Backwards, so that the first list of a row wins.
             dim[rows[::-1]] = lengths[::-1]
             ragged = np.zeros(len(dim), bool)
             ragged[rows[lengths != dim[rows]]] = True
@@ -341,7 +339,7 @@ class _Found:
         return dims
 
     def _flat_shape(self) -> list[_Ints]:
-        """The same where one list holds all values."""
+        """The same for a flat list of all values."""
         lengths, shape = self._cells.levels[0].lengths, self._form.shape
         known = math.prod(dim for dim in shape if dim is not None)
         varies = None in shape
@@ -357,7 +355,7 @@ class _Found:
         mask = missing if missing.any() else None
         counts = self._counts
         if not self._cells.levels and mask is not None and not isinstance(values, pa.Array):
-            # What lies there for a null is not the data's, and would differ from run to run.
+            # The value behind a null is undefined, and would differ from run to run.
             values = np.where(mask, np.zeros((), values.dtype), values)
         if column.packed is not None:
             return _packed(packed_bytes(values), counts * ITEM_BYTES[column.packed], mask)
@@ -374,7 +372,7 @@ class _Found:
 
 
 def _num_values(cells: Cells) -> _Ints:
-    """How many values each row has, over all lists."""
+    """The number of values of each row, over all lists."""
     counts = np.ones(len(cells.values), np.int64)
     for level in reversed(cells.levels):
         ends, lists = _offsets(counts), _offsets(level.lengths)
@@ -394,8 +392,8 @@ def _shown(array: pa.Array, row: int) -> str:
     text = "what cannot be shown"
     cell = array[row : row + 1]
     for type_ in (None, pa.large_string(), pa.large_binary()):
-        # Text may not be UTF-8, a time more than Python can hold. To its own type no cell is cast:
-        # Arrow 25 aborts the process at a slice of lists of nothing.
+        # Text may not be UTF-8, and a time may be out of range for Python. No cell is cast to its
+        # own type: Arrow 25 aborts the process for a slice of empty lists.
         with contextlib.suppress(ValueError, OverflowError, pa.ArrowException):
             text = repr((cell if type_ is None else cell.cast(type_))[0].as_py())
             break
@@ -409,7 +407,7 @@ def _offsets(counts: _Ints) -> _Ints:
 
 
 def _packed(content: bytes, sizes: _Ints, mask: _Bools | None) -> pa.Array:
-    """One byte string for each row, of the sizes given, null where masked."""
+    """A byte string of the given size for each row, null where masked."""
     validity = None if mask is None else pa.array(~mask).buffers()[1]
     buffers = [validity, pa.py_buffer(_offsets(sizes)), pa.py_buffer(content)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(sizes), buffers)

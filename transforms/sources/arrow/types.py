@@ -1,37 +1,36 @@
-"""Arrow types as features: the leaf columns of nested types, and what each becomes.
+"""Maps Arrow types to features: the leaf columns of nested types, and the feature of each.
 
-A struct's fields are leaves called ``<struct>.<field>``; lists around a leaf, also around a
-struct that it is a field of, are its dimensions; a map is a list of structs of ``key`` and
-``value``. Extension types are what they are stored as; dictionaries and run-end encoding are
-only a way to write values down.
+A struct's fields are leaves named ``<struct>.<field>``. Lists around a leaf, or around a struct
+that contains it, are its dimensions. A map is a list of structs of ``key`` and ``value``. Extension
+types are treated as their storage types; dictionaries and run-end encoding are mere encodings.
 
 ============================= ================================================================
 Arrow type                    feature
 ============================= ================================================================
-bool, int8 … uint64           Scalar of it
+bool, int8 … uint64           Scalar of that dtype
 halffloat, float, double      Scalar: float16, float32, float64
-decimal32 … decimal256        Scalar("float64"): the nearest; 15 digits always survive, more may
-                              not; one without places behind the point must be exact.
+decimal32 … decimal256        Scalar("float64"), rounded to the nearest: 15 digits always survive,
+                              more may not. A decimal of scale 0 must be exact.
                               ``types={"price": "string"}`` keeps all digits
 string, binary, views, null   Scalar("string")
-timestamp                     Timestamp of its unit; a time zone is taken as UTC, as Arrow stores
-                              it, and so is a time without one; files of one source must either
-                              all have a zone or none, unless a feature is declared
+timestamp                     Timestamp in its unit, always UTC: Arrow stores zoned times as UTC,
+                              and times without a zone are taken as UTC. Within a source, either
+                              all files have a zone or none, unless a feature is declared
 date32, date64                Timestamp("s"), Timestamp("ms")
 time32, time64, duration      Scalar: int32 or int64, with the column's ``unit``
-list of those                 Sequence; of lists of fixed size, of vectors
-fixed-size list               Tensor; other lists of lists too: every dimension that varies is
-                              None, and inside one record lists of one level have one length
+list of these                 Sequence; Sequence of vectors for lists of fixed-size lists
+fixed-size list               Tensor, also for other nested lists: each dimension that varies is
+                              None, and in a record all lists of a level have the same length
 struct                        Struct
 list of structs               Struct of sequences
 map                           Struct of two sequences, ``key`` and ``value``
-dictionary, run-end encoded   what their values are
-extension                     what it is stored as
+dictionary, run-end encoded   as its values
+extension                     as its storage type
 ============================= ================================================================
 
-A leaf that lacks a value in some row is optional. A tensor of fixed size that does becomes a
-sequence; where more dimensions vary, such rows are rejected, since an Example cannot tell a
-missing tensor from an empty one.
+A leaf without a value in some row is optional. A fixed-size tensor then becomes a sequence. If more
+dimensions vary, such rows are rejected, because an Example cannot distinguish a missing tensor from
+an empty one.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ from ....schemas.wire import Dtype
 from ..table_files import other_columns
 
 MAX_DEPTH = 32
-"""Lists and structs inside each other, at most."""
+"""Maximum depth of nested lists and structs."""
 
 _Bools = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int64]
@@ -69,41 +68,41 @@ _FLOATS: Mapping[int, Dtype] = {16: "float16", 32: "float32", 64: "float64"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """One leaf of a column: a feature to be."""
+    """One leaf of a column, which becomes a feature."""
 
     name: str
-    """The column's, and those of the structs' fields that lead to it, joined by dots."""
+    """The names of the column and of the struct fields that lead to the leaf, joined by dots."""
     column: int
     """Index of the column in its schema."""
     fields: tuple[int, ...]
-    """Which field to take of each struct on the way."""
+    """Index of the field to take of each struct on the way."""
     type: pa.DataType
-    """Of the values, neither nested nor encoded."""
+    """Type of the values, neither nested nor encoded."""
     shape: tuple[int | None, ...] = ()
-    """The lists around it, outer ones first: their length, or None where it varies."""
+    """Lengths of the lists around the leaf, outermost first; None where they vary."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """Some lists beside each other."""
+    """The lists of one nesting level."""
 
     lengths: _Ints
     valid: _Bools
-    """Where False, there is no list; its length is 0."""
+    """False for a missing list, whose length is 0."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cells:
-    """A leaf taken apart: its lists, outer ones first, and all of its values in a row.
+    """The flattened data of a leaf: its lists, outermost first, and all its values.
 
-    The lengths of one level add up to the number of lists in the next, or of values.
+    The lengths of a level add up to the number of lists in the next, or of values.
     """
 
     levels: tuple[Level, ...]
     values: pa.Array
 
     def missing(self) -> _Bools:
-        """Which rows have no value or list."""
+        """Which rows have neither a value nor a list."""
         return ~self.levels[0].valid if self.levels else nulls(self.values)
 
     def rows_of_values(self) -> _Ints:
@@ -124,25 +123,25 @@ def nulls(array: pa.Array) -> _Bools:
 
 
 def leaves_of(schema: pa.Schema, *, path: str) -> dict[str, Leaf]:
-    """The leaves of a schema's columns, by name. A struct without fields has none.
+    """The leaves of a schema's columns, by name. An empty struct has none.
 
     Raises:
-        SchemaError: if two columns have one name, or one has none, or is of a type that nothing
-            can be made of; ``path`` says where.
+        SchemaError: if a column has a duplicate or empty name, or an unsupported type. ``path`` is
+            for the message.
     """
     found: dict[str, Leaf] = {}
     for index, field in enumerate(schema):
         for leaf in _below(field.name, field.type, column=index, path=path):
             if leaf.name in found:
                 raise SchemaError(
-                    f"{path}: two columns are called {leaf.name!r}. Rename one of them."
+                    f"{path}: two columns are named {leaf.name!r}. Rename one of them."
                 )
             found[leaf.name] = leaf
     return found
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """A type without what only says how its values are written down."""
+    """A type without its encoding or extension."""
     while True:
         if isinstance(type_, pa.BaseExtensionType):
             type_ = type_.storage_type
@@ -155,13 +154,13 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def extract(column: pa.Array, leaf: Leaf) -> Cells:
-    """Takes a leaf out of its column, an array of the type that the leaf was found in."""
+    """Extracts a leaf from its column, an array of the type in which the leaf was found."""
     levels: list[Level] = []
     fields = iter(leaf.fields)
     array = _plain(column)
     while True:
         if pa.types.is_struct(array.type):
-            # Gives null where the struct itself is.
+            # Gives null where the struct itself is null.
             array = _plain(pc.struct_field(array, [next(fields)]))
         elif _is_list(array.type):
             lengths = pc.list_value_length(array).fill_null(0)
@@ -183,18 +182,18 @@ def _below(
     last = name.rpartition(".")[2]
     if not last:
         raise SchemaError(
-            f"{path}: column {column + 1} holds a name that is empty or ends with a dot "
-            f"({name!r}). Rename it."
+            f"{path}: column {column + 1} has a name that is empty or ends with a dot ({name!r}). "
+            "Rename it."
         )
     if len(fields) + len(shape) > MAX_DEPTH:
         raise SchemaError(
-            f"{path}: column {name!r} is nested more than {MAX_DEPTH} deep. Leave it out, or store "
-            "it flat."
+            f"{path}: column {name!r} is nested more than {MAX_DEPTH} levels deep. Leave it out, "
+            "or flatten it."
         )
     if isinstance(type_, pa.BaseExtensionType) and type_.extension_name == "pandas.period":
         raise SchemaError(
-            f"{path}: column {name!r} holds periods of pandas, stored as numbers that only pandas "
-            f"can read. Make times of them: data[{name!r}].dt.to_timestamp()."
+            f"{path}: column {name!r} holds pandas periods, stored as numbers that only pandas can "
+            f"read. Convert them to times: data[{name!r}].dt.to_timestamp()."
         )
     type_ = plain_type(type_)
     if pa.types.is_struct(type_):
@@ -212,7 +211,7 @@ def _below(
         length = type_.list_size if pa.types.is_fixed_size_list(type_) else None
         if length is not None and length < 1:
             raise SchemaError(
-                f"{path}: column {name!r} is {type_}, whose lists hold nothing. Leave it out."
+                f"{path}: column {name!r} is {type_}, whose lists are always empty. Leave it out."
             )
         yield from _below(
             name,
@@ -224,7 +223,7 @@ def _below(
         )
     elif pa.types.is_union(type_) or pa.types.is_interval(type_):
         raise SchemaError(
-            f"{path}: column {name!r} is {type_}, which no feature can hold. Leave it out with "
+            f"{path}: column {name!r} is {type_}, which no feature supports. Leave it out with "
             "columns=, or store it as numbers or strings."
         )
     else:
@@ -243,7 +242,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """An array whose type is what :func:`plain_type` says, on the outside."""
+    """An array whose outermost type is the one that :func:`plain_type` gives."""
     while True:
         type_ = array.type
         if isinstance(type_, pa.BaseExtensionType):
@@ -265,12 +264,12 @@ def infer_features(
 
     Args:
         schema: The columns.
-        missing: Names of the leaves that lack a value in some row, as
-            :func:`missing_leaves` gives them for a batch.
-        path: Where the columns are from, for errors.
+        missing: Names of the leaves without a value in some row, as from
+            :func:`missing_leaves`.
+        path: The file of the columns, for errors.
 
     Raises:
-        SchemaError: if a column cannot be stored, or has another's name.
+        SchemaError: if a column cannot be stored, or has a duplicate name.
     """
     leaves = leaves_of(schema, path=path)
     features = {name: leaf_feature(leaf, missing=name in missing) for name, leaf in leaves.items()}
@@ -280,7 +279,7 @@ def infer_features(
 def nest(
     schema: pa.Schema, features: Mapping[str, Feature], *, path: str
 ) -> dict[str, Feature | Struct]:
-    """The features of columns: those of the leaves, put into the structs that hold them.
+    """The features of columns: those of the leaves, nested in their structs.
 
     Raises:
         SchemaError: if there are none.
@@ -296,7 +295,7 @@ def nest(
 
 
 def missing_leaves(batch: pa.RecordBatch, *, path: str) -> set[str]:
-    """Names of the leaves that lack a value in some row of a batch."""
+    """Names of the leaves without a value in some row of a batch."""
     return {
         name
         for name, leaf in leaves_of(batch.schema, path=path).items()
@@ -305,7 +304,7 @@ def missing_leaves(batch: pa.RecordBatch, *, path: str) -> set[str]:
 
 
 def leaf_feature(leaf: Leaf, *, missing: bool) -> Feature:
-    """The feature of one leaf; ``missing`` says whether some row lacks it."""
+    """The feature of a leaf; ``missing`` if some row has no value."""
     item: Scalar | Timestamp = _item(leaf.type)
     if not leaf.shape:
         if isinstance(item, Timestamp):
@@ -339,7 +338,7 @@ def _item(type_: pa.DataType) -> Scalar | Timestamp:
 
 
 def _nested(name: str, type_: pa.DataType, features: Mapping[str, Feature]) -> Any:
-    """The feature of a column, Structs put together again; None for a struct without fields."""
+    """The feature of a column, with its Structs rebuilt; None for an empty struct."""
     type_ = plain_type(type_)
     inner = type_
     while not pa.types.is_struct(inner) and hasattr(inner, "value_type"):
@@ -357,14 +356,14 @@ def _nested(name: str, type_: pa.DataType, features: Mapping[str, Feature]) -> A
 def join_schemas(
     schemas: Mapping[pa.Schema, str], *, declared: Mapping[str, Any]
 ) -> dict[str, Leaf]:
-    """The leaves of the columns of some files, as :func:`join_leaves` joins two.
+    """The common leaves of several files, as :func:`join_leaves` joins two.
 
     Args:
-        schemas: At least one, each with a file that has it.
-        declared: The types that are declared by name.
+        schemas: Schema -> a file that has it; at least one.
+        declared: The declared types, by name.
 
     Raises:
-        SchemaError: naming a column that one file lacks, or whose types have nothing in common.
+        SchemaError: naming a column that a file lacks, or whose types are incompatible.
     """
     (first, path), *others = schemas.items()
     joined = leaves_of(first, path=path)
@@ -381,21 +380,21 @@ def join_leaves(
     paths: tuple[str, str],
     declared: Mapping[str, Any],
 ) -> dict[str, Leaf]:
-    """The leaves of two files' columns, of types that hold the values of both.
+    """The common leaves of two files, of types that hold the values of both.
 
     Args:
-        one: Leaves by name, which give the order.
-        other: Those of the other file.
+        one: The leaves of one file by name, which determine the order.
+        other: The leaves of the other file.
         paths: The files, for errors.
-        declared: The types that are declared by name, so that they need not be inferred.
+        declared: The declared types, by name, which need not be inferred.
 
     Raises:
-        SchemaError: naming columns that one file lacks, or whose types have nothing in common.
+        SchemaError: naming columns that a file lacks, or whose types are incompatible.
     """
     if one.keys() != other.keys():
         raise SchemaError(
-            f"{other_columns(other, one, paths=(paths[1], paths[0]))}. Name those that all files "
-            "have with columns=, or read them as two sources."
+            f"{other_columns(other, one, paths=(paths[1], paths[0]))}. Select common columns with "
+            "columns=, or read the files as separate sources."
         )
     joined = {}
     for name, leaf in one.items():
@@ -407,8 +406,8 @@ def join_leaves(
             fix = f'Store one type, or declare it: types={{{name!r}: "…"}}.'
             if _is_zoned(leaf.type) is not _is_zoned(found.type):
                 fix = (
-                    "Store one type. Where the times without a zone are UTC, declare it as a "
-                    f'feature of times: types={{{name!r}: ss.Timestamp("us")}}.'
+                    "Store one type. If the times without a zone are UTC, declare it as a "
+                    f'Timestamp: types={{{name!r}: ss.Timestamp("us")}}.'
                 )
             raise SchemaError(
                 f"Column {name!r} is {leaf.type}{_dims(leaf)} in {paths[0]} and "
@@ -427,9 +426,9 @@ def _dims(leaf: Leaf) -> str:
 
 
 def _differ(one: pa.DataType, other: pa.DataType, declared: Any) -> bool:
-    """Whether a declared type would take durations of two units for numbers of one.
+    """Whether a declared type would lose the different units of two durations.
 
-    As text a duration has no unit.
+    A duration stored as text has no unit.
     """
     units = {type_.unit for type_ in (one, other) if pa.types.is_duration(type_)}
     form = tensor_form(declared) if isinstance(declared, Feature) else None
@@ -438,14 +437,14 @@ def _differ(one: pa.DataType, other: pa.DataType, declared: Any) -> bool:
 
 
 def _is_zoned(type_: pa.DataType) -> bool | None:
-    """Whether a time has a zone; None for what is no time of day on a date."""
+    """Whether a time has a zone; None if the type is neither a timestamp nor a date."""
     if pa.types.is_date(type_):
         return False
     return type_.tz is not None if pa.types.is_timestamp(type_) else None
 
 
 def _join_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """A type that holds the values of both; None where there is none."""
+    """A type that holds the values of both; None if there is none."""
     if one == other:
         return one
     if _is_zoned(one) is not _is_zoned(other):

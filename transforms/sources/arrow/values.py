@@ -1,24 +1,24 @@
-"""Values of Arrow arrays as the values of a feature, whole arrays at a time.
+"""Converts Arrow arrays to the values of a feature.
 
 =================== ===============================================================================
-feature of          Arrow values that it takes
+feature of          accepted Arrow values
 =================== ===============================================================================
 bool                bool, and integers 0 and 1
-int8 … uint64       bool (0, 1), integers, floats and decimals without a fraction; all within the
-                    range of the dtype. With a ``unit``: what Timestamp takes, but for strings, time
+int8 … uint64       bool (0, 1), integers, and floats and decimals without a fraction, all within
+                    the dtype's range. With a ``unit``: values of Timestamp except strings, and time
                     of day and duration
-float16 … float64   bool, integers, floats, decimals. Floats, and decimals with places behind the
-                    point: the nearest, and none that becomes infinite by it. Integers, and decimals
-                    without such places: only what the dtype holds exactly
-string              string (which must be UTF-8), binary; bool, numbers, dates and times as text
-Text                string, binary; all of it UTF-8
-ClassLabel          string, binary: a class's name. bool, integers: its number, unless all names
-                    are such values written out (``"0"``, ``"true"``): then its name
-Timestamp           timestamp and date (where the unit is coarser: only what comes out even),
-                    integers (so many units), strings as ISO 8601 (UTC where they name no zone)
+float16 … float64   bool, integers, floats, decimals. Floats, and decimals with a scale above 0, are
+                    rounded to the nearest value, and rejected if that is infinite. Integers, and
+                    decimals of scale 0, must be exact in the dtype
+string              string (must be UTF-8), binary; bool, numbers, dates and times as text
+Text                string, binary; all must be UTF-8
+ClassLabel          string, binary: the name of a class. bool, integers: its number, or its name if
+                    all names are such values written out (``"0"``, ``"true"``)
+Timestamp           timestamp and date (if the unit is coarser, only exact values), integers
+                    (a number of units), strings in ISO 8601 (UTC unless they name a zone)
 =================== ===============================================================================
 
-Anything else is refused by the column's type, before a value is read.
+Columns of other types are refused before a value is read.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from ...examples.dtypes import PRECISION, holds_exactly, numpy_dtype
 from .types import nulls
 
 EXACT = 1 << 53
-"""A float64 holds all integers up to this one."""
+"""A float64 represents all integers up to this one."""
 INEXACT = "inexact integer"
-"""Why an integer is rejected that a dtype of floats does not hold."""
+"""The reason for rejecting an integer that a float dtype cannot represent."""
 
 _Bools = npt.NDArray[np.bool_]
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -60,17 +60,17 @@ _INTEGER_NAME = re.compile(r"0|-?[1-9][0-9]*")
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """Values of a feature: numbers in its dtype, strings as large_binary. Nulls hold anything."""
+    """Values of a feature: numbers in its dtype, strings as large_binary. Nulls are undefined."""
 
     values: npt.NDArray[Any] | pa.Array
     bad: _Bools = dataclasses.field(default_factory=lambda: np.zeros(0, bool))
-    """Which do not fit the feature; a null always does."""
+    """Which values do not fit the feature; a null always fits."""
     reason: str = ""
-    """Why those do not."""
+    """Why they do not fit."""
 
 
 def kind_of(type_: pa.DataType) -> str:
-    """What a type of single values is, for :func:`takes`."""
+    """The kind of a non-nested type, for :func:`takes`."""
     types = pa.types
     tests: tuple[tuple[str, Callable[[Any], bool]], ...] = (
         ("null", types.is_null),
@@ -87,12 +87,12 @@ def kind_of(type_: pa.DataType) -> str:
 
 
 def item_of(feature: Feature) -> Feature:
-    """What a sequence is of; any other feature itself."""
+    """The item feature of a sequence; any other feature itself."""
     return feature.of if isinstance(feature, Sequence) else feature
 
 
 def takes(feature: Feature) -> tuple[str, ...]:
-    """The kinds of Arrow types whose values a feature may hold."""
+    """The kinds of Arrow types that a feature accepts."""
     item = item_of(feature)
     form = tensor_form(item)
     if form is None:
@@ -118,11 +118,11 @@ def takes(feature: Feature) -> tuple[str, ...]:
 
 
 def convert(array: pa.Array, feature: Feature) -> Values:
-    """Values of a kind that the feature takes, as values of the feature.
+    """Converts values of an accepted kind to values of the feature.
 
     Args:
         array: Neither nested nor encoded.
-        feature: Its items, where it is a sequence or tensor.
+        feature: The feature; of a sequence or tensor, the values are its items.
     """
     item = item_of(feature)
     form = tensor_form(item)
@@ -142,7 +142,7 @@ def convert(array: pa.Array, feature: Feature) -> Values:
 
 
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of an array of bools, numbers or times; whatever lies there for a null."""
+    """The values of an array of bools, numbers or times; undefined for nulls."""
     if pa.types.is_boolean(array.type):
         found: npt.NDArray[Any] = array.fill_null(False).to_numpy(zero_copy_only=False)
         return found
@@ -161,7 +161,7 @@ def numbers(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def cast_or_find(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, _Bools]:
-    """Casts an array; what cannot be cast is null in it, and True in the second answer."""
+    """Casts an array. Returns it with null for values that cannot be cast, and their mask."""
     unfit = list(culprits(lambda start, stop: _casts(array[start:stop], type_), 0, len(array)))
     bad = np.zeros(len(array), bool)
     if unfit:
@@ -179,7 +179,7 @@ def _casts(array: pa.Array, type_: pa.DataType) -> bool:
 
 
 def culprits(fits: Callable[[int, int], bool], start: int, stop: int) -> Iterator[int]:
-    """What of [start, stop) does not fit by itself, where a range fits if all of it does."""
+    """The elements of [start, stop) that do not fit; a range fits if all its elements do."""
     if start == stop or fits(start, stop):
         return
     if stop - start == 1:
@@ -196,7 +196,7 @@ def _to_number(array: pa.Array, dtype: str) -> Values:
     inexact = _inexact(array, kind, dtype) if dtype in FLOATS else None
     if kind == "decimal":
         if dtype in FLOATS:
-            # By way of text: the nearest float, which Arrow's own cast does not promise.
+            # Via text: the nearest float, which Arrow's own cast does not guarantee.
             array = array.cast(pa.string()).cast(pa.float64())
         else:
             array, bad = _whole_decimals(array, dtype)
@@ -217,7 +217,7 @@ def _to_number(array: pa.Array, dtype: str) -> Values:
             limits = np.iinfo(target)
             if values.dtype.kind == "f":
                 wide = values.astype(np.float64)
-                # The float of the largest value + 1 is exact, that of the value may not be.
+                # The float of the largest value + 1 is exact; that of the value may not be.
                 inside = (wide >= limits.min) & (wide < float(limits.max + 1))
                 bad, unfit = ~(inside & (wide == np.floor(wide))), "not a whole number in range"
                 made = np.where(bad, 0, wide).astype(target)
@@ -230,7 +230,7 @@ def _to_number(array: pa.Array, dtype: str) -> Values:
 
 
 def _inexact(array: pa.Array, kind: str, dtype: str) -> _Bools | None:
-    """Which integers a dtype of floats does not hold; None where values are no integers."""
+    """Which integers a float dtype cannot represent; None if the values are not integers."""
     if kind == "int":
         return ~holds_exactly(numbers(array), dtype)
     if kind != "decimal" or array.type.scale > 0:
@@ -272,10 +272,10 @@ def _names_are(names: tuple[str, ...], kind: str) -> bool:
 
 
 def texts(array: pa.Array) -> pa.Array:
-    """Values as text; strings and bytes as they are."""
+    """Values as text; strings and bytes unchanged."""
     type_ = array.type
     if pa.types.is_timestamp(type_) and type_.tz is not None:
-        # The zone's own time would need a table of zones, which differs between machines.
+        # Local times would need a time zone database, which differs between machines.
         texts = array.cast(pa.timestamp(type_.unit)).cast(pa.large_string())
         return pc.binary_join_element_wise(
             texts, pa.scalar("Z", texts.type), pa.scalar("", texts.type)
@@ -291,7 +291,7 @@ def _to_string(array: pa.Array, *, utf8: bool) -> Values:
     if kind in ("string", "binary"):
         array = array.cast(pa.large_binary())
         if utf8 or kind == "string":
-            # Files are not checked for it when they are read; a cast to a string is.
+            # Reading a file does not validate UTF-8, but a cast to a string does.
             _, bad = cast_or_find(array, pa.large_string())
         return Values(array, bad, "not UTF-8")
     return Values(texts(array).cast(pa.large_binary()), bad)
@@ -321,9 +321,9 @@ def _to_time(array: pa.Array, unit: str) -> Values:
 
 
 def _parse_times(array: pa.Array, unit: str) -> tuple[pa.Array, _Bools]:
-    """ISO 8601 as times of a unit: those with a zone, and those without, which are UTC."""
+    """Parses ISO 8601 as times of a unit. Times without a zone are UTC."""
     zoned = pc.match_substring_regex(array, _ZONED).fill_null(False)
-    # A date's own "-05" is no zone.
+    # The "-05" of a date is not a zone.
     zoned = pc.and_(zoned, pc.match_substring(array, ":").fill_null(False))
     none = pa.scalar(None, array.type)
     with_zone, bad = cast_or_find(pc.if_else(zoned, array, none), pa.timestamp(unit, "UTC"))

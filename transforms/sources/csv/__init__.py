@@ -1,6 +1,6 @@
-"""CSV and TSV files as a source.
+"""Reads CSV and TSV files.
 
-In: files of text, or their ranges. Out: the features of their columns; batches of wire columns,
-with a reject for each row that does not fit. Read in order: ``rows``, ``types``, ``cells``,
-``files``, ``source``.
+In: text files, or ranges of them. Out: the features of their columns, and batches of wire columns
+with a reject for each invalid row. Reading order: ``rows``, ``types``, ``cells``, ``files``,
+``source``.
 """

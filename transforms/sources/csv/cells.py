@@ -1,29 +1,29 @@
-"""From rows of CSV text to the wire columns of features; what does not fit becomes a reject.
+"""Converts rows of CSV text to the wire columns of features, with a reject for each invalid row.
 
-Rows are parsed by pyarrow straight into the features' types, a window at a time. Only where that
-fails, or a value does not fit, is the bad cell searched for: with the same parser on fewer rows,
-never with a cast from strings, which accepts other texts.
+pyarrow parses rows directly into the features' types, a window at a time. Only if that fails, or a
+value does not fit, is the bad cell searched for: with the same parser on fewer rows, never with a
+cast from strings, which accepts different texts.
 
-A text in ``null_values`` is a missing value in every column, quoted or not. What else a cell may
-hold, without the blanks at the ends of numbers and times:
+A text in ``null_values`` is a missing value in every column, quoted or not. Blanks around numbers
+and times are ignored. Other valid cells:
 
 =========== =======================================================================================
 feature     texts
 =========== =======================================================================================
-int8 … 64,  decimal digits with a ``-``, or ``0x`` and hexadecimal ones, within the dtype's range;
-uint8 … 64  ``1.0``, ``+1`` and ``1e3`` are not integers
-floats      a decimal number, rounded to the nearest of the dtype, but what is written as an integer
-            must be exact in it: ``16777217`` is not a float32, ``16777217.0`` is rounded to one;
-            ``inf`` and ``nan`` in any case
-            (but what is in ``null_values``, as ``NaN`` is by default, is missing). A number
-            too large for the dtype is rejected, and not made an infinity
+int8 … 64,  decimal digits with an optional ``-``, or ``0x`` and hexadecimal digits, within the
+uint8 … 64  dtype's range; ``1.0``, ``+1`` and ``1e3`` are not integers
+floats      a decimal number, rounded to the nearest value of the dtype, but one written as an
+            integer must be exact: ``16777217`` is not a float32, ``16777217.0`` is rounded to one;
+            ``inf`` and ``nan`` in any case (but texts in ``null_values``, by default including
+            ``NaN``, are missing). A number too large for the dtype is rejected, not turned into
+            an infinity
 bool        ``true``, ``True``, ``TRUE``, ``1``; ``false``, ``False``, ``FALSE``, ``0``
-string,     any text of the file's encoding, blanks included
+string,     any text in the file's encoding, including blanks
 Text
-class       one of the class's names, to the letter
+class       exactly one of the class's names
 Timestamp   ISO 8601: ``2026-11-21``, with a time ``T09:30`` or ``09:30`` (seconds and a fraction
             of up to nine digits may follow), with ``Z`` or an offset ``+02:00``; without one it is
-            UTC. A fraction that is finer than the unit is rejected, and not rounded
+            UTC. A fraction finer than the unit is rejected, not rounded
 =========== =======================================================================================
 """
 
@@ -68,18 +68,18 @@ _TIMESTAMP = rf"^{_DATE}([T ]{_TIME}{_ZONE}?)?$"
 _ZONED = rf"{_ZONE}$"
 _DAYS = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
-# Of which every day can be told in ns.
+# All days of these years can be expressed in ns.
 _NS_YEARS = (1678, 2261)
 
 MAX_BATCH_ROWS = 1 << 16
-"""Rows in one RawBatch, at most."""
+"""Maximum number of rows in a RawBatch."""
 
 _SHOWN_CELL_CHARS = 60
 _INFINITY = re.compile(r"\s*[-+]?inf(inity)?\s*", re.IGNORECASE)
 
 
 def parse_type(feature: CellFeature) -> pa.DataType:
-    """The type that pyarrow parses a cell into: as near to what is stored as it goes."""
+    """The type that pyarrow parses a cell into: the closest one to the stored type."""
     if not isinstance(feature, Scalar) or feature.dtype == "string":
         return pa.large_string()
     if feature.dtype == "bfloat16":
@@ -90,7 +90,7 @@ def parse_type(feature: CellFeature) -> pa.DataType:
 
 
 def expected(feature: CellFeature) -> str:
-    """What a cell should hold, for messages."""
+    """The expected content of a cell, for messages."""
     if isinstance(feature, Scalar):
         return feature.dtype
     if isinstance(feature, ClassLabel):
@@ -102,12 +102,12 @@ def expected(feature: CellFeature) -> str:
 
 
 def to_wire(values: pa.Array, feature: CellFeature, kind: pa.DataType) -> pa.Array:
-    """Parsed cells as they are stored; null where a value is none of the feature's.
+    """Parsed cells in their stored form; null if a value is invalid for the feature.
 
     Args:
-        values: Of :func:`parse_type`.
-        feature: What they are of.
-        kind: Type of the stored column.
+        values: Cells of the type that :func:`parse_type` gives.
+        feature: Their feature.
+        kind: The type of the stored column.
     """
     if isinstance(feature, ClassLabel):
         return pc.index_in(values, pa.array(feature.names, pa.large_string())).cast(kind)
@@ -125,7 +125,7 @@ def to_wire(values: pa.Array, feature: CellFeature, kind: pa.DataType) -> pa.Arr
 
 
 def infinite(values: pa.Array, feature: CellFeature) -> list[int]:
-    """Rows whose stored number is an infinity."""
+    """Rows whose stored number is infinite."""
     if not isinstance(feature, Scalar) or feature.dtype not in FLOATS:
         return []
     if feature.dtype in ("float16", "bfloat16"):
@@ -135,7 +135,7 @@ def infinite(values: pa.Array, feature: CellFeature) -> list[int]:
 
 
 def unfit_texts(texts: pa.Array, kind: pa.DataType) -> Mask:
-    """Which of large_binary[n] are no text that pyarrow parses into a type: told in one pass."""
+    """Which of large_binary[n] pyarrow cannot parse into a type, found in one pass."""
     if pa.types.is_boolean(kind):
         fits = pc.is_in(texts, pa.array(_BOOLS, texts.type))
         return ~_mask(fits)
@@ -167,7 +167,7 @@ def _mask(found: pa.Array) -> Mask:
 
 
 def _packed(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """float64[n] as the 8 little-endian bytes of each."""
+    """float64[n] as 8 little-endian bytes each."""
     present = values.is_valid().to_numpy(zero_copy_only=False)
     filled = values.fill_null(0.0).to_numpy(zero_copy_only=False).astype("<f8")
     offsets = np.arange(len(filled) + 1, dtype=np.int64) * 8
@@ -180,7 +180,7 @@ def _packed(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _narrowed(values: pa.Array, dtype: str) -> pa.Array:
-    """Numbers rounded to the nearest of a 16-bit dtype, ties to even, as float32[n]."""
+    """Numbers rounded to the nearest value of a 16-bit dtype, ties to even, as float32[n]."""
     missing = values.is_null().to_numpy(zero_copy_only=False)
     numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False)
     if dtype == "float16":
@@ -195,7 +195,7 @@ def _narrowed(values: pa.Array, dtype: str) -> pa.Array:
 
 
 def _timestamps(texts: pa.Array, unit: str) -> pa.Array:
-    """ISO 8601 texts as int64[n] since 1970; null where a text is no time of the unit."""
+    """ISO 8601 texts as int64[n] since 1970; null if a text is not a time in the unit."""
     trimmed = pc.ascii_trim(texts, " \t")
     fits = _mask(pc.match_substring_regex(trimmed, _TIMESTAMP).fill_null(False))
     years, months, days = (
@@ -206,7 +206,7 @@ def _timestamps(texts: pa.Array, unit: str) -> pa.Array:
     fits &= (days <= _DAYS[months]) & ((months != 2) | (days < 29) | leap)
     if unit == "ns":
         fits &= (years >= _NS_YEARS[0]) & (years <= _NS_YEARS[1])
-    # Zeros at the end of a fraction say nothing; as few digits as there are remain.
+    # Strip trailing zeros from fractions.
     short = pc.replace_substring_regex(trimmed, r"(\.[0-9]*?)0+(Z|[-+][0-9:]+)?$", r"\1\2")
     short = pc.replace_substring_regex(short, r"\.(Z|[-+][0-9:]+)?$", r"\1")
     finer = pc.match_substring_regex(short, rf"\.[0-9]{{{_DIGITS[unit] + 1},}}")
@@ -223,7 +223,7 @@ def _timestamps(texts: pa.Array, unit: str) -> pa.Array:
 
 
 def _numbers(texts: pa.Array, start: int, stop: int) -> npt.NDArray[np.int64]:
-    """The numbers that stand in the same place of each text."""
+    """The numbers at [start, stop) of each text."""
     cut = pc.utf8_slice_codeunits(texts, start, stop)
     numbers: npt.NDArray[np.int64] = cut.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return numbers
@@ -231,7 +231,7 @@ def _numbers(texts: pa.Array, start: int, stop: int) -> npt.NDArray[np.int64]:
 
 @dataclasses.dataclass(frozen=True)
 class _Column:
-    """A feature and where it stands in a file."""
+    """A feature and its position in a file."""
 
     name: str
     feature: CellFeature
@@ -242,36 +242,36 @@ class _Column:
 
 @dataclasses.dataclass
 class _Bad:
-    """Why rows are rejected, as it is found: row -> (stage, reason, message)."""
+    """Why rows are rejected: row -> (stage, reason, message)."""
 
     rows: dict[int, tuple[str, str, str]] = dataclasses.field(default_factory=dict)
 
     def add(self, row: int, stage: str, reason: str, message: str) -> None:
-        """Notes one finding; the first one of a row stands."""
+        """Records a finding, unless the row has one already."""
         self.rows.setdefault(row, (stage, reason, message))
 
 
 class CellReader:
-    """Turns the rows of one file into batches of wire columns.
+    """Converts the rows of one file to batches of wire columns.
 
-    ``features`` are such as a cell can hold, and their names stand in the table's header.
+    Every feature must be a :data:`CellFeature`, and a column in the table's header.
     """
 
     def __init__(self, table: Table, features: Features) -> None:
-        """Looks up where each feature stands."""
+        """Looks up the position of each feature."""
         self._table = table
         self._columns: list[_Column] = []
         for name, feature in features.items():
             if not isinstance(feature, CellFeature):
-                raise TypeError(f"feature {name!r} is {feature}, which no cell can hold")
+                raise TypeError(f"feature {name!r} is {feature}, which a CSV column cannot be")
             index, kind = table.header.index(name), parse_type(feature)
             self._columns.append(_Column(name, feature, index, kind, expected(feature)))
         self._columns.sort(key=lambda column: column.index)
         self._schema = wire_schema(features)
 
     def read(self, rows: Rows) -> Iterator[RawBatch]:
-        """Parses rows; yields batches of at most MAX_BATCH_ROWS, each with its rejects."""
-        # A window of rows of one byte would be two million rejects at once, were all unfit.
+        """Parses rows. Yields batches of at most MAX_BATCH_ROWS, each with its rejects."""
+        # A window of one-byte rows could otherwise yield two million rejects at once.
         for first in range(0, len(rows), MAX_BATCH_ROWS):
             part = rows
             if len(rows) > MAX_BATCH_ROWS:
@@ -290,10 +290,10 @@ class CellReader:
         except pa.ArrowInvalid:
             kept, parsed = self._parse_what_fits(rows, types, bad)
         if len(parsed) != len(kept):
-            # Else records would get the ids of others.
+            # Otherwise records would get the wrong ids.
             raise AssertionError(
-                f"{self._table.path} byte {rows.offset}: found {len(kept)} rows, and pyarrow "
-                f"parsed {len(parsed)}. This is a defect of snapshard: report it."
+                f"{self._table.path} byte {rows.offset}: found {len(kept)} rows, but pyarrow "
+                f"parsed {len(parsed)}. This is a bug in snapshard: please report it."
             )
         columns, fits = self._wire(rows, kept, parsed, bad)
         if not fits.all():
@@ -331,18 +331,18 @@ class CellReader:
         wanted = len(self._table.header)
         for row in ragged:
             line = rows.text(row)
-            message = f"the row {_shown(line)} does not have {wanted} cells as there are columns"
+            message = f"the row {_shown(line)} does not have {wanted} cells, one for each column"
             fix = f"Fix it: quote cells that hold {self._table.delimiter!r}"
             if not line.strip(b"\0"):
-                message = f"{len(line):,} zero bytes stand where a row of {wanted} cells should"
-                fix = "The file is incomplete: copy or make it again"
+                message = f"{len(line):,} zero bytes, expected a row of {wanted} cells"
+                fix = "The file is incomplete: copy or create it again"
             bad.add(row, "read", "wrong number of cells", _with_fix(message, fix))
         return np.delete(np.arange(len(rows)), ragged)
 
     def _parse_what_fits(
         self, rows: Rows, types: dict[int, pa.DataType], bad: _Bad
     ) -> tuple[Offsets, pa.Table]:
-        """Finds every cell that does not fit its type; parses the rows without one."""
+        """Finds every cell that does not fit its type, and parses the remaining rows."""
         kept = self._without_ragged(rows, bad)
         if not len(kept):
             return kept, self._nothing(types)
@@ -370,7 +370,7 @@ class CellReader:
     def _find_unfit(self, rows: Rows, kept: Offsets, column: _Column, bad: _Bad) -> Iterator[int]:
         """Rows whose cell in a column cannot be parsed.
 
-        Equal texts parse alike, so one row stands for all that hold the same text.
+        Equal texts parse alike, so one row represents all rows with the same text.
         """
         coded = self._table.texts(rows, column.index).dictionary_encode()
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -391,11 +391,11 @@ class CellReader:
     def _unfit_codes(
         self, rows: Rows, column: _Column, *, codes: Offsets, texts: pa.Array
     ) -> Offsets:
-        """Which of the texts of a column, by their code, cannot be parsed."""
+        """The codes of the texts of a column that cannot be parsed."""
         hopeless = unfit_texts(texts, column.arrow_type)
         if column.arrow_type == pa.large_string():
             return np.flatnonzero(hopeless)
-        # The parser has the last word on the rest: should it refuse one, that one is found.
+        # The parser decides about the rest.
         present, first = np.unique(codes, return_index=True)
         first = first[present >= 0]
         doubtful = np.sort(first[~hopeless])
@@ -422,7 +422,7 @@ class CellReader:
     def _wire(
         self, rows: Rows, kept: Offsets, parsed: pa.Table, bad: _Bad
     ) -> tuple[pa.Table, Mask]:
-        """The wire columns of parsed rows, and which rows are fit to be stored."""
+        """The wire columns of parsed rows, and which rows can be stored."""
         fits = np.ones(len(kept), bool)
         wires: dict[str, pa.Array] = {}
         for column in self._columns:
@@ -468,7 +468,7 @@ class CellReader:
     def _too_large(
         self, rows: Rows, kept: Offsets, column: _Column, values: pa.Array
     ) -> Iterator[tuple[int, bytes]]:
-        """Rows whose number became an infinity without being written as one."""
+        """Rows whose number became infinite without being written as an infinity."""
         found = infinite(values, column.feature)
         if not found:
             return
@@ -480,7 +480,7 @@ class CellReader:
     def _inexact(
         self, rows: Rows, kept: Offsets, column: _Column, values: pa.Array
     ) -> Iterator[tuple[int, int]]:
-        """Rows whose cell is written as an integer that the floats of the column do not hold."""
+        """Rows whose cell is an integer that the column's float dtype cannot represent."""
         feature = column.feature
         if not isinstance(feature, Scalar) or feature.dtype not in PRECISION:
             return
@@ -502,17 +502,17 @@ def _row_problem(rows: Rows) -> str:
     quarantine = "or raise max_rejects to quarantine such rows."
     if rows.problem == TOO_LONG:
         return (
-            f"the line has no end {within}. Is this a CSV file? Remove the line, {longer}, "
+            f"the line does not end {within}. Is this a CSV file? Remove the line, {longer}, "
             f"{quarantine}"
         )
     return (
-        f"a cell begins with a quote that is not closed {within}. Close it, or write the quote "
-        f"twice inside quotes; where cells are that long, {longer}; {quarantine}"
+        f"a cell begins with a quote that is not closed {within}. Close it, or double the quote "
+        f"inside quotes; if cells are that long, {longer}; {quarantine}"
     )
 
 
 def _shown(cell: bytes) -> str:
-    """A cell for a message: quoted, shortened, bytes that are no characters escaped."""
+    """A cell for a message: quoted, shortened, with undecodable bytes escaped."""
     text = shown_text(cell[: 4 * _SHOWN_CELL_CHARS])
     if len(text) > _SHOWN_CELL_CHARS or len(cell) > 4 * _SHOWN_CELL_CHARS:
         return repr(text[:_SHOWN_CELL_CHARS]) + "…"

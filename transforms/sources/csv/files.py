@@ -1,7 +1,7 @@
-"""The files of a CSV source: how each is written and opened, and what is remembered of it.
+"""The files of a CSV source: their dialect, how they are opened, and cached facts about them.
 
-What is remembered between builds is the columns and types of each file. How an unknown file is
-written is guessed from its first rows, for ``snapshard init`` to write down.
+The columns and types of each file are cached between builds. ``sniff`` guesses the dialect of an
+unknown file from its first rows, for ``snapshard init``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .rows import Rows, Table, cut_offsets, find_rows
 from .types import ColumnTypes, Header, check_names, class_texts, read_header
 
 CUT_BYTES = 32 << 20
-"""A large file may be cut about every so many bytes."""
+"""A large file may be cut about every ``CUT_BYTES`` bytes."""
 MAX_SAMPLES = 64
-"""Windows of rows in a sample, each of about 4 MiB."""
+"""Maximum number of windows in a sample, each of about 4 MiB."""
 
 _SUFFIXES = (".csv", ".tsv")
-# Of a file that can only be read from its start.
+# Windows read of a file that can only be read from its start.
 _STREAM_WINDOWS = 16
 
 _DELIMITERS = ",;\t|"
@@ -40,7 +40,7 @@ _YEARS = range(1800, 2200)
 
 
 def is_table(path: str) -> bool:
-    """Whether a file's name is that of a CSV or TSV file, perhaps a compressed one.
+    """Whether a file has the name of a CSV or TSV file, compressed or not.
 
     >>> is_table("a/b.CSV"), is_table("b.tsv.gz"), is_table("b.txt")
     (True, True, False)
@@ -49,7 +49,7 @@ def is_table(path: str) -> bool:
 
 
 def default_delimiter(path: str) -> str:
-    r"""What stands between the cells of a file that is called so.
+    r"""The delimiter implied by a file's name.
 
     >>> default_delimiter("b.tsv.gz"), default_delimiter("b.csv")
     ('\t', ',')
@@ -59,7 +59,7 @@ def default_delimiter(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How the files of a source are written; see ``Csv``."""
+    """How the files of a source are formatted; see ``Csv``."""
 
     delimiter: str | None
     null_values: tuple[str, ...]
@@ -68,15 +68,15 @@ class Dialect:
     columns: tuple[str, ...]
 
     def delimiter_of(self, path: str) -> str:
-        """What stands between the cells of a file."""
+        """The delimiter of a file."""
         return default_delimiter(path) if self.delimiter is None else self.delimiter
 
     def read_header(self, text: Text, path: str) -> Header | None:
-        """The columns of a file; None where it has no row.
+        """The columns of a file; None if it has no row.
 
         Raises:
             SchemaError: if its first row cannot be read.
-            DamagedError: if that lies behind the damage of a compressed file.
+            DamagedError: if the file is compressed and damaged before the end of that row.
         """
         return read_header(
             text,
@@ -87,7 +87,7 @@ class Dialect:
         )
 
     def table(self, path: str, names: tuple[str, ...], *, plain: bool = True) -> Table:
-        """How a file's rows are parsed."""
+        """How to parse the rows of a file."""
         return Table(
             path=path,
             header=names,
@@ -109,23 +109,23 @@ class FoundTable:
 
 
 class CsvFiles:
-    """Looks into the files of one source; what it finds is remembered by their contents."""
+    """Inspects the files of one source, and caches the results by content."""
 
     def __init__(self, dialect: Dialect, opened: OpenSource) -> None:
-        """Takes how they are written, and their root."""
+        """Keeps the dialect and the source's root."""
         self._dialect = dialect
         self._opened = opened
 
     def open(self, path: str, num_bytes: int) -> Text:
-        """The text of a file, or of its first bytes where it is its own text."""
+        """The text of a file, or of its first ``num_bytes`` bytes if it is plain UTF-8."""
         encoding = self._dialect.encoding
         return open_text(self._opened, path, num_bytes=num_bytes, encoding=encoding)
 
     def tables(self, files: Sequence[SourceFile]) -> list[FoundTable]:
-        """The files that have a row; their columns are the same in all but for the order.
+        """The files that have a row. All have the same columns, in any order.
 
         Raises:
-            SchemaError: if they are not, or there is no such file.
+            SchemaError: if columns differ, or no file has a row.
         """
         found: list[FoundTable] = []
         for file in files:
@@ -138,23 +138,23 @@ class CsvFiles:
                 first = found[0].table
                 other = other_columns(header.names, first.header, paths=(file.path, first.path))
                 raise SchemaError(
-                    f"{other}. Give all files the same columns, or read them as two sources."
+                    f"{other}. Give all files the same columns, or read them as separate sources."
                 )
             table = self._dialect.table(file.path, header.names)
             found.append(FoundTable(file, table, header.stop))
         if not found:
-            what = f"{files[0].path} holds" if len(files) == 1 else f"{len(files):,} files hold"
+            what = f"{files[0].path} has" if len(files) == 1 else f"{len(files):,} files have"
             wanted = "a header line" if self._dialect.header else "rows"
             if damage := first_damage(files, self._damage):
                 raise SchemaError(f"{damage}, so {wanted} cannot be read. {COPY_AGAIN}")
             raise SchemaError(
-                f"{what} no line of text that can be read, expected {wanted}. Put the data there, "
-                "or correct the source in the recipe."
+                f"{what} no readable line of text, expected {wanted}. Put the data there, or "
+                "correct the source in the recipe."
             )
         return found
 
     def cuts(self, file: SourceFile) -> list[int]:
-        """Row starts about every so many bytes; none where a file cannot be cut."""
+        """Offsets of rows at which to cut, about every 32 MiB; none if a file cannot be cut."""
         if file.problem or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
             return []
         text = self.open(file.path, file.num_bytes)
@@ -172,17 +172,17 @@ class CsvFiles:
         )
 
     def header_bytes(self, file: SourceFile) -> int:
-        """Where the rows of a file begin."""
+        """The offset at which a file's rows begin."""
         header = self._header(file)
         return 0 if header is None else header.stop
 
     def types(self, tables: Sequence[FoundTable], *, sample: bool) -> Iterator[dict[str, Any]]:
-        """What the rows of each file tell of its columns, for ``ColumnTypes.merge``.
+        """The column types of each file, for ``ColumnTypes.merge``.
 
         Args:
             tables: The files.
-            sample: Takes windows of rows in place of all: at the heads of files, and at places
-                at equal distances.
+            sample: Whether to read only evenly spaced windows of rows, including the heads of
+                files, instead of all rows.
         """
         if not sample:
             for found in tables:
@@ -197,7 +197,7 @@ class CsvFiles:
             yield self._types(found, start, num_windows=1)
 
     def class_texts(self, tables: Sequence[FoundTable], name: str) -> list[str] | None:
-        """The texts of a column in all rows, sorted; None where they are too many for a class."""
+        """The distinct texts of a column in all rows, sorted; None if too many for a class."""
         texts: set[str] = set()
         for found in tables:
             some = self._class_texts(found, name)
@@ -253,7 +253,7 @@ class CsvFiles:
 
 
 def _rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
-    """The rows from a row's start on; those before the damage where a file is damaged."""
+    """The rows from an offset on; in a damaged file, those before the damage."""
     try:
         yield from find_rows(
             text.read,
@@ -267,7 +267,7 @@ def _rows(text: Text, table: Table, start: int) -> Iterator[Rows]:
 
 
 def _plain_name(path: str) -> str:
-    """A path in lower case, without the suffix of a compressed file."""
+    """A path in lower case, without the suffix of its compression."""
     lower = path.lower()
     ending = next((suffix for suffix in COMPRESSED_SUFFIXES if lower.endswith(suffix)), "")
     return lower.removesuffix(ending)
@@ -275,7 +275,7 @@ def _plain_name(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sniffed:
-    """How a file seems to be written."""
+    """The dialect that a file seems to have."""
 
     delimiter: str
     encoding: str
@@ -283,14 +283,14 @@ class Sniffed:
 
 
 def sniff(head: bytes, *, default: str = ",") -> Sniffed:
-    """Guesses from the beginning of a file's text.
+    """Guesses the dialect from the beginning of a file's text.
 
-    The delimiter is what stands most often in the first line, outside of quotes. Text that is not
-    UTF-8 is cp1252 where it can be, else latin-1, which any bytes are.
+    The delimiter is the most frequent candidate in the first line, outside quotes. Text that is not
+    UTF-8 is taken as cp1252 if it can be, else as latin-1, which decodes any bytes.
 
     Args:
-        head: Bytes of the text; the last line may be cut short.
-        default: The delimiter where the first line has none.
+        head: Bytes of the text; the last line may be incomplete.
+        default: The delimiter if the first line has none.
     """
     encoding = _encoding(head)
     text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace").lstrip("\r\n")
@@ -313,7 +313,7 @@ def _encoding(head: bytes) -> str:
 
 
 def _is_header(text: str, delimiter: str) -> bool:
-    """Whether the first row names columns: it holds no number, or only years or positions."""
+    """Whether the first row names columns: it has no numbers, or only years or positions."""
     try:
         first = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
     except csv.Error:

@@ -1,12 +1,12 @@
 """Rows of CSV text: where they begin and end, and how pyarrow parses a window of them.
 
-Rows are found by RFC 4180 quoting, with exact byte offsets, in flat memory. A line break inside a
-quoted cell does not end a row. A quote opens a quoted cell only at the cell's start, and ``""``
-inside one is a quote. pyarrow's parser follows the same rules, so rows found here are the rows that
-it parses. Lines end with LF, CRLF or CR.
+Rows are found by the quoting rules of RFC 4180, with exact byte offsets, in constant memory. A line
+break inside a quoted cell does not end a row. A quote opens a quoted cell only at the cell's start,
+and ``""`` inside one is a quote. pyarrow's parser follows the same rules, so it parses exactly the
+rows found here. Lines end with LF, CRLF or CR.
 
-A quoted cell that is not closed within :data:`MAX_ROW_BYTES` would swallow the rest of the file.
-Then the quote itself is the error: the row up to the end of its line is bad, and a row begins again
+A quoted cell that is not closed within :data:`MAX_ROW_BYTES` would swallow the rest of the file. In
+that case the quote is the error: the row up to the end of its line is bad, and the next row begins
 on the next line.
 """
 
@@ -28,9 +28,9 @@ from ...storage.ranges import Read
 Offsets = npt.NDArray[np.int64]
 
 WINDOW_BYTES = 4 << 20
-"""About so many bytes are held, found and parsed at a time."""
+"""Approximate number of bytes held, split into rows and parsed at a time."""
 MAX_ROW_BYTES = 16 << 20
-"""A row is at most so long."""
+"""Maximum length of a row."""
 
 UNCLOSED = "quote not closed"
 TOO_LONG = "row too long"
@@ -46,12 +46,12 @@ FALSE_VALUES = ("false", "False", "FALSE")
 _ASCII = bytes(range(128)) + b"x" * 128
 _INTEGER = r"^[ \t]*[-+]?[0-9]+[ \t]*$"
 _MAX_DIGITS = 400
-"""More than any float has. Python itself reads 4,300."""
+"""More digits than any float has. Python itself reads at most 4,300."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Some whole rows of a file, one after the other; blank lines between them are no rows."""
+    """Complete, consecutive rows of a file. Blank lines between them are not rows."""
 
     data: bytes
     offset: int
@@ -59,16 +59,16 @@ class Rows:
     starts: Offsets
     """int64[n]: where each row begins in ``data``."""
     stops: Offsets
-    """int64[n]: where each row's content ends, its line break left out."""
+    """int64[n]: where each row's content ends, before its line break."""
     breaks_in_cells: bool = False
     """Whether a quoted cell holds a line break."""
     problem: str = ""
-    """``quote not closed`` or ``row too long``: then these are the bytes of one bad row."""
+    """``quote not closed`` or ``row too long`` if these are the bytes of one bad row."""
     max_row_bytes: int = MAX_ROW_BYTES
-    """Within so many bytes a bad row had no end."""
+    """The limit within which a bad row has no end."""
 
     def __len__(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.starts)
 
     def text(self, row: int) -> bytes:
@@ -76,7 +76,7 @@ class Rows:
         return self.data[self.starts[row] : self.stops[row]]
 
     def take(self, rows: Offsets) -> Rows:
-        """Only these rows (ascending), in their own ``data``; ``offset`` means nothing there."""
+        """Only these rows (ascending), in their own ``data``; their ``offset`` is meaningless."""
         ends = np.append(self.starts[1:], len(self.data))
         parts = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1) if len(rows) else []
         data = b"".join(self.data[self.starts[part[0]] : ends[part[-1]]] for part in parts)
@@ -100,12 +100,12 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """What a stretch of bytes that begins with a row holds."""
+    """The row ends in a stretch of bytes that begins with a row."""
 
     ends: Offsets
     """Where the rows end, each after its line break."""
     open_quote: int | None
-    """Where the quoted cell begins that is not closed by the end."""
+    """Where a quoted cell begins that is still open at the end."""
     breaks_in_cells: bool
 
 
@@ -120,8 +120,8 @@ def find_rows(
 ) -> Iterator[Rows]:
     """Finds the rows of bytes [start, stop) of a file, in windows of bounded size.
 
-    ``start`` must be a row's start, ``stop`` a row's end or the file's. A bad row comes alone.
-    No row is longer than ``max_row_bytes``, by default :data:`MAX_ROW_BYTES`.
+    ``start`` must be the start of a row, ``stop`` the end of a row or of the file. Each bad row is
+    yielded separately. No row is longer than ``max_row_bytes``, by default :data:`MAX_ROW_BYTES`.
     """
     max_bytes = MAX_ROW_BYTES if max_row_bytes is None else max_row_bytes
     held, position = b"", start
@@ -131,8 +131,8 @@ def find_rows(
         held += chunk
         final = position >= stop or not chunk
         while held:
-            # What is a row must not depend on how far the file has been read: no row is looked
-            # for beyond the length that one may have.
+            # Row boundaries must not depend on how far the file has been read, so no row is
+            # searched for beyond the maximum length.
             too_much = len(held) > max_bytes
             view = held[:max_bytes] if too_much else held
             found = _find_ends(view, delimiter, final=final and not too_much)
@@ -160,9 +160,9 @@ def cut_offsets(
     every: int,
     max_row_bytes: int | None = None,
 ) -> list[int]:
-    """Row starts about every so many bytes: where a file may be cut.
+    """Offsets of rows at which a file may be cut, about ``every`` bytes.
 
-    Reads the whole file once, in bounded memory, and finds the same rows as :func:`find_rows`.
+    Reads the entire file once, in bounded memory, and finds the same rows as :func:`find_rows`.
     """
     cuts: list[int] = []
     wanted = start + every
@@ -176,21 +176,21 @@ def cut_offsets(
 
 
 def skip_mark(read: Read) -> int:
-    """Where the text begins: after the byte order mark of UTF-8, if there is one."""
+    """Where the text begins: after a UTF-8 byte order mark, if there is one."""
     return len(_BOM) if read(0, len(_BOM)) == _BOM else 0
 
 
 def _bad_row(
     read: Read, held: bytes, position: int, stop: int, *, open_quote: int | None, max_bytes: int
 ) -> tuple[Rows, bytes, int]:
-    """Ends a row that has no end at the next line break; reads on to find one.
+    """Ends an endless row at the next line break, reading ahead to find one.
 
-    Returns the bad row, the bytes held after it, and how far the file is read.
+    Returns the bad row, the bytes held after it, and how far the file has been read.
     """
     offset = position - len(held)
     kept = held
     match = _LINE_END.search(held, open_quote or 0)
-    # A CR that the bytes end with may be half of a CRLF.
+    # A CR at the end of the bytes may be the first half of a CRLF.
     while (match is None or match.end() == len(held)) and position < stop:
         tail = held[-1:] if match is not None else b""
         held = tail + read(position, min(position + WINDOW_BYTES, stop))
@@ -253,21 +253,21 @@ def _find_ends(data: bytes, delimiter: str, *, final: bool) -> _Found:
 
 
 def _line_breaks(data: bytes, codes: npt.NDArray[np.uint8], *, final: bool) -> Offsets:
-    """The last byte of each line break."""
+    """The position of the last byte of each line break."""
     breaks = np.flatnonzero(codes == _LF)
     if b"\r" not in data:
         return breaks
     returns = np.flatnonzero(codes == _CR)
-    # What follows a CR at the very end is not known before the file's end.
+    # What follows a CR at the very end is unknown until the end of the file.
     following = np.append(codes[1:], np.uint8(0 if final else _LF))
     alone = returns[following[returns] != _LF]
     return np.sort(np.concatenate((breaks, alone)))
 
 
 def _regular(codes: npt.NDArray[np.uint8], quotes: Offsets, delimiter: str) -> bool:
-    """Whether every second quote opens a cell, or is the second of a doubled one.
+    """Whether every other quote opens a cell, or is the second of a doubled one.
 
-    Then an odd number of quotes before a byte means that it lies in a quoted cell.
+    If so, a byte is in a quoted cell if an odd number of quotes precedes it.
     """
     opening = quotes[::2]
     before = codes[np.maximum(opening - 1, 0)]
@@ -279,7 +279,7 @@ def _regular(codes: npt.NDArray[np.uint8], quotes: Offsets, delimiter: str) -> b
 
 
 def _last_opened(quotes: Offsets) -> int:
-    """The quote that opened the cell which is open after an odd number of regular quotes."""
+    """The quote that opened the cell still open after an odd number of regular quotes."""
     index = len(quotes) - 1
     while index > 0 and quotes[index - 1] == quotes[index] - 1:
         index -= 2
@@ -287,9 +287,9 @@ def _last_opened(quotes: Offsets) -> int:
 
 
 def _scan(data: bytes, delimiter: str, *, final: bool) -> tuple[Offsets, int | None]:
-    """Row ends, and the quote left open, where quotes also stand inside unquoted cells.
+    """Row ends, and any unclosed quote, where unquoted cells also contain quotes.
 
-    Slow (about a tenth of the speed), and right for any bytes.
+    About ten times slower, and correct for any bytes.
     """
     start_of_cell = re.escape(delimiter.encode()) + rb"\r\n"
     token = re.compile(rb"(?<![^" + start_of_cell + rb'])"[^"]*(?:""[^"]*)*(?:"|\Z)|\r\n?|\n')
@@ -306,7 +306,7 @@ def _scan(data: bytes, delimiter: str, *, final: bool) -> tuple[Offsets, int | N
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """How the rows of one file are to be read."""
+    """How to parse the rows of one file."""
 
     path: str
     """The file, relative to the source's root."""
@@ -315,10 +315,10 @@ class Table:
     null_values: tuple[str, ...]
     encoding: str = "utf-8"
     plain: bool = True
-    """Whether offsets count the file's own bytes, not those of a text made of it."""
+    """Whether offsets count the file's own bytes, not those of its decoded text."""
 
     def place(self, position: int) -> str:
-        """A place in the file, for messages."""
+        """A position in the file, for messages."""
         return f"{self.path} byte {position}" + ("" if self.plain else " of its text as UTF-8")
 
     def parse(
@@ -330,21 +330,21 @@ class Table:
         zero_one: bool = True,
         on_ragged: Callable[[Any], str] | None = None,
     ) -> pa.Table:
-        """Parses rows with pyarrow; columns are named by their position: ``"0"``, ``"1"`` ….
+        """Parses rows with pyarrow. Columns are named by position: ``"0"``, ``"1"`` ….
 
         Args:
             rows: At least one row.
-            types: Position -> type; without, a column's type is inferred.
+            types: Position -> type. Types of other columns are inferred.
             columns: Positions of the columns to read; all by default.
-            zero_one: Whether ``1`` and ``0`` are bools too.
-            on_ragged: Asked what to do with a row of too few or too many cells.
+            zero_one: Whether ``1`` and ``0`` are also bools.
+            on_ragged: Decides what to do with a row that has too few or too many cells.
 
         Raises:
             pa.ArrowInvalid: if a cell does not fit its column's type, or a row is ragged.
         """
         data = rows.data
         if data.startswith(b"\xef"):
-            # At the very start pyarrow takes this for a mark to be left out.
+            # At the very start pyarrow would drop this as a byte order mark.
             data = b"\n" + data
         return pa.csv.read_csv(
             pa.py_buffer(data),
@@ -376,17 +376,17 @@ class Table:
             found.append(row.number - 1)
             return "skip"
 
-        # pyarrow cannot report a row that is not UTF-8; letters do not change where cells end.
+        # pyarrow cannot report a row that is not UTF-8. Replacing its bytes moves no cell.
         ascii_rows = dataclasses.replace(rows, data=rows.data.translate(_ASCII))
         self.parse(ascii_rows, types={0: pa.binary()}, columns=[0], on_ragged=skip)
         return found
 
     def whole(self, rows: Rows) -> Rows:
-        """The rows with the right number of cells."""
+        """The rows that have the right number of cells."""
         return rows.take(np.delete(np.arange(len(rows)), self.ragged(rows)))
 
     def texts(self, rows: Rows, column: int) -> pa.Array:
-        """The cells of one column as they stand, large_binary[n]; null where missing.
+        """The raw cells of one column, large_binary[n]; null where missing.
 
         Raises:
             pa.ArrowInvalid: if a row is ragged.
@@ -397,17 +397,17 @@ class Table:
     def written_integers(
         self, rows: Rows, kept: Offsets, column: int, *, values: pa.Array, smallest: int
     ) -> tuple[Offsets, np.ndarray[Any, Any]]:
-        """The cells of a column of floats that are written as integers, but for small ones.
+        """The cells of a column of floats that are written as large integers.
 
         Args:
             rows: The rows.
-            kept: The numbers of those that were parsed, int64[n].
+            kept: The indices of the parsed rows, int64[n].
             column: The column's position.
-            values: The floats that its cells were parsed as, [n].
-            smallest: The smallest integer to find, whatever its sign.
+            values: The parsed floats of the column, [n].
+            smallest: The smallest absolute value to find.
 
         Returns:
-            Where they lie in ``values``, int64[m], and the integers, as objects [m].
+            Their indices in ``values``, int64[m], and the integers, as objects [m].
         """
         large = np.flatnonzero(np.abs(values.to_numpy(zero_copy_only=False)) >= smallest)
         if not len(large):

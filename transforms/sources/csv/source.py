@@ -1,8 +1,8 @@
-"""CSV and TSV files as a source: one record a row, typed, with missing values.
+"""The CSV source: each row of a CSV or TSV file is a typed record, with missing values.
 
-A record's id is ``relative/path#offset``: where its row begins in the file, in bytes; in files
-that are compressed or not in UTF-8, in their text once it is uncompressed UTF-8. ``cells`` says
-which texts a cell may hold, ``types`` how columns get their types.
+A record's id is ``relative/path#offset``, the byte offset of its row in the file. For files that
+are compressed or not UTF-8, the offset counts bytes of the decompressed text as UTF-8. ``cells``
+documents the valid texts of a cell, ``types`` how column types are inferred.
 """
 
 from __future__ import annotations
@@ -40,32 +40,33 @@ from .types import ColumnTypes
 NULL_VALUES = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 
 _DELIMITER = re.compile(r"[\t !#-/:-@\[-`{-~]")
-# The suffix that a glob ends with: "*.txt", "part-*.tsv".
+# The suffix at the end of a glob: "*.txt", "part-*.tsv".
 _GLOB_SUFFIX = re.compile(r"[*?\]](?:.*)(\.[a-z0-9]+)$")
 _DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 @config_class
 class Csv:
-    """Rows of CSV and TSV files: RFC 4180 quoting, any line ends.
+    """Rows of CSV and TSV files: RFC 4180 quoting, any line ending.
 
-    A file may be compressed with GZIP, Zstandard, bzip2 or xz; its content tells. Such a file, and
-    one that is not UTF-8, is one block however large it is; others are cut into ranges.
+    Files may be compressed with GZIP, Zstandard, bzip2 or xz, which is detected from their content.
+    A file that is compressed or not UTF-8 is one block, whatever its size; others are cut into
+    ranges.
 
     Attributes:
-        url: A file, a folder (its ``.csv`` and ``.tsv`` files, compressed ones too, at any depth),
-            a glob, or any fsspec URL.
-        label: The column to predict. Strings and bools become a ClassLabel; numbers stay.
-        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
+        url: A file, a folder (its ``.csv`` and ``.tsv`` files at any depth, including compressed
+            ones), a glob, or any fsspec URL.
+        label: The column to predict. Strings and bools become a ClassLabel; numbers are kept.
+        types: Overrides inferred types: ``{"age": "float32"}``, or a feature such as
             ``ss.Scalar("float32", optional=True)``, ``ss.ClassLabel(("no", "yes"))``,
             ``ss.Text()`` or ``ss.Timestamp("s")``, which reads ISO 8601.
-        delimiter: One ASCII character between cells. None: a tab in ``.tsv`` files, else a comma.
-        null_values: Texts that mean a missing value, in every column, quoted or not.
-        encoding: Of the files, by Python's name: ``latin-1``, ``cp1252``, ``shift_jis`` …. A file
-            that begins with the byte order mark of UTF-16 or UTF-32 needs none.
-        header: Whether the first row of each file holds the columns' names. Without, they are
+        delimiter: One ASCII character. None: a tab in ``.tsv`` files, a comma in others.
+        null_values: Texts that stand for a missing value in every column, quoted or not.
+        encoding: Python's name of the files' encoding: ``latin-1``, ``cp1252``, ``shift_jis`` ….
+            Not needed for files that begin with the byte order mark of UTF-16 or UTF-32.
+        header: Whether the first row of each file names the columns. If not, they are named
             ``column_0``, ``column_1`` ….
-        columns: Names of the columns of files that have no header.
+        columns: Column names, for files without a header.
     """
 
     url: str
@@ -98,7 +99,7 @@ class Csv:
                 )
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records and what is inferred of them, as plain JSON."""
+        """The settings that determine the records and their inferred features, as plain JSON."""
         dialect = self._dialect()
         return {
             "columns": list(dialect.columns),
@@ -111,7 +112,7 @@ class Csv:
         }
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes CSV and TSV files, those of a glob's own suffix, and a single file as it is."""
+        """Selects CSV and TSV files, files with a glob's suffix, or a single file of any name."""
         last = self.url.partition("::")[0].rpartition("/")[2]
         if len(files) == 1 and files[0].path == last.partition("?")[0]:
             return Selection(files=tuple(files), num_skipped={})
@@ -127,22 +128,22 @@ class Csv:
         return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Row starts about every 32 MiB of a file larger than that, never inside quotes.
+        """Offsets of rows at which to cut, about every 32 MiB of a larger file, never in quotes.
 
         A compressed file, or one that is not UTF-8, cannot be cut.
         """
         return tuple(CsvFiles(self._dialect(), opened).cuts(file))
 
     def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
-        """The header's: what it names the columns, and their order, shapes all rows."""
+        """Size of the header: its names, and their order, determine every row."""
         return CsvFiles(self._dialect(), opened).header_bytes(file)
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the rows, from all of them up to 256 MiB, else from a sample.
+        """The features of the rows, inferred from all rows up to 256 MiB, else from a sample.
 
         Raises:
-            SchemaError: if a header is missing, differs, or names a column twice or not at all.
-            RecipeError: if ``label`` or ``types`` name a column that is not there.
+            SchemaError: if a header is missing, differs, or has a duplicate or empty name.
+            RecipeError: if ``label`` or ``types`` name a column that does not exist.
         """
         found = CsvFiles(self._dialect(), opened)
         tables = found.tables(files)
@@ -154,14 +155,15 @@ class Csv:
         for types in found.types(tables, sample=num_bytes > INFER_ALL_BYTES):
             seen.merge(types)
         if not seen.num_rows:
-            what = "a header and no whole row" if self._dialect().header else "no whole row"
+            what = "a header and no complete row" if self._dialect().header else "no complete row"
             raise SchemaError(
-                f"{first.path} holds {what}, so its columns have no types. Is it the right file?"
+                f"{first.path} has {what}, so column types cannot be inferred. Is it the right "
+                "file?"
             )
         features = with_types(seen.features(), self.types)
         label = self.label
         if label is not None and may_be_class(features[label], (self.types or {}).get(label)):
-            # A class that a sample does not show would be rejected later: this reads every row.
+            # A class missing from a sample would be rejected later, so this reads every row.
             features[label] = class_of(found.class_texts(tables, label)) or features[label]
         return features
 
@@ -178,7 +180,7 @@ class Csv:
             ordered,
             features=features,
             read=lambda part: self._read_part(part, features, opened),
-            may_be_empty=True,  # told by the header: one of blank lines is empty too
+            may_be_empty=True,  # _read_part finds out: a file of blank lines is empty too
         )
 
     def _read_part(
@@ -222,12 +224,12 @@ class Csv:
         for name, feature in features.items():
             if not isinstance(feature, CellFeature):
                 raise SchemaError(
-                    f"features= declares {name!r} as {feature}; a cell of a CSV file holds a "
-                    "Scalar, a ClassLabel, a Text or a Timestamp."
+                    f"features= declares {name!r} as {feature}; a CSV column can be a Scalar, "
+                    "ClassLabel, Text or Timestamp."
                 )
             found = table.header.count(name)
             if found != 1:
                 raise SchemaError(
-                    f"{table.path} has {found or 'no'} columns {name!r}, expected one. Its columns "
-                    f"are {', '.join(map(repr, table.header))}."
+                    f"{table.path} has {found or 'no'} columns named {name!r}, expected one. Its "
+                    f"columns are {', '.join(map(repr, table.header))}."
                 )

@@ -1,26 +1,25 @@
-"""The features of CSV files, inferred from their headers and cells.
+"""Infers the features of CSV files from their headers and cells.
 
-Each window of rows is typed by pyarrow, and the windows' types are joined: a missing value fits
-any type, integers fit decimal numbers, anything else that differs is a string. So the result does
-not depend on where windows begin.
+pyarrow types each window of rows, and the types of the windows are joined: a missing value fits any
+type, integers fit decimal numbers, and any other combination is a string. The result does not
+depend on where windows begin.
 
 =========================== =====================================================================
 cells                       feature
 =========================== =====================================================================
-integers                    int64; a string where one needs more than 64 bits, or, among decimal
+integers                    int64; a string if one needs more than 64 bits, or, among decimal
                             numbers, more than the 53 bits of a float64
-decimal numbers             float32 where that keeps every digit that is written, as for 39.1 or
-                            123456.78: the shortest text of the float32 is the same number, and
-                            integers among them are that number itself. Else float64: 1234567890.5,
-                            41.892042136. ``types={"name": "float32"}`` makes do with seven digits
-                            of such numbers
+decimal numbers             float32 if that keeps every written digit, as for 39.1 or 123456.78: the
+                            shortest text of the float32 is the same number, and integers among them
+                            are exact. Otherwise float64: 1234567890.5, 41.892042136.
+                            ``types={"name": "float32"}`` settles for seven digits of such numbers
 true, false                 bool; 0 and 1 are integers
-anything else, dates too    string
-the label, if its cells     ClassLabel, names sorted, where there are at most 1,000 of them
+anything else, also dates   string
+the label, if its cells     ClassLabel, names sorted, if there are at most 1,000 of them
 are strings or bools
 =========================== =====================================================================
 
-A column with missing values is optional; a class must be there.
+A column with missing values is optional; a class is required.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ _HEADER_WINDOW_BYTES = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """The names of a file's columns."""
+    """The column names of a file."""
 
     names: tuple[str, ...]
     stop: int
-    """Where the rows begin, in bytes of the text."""
+    """The byte offset in the text at which the rows begin."""
 
 
 def read_header(
@@ -66,19 +65,20 @@ def read_header(
     encoding: str,
     names: tuple[str, ...] | None = (),
 ) -> Header | None:
-    """Reads the names of a file's columns; None where the file has no row.
+    """Reads the column names of a file; None if the file has no row.
 
     Args:
         text: The file's text.
-        path: The file, for messages.
-        delimiter: Between cells.
-        encoding: The file's, for messages.
-        names: Empty: the first row holds them. Else the file has no header line, and these are
-            the names; None: ``column_0`` and so on, as many as the first row has cells.
+        path: The file's path, for messages.
+        delimiter: The character between cells.
+        encoding: The file's encoding, for messages.
+        names: Empty if the first row names the columns. Otherwise the file has no header, and
+            these are the names; None for ``column_0`` and so on, one for each cell of the first
+            row.
 
     Raises:
         SchemaError: if the file's first row cannot be read.
-        DamagedError: if it lies behind the damage of a compressed file.
+        DamagedError: if the file is compressed and damaged before the end of that row.
     """
     start = skip_mark(text.read)
     found = find_rows(
@@ -100,8 +100,8 @@ def read_header(
     line = rows.text(0)
     if names is not None and not line.strip(b"\0"):
         raise SchemaError(
-            f"{path} begins with zero bytes, as a file that was not written to its end does; "
-            f"expected {what}. Copy or make it again."
+            f"{path} begins with zero bytes, as an incompletely written file does; expected "
+            f"{what}. Copy or create it again."
         )
     try:
         decoded = line.decode(errors="replace" if names is None else "strict")
@@ -122,10 +122,10 @@ def read_header(
 
 
 def check_names(names: Sequence[str], *, path: str, max_columns: int) -> None:
-    """Checks that every column has a name of its own, and that they are not too many.
+    """Checks that every column has a unique name, and that there are not too many columns.
 
     Raises:
-        SchemaError: naming the columns that do not.
+        SchemaError: naming the columns at fault.
     """
     if len(names) > max_columns:
         raise SchemaError(too_many_columns(path, len(names), max_columns))
@@ -145,15 +145,15 @@ def check_names(names: Sequence[str], *, path: str, max_columns: int) -> None:
 
 @dataclasses.dataclass
 class ColumnTypes:
-    """What the cells of a table's columns have turned out to be, so far."""
+    """The types of a table's columns, as inferred from the cells seen so far."""
 
     names: tuple[str, ...]
     kinds: list[Kind]
     optional: list[bool]
     wide: list[bool]
-    """Whether a number loses digits as a float32."""
+    """Whether a number of the column loses digits as a float32."""
     inexact: list[bool]
-    """Whether an integer is another number as a float64."""
+    """Whether an integer of the column changes as a float64."""
     num_rows: int = 0
 
     @classmethod
@@ -164,11 +164,11 @@ class ColumnTypes:
         return cls(names, ["null"] * num, [False] * num, [False] * num, [False] * num)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON; :meth:`merge` reads it."""
+        """Plain JSON, which :meth:`merge` reads."""
         return dataclasses.asdict(self)
 
     def merge(self, value: Mapping[str, Any]) -> None:
-        """Takes in what another one, of the same columns in any order, has seen."""
+        """Adds what another instance has seen of the same columns, in any order."""
         self.num_rows += value["num_rows"]
         for position, name in enumerate(self.names):
             other = value["names"].index(name)
@@ -178,7 +178,7 @@ class ColumnTypes:
             self.inexact[position] |= value["inexact"][other]
 
     def add(self, table: Table, rows: Rows) -> None:
-        """Takes in some rows of a file. Ragged and bad rows tell nothing."""
+        """Adds some rows of a file. Ragged and bad rows are ignored."""
         if rows.problem or not len(rows):
             return
         try:
@@ -224,7 +224,7 @@ class ColumnTypes:
 
 
 def kind_of(type_: pa.DataType) -> Kind:
-    """What a type that pyarrow inferred means to us."""
+    """The kind of a type that pyarrow inferred."""
     if pa.types.is_null(type_):
         return "null"
     if pa.types.is_boolean(type_):
@@ -248,16 +248,16 @@ def join(one: Kind, other: Kind) -> Kind:
 
 
 def is_wide(numbers: pa.Array) -> bool:
-    """Whether one of float64[n] is another number once it has been a float32.
+    """Whether any of float64[n] loses digits as a float32.
 
-    A number survives where the shortest text of its float32 is that number again.
+    A number survives if the shortest text of its float32 is the same number.
 
     >>> is_wide(pa.array([39.1, 123456.78, None])), is_wide(pa.array([1234567890.5]))
     (False, True)
     """
     values = numbers.drop_null().to_numpy()
     values = values[np.isfinite(values)]
-    # Six digits always survive: most numbers have no more, and need no text.
+    # Six digits always survive. Most numbers have no more, and need no conversion to text.
     hundreds = np.rint(values * 100)
     values = values[(hundreds / 100 != values) | (np.abs(hundreds) >= 1e6)]
     with np.errstate(over="ignore"):
@@ -271,9 +271,9 @@ def is_wide(numbers: pa.Array) -> bool:
 
 
 def class_texts(windows: Iterator[Rows], table: Table, name: str) -> list[str] | None:
-    """The texts of a column, sorted; None where they are more than a class may have names.
+    """The distinct texts of a column, sorted; None if there are too many for a class.
 
-    Texts that are not UTF-8 are left out: their rows will be rejected.
+    Texts that are not UTF-8 are left out, because their rows will be rejected.
     """
     found: set[bytes] = set()
     column = table.header.index(name)

@@ -1,6 +1,6 @@
-"""Files that are records as sources: folders of images and sounds, and WebDataset tars.
+"""Reads files that are records: folders of images and sounds, and WebDataset tars.
 
-In: a folder's files, or a tar's members. Out: the files' bytes with what their headers state, and
-the features that folders, names or a side table give them; a reject for each file that cannot be
-read. ``files``, ``labels`` and ``side_tables`` are what ``images`` and ``audio`` share.
+In: the files of a folder, or the members of a tar. Out: their bytes and header facts, and features
+from folders, names or a side table, with a reject for each unreadable file. ``files``, ``labels``
+and ``side_tables`` are shared by ``images`` and ``audio``.
 """

@@ -1,4 +1,4 @@
-"""Folders of sounds; labels come from folders, file names or a table (``labels``)."""
+"""The source of folders of sounds. Labels come from folders, file names or a table."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from ...storage.read_files import read_headers as read_media_headers
 from .files import MediaFolder, MediaKind
 
 BATCH_SAMPLES = 16 << 20
-"""A raw batch holds no more samples, as far as headers tell: decoded, 64 MiB."""
+"""Maximum samples in a raw batch according to headers: 64 MiB when decoded."""
 
 
 @config_class
 class AudioFolder(MediaFolder):
-    """A folder of sounds: feature ``audio``, and what says what is in it.
+    """A folder of sounds: feature ``audio``, and its labels.
 
-    WAV, FLAC, Ogg with Vorbis or Opus, and MP3; the content decides, not the name. Without
-    ``pattern`` and ``table``, the files lie in class folders, whose names become the feature
-    ``label``. Every file is a record, at any depth; what does not decode becomes a reject. Hidden
-    files and those that operating systems leave behind are skipped and counted.
+    WAV, FLAC, Ogg with Vorbis or Opus, and MP3, detected by content, not by name. Without
+    ``pattern`` and ``table``, the files are in class folders, whose names become the feature
+    ``label``. Every file is a record, at any depth; files that cannot be decoded become rejects.
+    Hidden files and files left by operating systems are skipped and counted.
 
-    Take ``ss.audio.decode("audio", rate=16000, mono=True)`` as the first step to bring all to one
-    rate and one channel; a sound that no step decodes is stored decoded, at its own rate. Where
-    files differ in their number of channels, those of the rarer number are rejected unless they
-    are mixed.
+    Use ``ss.audio.decode("audio", rate=16000, mono=True)`` as the first step to convert all files
+    to the same rate and one channel. A sound that no step decodes is stored decoded, at its own
+    rate. If files differ in their number of channels, those with the rarer number are rejected
+    unless they are mixed.
 
     Attributes:
-        url: The folder: a path or any fsspec URL, or a glob. In a recipe, a relative path counts
-            from the recipe's file.
-        pattern: The form of the files' names, fields in braces: ``"{label}_{speaker}_{n}.wav"``.
-            Held against the path where it has a '/'. ``*`` stands for any characters. Each field
-            is a feature: ``label`` a ClassLabel; one of digits alone an int64; else a string.
+        url: The folder: a path or any fsspec URL, or a glob. In a recipe, a relative path is
+            relative to the recipe's file.
+        pattern: Pattern of the file names, with fields in braces: ``"{label}_{speaker}_{n}.wav"``.
+            Matched with the entire path if it has a '/'. ``*`` matches any characters. Each field
+            is a feature: ``label`` a ClassLabel, a field of digits only an int64, others strings.
         table: A ``.csv``, ``.tsv`` or ``.jsonl`` file with a row for each file, named in a column
-            ``file``, ``file_name``, ``filename`` or ``path``, else in the first; other columns are
-            features: ``label`` a ClassLabel. A file without a row is rejected. A relative path
-            counts as ``url`` does.
-        split_folders: The first folder is the split (``train/yes/1.wav``); take it with
-            ``ss.Splits.by_folder()``. False where class folders are called so.
-        max_samples: Sounds of more samples, of all channels together, are rejected before they
-            are decoded, which would take as many times 4 bytes of memory. An MP3, whose length
-            shows when it is decoded, may have 100 million.
+            ``file``, ``file_name``, ``filename`` or ``path``, else in the first column. Other
+            columns are features, ``label`` a ClassLabel. A file without a row is rejected.
+            Relative paths are resolved like ``url``.
+        split_folders: Whether the first folder is the split (``train/yes/1.wav``), for use with
+            ``ss.Splits.by_folder()``. False if class folders have such names.
+        max_samples: Sounds with more samples in all channels are rejected before decoding, which
+            would need 4 bytes of memory for each sample. MP3s, whose length is known only after
+            decoding, may have 100 million.
     """
 
     url: str
@@ -62,24 +62,24 @@ class AudioFolder(MediaFolder):
     _content = "audio"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records, as plain JSON, for the fingerprint."""
+        """The settings that determine the records, as plain JSON, for the fingerprint."""
         return {
             "source": "audio_folder",
             "max_samples": self.max_samples,
-            # Of the decoding at the end, where no step says it.
+            # For the final decoding, if no step decodes.
             "soundfile": decoder_version(),
             **self._labels.settings(),
         }
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The sound as the files' headers state it, and the features that ``labels`` finds.
+        """The sound as described by the files' headers, and the features found by ``labels``.
 
-        Its rate and length are None where files differ; ``channels`` is what most have. 16-bit
-        integers hold all samples where no file has more bits.
+        Its rate and length are None if files differ; ``channels`` is the most frequent number.
+        Samples are 16-bit integers if no file has more bits.
 
         Raises:
-            RecipeError: if class folders are called like splits.
-            DataError: if no file has labels, or the table cannot be read.
+            RecipeError: if class folders are named like splits.
+            DataError: if no file has labels, or the table is not valid.
         """
         beside = self._labels.infer(files, opened)
         return {"audio": _sound_of(read_headers(files, opened)), **beside}
@@ -104,7 +104,7 @@ class AudioFolder(MediaFolder):
 
 
 def read_headers(files: Sequence[SourceFile], opened: OpenSource) -> Iterator[SoundHeader]:
-    """The headers of those files that have one, from their first bytes where these are enough."""
+    """The headers of files that have one, from their first bytes if these suffice."""
     return read_media_headers(
         files,
         opened,
@@ -115,13 +115,13 @@ def read_headers(files: Sequence[SourceFile], opened: OpenSource) -> Iterator[So
 
 
 def _sound_of(headers: Iterator[SoundHeader]) -> Audio:
-    """What the sounds have in common."""
+    """The common properties of the sounds."""
     rates, channels, lengths = Counter[int](), Counter[int](), Counter[int | None]()
     fits = True
     for header in headers:
         rates[header.rate] += 1
         channels[header.channels] += 1
-        # What decoding makes of the end of a lossy stream is the decoder's.
+        # The decoded length of a lossy stream depends on the decoder.
         lengths[header.samples if header.format in ("wav", "flac") else None] += 1
         fits = fits and header.fits_16_bits
     if not rates:
@@ -136,12 +136,12 @@ def _sound_of(headers: Iterator[SoundHeader]) -> Audio:
 
 
 def _check(header: SoundHeader, expected: Audio) -> None:
-    """Holds a file against what is declared of all."""
+    """Checks a file against the declared feature."""
     if expected.rate is not None and header.rate != expected.rate:
         raise UnreadableSoundError(
             "other rate",
             f"it has {header.rate:,} Hz, expected {expected.rate:,}. Declare no rate, or resample "
-            "all to one.",
+            "all files to one rate.",
         )
     if expected.dtype == "int16" and not header.fits_16_bits:
         raise UnreadableSoundError(

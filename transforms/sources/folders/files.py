@@ -1,4 +1,4 @@
-"""What folders of media share: which files count, how they are read, what becomes of odd ones."""
+"""The base of media folder sources: selects files, reads them, and rejects invalid ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .side_tables import UnlabelledError
 
 BATCH_FILES = 256
 BATCH_BYTES = 8 << 20
-"""A raw batch holds at most so many files and encoded bytes, but one file at least."""
+"""Maximum files and encoded bytes in a raw batch, which has at least one file."""
 
 _SYSTEM_FILES = {
     name.lower(): name for name in ("Thumbs.db", "ehthumbs.db", "desktop.ini", "Icon\r")
@@ -36,25 +36,25 @@ _H = TypeVar("_H")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MediaKind(Generic[_H]):
-    """What is particular to one kind of media."""
+    """The parts that are specific to a kind of media."""
 
     name: str
-    """The feature that holds the files' bytes."""
+    """The feature of the files' bytes."""
     read_header: Callable[[bytes], _H]
     """Raises an ``unreadable`` error, which has a ``reason`` to group by."""
     unreadable: type[Exception]
     weigh: Callable[[_H], int]
-    """How much a file takes when it is decoded …"""
+    """The decoded size of a file …"""
     max_weight: int
-    """… and how much those of a batch may take together, where they are several."""
+    """… and its maximum sum over a batch of several files."""
     sides: Callable[[Sequence[_H]], Mapping[str, pa.Array]]
-    """The columns beside the bytes."""
+    """The columns besides the bytes."""
 
 
 class MediaFolder(abc.ABC):
-    """A source of files of one kind; folders, their names, or a table tell what is in each.
+    """A source of media files, labelled by folders, file names or a table.
 
-    A frozen dataclass of these arguments beside its own, in the order that it gives them.
+    Subclasses are frozen dataclasses that declare these attributes and their own, in any order.
     """
 
     pattern: str | None
@@ -64,10 +64,10 @@ class MediaFolder(abc.ABC):
     media = True
     numbered = False
     _content: ClassVar[str]
-    """The feature that holds the files' bytes."""
+    """The feature of the files' bytes."""
 
     def __post_init__(self) -> None:
-        """Checks where labels come from."""
+        """Checks the origin of labels."""
         self._labels.check()
 
     @property
@@ -92,10 +92,10 @@ class MediaFolder(abc.ABC):
 
     @abc.abstractmethod
     def _kind(self, features: Features) -> MediaKind[Any]:
-        """What is particular to the files, which are to be as ``features`` say."""
+        """The specifics of the media kind, for these features."""
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes all files but those that people do not mean when they speak of the folder's."""
+        """Selects all files except hidden ones, system files and the table."""
         labels = self._labels
         reasons = [
             "label table" if labels.is_side_file(file.path) else _skip_reason(file.path)
@@ -106,11 +106,11 @@ class MediaFolder(abc.ABC):
         return Selection(files=kept, num_skipped={key: counts[key] for key in sorted(counts)})
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """None: a file is one record, which is read whole."""
+        """None: each file is one record."""
         return ()
 
     def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
-        """How many of the table's rows belong to no file."""
+        """The number of table rows without a file."""
         return self._labels.num_unused_rows(files, opened)
 
     def read(
@@ -118,14 +118,13 @@ class MediaFolder(abc.ABC):
     ) -> Iterator[RawBatch]:
         """Reads a block's files in the order of ``ordered``, many at a time.
 
-        What the inventory could not read, what has no labels, and what has no header of its kind
-        or not what ``features`` declares, becomes a reject of the batch in which it would have
-        been.
+        A file becomes a reject of its batch if the inventory could not read it, or if its labels or
+        header are missing or do not match ``features``.
 
         Raises:
-            StorageError: if a file is no longer what the inventory found. Its bytes must not slip
-                into a snapshot whose fingerprint speaks of others, and it is no bad record
-                either: the next build sees it as it is.
+            StorageError: if a file has changed since the inventory. Its new bytes do not belong in
+                a snapshot with the fingerprint of the old ones, and it is not a bad record either:
+                the next build reads the new content.
         """
         max_bytes = opened.limits.max_record_bytes
         parts = [_within(block.ranges[i], max_bytes) for i in ordered]
@@ -137,7 +136,7 @@ class MediaFolder(abc.ABC):
 
 
 def _within(part: FileRange, max_bytes: int) -> FileRange:
-    """The file, or where it is too large to be one record, one with that problem."""
+    """The file, with a problem noted if it is too large for a record."""
     if part.problem or part.stop - part.start <= max_bytes:
         return part
     problem = f"file of more than {max_bytes:,} bytes"
@@ -145,7 +144,7 @@ def _within(part: FileRange, max_bytes: int) -> FileRange:
 
 
 def _skip_reason(path: str) -> str | None:
-    """Why a file is none that people mean when they speak of a folder's files."""
+    """Why a file is skipped; None if it is a record."""
     *folders, name = path.split("/")
     for folder in folders:
         if folder in _SYSTEM_FOLDERS:
@@ -196,7 +195,7 @@ def _read_chunk(
 
 @dataclasses.dataclass
 class _Pending(Generic[_H]):
-    """Rows and rejects of a raw batch, before it is full."""
+    """Rows and rejects of an unfinished raw batch."""
 
     kind: MediaKind[_H]
     features: Features
@@ -250,14 +249,14 @@ class _Pending(Generic[_H]):
 
 
 def _binary_array(contents: Sequence[bytes]) -> pa.LargeBinaryArray:
-    """``pa.array(contents, pa.large_binary())`` with one copy of the bytes and not two."""
+    """``pa.array(contents, pa.large_binary())`` with one copy of the bytes instead of two."""
     ends = np.cumsum([0, *map(len, contents)], dtype=np.int64)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(contents))]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(contents), buffers)
 
 
 def _chunks(parts: Sequence[FileRange]) -> Iterator[list[FileRange]]:
-    """Files to read together."""
+    """Groups of files to read together."""
     chunk: list[FileRange] = []
     num_bytes = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""Folders of images, and the prepare steps that they need by the sizes in their headers.
+"""The source of folders of images, and the prepare steps inferred from the sizes in headers.
 
 Labels come from folders, file names or a table (``labels``).
 """
@@ -24,41 +24,41 @@ from ...storage.read_files import read_headers
 from .files import MediaFolder, MediaKind
 
 BATCH_PIXELS = 48 << 20
-"""A raw batch holds no more pixels: decoded, about 144 MiB, whatever the cameras were."""
+"""Maximum pixels in a raw batch: about 144 MiB when decoded."""
 
 MAX_HEADERS = 20_000
-"""Of more files, those with the lowest hashes of their paths are looked at."""
+"""Maximum number of headers read: those of the files with the lowest path hashes."""
 FALLBACK_SIZE = (256, 256)
-"""Where no size is the rule."""
+"""The size if no size has a majority."""
 
 
 @config_class
 class ImageFolder(MediaFolder):
-    """A folder of images: feature ``image``, and what says what is on it.
+    """A folder of images: feature ``image``, and its labels.
 
-    Without ``pattern`` and ``table``, the images lie in class folders, whose names become the
-    feature ``label``. Every file is a record, at any depth and whatever it is called; what does not
-    decode becomes a reject. Hidden files and those that operating systems leave behind
-    (``Thumbs.db``, ``__MACOSX`` …) are skipped and counted.
+    Without ``pattern`` and ``table``, the images are in class folders, whose names become the
+    feature ``label``. Every file is a record, at any depth and with any name; files that cannot be
+    decoded become rejects. Hidden files and files left by operating systems (``Thumbs.db``,
+    ``__MACOSX`` …) are skipped and counted.
 
-    Raw batches are in the wire form of the raw features: the file's bytes in ``image``, and in
-    ``image/height``, ``image/width`` and ``image/orientation`` what its header states, the size
-    being that of the picture as shown. Whether the pixels decode is for the steps to find out.
+    Raw batches are in the wire form of the raw features: the file's bytes in ``image``, and facts
+    from its header in ``image/height``, ``image/width`` and ``image/orientation``, where the size
+    is that of the image as displayed. Steps find out whether the pixels can be decoded.
 
     Attributes:
-        url: The folder that holds the class folders: a path or any fsspec URL, or a glob whose
-            root holds them. In a recipe, a relative path counts from the recipe's file.
-        pattern: The form of the files' names, fields in braces: ``"{label}_{camera}_{n}.jpg"``.
-            Held against the path where it has a '/'. ``*`` stands for any characters. Each field
-            is a feature: ``label`` a ClassLabel; one of digits alone an int64; else a string.
+        url: The folder of the class folders: a path, any fsspec URL, or a glob whose root contains
+            them. In a recipe, a relative path is relative to the recipe's file.
+        pattern: Pattern of the file names, with fields in braces: ``"{label}_{camera}_{n}.jpg"``.
+            Matched with the entire path if it has a '/'. ``*`` matches any characters. Each field
+            is a feature: ``label`` a ClassLabel, a field of digits only an int64, others strings.
         table: A ``.csv``, ``.tsv`` or ``.jsonl`` file with a row for each image, named in a column
-            ``file``, ``file_name``, ``filename``, ``path`` or ``image``, else in the first; other
-            columns are features: ``label`` a ClassLabel, ``boxes`` of JSON Lines bounding boxes.
-            An image without a row is rejected. A relative path counts as ``url`` does.
-        split_folders: The first folder is the split (``train/cat/1.jpg``); take it with
-            ``ss.Splits.by_folder()``. False where class folders are called so.
-        max_pixels: Images of more pixels are rejected before they are decoded, which would take
-            as many times 3 bytes of memory.
+            ``file``, ``file_name``, ``filename``, ``path`` or ``image``, else in the first column.
+            Other columns are features: ``label`` a ClassLabel, ``boxes`` of JSON Lines bounding
+            boxes. An image without a row is rejected. Relative paths are resolved like ``url``.
+        split_folders: Whether the first folder is the split (``train/cat/1.jpg``), for use with
+            ``ss.Splits.by_folder()``. False if class folders have such names.
+        max_pixels: Images with more pixels are rejected before decoding, which would need 3 bytes
+            of memory for each pixel.
     """
 
     url: str
@@ -70,16 +70,16 @@ class ImageFolder(MediaFolder):
     _content = "image"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records, as plain JSON, for the fingerprint."""
+        """The settings that determine the records, as plain JSON, for the fingerprint."""
         labels = self._labels.settings()
         return {"source": "image_folder", "max_pixels": self.max_pixels, **labels}
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The image as it is stored, and the features that ``labels`` finds.
+        """The encoded image, and the features found by ``labels``.
 
         Raises:
-            RecipeError: if class folders are called like splits.
-            DataError: if no file has labels, or the table cannot be read.
+            RecipeError: if class folders are named like splits.
+            DataError: if no file has labels, or the table is not valid.
         """
         return {"image": Image(storage="encoded"), **self._labels.infer(files, opened)}
 
@@ -113,12 +113,12 @@ def infer_image_steps(
 ) -> list[PrepareStep]:
     """Infers the steps for a folder of images; the same files give the same steps.
 
-    Images of one size are copied as they are. Of several sizes, they are resized to the one that
-    more than half of them have, or fitted into 256×256 with black beside them where none is the
-    rule. Files without a readable header do not count.
+    Images of the same size are copied unchanged. Otherwise they are resized to the size of more
+    than half of them, or fitted into 256×256 with black padding if no size has a majority. Files
+    without a readable header are ignored.
 
     Args:
-        files: The records' files. Of more than 20,000, so many are looked at.
+        files: The records' files, of which at most 20,000 are read.
         opened: The source's root.
         name: The image feature.
     """
@@ -132,7 +132,7 @@ def infer_image_steps(
 
 
 def read_sizes(files: Sequence[SourceFile], opened: OpenSource) -> list[tuple[int, int]]:
-    """Heights and widths, as shown, of the images whose headers can be read."""
+    """Heights and widths, as displayed, of the images with readable headers."""
     readable = [file for file in files if not file.problem]
     if len(readable) > MAX_HEADERS:
         readable = sorted(readable, key=_path_hash)[:MAX_HEADERS]

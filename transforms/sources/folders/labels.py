@@ -1,15 +1,15 @@
-"""Where a file's features beside its content come from: its folder, its name, or a side table.
+"""The features of a file besides its content: from its folder, its name, or a side table.
 
-Shared by all sources whose records are files. One of three:
+Shared by all sources whose records are files. One of:
 
 =================== ============================================================================
 class folders       the first folder of the path is the class: feature ``label``
-``pattern=``        fields of the file's name (of its path, where the pattern has a '/'):
+``pattern=``        fields of the file's name (of its path if the pattern has a '/'):
                     ``"{label}_{speaker}_{n}.wav"`` gives ``label``, ``speaker`` and ``n``
 ``table=``          the columns of a CSV, TSV or JSON Lines file: see ``side_tables``
 =================== ============================================================================
 
-With split folders, the first folder of the path is the split and does not count as part of it.
+With split folders, the first folder of the path is the split, and is ignored by the rules above.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..python_values import Lists, wire_arrays, wire_lists
 from .side_tables import LabelTable, TableRows, UnlabelledError, is_table
 
 LABEL = "label"
-"""The feature that a class folder, or a field or column of this name, becomes."""
+"""The feature of class folders, or of a field or column of this name."""
 
 _FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|(\*)")
 _INTEGER = re.compile(r"-?[0-9]+")
@@ -40,30 +40,30 @@ _SPLIT_WORDS = frozenset(word for words in FOLDERS.values() for word in words)
 
 
 class LabelReader(Protocol):
-    """Gives the features beside the content of files; made for one set of features."""
+    """Reads a set of features of files besides their content."""
 
     def find(self, path: str) -> Any:
-        """What a file's features are made from.
+        """The data of a file's features, for :meth:`columns`.
 
         Raises:
-            UnlabelledError: if the file is to be rejected.
+            UnlabelledError: if the file must be rejected.
         """
 
     def columns(self, found: Sequence[Any]) -> Mapping[str, pa.Array]:
-        """The wire columns of files' features, from what :meth:`find` gave of each."""
+        """The wire columns of files' features, from the results of :meth:`find`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileLabels:
-    """What a source says of where labels come from.
+    """The origin of labels, as declared by a source.
 
     Attributes:
         source: The source's name, for messages.
-        content: The feature that a file's content becomes.
-        pattern: A file's name, with its fields in braces; ``*`` stands for any characters.
-        table: URL of a side table; a relative one counts as the source's does.
+        content: The feature of the files' content.
+        pattern: Pattern of file names, with fields in braces; ``*`` matches any characters.
+        table: URL of a side table; a relative one is resolved like the source's.
         split_folders: Whether the first folder is the split. None means no, and refuses class
-            folders that are named like splits.
+            folders named like splits.
     """
 
     source: str
@@ -73,27 +73,27 @@ class FileLabels:
     split_folders: bool | None = None
 
     def check(self) -> None:
-        """Checks what can be checked without reading anything.
+        """Checks the arguments, without reading files.
 
         Raises:
-            ValueError: saying what is wrong with ``pattern`` or ``table``.
+            ValueError: if ``pattern`` or ``table`` is invalid.
         """
         if self.pattern is not None and self.table is not None:
-            raise ValueError("pattern and table exclude each other: give one of them")
+            raise ValueError("pattern and table are mutually exclusive: give one of them")
         if self.pattern is not None:
             fields = _compile(self.pattern).groupindex
             if self.content in fields:
                 raise ValueError(
-                    f"pattern={self.pattern!r} names a field {self.content!r}, as the file's "
-                    "content is called. Rename the field"
+                    f"pattern={self.pattern!r} has a field {self.content!r}, which is the name of "
+                    "the file's content. Rename the field"
                 )
         if self.table is not None and not is_table(self.table):
             raise ValueError(
-                f"table={self.table!r}, expected a file that ends in .csv, .tsv or .jsonl"
+                f"table={self.table!r}, expected a file with the suffix .csv, .tsv or .jsonl"
             )
 
     def settings(self) -> dict[str, object]:
-        """What shapes the labels, as plain JSON; the table's content is hashed apart."""
+        """The settings that determine the labels, as plain JSON. The table is hashed separately."""
         found: dict[str, object] = {"pattern": self.pattern} if self.pattern is not None else {}
         if self.table is not None:
             found["table"] = _file_name(self.table)
@@ -101,28 +101,28 @@ class FileLabels:
 
     @property
     def side_urls(self) -> tuple[str, ...]:
-        """URLs of the files beside the source that labels come from."""
+        """URLs of the files outside the source that contain labels."""
         return () if self.table is None else (self.table,)
 
     @property
     def label(self) -> str | None:
-        """Name of the feature to predict, if one is sure to be there."""
+        """Name of the feature to predict, if it certainly exists."""
         if self.pattern is None or LABEL in _compile(self.pattern).groupindex:
             return LABEL
         return None
 
     def is_side_file(self, path: str) -> bool:
-        """Whether a file of the source is the side table, which is no record."""
+        """Whether a file of the source is the side table, which is not a record."""
         if self.table is None:
             return False
         return path.rpartition("/")[2] == _file_name(self.table)
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> dict[str, Feature]:
-        """The features beside the content.
+        """The features besides the content.
 
         Raises:
             RecipeError: if class folders are named like splits.
-            DataError: if no file has labels, or the table cannot be read as one.
+            DataError: if no file has labels, or the table is not valid.
         """
         paths = [file.path for file in files]
         if files and all(file.problem for file in files):
@@ -135,7 +135,7 @@ class FileLabels:
             if self.content in features:
                 raise DataError(
                     f"{self.source}: the table {_file_name(self.table)} has a column "
-                    f"{self.content!r}, as the file's content is called. Rename the column."
+                    f"{self.content!r}, which is the name of the file's content. Rename the column."
                 )
             return features
         if self.pattern is not None:
@@ -143,21 +143,21 @@ class FileLabels:
         return {LABEL: self._infer_classes(paths)}
 
     def num_unused_rows(self, files: Sequence[SourceFile], opened: OpenSource) -> int:
-        """How many of the table's rows belong to no file; 0 without a table.
+        """The number of table rows without a file; 0 without a table.
 
         Raises:
-            SchemaError: if the table cannot be read as one.
+            SchemaError: if the table is not valid.
         """
         if self.table is None:
             return 0
         return self._table(opened).num_unused([self._names(file.path) for file in files])
 
     def reader(self, features: Features, opened: OpenSource) -> LabelReader:
-        """Makes the reader of these features; those of the content are left out.
+        """A reader of these features, except the content.
 
         Raises:
-            SchemaError: if a declared feature is none that labels can become.
-            StorageError: if the table cannot be read, or is no longer what it was.
+            SchemaError: if a declared feature is missing, or has an unsupported type.
+            StorageError: if the table cannot be read, or has changed.
         """
         wanted = {name: feature for name, feature in features.items() if name != self.content}
         if self.table is not None:
@@ -173,12 +173,12 @@ class FileLabels:
         return LabelTable(name=_file_name(self.table), data=data, image=image)
 
     def _names(self, path: str) -> tuple[str, ...]:
-        """What a table may call a file."""
+        """The names that a table may use for a file."""
         below = self._below(path)
         return (path,) if below == path else (path, below)
 
     def _below(self, path: str) -> str:
-        """The path without the folder of its split."""
+        """The path without its split folder."""
         return path.partition("/")[2] if self.split_folders and "/" in path else path
 
     def _infer_classes(self, paths: Sequence[str]) -> ClassLabel:
@@ -187,18 +187,18 @@ class FileLabels:
         }
         if not names:
             raise DataError(
-                f"{self.source}: none of the {len(paths):,} files lies in a class folder (first: "
+                f"{self.source}: none of the {len(paths):,} files is in a class folder (first: "
                 f"{paths[0] if paths else None!r}). Expected "
                 f"<root>/{'<split>/' if self.split_folders else ''}<class>/<file>: put the files "
-                "into one folder for each class, or say where labels come from: pattern="
+                "into a folder for each class, or specify where labels come from: pattern="
                 '"{label}_{n}.*" for file names, table="labels.csv" for a table.'
             )
         if self.split_folders is None and looks_like_splits(paths):
             shown = ", ".join(sorted(names))
             raise RecipeError(
-                f"{self.source}: the class folders are called {shown}, as splits are. If they are "
+                f"{self.source}: the class folders are named like splits: {shown}. If they are "
                 f"splits, write {self.source}(…, split_folders=True), and "
-                "splits=ss.Splits.by_folder() to build them as such; if they are classes, "
+                "splits=ss.Splits.by_folder() to use them; if they are classes, write "
                 "split_folders=False."
             )
         return _class_label(names, where=f"{self.source}: the name of the class folder")
@@ -216,8 +216,8 @@ class FileLabels:
             first = _subject(self.pattern, self._below(paths[0])) if paths else ""
             raise DataError(
                 f"{self.source}: pattern={self.pattern!r} matches none of the {len(paths):,} files "
-                f"(first: {first!r}). Fields take as few characters as they can, and '*' stands "
-                "for any; a pattern with a '/' is held against the whole path."
+                f"(first: {first!r}). Fields match as few characters as possible, '*' matches any; "
+                "a pattern with a '/' is matched with the entire path."
             )
         return {name: self._field(name, texts) for name, texts in seen.items()}
 
@@ -228,7 +228,7 @@ class FileLabels:
 
 
 def looks_like_splits(paths: Iterable[str]) -> bool:
-    """Whether the first folders of paths are named like splits, and like nothing else.
+    """Whether the first folders of paths are all named like splits.
 
     >>> looks_like_splits(["Train/cat/1.jpg", "val/cat/2.jpg"]), looks_like_splits(["train/1.jpg"])
     (True, False)
@@ -246,8 +246,8 @@ class _FolderReader:
         if unknown or not isinstance(label, ClassLabel):
             name = unknown[0] if unknown else LABEL
             raise SchemaError(
-                f"features= declares {name!r} as {features[name]}; class folders give one "
-                f"feature, {LABEL!r}, a ClassLabel."
+                f"features= declares {name!r} as {features[name]}; class folders have one feature, "
+                f"{LABEL!r}, a ClassLabel."
             )
         self._below, self._features = below, features
         self._codes = {name: code for code, name in enumerate(label.names)}
@@ -262,7 +262,7 @@ class _FolderReader:
         if inside:
             message = f"the folder {folder!r} is not one of the declared classes"
             raise UnlabelledError("class not declared", message)
-        message = f"the file lies beside the class folders, expected inside {self._where}"
+        message = f"the file is next to the class folders, expected inside {self._where}"
         raise UnlabelledError("not in a class folder", message)
 
     def columns(self, found: Sequence[int]) -> Mapping[str, pa.Array]:
@@ -282,7 +282,7 @@ class _PatternReader:
         subject = _subject(self._pattern, self._below(path))
         match = self._expression.fullmatch(subject)
         if match is None:
-            message = f"{subject!r} is not of the form {self._pattern!r}"
+            message = f"{subject!r} does not match {self._pattern!r}"
             raise UnlabelledError("file name does not match the pattern", message)
         values = {}
         for name, convert in self._converters.items():
@@ -316,10 +316,10 @@ class _TableReader:
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
-    """The regular expression of a pattern; each field takes as little as it can.
+    """The regular expression of a pattern. Fields match as few characters as possible.
 
     Raises:
-        ValueError: if the pattern is none.
+        ValueError: if the pattern is invalid.
     """
     parts, position, names = [], 0, set()
     for found in _FIELD.finditer(pattern):
@@ -346,22 +346,22 @@ def _subject(pattern: str, path: str) -> str:
 
 
 def _converter(name: str, feature: Feature, *, fields: Mapping[str, int]) -> Callable[[str], Any]:
-    """From a field's text to a value of the feature; raises ValueError where it is none."""
+    """Converts the text of a field to a value of the feature. Raises ValueError if invalid."""
     if name not in fields:
         raise SchemaError(
-            f"features= declares {name!r}, and pattern has no such field; its fields are "
+            f"features= declares {name!r}, but pattern has no such field; its fields are "
             f"{', '.join(map(repr, fields))}."
         )
     if isinstance(feature, ClassLabel | Text):
         return str
     if isinstance(feature, Scalar) and feature.dtype != "bool":
         if feature.dtype == "string":
-            # Bytes of a name that are no UTF-8 stay what they are.
+            # Keep bytes of a name that are not UTF-8.
             return lambda text: text.encode("utf-8", "surrogateescape")
         return _integer if list_kind(feature.dtype) == "int64" else _number
     raise SchemaError(
-        f"features= declares {name!r} as {feature}; a field of a file's name becomes a ClassLabel, "
-        "a Text, or a Scalar of numbers or strings."
+        f"features= declares {name!r} as {feature}; a field of a file name can be a ClassLabel, a "
+        "Text, or a Scalar of numbers or strings."
     )
 
 
@@ -372,7 +372,7 @@ def _integer(text: str) -> int:
 
 
 def _number(text: str) -> int | float:
-    """An integer stays one, so that a float must hold it exactly; -0 is a float."""
+    """Keeps integers, which must be exact in a float dtype. -0 is a float."""
     with contextlib.suppress(ValueError):
         if whole := int(text):
             return whole

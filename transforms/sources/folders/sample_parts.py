@@ -1,4 +1,4 @@
-"""Parts of WebDataset samples as features, by their suffixes.
+"""Converts the parts of WebDataset samples to features, by suffix.
 
 ====================================== ===================================================
 part                                   feature
@@ -6,13 +6,12 @@ part                                   feature
 ``jpg``, ``jpeg``, ``png``, ``webp``,  ``image``, an encoded Image
 ``gif``, ``bmp``
 ``wav``, ``flac``, ``mp3``, ``ogg``    ``audio``, an encoded Audio
-``cls``                                ``label``: int64 where all are whole numbers, else a
-                                       ClassLabel
+``cls``                                ``label``: int64 if all are integers, else a ClassLabel
 ``txt``                                ``text``, a Text
-``json``                               ``json.<field>``, nested objects dotted; typed as side
-                                       tables in JSON Lines are
+``json``                               ``json.<field>``, with dots for nested objects; typed like
+                                       side tables in JSON Lines
 ``npy``                                ``array``, a Tensor; dimensions that vary are None
-anything else                          its own name, the bytes as a string
+anything else                          the part's name, its bytes as a string
 ``left.jpg`` …                         ``left.image`` …
 ====================================== ===================================================
 """
@@ -58,7 +57,7 @@ _DTYPES = frozenset(get_args(Dtype))
 
 
 def kind_of(part: str) -> tuple[str, str]:
-    """What a part becomes, and the name of its feature.
+    """The kind of a part, and the name of its feature.
 
     >>> kind_of("left.jpg"), kind_of("cls"), kind_of("depth.raw")
     (('image', 'left.image'), ('label', 'label'), ('bytes', 'depth.raw'))
@@ -70,7 +69,7 @@ def kind_of(part: str) -> tuple[str, str]:
 
 @dataclasses.dataclass
 class PartTypes:
-    """What the parts of samples have turned out to be, so far."""
+    """The types of the parts of samples, as inferred so far."""
 
     num_samples: int = 0
     kinds: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -78,7 +77,7 @@ class PartTypes:
     values: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
     def add(self, parts: Mapping[str, bytes]) -> None:
-        """Notes one sample; what cannot be read says nothing."""
+        """Adds a sample. Unreadable parts are ignored."""
         self.num_samples += 1
         for name, kind, value in _values(parts):
             self.kinds[name] = kind
@@ -89,12 +88,12 @@ class PartTypes:
         """The features of the parts.
 
         Raises:
-            SchemaError: if the values of one are of no one type.
+            SchemaError: if the values of a part have no common type.
         """
         return {
             name: self._feature(name, kind, optional=self.counts[name] < self.num_samples)
             for name, kind in self.kinds.items()
-            # A field that is null everywhere is of no type.
+            # A field that is always null has no type.
             if any(value is not None for value in self.values[name])
         }
 
@@ -126,7 +125,7 @@ def read_parts(
     """The stored lists of a sample's features, by feature.
 
     Raises:
-        UnfitPartError: if a part is missing, cannot be read, or does not fit its feature.
+        UnfitPartError: if a part is missing, unreadable, or does not fit its feature.
     """
     found = {name: (kind, value) for name, kind, value in _values(parts, checked=True)}
     rows: dict[str, Lists] = {}
@@ -156,10 +155,10 @@ def _label(value: bytes | None, feature: Feature) -> Any:
 
 
 def _values(parts: Mapping[str, bytes], *, checked: bool = False) -> Iterator[tuple[str, str, Any]]:
-    """(feature's name, kind, value) of all parts; a value that cannot be read is left out.
+    """(name of the feature, kind, value) of all parts, except unreadable ones.
 
     Raises:
-        UnfitPartError: if one cannot be read, where that is ``checked``.
+        UnfitPartError: if ``checked`` and a part is unreadable.
     """
     taken: dict[str, str] = {}
     for part, content in parts.items():
@@ -193,7 +192,7 @@ def _read_array(content: bytes) -> Any:
     if not isinstance(array, np.ndarray):
         raise ValueError("it is an archive of arrays, expected one array")  # noqa: TRY004
     if array.dtype.name not in _DTYPES:
-        raise ValueError(f"its dtype is {array.dtype}, which an Example cannot hold")
+        raise ValueError(f"its dtype is {array.dtype}, which an Example cannot store")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -216,7 +215,7 @@ class _ArrayType(NamedTuple):
 
 
 def _type_of(kind: str, value: Any) -> Any:
-    """What of a value tells its feature: thousands of images are not held."""
+    """The part of a value that determines its feature, so that images need not be kept."""
     if kind == "array":
         dtype: Dtype = value.dtype.name
         return _ArrayType(dtype, value.shape)
@@ -229,7 +228,7 @@ def _array_feature(name: str, values: list[_ArrayType], *, optional: bool) -> Fe
     if len(dtypes) > 1 or len(ranks) > 1:
         raise SchemaError(
             f"The arrays {name!r} have the dtypes {', '.join(dtypes)} and "
-            f"{', '.join(map(str, ranks))} dimensions; expected one of each. Give other arrays "
+            f"{', '.join(map(str, ranks))} dimensions; expected one of each. Give the other arrays "
             "another suffix."
         )
     if ranks == [0]:

@@ -1,26 +1,26 @@
-"""Side tables: the features of files in a CSV, TSV or JSON Lines file beside them.
+"""Side tables: features of files, from a CSV, TSV or JSON Lines file.
 
-A row belongs to the file that its column ``file``, ``file_name``, ``filename``, ``path`` or
-``image`` names, the first of these that there is, else its first column: by the path below the
-source's root, or by the bare name; without the suffix, too. Every other column is a feature. CSV
-and TSV are typed as ``ss.Csv`` types them, JSON Lines as follows:
+The first existing column of ``file``, ``file_name``, ``filename``, ``path`` and ``image``, else the
+first column, names the file of a row: by its path below the source's root or by its bare name, with
+or without the suffix. Every other column is a feature. CSV and TSV are typed like ``ss.Csv``, JSON
+Lines as follows:
 
 ================================ ===============================================================
 value                            feature
 ================================ ===============================================================
 true, false                      bool
-whole numbers                    int64
-numbers                          float64
+integers                         int64
+other numbers                    float64
 strings                          string; a column ``label`` becomes a ClassLabel
-list of one of these             a Sequence of it; null or missing: none
-object                           its fields: ``camera.iso``
+list of one of these             Sequence; null or missing: none
+object                           its fields, such as ``camera.iso``
 ``boxes`` of an image            BoundingBoxes: a list of [ymin, xmin, ymax, xmax], or of objects
                                  ``{"bbox": [ymin, xmin, ymax, xmax], "label": "cat"}``, whose
                                  labels become ``box_labels``, a Sequence of a ClassLabel
 ================================ ===============================================================
 
-Boxes are shares of the image's height and width, 0 to 1. Pixels would depend on whether their
-maker saw the image turned by its EXIF orientation or not.
+Boxes are fractions of the image's height and width, 0 to 1. Pixel coordinates would depend on
+whether the image was annotated with or without its EXIF orientation applied.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from ..json.values import object_without_doubles
 from ..python_values import Lists, flat_record, wire_batch, wire_lists
 
 KEY_COLUMNS = ("file", "file_name", "filename", "path", "image")
-"""What the column that names the file is called."""
+"""Names of the column that names the file."""
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _JSON_LINES = ".jsonl"
@@ -70,13 +70,13 @@ BOX_LABELS = "box_labels"
 _BOX_KEYS = frozenset({"bbox", "label"})
 _ROUNDING = 1e-6
 _FORM = (
-    "expected [ymin, xmin, ymax, xmax] as shares of the image's height and width, 0 to 1. Divide "
-    "pixels by the image's size"
+    "expected [ymin, xmin, ymax, xmax] as fractions of the image's height and width, 0 to 1. "
+    "Divide pixels by the image's size"
 )
 
 
 class UnlabelledError(ValueError):
-    """A file has no features beside its content, with a reason to group by."""
+    """A file has no features besides its content, with a reason to group by."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -84,18 +84,18 @@ class UnlabelledError(ValueError):
 
 
 def is_table(url: str) -> bool:
-    """Whether a URL's name says that it is a table which can be read."""
+    """Whether a URL has the suffix of a supported table."""
     return _suffix(url.partition("::")[0].partition("?")[0]) in (*_DELIMITERS, _JSON_LINES)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelTable:
-    """A side table's content.
+    """The content of a side table.
 
     Attributes:
-        name: The file's name, which tells its format.
+        name: The file's name, whose suffix determines the format.
         data: Its bytes.
-        image: The image feature that a column ``boxes`` of JSON Lines belongs to, if any.
+        image: The image feature of a JSON Lines column ``boxes``, if any.
     """
 
     name: str
@@ -106,11 +106,11 @@ class LabelTable:
         """The features of the table's columns.
 
         Args:
-            paths: For each file what it may be named by: its path, that without its split.
+            paths: The possible names of each file: its path, and its path without the split folder.
 
         Raises:
-            DataError: if it names no file, or some of its names stand for several files.
-            SchemaError: if it cannot be read as a table.
+            DataError: if it names none of the files, or a name matches several files.
+            SchemaError: if it is not a valid table.
         """
         features = dict(_features_of(self))
         rows = self.read(features)
@@ -124,31 +124,30 @@ class LabelTable:
             raise DataError(
                 f"The table {self.name} names none of the {len(paths):,} files; its first row is "
                 f"for {first!r}, the first file is {paths[0][0] if paths else ''!r}. Name files by "
-                f"their paths below the source, or by their bare names, in a column called "
-                f"{', '.join(KEY_COLUMNS)}, or the first one."
+                "their paths below the source, or by their bare names, in a column named "
+                f"{', '.join(KEY_COLUMNS)}, or in the first column."
             )
         double = sorted(key for key, count in named.items() if count > 1)
         if double:
             raise DataError(
-                f"The table {self.name} names {double[0]!r}, and {named[double[0]]:,} files are "
-                f"called so ({len(double):,} such names). Name them by their paths below the "
-                "source."
+                f"The table {self.name} names {double[0]!r}, which matches {named[double[0]]:,} "
+                f"files ({len(double):,} such names). Name files by their paths below the source."
             )
         return features
 
     def read(self, features: Features) -> TableRows:
-        """Reads the table's rows as these features.
+        """Reads the rows of the table as these features.
 
         Raises:
-            SchemaError: if a feature is none of its columns, or none that a cell can become.
+            SchemaError: if a feature is not a column of the table, or has an unsupported type.
         """
         return _read(self.name, self.data, json.dumps(features_to_json(features)))
 
     def num_unused(self, paths: Many[tuple[str, ...]]) -> int:
-        """How many names in the table stand for none of the files; ``paths`` as in :meth:`infer`.
+        """The number of names that match none of the files; ``paths`` as in :meth:`infer`.
 
         Raises:
-            SchemaError: if it cannot be read as a table.
+            SchemaError: if it is not a valid table.
         """
         rows = self.read(_features_of(self))
         return len((rows.keys.keys() | rows.unfit.keys()) - {rows.key(names) for names in paths})
@@ -157,7 +156,7 @@ class LabelTable:
         """The features of its columns.
 
         Raises:
-            SchemaError: if it cannot be read as a table.
+            SchemaError: if it is not a valid table.
         """
         if _suffix(self.name) == _JSON_LINES:
             return infer_columns(self.name, self.data, image=self.image, keys=KEY_COLUMNS)
@@ -170,7 +169,7 @@ class LabelTable:
                 found["label"] = dataclasses.replace(found["label"], optional=True)
         del found[_key_column(list(found))]
         if not found:
-            raise SchemaError(f"The table {self.name} has no column but the files' names.")
+            raise SchemaError(f"The table {self.name} has no columns besides the file names.")
         return found
 
     def _infer_csv(self, source: Csv) -> dict[str, Feature]:
@@ -180,20 +179,20 @@ class LabelTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRows:
-    """The rows of a side table, in the wire columns of features."""
+    """The rows of a side table, as wire columns of features."""
 
     name: str
     keys: Mapping[str, int]
-    """Row of each name; -1 where several rows have it."""
+    """Name -> row; -1 if several rows have the name."""
     columns: pa.RecordBatch
     unfit: Mapping[str, str]
-    """Why the row of a name cannot be used."""
+    """Name -> why its row is invalid."""
     num_lost: int
-    """Rows that cannot be read at all."""
+    """Number of unreadable rows."""
     first_lost: str
 
     def key(self, names: Many[str]) -> str | None:
-        """What the table calls a file of these paths; None where it has no row."""
+        """The name in the table of a file with these paths; None if it has no row."""
         path = names[-1]
         bare = path.rpartition("/")[2]
         stems = [_stem(name) for name in (*names, bare)]
@@ -206,7 +205,7 @@ class TableRows:
         """The row of a file.
 
         Raises:
-            UnlabelledError: if there is none, or it cannot be used.
+            UnlabelledError: if there is none, or it is invalid.
         """
         key = self.key(names)
         if key is None:
@@ -238,7 +237,7 @@ def _features_of(table: LabelTable) -> Mapping[str, Feature]:
 
 @functools.lru_cache(maxsize=4)
 def _read(name: str, data: bytes, features_json: str) -> TableRows:
-    """Reads a table once for all blocks that a process prepares."""
+    """Reads a table once for all blocks of a process."""
     features = features_from_json(json.loads(features_json))
     read = _read_json if _suffix(name) == _JSON_LINES else _read_csv
     return read(name, data, features)
@@ -295,7 +294,7 @@ def _rows_by_name(names: Many[str]) -> dict[str, int]:
 
 
 def _normal(name: str) -> str:
-    """A name as paths are written below a root."""
+    """A name as a path relative to a root."""
     return name.strip().replace("\\", "/").removeprefix("./").lstrip("/")
 
 
@@ -314,18 +313,18 @@ def _stem(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Content:
-    """The bytes of one file as the source that a table is read from."""
+    """An OpenSource of a single file in memory."""
 
     data: bytes
     limits: Limits = dataclasses.field(default_factory=Limits)
 
     @property
     def filesystem(self) -> Any:
-        """None: there is nothing but the bytes."""
+        """None: there are only the bytes."""
         return None
 
     def full_path(self, path: str) -> str:
-        """The name itself."""
+        """The path itself."""
         return path
 
     def read(self, path: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -333,10 +332,10 @@ class _Content:
         return self.data[start:stop]
 
     def hold(self, path: str) -> None:
-        """Bytes do not change."""
+        """Does nothing: bytes do not change."""
 
     def open_local(self, path: str) -> io.FileIO:
-        """There is no such file.
+        """There is no local file.
 
         Raises:
             FileNotFoundError: always.
@@ -344,19 +343,19 @@ class _Content:
         raise FileNotFoundError(path)
 
     def note(self, paths: Iterable[str]) -> None:
-        """Nor do several."""
+        """Does nothing."""
 
     def read_side(self, url: str) -> bytes:
-        """A table has no table."""
+        """Raises FileNotFoundError: a table has no side files."""
         raise FileNotFoundError(url)
 
     def side(self, url: str) -> tuple[OpenSource, str]:
-        """Nor anything else beside it."""
+        """Raises FileNotFoundError: a table has no side files."""
         raise FileNotFoundError(url)
 
 
 def parse_lines(name: str, data: bytes) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of a table, nested objects flattened, and why other lines are none."""
+    """The rows of a table, with nested objects flattened, and why other lines are invalid."""
     rows, lost = [], []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if not line.strip():
@@ -365,7 +364,7 @@ def parse_lines(name: str, data: bytes) -> tuple[list[dict[str, Any]], list[str]
             row = object_without_doubles(line)
             fields = flat_record(row) if isinstance(row, dict) else {}
         except (ValueError, RecursionError) as error:
-            lost.append(f"{name} line {number}: no JSON ({error})")
+            lost.append(f"{name} line {number}: not valid JSON ({error})")
             continue
         if not isinstance(row, dict) or not row:
             lost.append(f"{name} line {number}: {reprlib.repr(row)}, expected an object")
@@ -375,7 +374,7 @@ def parse_lines(name: str, data: bytes) -> tuple[list[dict[str, Any]], list[str]
 
 
 def key_of(row: Mapping[str, Any], columns: Many[str]) -> str:
-    """What a row calls its file."""
+    """The file name in a row."""
     column = next((column for column in columns if column in row), next(iter(row)))
     return str(row[column])
 
@@ -383,15 +382,15 @@ def key_of(row: Mapping[str, Any], columns: Many[str]) -> str:
 def infer_columns(
     name: str, data: bytes, *, image: str | None, keys: Many[str]
 ) -> dict[str, Feature]:
-    """The features of a table's columns but the one that names the file.
+    """The features of a table's columns, except the one that names the file.
 
     Raises:
-        SchemaError: if there is no row, or a column holds values that are no one type.
+        SchemaError: if there are no rows, or the values of a column have no common type.
     """
     rows, lost = parse_lines(name, data)
     if not rows:
         why = f" ({lost[0]})" if lost else ""
-        raise SchemaError(f"The table {name} has no row{why}.")
+        raise SchemaError(f"The table {name} has no rows{why}.")
     values: dict[str, list[Any]] = {}
     for row in rows:
         key = next((column for column in keys if column in row), next(iter(row)))
@@ -409,7 +408,7 @@ def infer_columns(
                 f"The table {name}", column, present, optional=len(present) < len(rows)
             )
     if not features:
-        raise SchemaError(f"The table {name} has no column but the files' names.")
+        raise SchemaError(f"The table {name} has no columns besides the file names.")
     try:
         wire_columns(flatten(features)[0])
     except (RecipeError, SchemaError) as error:
@@ -420,7 +419,7 @@ def infer_columns(
 def read_columns(
     rows: Many[Mapping[str, Any]], features: Features
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """The wire columns of the rows that fit; and of each other row why it does not."""
+    """The wire columns of the valid rows, and why each other row is invalid."""
     has_boxes = isinstance(features.get(BOXES), BoundingBoxes)
     lists: list[dict[str, Lists]] = []
     unfit: dict[int, str] = {}
@@ -436,10 +435,10 @@ def read_columns(
 
 
 def value_feature(where: str, column: str, values: list[Any], *, optional: bool) -> Feature:
-    """The feature of which all values are.
+    """The common feature of the values.
 
     Raises:
-        SchemaError: if they are of no one type.
+        SchemaError: if they have no common type.
     """
     if all(isinstance(value, list) for value in values):
         items = [item for value in values for item in value]
@@ -480,9 +479,9 @@ def _box_features(name: str, values: list[Any], image: str) -> dict[str, Feature
                 unknown = sorted(box.keys() - _BOX_KEYS)
                 if unknown:
                     raise SchemaError(
-                        f"The table {name}: a box has {unknown[0]!r}; expected {{'bbox': [ymin, "
-                        "xmin, ymax, xmax], 'label': 'name'}. Leave it out, or put it into a "
-                        "column of its own."
+                        f"The table {name}: a box has {unknown[0]!r}; expected "
+                        f"{{'bbox': [ymin, xmin, ymax, xmax], 'label': 'name'}}. Leave it out, or "
+                        "move it to a separate column."
                     )
                 if isinstance(box.get("label"), str):
                     num_labelled += 1
@@ -494,10 +493,10 @@ def _box_features(name: str, values: list[Any], image: str) -> dict[str, Feature
 
 
 def _boxes(value: Any, features: Features) -> dict[str, Any]:
-    """The columns that a row's boxes become.
+    """The columns for the boxes of a row.
 
     Raises:
-        SchemaError: if they are no boxes.
+        SchemaError: if they are not valid boxes.
     """
     boxes, labels = [], []
     if value is not None and not isinstance(value, list):
@@ -510,7 +509,7 @@ def _boxes(value: Any, features: Features) -> dict[str, Any]:
         return {BOXES: boxes}
     missing = [number for number, label in enumerate(labels) if not isinstance(label, str)]
     if missing:
-        raise SchemaError(f"box {missing[0]} has no label, and other boxes have.")
+        raise SchemaError(f"box {missing[0]} has no label, but other boxes have.")
     return {BOXES: boxes, BOX_LABELS: labels}
 
 
@@ -524,5 +523,5 @@ def _corners(value: Any) -> list[float]:
         raise SchemaError(f"a box is {reprlib.repr(value)}, {_FORM}.")
     ymin, xmin, ymax, xmax = (min(max(float(one), 0.0), 1.0) for one in value)
     if ymin > ymax or xmin > xmax:
-        raise SchemaError(f"a box is {value!r}, whose ends lie before its beginnings; {_FORM}.")
+        raise SchemaError(f"a box is {value!r}, whose maximum is less than its minimum; {_FORM}.")
     return [ymin, xmin, ymax, xmax]

@@ -1,8 +1,8 @@
-"""WebDataset tars as a source: the files of one key, which follow each other, are one record.
+"""The WebDataset source: consecutive files of a tar with the same key are one record.
 
-The key of a member is its path up to the first dot of its file name; what follows is the part's
-name: ``a/0001.left.jpg`` is the part ``left.jpg`` of the sample ``a/0001``. Tars are read front to
-back.
+The key of a member is its path up to the first dot of its file name; the rest is the name of the
+part: ``a/0001.left.jpg`` is the part ``left.jpg`` of the sample ``a/0001``. Tars are read
+sequentially.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .sample_parts import PartTypes, kind_of, read_parts
 
 _EMPTY_BYTES = 20 * BLOCK_BYTES
 _END_BYTES = 1 << 20
-"""So many zeros are in an empty tar, and at the end of another; a broken copy leaves more."""
+"""Maximum zeros in an empty tar, and at the end of others. A broken copy leaves more."""
 _PIECE_BYTES = 1 << 20
 _CUT_BYTES = 32 << 20
 
 SAMPLED = 500
-"""So many samples of a tar tell the types of its parts, …"""
+"""Maximum number of samples of a tar used to infer the types of parts, …"""
 SAMPLED_TARS = 16
-"""… and so many tars, at equal distances."""
+"""… and of evenly spaced tars."""
 BATCH_SAMPLES = 256
 BATCH_BYTES = 8 << 20
 
@@ -53,29 +53,29 @@ _MAX_NAMES = 100_000
 
 @dataclasses.dataclass(kw_only=True)
 class Sample:
-    """The parts of one key."""
+    """The parts of a key."""
 
     offset: int
-    """Where its first member begins, in bytes of the tar, uncompressed."""
+    """Offset of its first member in the decompressed tar."""
     key: str
     parts: dict[str, bytes] = dataclasses.field(default_factory=dict)
     num_bytes: int = 0
-    """Of all parts."""
+    """Total size of the parts."""
     problem: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Damage:
-    """Where a tar cannot be read on."""
+    """Where a tar becomes unreadable."""
 
     offset: int
     message: str
 
 
 def read_samples(opened: OpenSource, path: str, start: int, stop: int) -> Iterator[Sample | Damage]:
-    """Reads the samples of bytes [start, stop) of a tar; a compressed one is read whole.
+    """Reads the samples of bytes [start, stop) of a tar. A compressed tar is read entirely.
 
-    Ends with the damage, if there is any.
+    Yields the damage last, if there is any.
 
     Raises:
         StorageError: if the file cannot be read.
@@ -107,7 +107,7 @@ def read_samples(opened: OpenSource, path: str, start: int, stop: int) -> Iterat
 
 
 def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> Iterator[int]:
-    """Where samples begin, about every 32 MiB; none of a compressed tar.
+    """Offsets of samples, about every 32 MiB; none if the tar is compressed.
 
     Raises:
         StorageError: if the file cannot be read.
@@ -125,7 +125,7 @@ def sample_offsets(opened: OpenSource, path: str, num_bytes: int) -> Iterator[in
                 last = member.offset
                 yield last
     except TarDamagedError:
-        # The last range finds it too, and says where.
+        # The read of the last range reports it.
         return
 
 
@@ -152,7 +152,7 @@ def _add(
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """(key, part) of a member; None for hidden files and those that describe the tar."""
+    """(key, part) of a member; None for hidden and metadata files."""
     folder, slash, bare = name.removeprefix("./").rpartition("/")
     if not bare or bare.startswith(".") or (bare.startswith("__") and bare.endswith("__")):
         return None
@@ -161,17 +161,17 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def _behind(stream: _Forward, offset: int, opened: OpenSource, path: str) -> str:
-    """What is wrong behind the last member: a tar ends with zeros, and a part of one anywhere."""
+    """What is wrong after the last member. A tar ends with zeros; a range may end anywhere."""
     if stream.is_zero(offset):
         return stream.behind_end(offset)
     if stream.holds(offset):
         return "no valid header"
     more = not stream.compression and opened.read(path, stream.stop, stream.stop + 1)
-    return "" if more else "it ends without the mark of an end"
+    return "" if more else "it ends without an end-of-archive marker"
 
 
 class _Forward:
-    """A file that is read front to back, and a little back."""
+    """Reads a file sequentially, with small steps back."""
 
     def __init__(self, opened: OpenSource, path: str, start: int, stop: int) -> None:
         self.stop = stop
@@ -192,40 +192,40 @@ class _Forward:
             )
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes [start, stop), fewer at the end; ``start`` is never far before the last one."""
+        """Bytes [start, stop), fewer at the end. ``start`` is never far before the previous one."""
         self._fill(start, stop)
         first = start - self._held_from
         assert first >= 0
         return self._held[first : max(stop - self._held_from, first)]
 
     def is_zero(self, offset: int) -> bool:
-        """Whether a block of zeros stands there."""
+        """Whether there is a block of zeros at the offset."""
         return self.read(offset, offset + BLOCK_BYTES) == bytes(BLOCK_BYTES)
 
     def behind_end(self, offset: int) -> str:
-        """What is wrong behind the zeros that mark the end: another tar, for example."""
+        """What is wrong after the zeros that mark the end, such as another tar."""
         num_bytes = 0
         while block := self.read(offset + num_bytes, offset + num_bytes + _PIECE_BYTES):
             if block.strip(b"\0"):
-                return f"its end is marked at byte {offset:,}, and more follows"
+                return f"it has data after the end-of-archive marker at byte {offset:,}"
             num_bytes += len(block)
         if self.damage:
             return self.damage
         empty = not offset and not self._starts_within
         if num_bytes % BLOCK_BYTES or num_bytes > (_EMPTY_BYTES if empty else _END_BYTES):
-            return f"it holds {num_bytes:,} zeros and nothing else from there on"
+            return f"the rest is {num_bytes:,} zero bytes"
         return ""
 
     def holds(self, offset: int) -> bool:
-        """Whether any byte stands there."""
+        """Whether there is a byte at the offset."""
         return bool(self.read(offset, offset + 1))
 
     def _fill(self, start: int, stop: int) -> None:
-        """Reads on up to there, a piece at least; keeps the piece before, for a step back."""
+        """Reads up to ``stop``, at least a piece, and keeps the previous piece for steps back."""
         end = self._held_from + len(self._held)
         if stop <= end:
             return
-        # At least a piece: what is held is copied each time.
+        # At least a piece, because all held bytes are copied each time.
         stop = max(stop, end + _PIECE_BYTES)
         kept_from = start - _PIECE_BYTES
         drop = min(max(kept_from - self._held_from, 0), len(self._held))
@@ -240,7 +240,7 @@ class _Forward:
                 break
             end += len(piece)
             if end <= kept_from:
-                # It is skipped.
+                # Skip the piece.
                 held, self._held_from = [], end
             else:
                 held.append(piece)
@@ -251,16 +251,16 @@ class _Forward:
 class WebDataset:
     """Tar files of samples: ``0001.jpg``, ``0001.cls`` and ``0001.json`` are one record.
 
-    Files of one key follow each other in the tar. What each becomes is told in
-    ``sample_parts``: images, sounds, texts, labels, JSON fields, arrays. A part that some samples
-    lack is optional; an image, a sound or a tensor must be there, or the sample is rejected. Of a
-    damaged tar, the good beginning is kept, and the rest is one reject.
+    Files of a key must be consecutive in the tar. ``sample_parts`` documents the feature of each
+    part: images, sounds, texts, labels, JSON fields, arrays. A part that some samples lack is
+    optional, but an image, a sound or a tensor is required, or the sample is rejected. The intact
+    beginning of a damaged tar is kept, and the rest is one reject.
 
     Attributes:
-        shards: The tars: one, a folder of them, a glob, or names with braces:
-            ``"data-{000..009}.tar"``, ``"{a,b}.tar"``, of which none may be missing. Compressed
-            ones (``.tar.gz`` …) are read front to back, as one block each; of others, large ones
-            are cut.
+        shards: The tars: a file, a folder, a glob, or names with braces:
+            ``"data-{000..009}.tar"``, ``"{a,b}.tar"``, of which none may be missing. Each
+            compressed tar (``.tar.gz`` …) is read sequentially, as one block. Other large tars are
+            cut.
         max_pixels: Images of more pixels are rejected before they are decoded.
     """
 
@@ -278,7 +278,7 @@ class WebDataset:
 
     @property
     def url(self) -> str:
-        """The tars' place, as a folder or a glob: a tar by its plain name would be a folder."""
+        """The folder or glob of the tars. The plain name of a tar would be opened as a folder."""
         head, tail, rest = self._parts
         tail = _BRACES.sub("*", tail)
         if archive_scheme(tail) == "tar" and not re.search(r"[*?\[]", tail):
@@ -288,9 +288,9 @@ class WebDataset:
 
     @property
     def _parts(self) -> tuple[str, str, str]:
-        """What is before the names, the names, and what of a chained URL is behind them.
+        """The prefix of the names, the names, and the rest of a chained URL.
 
-        Names begin below the last folder that no wildcard or brace stands for.
+        Names begin below the last folder without a wildcard or brace.
         """
         names, mark, rest = self.shards.partition("::")
         if not is_chained(self.shards):
@@ -305,14 +305,14 @@ class WebDataset:
         return self._parts[1]
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records, as plain JSON, for the fingerprint."""
+        """The settings that determine the records, as plain JSON, for the fingerprint."""
         return {"max_pixels": self.max_pixels}
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes the tars.
+        """Selects the tars.
 
         Raises:
-            DataError: if one that braces name is missing.
+            DataError: if a tar that braces name is missing.
         """
         wanted = _expand(self._tail) if "{" in self._tail else []
         globs = [tuple(name.split("/")) for name in wanted]
@@ -331,23 +331,23 @@ class WebDataset:
         missing = [name for name in wanted if name not in paths and not re.search(r"[*?\[]", name)]
         if missing:
             raise DataError(
-                f"WebDataset: {self.shards} names {len(wanted):,} tars, and {len(missing):,} of "
-                f"them are missing (first: {missing[0]!r}). Put them there, or correct the braces."
+                f"WebDataset: {self.shards} names {len(wanted):,} tars, but {len(missing):,} of "
+                f"them are missing (first: {missing[0]!r}). Add them, or correct the braces."
             )
         return Selection(files=tuple(selected), num_skipped=dict(sorted(skipped.items())))
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Where samples begin, about every 32 MiB."""
+        """Offsets of samples, about every 32 MiB."""
         return () if file.problem else tuple(sample_offsets(opened, file.path, file.num_bytes))
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
         """The features of the parts, from the first samples of up to 16 tars.
 
-        Where labels are names, all tars are read for them.
+        If labels are names, all tars are read for them.
 
         Raises:
             DataError: if there is no sample.
-            SchemaError: if the parts of a kind are of no one type, or there are too many.
+            SchemaError: if parts of a kind have no common type, or there are too many.
         """
         readable = [file for file in files if not file.problem]
         types = PartTypes()
@@ -357,8 +357,8 @@ class WebDataset:
         features = types.features()
         if not features:
             raise DataError(
-                f"WebDataset: no sample in {self.shards}. Expected tars of files such as 0001.jpg "
-                "and 0001.cls. A tar of class folders is an ImageFolder."
+                f"WebDataset: no samples in {self.shards}. Expected tars of files such as 0001.jpg "
+                "and 0001.cls. For a tar of class folders, use ImageFolder."
             )
         if len(features) > opened.limits.max_columns:
             limit = opened.limits.max_columns
@@ -399,7 +399,7 @@ class WebDataset:
                 continue
             for found in read_samples(opened, part.path, part.start, part.stop):
                 if isinstance(found, Damage):
-                    message = f"the tar cannot be read on from byte {found.offset:,}"
+                    message = f"the tar is unreadable from byte {found.offset:,} on"
                     message = f"{message}: {found.message}"
                     pending.reject(
                         found.offset,
@@ -418,7 +418,7 @@ class WebDataset:
 
 
 class _Pending:
-    """Rows and rejects of a raw batch, before it is full."""
+    """Rows and rejects of an unfinished raw batch."""
 
     def __init__(self, features: Features, path: str) -> None:
         self._features, self._path = features, path
@@ -485,7 +485,7 @@ class _Pending:
 
 
 def holds_samples(url: str, files: Sequence[SourceFile]) -> bool:
-    """Whether what lies there looks like samples: nothing but tars, or one tar of samples."""
+    """Whether a URL looks like WebDataset: only tars, or a tar of samples."""
     paths = [file.path for file in files if not is_hidden(file.path)]
     if paths and all(archive_scheme(path) == "tar" for path in paths):
         return True
@@ -503,10 +503,10 @@ def _samples(opened: OpenSource, file: SourceFile) -> Iterator[Sample]:
 
 
 def _expand(text: str) -> list[str]:
-    """All names that braces stand for.
+    """All names that braces expand to.
 
     Raises:
-        ValueError: if they are none.
+        ValueError: if the braces are invalid.
 
     >>> _expand("a-{08..10}.tar")
     ['a-08.tar', 'a-09.tar', 'a-10.tar']
@@ -514,7 +514,7 @@ def _expand(text: str) -> list[str]:
     found = _BRACES.search(text)
     if found is None:
         if "{" in text or "}" in text:
-            raise ValueError(f"{text!r} has a brace without its other half")
+            raise ValueError(f"{text!r} has an unmatched brace")
         return [text]
     span = _RANGE.fullmatch(found[1])
     if span is not None:
@@ -529,5 +529,5 @@ def _expand(text: str) -> list[str]:
         choices = found[1].split(",")
     rest = _expand(text[found.end() :])
     if len(choices) * len(rest) > _MAX_NAMES:
-        raise ValueError(f"{text!r} stands for more than {_MAX_NAMES:,} names")
+        raise ValueError(f"{text!r} expands to more than {_MAX_NAMES:,} names")
     return [text[: found.start()] + choice + end for choice in choices for end in rest]

@@ -1,6 +1,5 @@
-"""JSON Lines as a source.
+"""Reads JSON Lines files.
 
-In: files of text, or their ranges. Out: the features of their objects' keys; batches of wire
-columns, with a reject for each line that does not fit. Read in order: ``values``, ``rows``,
-``types``, ``source``.
+In: text files, or ranges of them. Out: the features of their objects, and batches of wire columns
+with a reject for each invalid line. Reading order: ``values``, ``rows``, ``types``, ``source``.
 """

@@ -1,8 +1,8 @@
-"""From lines of JSON to the wire columns of features; what does not fit becomes a reject.
+"""Converts lines of JSON to the wire columns of features, with a reject for each invalid line.
 
-Lines are read from a text a window at a time, each with its place. pyarrow parses a window straight
-into the types that the features need. Where that fails, the lines nearby are read one by one by
-Python: what it finds is what counts, so records and rejects do not depend on where windows begin.
+Lines are read a window at a time, each with its offset. pyarrow parses a window directly into the
+types of the features. If that fails, Python reads the lines around the failure one by one. Python's
+result is authoritative, so records and rejects do not depend on where windows begin.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ..text_stream import Text
 from .values import UnfitError, find_value, fitted, parse_line, routes
 
 WINDOW_BYTES = 1 << 20
-"""About so much text is looked at at once: whole lines, so more where one is longer."""
+"""Approximate size of a window, which has complete lines only."""
 MAX_LINE_BYTES = 64 << 20
-"""A line longer than this is none."""
+"""Maximum length of a line."""
 
 _MARK = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r"
@@ -45,12 +45,12 @@ _SHORT_ESCAPES = {
     **{char: char for char in '"\\/'},
     **dict(zip("\b\f\n\r\t", "bfnrt", strict=True)),
 }
-"""What stands behind the backslash of the escapes of these characters."""
+"""Character -> what follows the backslash in its short escape."""
 _HEX = np.zeros(256, np.uint8)
 _HEX[[*b"0123456789abcdefABCDEF"]] = [*range(16), *range(10, 16)]
 
 Tree = dict[str, Any]
-"""Key -> (lists under it, a Tree or the type of values)."""
+"""Key -> (depth of lists under it, a Tree or the type of values)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Lines:
     """Where the window begins in the text, in bytes."""
     starts: npt.NDArray[np.int64]
     stops: npt.NDArray[np.int64]
-    """Where each line begins and ends in the window; without its line break, and blanks there."""
+    """Where each line begins and ends in the window, without its line break and outer blanks."""
     too_long: int = 0
-    """How long a line may be, where this is the beginning of a longer one and nothing else."""
+    """If set, this is only the beginning of a line that exceeds this maximum."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -74,7 +74,7 @@ class Lines:
         return self.data[self.starts[line] : self.stops[line]]
 
     def part(self, start: int, stop: int) -> Lines:
-        """Some of the lines, as they stand."""
+        """Lines [start, stop), unchanged."""
         first, last = int(self.starts[start]), int(self.stops[stop - 1])
         return Lines(
             self.data[first:last],
@@ -84,7 +84,7 @@ class Lines:
         )
 
     def take(self, mask: npt.NDArray[np.bool_]) -> Lines:
-        """The lines where the mask holds, put together."""
+        """The lines where the mask is true, joined."""
         texts = [self.text(line) + b"\n" for line in np.flatnonzero(mask).tolist()]
         ends = np.cumsum([0, *map(len, texts)])
         return Lines(b"".join(texts), self.offset, ends[:-1], ends[1:] - 1)
@@ -96,11 +96,11 @@ class Lines:
 
 
 def find_lines(text: Text, start: int, stop: int) -> Iterator[Lines]:
-    """The lines that begin in [start, stop) of a text, in windows; a mark at its head left out.
+    """The lines that begin in [start, stop) of a text, in windows. Skips a byte order mark.
 
     Raises:
-        DamagedError: where what is left of a compressed file cannot be decompressed, once all
-            whole lines before have been given.
+        DamagedError: if the rest of a compressed file cannot be decompressed, after all complete
+            lines before the damage have been yielded.
     """
     offset, held = start, b""
     if start == 0 and text.read(0, len(_MARK)) == _MARK:
@@ -133,7 +133,7 @@ def _split(data: bytes, offset: int) -> Lines:
     breaks = np.flatnonzero(array == ord("\n"))
     starts = np.concatenate(([0], breaks + 1))
     stops = np.concatenate((breaks, [len(data)]))
-    # Most lines have no blanks at their ends but a carriage return.
+    # Most lines have no outer blanks except a carriage return.
     full = stops > starts
     starts, stops = starts[full], stops[full]
     blank_first = np.isin(array[starts], list(_BLANKS))
@@ -148,10 +148,10 @@ def _split(data: bytes, offset: int) -> Lines:
 
 
 class JsonReader:
-    """Turns the lines of one file into batches of wire columns."""
+    """Converts the lines of one file to batches of wire columns."""
 
     def __init__(self, path: str, features: Features) -> None:
-        """Takes the file's relative path and what its lines must hold."""
+        """``path`` is relative to the source; ``features`` are those of the lines."""
         self._path = path
         self._features = features
         self._parts = {name: name.split(".") for name in features}
@@ -164,7 +164,7 @@ class JsonReader:
     def read(self, lines: Lines) -> RawBatch:
         """The records of a window."""
         if lines.too_long:
-            problem = f"the line has no end within {lines.too_long:,} bytes"
+            problem = f"the line does not end within {lines.too_long:,} bytes"
             reject = self._reject(lines, 0, UnfitError("line too long", problem))
             return RawBatch(ids=[], columns=self._nothing(), rejects=(reject,))
         if not self._types:
@@ -188,7 +188,7 @@ class JsonReader:
         return pa.RecordBatch.from_pylist([], schema=self._wire)
 
     def _look_at(self, lines: Lines) -> None:
-        """Finds out how the features lie in the objects, from the first lines that have them."""
+        """Finds the paths of the features in the objects, from the first lines that have them."""
         tree: Tree | None = {}
         left = dict(self._parts)
         others: set[str] = set()
@@ -209,7 +209,7 @@ class JsonReader:
                 type_ = _value_type(self._features[name], value)
                 depth = sum(lists for _, lists in steps)
                 if depth not in _depths(self._features[name]):
-                    # Its values differ in kind: only one by one they are found to.
+                    # The values differ in kind, which only line-by-line reading detects.
                     depth, tree = _depths(self._features[name])[0], None
                 if _leads_elsewhere(parts, [key for key, _ in steps]):
                     tree = None
@@ -218,7 +218,7 @@ class JsonReader:
         for name, parts in left.items():
             feature = self._features[name]
             depth = _depths(feature)[0]
-            # No column has an empty name: such dots stand in a key.
+            # No column has an empty name, so these dots are part of a key.
             keys = parts if all(parts) else [name]
             steps = (*((key, 0) for key in keys[:-1]), (keys[-1], depth))
             others |= _joined_keys(parts) - set(keys)
@@ -250,7 +250,7 @@ class JsonReader:
         return fast.reader.read(batch, lines.positions, payload=lines.text)
 
     def _may_be_inexact(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Rows with floats so large that they may be integers which the dtype does not hold."""
+        """Rows with floats so large that they may be integers that are inexact in the dtype."""
         found = np.zeros(len(batch), bool)
         for name, leaf in leaves_of(batch.schema, path=self._path).items():
             if pa.types.is_floating(leaf.type):
@@ -258,7 +258,7 @@ class JsonReader:
                 values = np.abs(cells.values.to_numpy(zero_copy_only=False))
                 dtype = self._dtypes[name]
                 large = values >= 1 << PRECISION[dtype]
-                # Below EXACT the float is the number itself.
+                # Below EXACT a float equals the written number.
                 whole = (values >= EXACT) | (values == np.floor(values))
                 with np.errstate(over="ignore"):
                     same = (values < EXACT) & (values == values.astype(numpy_dtype(dtype)))
@@ -330,7 +330,7 @@ class _Fast:
     reader: RowReader
 
     def may_differ(self, data: bytes) -> bool:
-        """Whether lines may hold what pyarrow would pass over: a value elsewhere, a broken key."""
+        """Whether lines may contain what pyarrow ignores: a value elsewhere, an invalid key."""
         if self.others.may_be_in(data):
             return True
         if data.isascii():
@@ -343,7 +343,7 @@ class _Fast:
 
 
 class _OtherKeys:
-    r"""Keys that features may be reached by too, and how to find them in JSON, quickly.
+    r"""Finds the other keys under which a feature may be, quickly, in JSON text.
 
     >>> keys = _OtherKeys({"a.b"})
     >>> texts = rb'{"a.b": 1}', rb'{"\u0061\u002E\u0062": 1}', rb'{"a": "\u0061.b\u00e9"}'
@@ -363,13 +363,13 @@ class _OtherKeys:
         self._short = np.frombuffer("".join(sorted(short)).encode(), np.uint8)
 
     def may_be_in(self, data: bytes) -> bool:
-        """Whether one of them may stand in a text, however it is spelled."""
+        """Whether a text may contain one of the keys, in any spelling."""
         if any(key in data for key in self._plain):
             return True
         return b"\\" in data and self._may_be_escaped(data) and bool(self._spelled.search(data))
 
     def _may_be_escaped(self, data: bytes) -> bool:
-        """Whether there are escapes that neither writer of ``_quoted`` would give a key."""
+        """Whether there are escapes that neither form of ``_quoted`` would use for a key."""
         text = np.frombuffer(data, np.uint8)
         at = np.flatnonzero(text[:-5] == ord("\\"))
         codes = text[at + 1]
@@ -377,7 +377,7 @@ class _OtherKeys:
             return True
         at = at[codes == ord("u")]
         if self._is_ascii:
-            # \u0000 to \u007f: most texts escape other letters.
+            # \u0000 to \u007f: most escaped characters are others.
             at = at[(text[at + 2] == ord("0")) & (text[at + 3] == ord("0"))]
             at = at[text[at + 4] < ord("8")]
         digits = text[at[:, None] + np.arange(2, 6)]
@@ -390,14 +390,14 @@ class _OtherKeys:
 
 
 def parse(lines: Lines, schema: pa.Schema | None) -> pa.Table | None:
-    """Lines as pyarrow parses them, one row each; None where it cannot.
+    """Parses lines with pyarrow, one row each; None if it cannot.
 
     Args:
         lines: At least one.
-        schema: Of the keys to take, by name; None takes all and infers their types.
+        schema: The keys to read, by name; None reads all and infers their types.
     """
     data = np.frombuffer(lines.data, np.uint8)
-    # Parts of objects on several lines would pass for rows.
+    # Otherwise parts of objects on several lines would be taken for rows.
     if (data[lines.starts] != ord("{")).any() or (data[lines.stops - 1] != ord("}")).any():
         return None
     options: Mapping[str, Any] = {}
@@ -414,7 +414,7 @@ def parse(lines: Lines, schema: pa.Schema | None) -> pa.Table | None:
             read_options=pa.json.ReadOptions(block_size=len(lines.data) + 1, use_threads=False),
             parse_options=pa.json.ParseOptions(**options),
         )
-        # pyarrow 25 makes arrays shorter than their lists of lists that hold nulls alone.
+        # pyarrow 25 returns arrays that are too short for lists of lists that hold only nulls.
         table.validate()
     except pa.ArrowException:
         return None
@@ -422,7 +422,7 @@ def parse(lines: Lines, schema: pa.Schema | None) -> pa.Table | None:
 
 
 def _value_type(feature: Feature, value: Any) -> pa.DataType:
-    """The type to parse a feature's values as; ``value`` is one of them, where one is known."""
+    """The type to parse a feature's values as; ``value`` is one of them, if known."""
     form = tensor_form(feature)
     assert form is not None
     while isinstance(value, list) and value:
@@ -441,7 +441,7 @@ def _value_type(feature: Feature, value: Any) -> pa.DataType:
 
 
 def _depths(feature: Feature) -> tuple[int, ...]:
-    """How many lists may lie around a feature's values; the first is what is usual."""
+    """The possible depths of lists around a feature's values, the usual one first."""
     form = tensor_form(feature)
     shape = () if form is None else form.shape
     flat = len(shape) > 1 and shape.count(None) <= 1
@@ -457,7 +457,7 @@ def _nested(type_: pa.DataType, depth: int) -> pa.DataType:
 def _planted(
     tree: Tree | None, steps: tuple[tuple[str, int], ...], type_: pa.DataType
 ) -> Tree | None:
-    """The tree with one leaf more; None where two leaves do not fit beside each other."""
+    """The tree with another leaf; None if the leaf conflicts with another one."""
     if tree is None:
         return None
     (key, depth), *below = steps
@@ -479,7 +479,7 @@ def _arrow(depth: int, node: Any) -> pa.DataType:
 
 
 def _joined_keys(parts: list[str]) -> set[str]:
-    """All keys that a name with dots in it may be reached by, one after the other."""
+    """All keys that may occur on the path to a name with dots."""
     if len(parts) == 1:
         return set(parts)
     bounds = range(len(parts) + 1)
@@ -487,7 +487,7 @@ def _joined_keys(parts: list[str]) -> set[str]:
 
 
 def _leads_elsewhere(parts: list[str], keys: list[str]) -> bool:
-    """Whether a key on the way to a value might begin another way to it, in another line.
+    """Whether a key on the path to a value may begin another path to it, in another line.
 
     >>> _leads_elsewhere(["a", "b", "a"], ["a.b", "a"])
     True
@@ -504,7 +504,7 @@ def _leads_elsewhere(parts: list[str], keys: list[str]) -> bool:
 
 
 def _forms_of(char: str) -> bytes:
-    """An expression for a character of a key: itself, and its escapes."""
+    """A regular expression for a character of a key: itself, or its escapes."""
     units = char.encode("utf-16-be").hex(" ", 2).split()
     forms = [re.escape(char.encode()), b"".join(rb"\\u(?i:%b)" % unit.encode() for unit in units)]
     if char in _SHORT_ESCAPES:
@@ -513,7 +513,7 @@ def _forms_of(char: str) -> bytes:
 
 
 def _quoted(keys: set[str]) -> tuple[bytes, ...]:
-    """Keys as they may stand in JSON."""
+    """The usual forms of keys in JSON: escaped to ASCII, or not."""
     texts = {
         json.dumps(key, ensure_ascii=ascii).encode() for key in keys for ascii in (False, True)
     }

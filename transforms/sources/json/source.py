@@ -1,7 +1,7 @@
-"""JSON Lines as a source: one object a line, perhaps compressed.
+"""The JSON Lines source: each line of a file, compressed or not, is an object.
 
-A record's id is ``relative/path#offset``: where its line begins in the file, in bytes of its text,
-uncompressed. ``types`` says what each key becomes.
+A record's id is ``relative/path#offset``, the byte offset of its line in the decompressed text.
+``types`` documents the feature of each key.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ from .types import JsonTypes
 from .values import UnfitError, parse_line
 
 CUT_BYTES = 32 << 20
-"""A large file may be cut about every so many bytes."""
+"""A large file may be cut about every ``CUT_BYTES`` bytes."""
 MAX_SAMPLES = 64
-"""Windows of lines in a sample, each of about 1 MiB."""
+"""Maximum number of windows in a sample, each of about 1 MiB."""
 
 _NAMES = (".jsonl", ".ndjson", ".json")
 SUFFIXES = (*_NAMES, *(name + end for name in _NAMES for end in COMPRESSED_SUFFIXES))
-"""What JSON Lines files' names end with."""
+"""Suffixes of JSON Lines files."""
 
 _SEARCH_BYTES = 1 << 16
 _STREAM_WINDOWS = 64
-# Lines looked at in a file of which no line is an object.
+# Lines checked in a file that has no object, for the message.
 _NUM_LOOKED_AT = 3
 
 
 @config_class
 class JsonLines:
-    """Objects of JSON Lines files (ndjson): UTF-8, one a line, plain or compressed.
+    """Objects of JSON Lines files (ndjson): UTF-8, one per line, plain or compressed.
 
-    Nested objects become features called ``outer.inner``, lists sequences, lists of lists
-    tensors; a feature of a list of objects is the sequence of their values. Null, like a key that
-    is not there, is a missing value.
+    Nested objects become features named ``outer.inner``, lists become sequences, and lists of lists
+    become tensors. A feature of a list of objects is the sequence of their values. Null and a
+    missing key are both missing values.
 
     Attributes:
-        url: A file, a folder (its ``.jsonl``, ``.ndjson`` and ``.json`` files, compressed ones too,
-            at any depth), a glob, or any fsspec URL.
-        label: The feature to predict. Strings and bools become a ClassLabel; numbers stay.
-        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
+        url: A file, a folder (its ``.jsonl``, ``.ndjson`` and ``.json`` files at any depth,
+            including compressed ones), a glob, or any fsspec URL.
+        label: The feature to predict. Strings and bools become a ClassLabel; numbers are kept.
+        types: Overrides inferred types: ``{"age": "float32"}``, or a feature such as
             ``ss.ClassLabel(("no", "yes"))`` or ``ss.Timestamp("s")``, which reads ISO 8601.
     """
 
@@ -81,15 +81,15 @@ class JsonLines:
         check_types(self.types)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records and what is inferred of them, as plain JSON."""
+        """The settings that determine the records and their inferred features, as plain JSON."""
         return {"label": self.label, "types": types_to_json(self.types)}
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes JSON Lines files, those of a glob's own suffix, and a single file as it is."""
+        """Selects JSON Lines files, files with a glob's suffix, or a single file of any name."""
         return select_files(self.url, files, suffixes=SUFFIXES, what="a .jsonl file")
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Starts of lines about every 32 MiB of a file larger than that; none of a compressed."""
+        """Offsets of lines at which to cut, about every 32 MiB; none if the file is compressed."""
         if file.problem or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
             return ()
         text = _open(opened, file.path, file.num_bytes)
@@ -102,16 +102,16 @@ class JsonLines:
         return tuple(sorted({start for start in found if start < file.num_bytes}))
 
     def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
-        """None: nothing stands before the records."""
+        """0: nothing precedes the records."""
         del file, opened
         return 0
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the lines, from all of them up to 256 MiB, else from a sample.
+        """The features of the lines, inferred from all lines up to 256 MiB, else from a sample.
 
         Raises:
-            SchemaError: if no line holds an object, or one is nested too deeply.
-            RecipeError: if ``label`` or ``types`` name a feature that is not there.
+            SchemaError: if no line is an object, or one is nested too deeply.
+            RecipeError: if ``label`` or ``types`` name a feature that does not exist.
         """
         readable = [file for file in files if not file.problem and file.num_bytes]
         sample = sum(file.num_bytes for file in readable) > INFER_ALL_BYTES
@@ -125,7 +125,7 @@ class JsonLines:
         features = with_types(inferred, self.types)
         if not features:
             raise SchemaError(
-                f"{readable[0].path} holds objects without any key, so there are no features. Is "
+                f"{readable[0].path} has only objects without keys, so there are no features. Is "
                 "it the right file?"
             )
         return with_class(
@@ -143,13 +143,13 @@ class JsonLines:
         """Reads the lines that begin in a block's ranges; ids are ``path#offset``.
 
         Raises:
-            SchemaError: if a feature is of a type that JSON cannot hold.
+            SchemaError: if a feature has a type that JSON cannot store.
         """
         for name, feature in features.items():
             if tensor_form(feature) is None:
                 raise SchemaError(
                     f"features= declares {name!r} as {type(feature).__name__}, whose values are "
-                    "the bytes of files, which JSON cannot hold."
+                    "the bytes of files. JSON cannot store them."
                 )
         yield from read_ranges(
             block,
@@ -172,7 +172,7 @@ class JsonLines:
         return JsonTypes.from_json(file.path, value)
 
     def _windows(self, file: SourceFile, opened: OpenSource, *, sample: bool) -> Iterator[Lines]:
-        """The lines of a file, or some at its head and at places at equal distances."""
+        """The lines of a file, or of evenly spaced windows of it."""
         text = _open(opened, file.path, file.num_bytes)
         if not sample:
             yield from _undamaged(find_lines(text, 0, text.stop))
@@ -192,7 +192,7 @@ def _open(opened: OpenSource, path: str, num_bytes: int) -> Text:
 def _texts_of(
     file: SourceFile, opened: OpenSource, label: str, feature: Feature
 ) -> list[str] | None:
-    """The label's texts in all lines; None where they are more than a class may have."""
+    """The distinct texts of the label in all lines; None if too many for a class."""
     is_bool = isinstance(feature, Scalar) and feature.dtype == "bool"
     wanted: Features = {label: Scalar("bool" if is_bool else "string", optional=True)}
     text = _open(opened, file.path, file.num_bytes)
@@ -219,7 +219,7 @@ def _read_range(part: FileRange, features: Features, opened: OpenSource) -> Iter
 
 
 def _undamaged(windows: Iterator[Lines]) -> Iterator[Lines]:
-    """Windows up to where a file is damaged, which is told when it is read for good."""
+    """Windows up to the damage of a file. The read of its block reports the damage."""
     try:
         yield from windows
     except DamagedError:
@@ -227,7 +227,7 @@ def _undamaged(windows: Iterator[Lines]) -> Iterator[Lines]:
 
 
 def _line_start(text: Text, place: int, num_bytes: int) -> int:
-    """Where the first line after a place begins."""
+    """The offset of the first line after ``place``."""
     while place < num_bytes:
         piece = text.read(place, min(place + _SEARCH_BYTES, num_bytes))
         found = piece.find(b"\n")
@@ -238,7 +238,7 @@ def _line_start(text: Text, place: int, num_bytes: int) -> int:
 
 
 def _damage(file: SourceFile, opened: OpenSource) -> str:
-    """Why no line of a compressed file can be read."""
+    """Why a compressed file has no readable line; empty if it has one."""
     text = _open(opened, file.path, file.num_bytes)
     try:
         next(find_lines(text, 0, text.stop), None)
@@ -254,14 +254,14 @@ def _say_none(
     if damage := first_damage(files, lambda file: _damage(file, opened)):
         return f"{damage}, so no line can be read. {COPY_AGAIN}"
     if not readable:
-        what = f"{files[0].path} holds" if len(files) == 1 else f"{len(files):,} files hold"
-        return f"{what} no line that can be read, expected JSON objects, one a line."
+        what = f"{files[0].path} has" if len(files) == 1 else f"{len(files):,} files have"
+        return f"{what} no readable line, expected JSON objects, one per line."
     path, why = readable[0].path, ""
     text = _open(opened, path, readable[0].num_bytes)
     for lines in _undamaged(find_lines(text, 0, text.stop)):
         if len(lines) and lines.text(0).startswith(b"["):
             return (
-                f"{path} begins with a list, expected JSON objects, one a line. Take it apart, for "
+                f"{path} begins with a list, expected JSON objects, one per line. Convert it, for "
                 "example with jq -c '.[]' or pandas' to_json(lines=True, orient=\"records\")."
             )
         for line in range(min(len(lines), _NUM_LOOKED_AT)):
@@ -270,4 +270,4 @@ def _say_none(
             except UnfitError as error:
                 why = why or f" (byte {int(lines.positions[line])}: {error})"
         break
-    return f"{path} holds no line that is a JSON object{why}, expected one a line."
+    return f"{path} has no line that is a JSON object{why}, expected one per line."

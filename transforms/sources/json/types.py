@@ -1,23 +1,24 @@
-"""The features of JSON Lines, inferred from what their objects hold.
+"""Infers the features of JSON Lines from their objects.
 
 =============================== ==================================================================
 values                          feature
 =============================== ==================================================================
 true, false                     bool
-whole numbers                   int64; uint64 where some are too large for it and none is negative;
-                                where neither holds them all, string
-other numbers                   float64, whole ones among them too; string where a whole one is
-                                another number as a float64 (from 2^53 on)
-strings                         string, times too: see ``types``
-a list                          Sequence; lists of lists a Tensor, each dimension None
-an object                       features called ``key.inner``; so is what a list of objects holds,
-                                with a dimension more
-values that differ in kind      string: strings as they are, all others as JSON text
-null or no such key             optional; nothing but that: string
-the label, if strings or bools  ClassLabel, names sorted, where there are at most 1,000 of them
+integers                        int64; uint64 if some are too large for int64 and none is negative;
+                                string if neither holds them all
+other numbers                   float64, also for integers among them; string if an integer would
+                                change as a float64 (from 2^53 on)
+strings                         string, including times: see ``types``
+a list                          Sequence; a Tensor for lists of lists, each dimension None
+an object                       features named ``key.inner``; the same for lists of objects, with
+                                one more dimension
+values of different kinds       string: strings unchanged, all others as JSON text
+null or a missing key           optional; string if there is nothing else
+the label, if strings or bools  ClassLabel, names sorted, if there are at most 1,000 of them
 =============================== ==================================================================
 
-Windows of lines are typed by pyarrow and joined, so the result does not depend on where they begin.
+pyarrow types each window of lines, and the types of the windows are joined, so the result does not
+depend on where windows begin.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from .rows import Lines, parse
 from .values import UnfitError, parse_line
 
 Kind = Literal["null", "bool", "natural", "int", "uint64", "wide", "float", "string"]
-"""``natural`` numbers fit int64 and uint64 alike; ``wide`` ones neither."""
+"""``natural`` integers fit both int64 and uint64, ``wide`` ones neither."""
 
 _DTYPES: dict[Kind, Dtype] = {
     "bool": "bool",
@@ -53,44 +54,44 @@ _DTYPES: dict[Kind, Dtype] = {
 
 
 Keys = tuple[str, ...]
-"""The keys of objects inside each other that lead to a value, lists left out."""
+"""The keys of nested objects that lead to a value, ignoring lists."""
 
 
 @dataclasses.dataclass
 class Seen:
-    """What a name has been so far."""
+    """What is known of a name so far."""
 
     kind: Kind
     depth: int
-    """Lists around each value; -1 where they differ."""
+    """Depth of lists around each value; -1 if it differs."""
     missing: bool = False
     empty: bool = False
-    """Whether it stood for lists that held nothing, and nothing else is known of it."""
+    """Whether all its values were empty lists."""
     inexact: bool = False
-    """Whether a whole number is another one as a float64."""
+    """Whether an integer changes as a float64."""
 
 
 @dataclasses.dataclass
 class JsonTypes:
-    """What the values under each name have turned out to be, so far."""
+    """The types of the values under each name, as inferred so far."""
 
     path: str
     seen: dict[Keys, Seen] = dataclasses.field(default_factory=dict)
     num_rows: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain JSON, for :meth:`from_json`."""
+        """Plain JSON, which :meth:`from_json` reads."""
         seen = [[list(keys), *dataclasses.astuple(one)] for keys, one in self.seen.items()]
         return {"seen": seen, "num_rows": self.num_rows}
 
     @classmethod
     def from_json(cls, path: str, value: Any) -> JsonTypes:
-        """Reads what :meth:`to_json` gave."""
+        """Reads the output of :meth:`to_json`."""
         seen = {tuple(keys): Seen(*one) for keys, *one in value["seen"]}
         return cls(path, seen, value["num_rows"])
 
     def add(self, lines: Lines) -> None:
-        """Takes in some lines. Those that hold no object tell nothing."""
+        """Adds some lines. Lines that are not objects are ignored."""
         if lines.too_long or not len(lines):
             return
         odd = _odd_lines(lines)
@@ -101,7 +102,7 @@ class JsonTypes:
             self._add_line(lines, line)
 
     def merge(self, other: JsonTypes) -> None:
-        """Takes in what other lines told."""
+        """Adds what is known from other lines."""
         if not other.num_rows:
             return
         before = self.num_rows
@@ -120,7 +121,7 @@ class JsonTypes:
     def features(self) -> dict[str, Feature]:
         """The feature of each name."""
         above = {keys[:n] for keys in self.seen for n in range(1, len(keys))}
-        # A value where others have an object: both are text.
+        # A value where other lines have an object: both become text.
         mixed = {keys for keys in above if keys in self.seen and self.seen[keys].kind != "null"}
         joined: dict[str, Seen] = {}
         for keys, one in self.seen.items():
@@ -130,18 +131,18 @@ class JsonTypes:
             if keys in mixed:
                 known = dataclasses.replace(one, kind="string", depth=-1)
             if name in joined:
-                # In some lines an object, in others a key that holds the dot.
+                # An object in some lines, a key with a dot in others.
                 known = _join(joined[name], known)
             joined[name] = known
         return {name: _feature(one) for name, one in joined.items()}
 
     def _stands_empty(self, keys: Keys, seen: dict[Keys, Seen]) -> bool:
-        """Whether what is above stood for empty lists, so that nothing is missing."""
+        """Whether a parent was always an empty list, in which case nothing is missing."""
         above = (seen.get(keys[:n]) for n in range(1, len(keys)))
         return any(one is not None and one.empty and not one.missing for one in above)
 
     def _parsed(self, lines: Lines) -> Iterator[JsonTypes]:
-        """What pyarrow finds; halves, where it cannot parse all."""
+        """The types that pyarrow finds, by halving lines that it cannot parse."""
         pending = [lines] if len(lines) else []
         while pending:
             part = pending.pop()
@@ -164,14 +165,14 @@ class JsonTypes:
         return one
 
     def _of_lines(self, lines: Lines) -> tuple[JsonTypes | None, npt.NDArray[np.bool_]]:
-        """What pyarrow finds, or which lines it may have read inexactly; neither if it cannot."""
+        """The types that pyarrow finds, or the lines it may read inexactly; neither if it fails."""
         table, clear = parse(lines, None), np.zeros(len(lines), bool)
         if table is None:
             return None, clear
         try:
             unclear = _unclear_rows(table, self.path)
             return (None if unclear.any() else self._of_table(table)), unclear
-        except SchemaError:  # {"x": {"a": {"b": 1}, "a.b": 2}}: lines of such are rejects to come
+        except SchemaError:  # {"x": {"a": {"b": 1}, "a.b": 2}}: such lines will be rejected
             return None, clear
 
     def _of_table(self, table: pa.Table) -> JsonTypes:
@@ -201,7 +202,7 @@ class JsonTypes:
             if seen.depth + len(keys) > MAX_DEPTH:
                 raise SchemaError(
                     f"{self.path} byte {int(lines.positions[line])}: {keys[0]!r} is nested more "
-                    f"than {MAX_DEPTH} deep. Store it flat, or remove the line."
+                    f"than {MAX_DEPTH} levels deep. Flatten it, or remove the line."
                 )
             if not keys[-1] or keys[-1].endswith("."):
                 raise SchemaError(
@@ -214,7 +215,7 @@ class JsonTypes:
 
 
 def _keys(leaf: Leaf, schema: pa.Schema) -> Keys:
-    """The keys that lead to a leaf: its name, taken apart where objects lie inside each other."""
+    """The keys that lead to a leaf: its name, split where objects are nested."""
     type_, keys = schema.field(leaf.column).type, [schema.names[leaf.column]]
     for index in leaf.fields:
         while not pa.types.is_struct(type_):
@@ -225,7 +226,7 @@ def _keys(leaf: Leaf, schema: pa.Schema) -> Keys:
 
 
 def _odd_lines(lines: Lines) -> npt.NDArray[np.bool_]:
-    """Which lines pyarrow would take for something else, or follow too deep."""
+    """Which lines pyarrow would misread, or that are nested too deeply for it."""
     odd = np.zeros(len(lines), bool)
     data = np.frombuffer(lines.data, np.uint8)
     long = _long_integers(data)
@@ -243,15 +244,15 @@ def _odd_lines(lines: Lines) -> npt.NDArray[np.bool_]:
 
 
 def _long_integers(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Where 19 and more digits begin that may be a whole number: no fraction, no string's head."""
+    """Starts of 19 or more digits that may be an integer, not a fraction or a string."""
     run = data - np.uint8(ord("0")) < 10
     for step in (1, 2, 4, 8, 3):  # runs of 2, 4, 8, 16, 19
         run = run[step:] & run[:-step] if len(run) > step else run[:0]
     found = np.flatnonzero(run)
     before = data[np.maximum(found - 1, 0)]
-    # 46 ends a whole number, 34 begins a string, 48 to 57 go on.
-    goes_on = (before >= 48) & (before <= 57)
-    kept: npt.NDArray[np.int64] = found[(before != 46) & (before != 34) & ~goes_on]
+    # 46 begins a fraction, 34 a string; after 48 to 57 the digits began earlier.
+    inside = (before >= 48) & (before <= 57)
+    kept: npt.NDArray[np.int64] = found[(before != 46) & (before != 34) & ~inside]
     return kept
 
 
@@ -264,7 +265,7 @@ def _kind(values: pa.Array) -> Kind:
     if pa.types.is_integer(type_):
         lowest = pc.min(values).as_py()
         return "natural" if lowest is None or lowest >= 0 else "int"
-    # pyarrow makes times of strings that look like them.
+    # pyarrow parses strings that look like times as times.
     return "float" if pa.types.is_floating(type_) else "string"
 
 
@@ -275,7 +276,7 @@ def _is_inexact(values: pa.Array) -> bool:
 
 
 def _unclear_rows(table: pa.Table, path: str) -> npt.NDArray[np.bool_]:
-    """Rows with floats so large that they may have been whole numbers of other digits."""
+    """Rows with floats so large that they may be integers that lost digits."""
     found = np.zeros(table.num_rows, bool)
     for column, field in zip(table.columns, table.schema, strict=True):
         for leaf in leaves_of(pa.schema([field]), path=path).values():
@@ -331,7 +332,7 @@ def _join(one: Seen, other: Seen) -> Seen:
 def _joined(one: Seen, other: Seen) -> Seen:
     missing = one.missing or other.missing
     empty = one.empty and other.empty
-    # A null says nothing of lists, and an empty list nothing of those inside of it.
+    # A null says nothing about lists, and an empty list nothing about lists inside it.
     if one.kind == "null" and one.depth <= other.depth:
         return Seen(
             other.kind, other.depth, missing, empty or (other.kind == "null" and other.empty)

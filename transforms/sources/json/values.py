@@ -1,11 +1,11 @@
-"""What a line of JSON says: its object, and the value that a feature finds in it.
+"""Parses a line of JSON, and finds the value of a feature in its object.
 
-A feature ``a.b`` is the key ``b`` of an object under ``a``, or the key ``a.b`` itself; of a list
-of objects it takes the list of their values. This is what the fast parser must agree with, and
-what lines are read with that it refuses.
+A feature ``a.b`` is the key ``b`` of an object under ``a``, or the key ``a.b`` itself; in a list of
+objects it is the list of their values. The fast parser must agree with this reference, which also
+reads the lines that the fast parser refuses.
 
-No value is dropped in silence: a line is refused where a feature has two values, a text that is
-made of an object would lose one, or a key cannot be read.
+No value is dropped silently: a line is rejected if a feature has two values, if an object stored as
+text would lose one, or if a key is invalid.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _MAY_ESCAPE = (b"\\ud", b"\\uD")
 
 
 class UnfitError(Exception):
-    """A line, or a value in it, is not what it should be: ``reason`` and message."""
+    """A line, or a value in it, is invalid: ``reason`` and message."""
 
     def __init__(self, reason: str, message: str) -> None:
-        """Takes a stable class of failure, and the finding."""
+        """Stores the stable class of failure; ``message`` is the finding."""
         self.reason = reason
         super().__init__(message)
 
 
 class _Object(dict[str, Any]):
-    """An object, and which of its keys stood there more than once."""
+    """An object, and its duplicate keys."""
 
     twice: frozenset[str] = frozenset()
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """The object of a line; bytes of its values that are not UTF-8 become lone surrogates.
+    """The object of a line. Invalid UTF-8 in its values becomes lone surrogates.
 
     Raises:
-        UnfitError: if it holds no JSON object, or more, or a key that is not UTF-8.
+        UnfitError: if the line is not exactly one JSON object, or a key is not UTF-8.
     """
     try:
         try:
@@ -71,11 +71,11 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
 
 def find_value(value: Any, parts: Sequence[str]) -> Any:
-    """What stands under the keys; None where nothing does.
+    """The value under the keys; None if there is none.
 
     Raises:
-        UnfitError: if a key stands there twice, if two ways lead to a value, as in
-            ``{"a": {"b": 1}, "a.b": 2}``, or if the keys are under something that has none.
+        UnfitError: if a key is duplicated, if two paths lead to a value, as in
+            ``{"a": {"b": 1}, "a.b": 2}``, or if the keys are under something other than an object.
     """
     if value is None or not parts:
         return value
@@ -106,7 +106,7 @@ def find_value(value: Any, parts: Sequence[str]) -> Any:
 
 
 def _holds_any(value: Any) -> bool:
-    """Whether something stands there: neither null nor a list of objects that all lack the key."""
+    """Whether there is a value: neither null nor a list of objects that all lack the key."""
     pending = [value]
     while pending:
         one = pending.pop()
@@ -118,9 +118,9 @@ def _holds_any(value: Any) -> bool:
 
 
 def routes(value: Any, parts: Sequence[str]) -> tuple[tuple[tuple[str, int], ...], Any] | None:
-    """How a value is reached: keys, each with the lists that lie under it; and the value itself.
+    """The path to a value: keys, each with the depth of lists under it, and the value itself.
 
-    None where there is no value that says so.
+    None if the value does not exist.
     """
     if not parts:
         return (), value
@@ -137,7 +137,7 @@ def routes(value: Any, parts: Sequence[str]) -> tuple[tuple[tuple[str, int], ...
 
 
 def _first(value: Any) -> tuple[Any, int]:
-    """The first value inside of lists, and how many of them lie around it."""
+    """The first value inside nested lists, and the depth of these lists."""
     depth = 0
     while isinstance(value, list):
         depth += 1
@@ -146,15 +146,15 @@ def _first(value: Any) -> tuple[Any, int]:
 
 
 def fitted(value: Any, type_: pa.DataType, dtype: str) -> Any:
-    """A value as Arrow takes it for a type.
+    """A value as Arrow accepts it for a type.
 
     Args:
-        value: Of JSON.
-        type_: To parse it as.
-        dtype: The feature's; integers must be exact in one of floats.
+        value: A JSON value.
+        type_: The type to parse it as.
+        dtype: The feature's dtype; if a float, integers must be exact in it.
 
     Raises:
-        UnfitError: if it is none of that type.
+        UnfitError: if the value is not of that type.
     """
     if value is None:
         return None
@@ -195,7 +195,7 @@ def fitted(value: Any, type_: pa.DataType, dtype: str) -> Any:
 
 
 def _first_twice(value: Any) -> str | None:
-    """A key that an object in a value has more than once."""
+    """A duplicate key of an object in a value."""
     pending = [value]
     while pending:
         one = pending.pop()
@@ -216,19 +216,19 @@ def text_of(value: Any) -> str:
 
 
 def object_without_doubles(content: bytes) -> Any:
-    """JSON in which no object has a key twice.
+    """Parses JSON in which no object has a duplicate key.
 
     Raises:
-        ValueError: if it is not JSON, or an object has one.
+        ValueError: if it is not JSON, or has a duplicate key.
     """
     found = json.loads(content, object_pairs_hook=_object)
     if (twice := _first_twice(found)) is not None:
-        raise ValueError(f"the key {twice!r} stands twice in one object")
+        raise ValueError(f"the key {twice!r} occurs twice in one object")
     return found
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of an object by their dotted names; objects inside lists are left in them."""
+    """The values of an object by dotted names. Lists are not searched for objects."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(item, f"{name}.{key}" if name else key)
@@ -265,7 +265,7 @@ def _object_of_utf8(pairs: list[tuple[str, Any]]) -> _Object:
 
 
 def _integer(text: str) -> int | float:
-    # As a float it keeps its sign; as an integer it has none.
+    # A float keeps the sign; an integer would not.
     return -0.0 if text == "-0" else int(text)
 
 

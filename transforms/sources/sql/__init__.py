@@ -1,5 +1,6 @@
-"""Queries of SQL databases as a source: SQLite and PostgreSQL.
+"""Reads query results from SQL databases: SQLite and PostgreSQL.
 
-In: the address of a database and a query. Out: the result's rows in Arrow files of the workspace,
-read as any extracted records are. Read ``source`` first; ``rows`` is what the databases share.
+In: the address of a database and a query. Out: the rows of the result, in Arrow files of the
+workspace that are read like all extracted records. Start with ``source``; ``rows`` is shared by the
+databases.
 """

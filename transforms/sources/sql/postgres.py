@@ -1,6 +1,6 @@
-"""Reading PostgreSQL through ADBC, whose result is a binary COPY: streamed, and typed.
+"""Reads PostgreSQL through ADBC, which uses binary COPY: streamed and typed.
 
-Key ranges are read by several connections at once, all of which see the same moment.
+Several connections read key ranges concurrently, from the same snapshot of the database.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from .rows import (
 )
 
 NUM_CONNECTIONS = 4
-"""Connections that read key ranges, at most."""
+"""Maximum number of connections that read key ranges."""
 
 _INTEGERS = (pa.int16(), pa.int32(), pa.int64())
 _RUN = "the query cannot be run"
 
 
 def extract_postgres(uri: str, query: str, *, key: str | None, folder: str) -> ExtractedRows:
-    """Runs a query, and copies its rows into files.
+    """Runs a query, and copies its rows to files.
 
     Args:
         uri: ``postgresql://…``.
-        query: One SELECT.
-        key: The column of keys; None for rows as the query orders them.
-        folder: Where the files go.
+        query: A single SELECT.
+        key: The key column; None for rows in the order of the query.
+        folder: The folder of the files.
 
     Raises:
-        RecipeError: if the query cannot be run.
-        DataError: if there are no rows, or keys are missing or not unique.
+        RecipeError: if the query fails.
+        DataError: if there are no rows, or keys are missing or duplicated.
         StorageError: if the database cannot be reached or read.
     """
     reading = _Reading(uri)
@@ -73,7 +73,7 @@ def extract_postgres(uri: str, query: str, *, key: str | None, folder: str) -> E
                 reading, query, schema, key=key, ranges=ranges, snapshot=snapshot, folder=folder
             )
     if not files:
-        raise DataError("Sql: the query gives no rows.")
+        raise DataError("Sql: the query returned no rows.")
     return ExtractedRows(files, columns)
 
 
@@ -86,7 +86,7 @@ class _Reading:
 
     @contextlib.contextmanager
     def connection(self, snapshot: str = "") -> Iterator[Any]:
-        """A connection in a transaction that sees one moment: of the snapshot, or now."""
+        """A connection in a transaction with a consistent view: of the snapshot, or now."""
         with self._failing("the database cannot be reached"):
             database = self._driver.connect(self._uri)
         with contextlib.closing(database):
@@ -96,14 +96,14 @@ class _Reading:
             yield database
 
     def fetch(self, database: Any, text: str) -> tuple[Any, ...]:
-        """The one row of a query."""
+        """The first row of a query."""
         with self._failing(_RUN), contextlib.closing(database.cursor()) as cursor:
             cursor.execute(text)
             row: tuple[Any, ...] = cursor.fetchone()
             return row
 
     def schema(self, database: Any, text: str) -> pa.Schema:
-        """The columns of a query, in types that files can hold."""
+        """The columns of a query, in types that files can store."""
         with self._failing(_RUN), contextlib.closing(database.cursor()) as cursor:
             cursor.execute(text)
             found = cursor.fetch_record_batch().schema
@@ -140,7 +140,7 @@ def _extract_ranges(
     snapshot: str,
     folder: str,
 ) -> tuple[str, ...]:
-    """Writes the rows of each range to files of their own, on several connections."""
+    """Writes the rows of each range to separate files, over several connections."""
 
     def extract(part: Sequence[tuple[int, int]]) -> list[tuple[str, ...]]:
         column = quoted(key)

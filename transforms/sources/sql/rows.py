@@ -1,4 +1,4 @@
-"""What reading SQL databases has in common: errors, key ranges, and writing rows to files."""
+"""Shared by the SQL databases: errors, key ranges, and writing rows to files."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ...storage import redact, redact_repeated
 from ..extracted import extract_batches, with_positions
 
 RANGE_ROWS = 1 << 17
-"""A key range holds about so many rows, at most twice as many where keys lie evenly."""
+"""Approximate rows in a key range; at most twice as many if keys are evenly spaced."""
 
 _MAX_STEP = 1 << 62
-# Classes of SQLSTATE: what the query, the address or the password is to blame for.
+# Classes of SQLSTATE caused by the query, the address or the password.
 _QUERYS_FAULT = ("22", "28", "42", "0A", "2F", "3D", "3F", "25")
 
 
 @dataclasses.dataclass(frozen=True)
 class ExtractedRows:
-    """Rows in files."""
+    """The files and columns of extracted rows."""
 
     files: tuple[str, ...]
     columns: tuple[str, ...]
@@ -36,15 +36,15 @@ class ExtractedRows:
 
 @contextlib.contextmanager
 def failing(what: str, *, url: str = "") -> Iterator[None]:
-    """Turns what a database says into an error of ours, in its own words.
+    """Converts errors of a database, keeping their text.
 
     Args:
-        what: What cannot be done, as in "Sql: <what>: …".
+        what: What failed, as in "Sql: <what>: …".
         url: The address, whose credentials must not be shown.
 
     Raises:
-        RecipeError: if the query is at fault.
-        StorageError: if the database is.
+        RecipeError: if the query caused the error.
+        StorageError: if the database did.
     """
     import adbc_driver_manager as adbc
 
@@ -63,7 +63,7 @@ def failing(what: str, *, url: str = "") -> Iterator[None]:
 
 
 def import_driver(name: str) -> Any:
-    """The module ``dbapi`` of an ADBC driver.
+    """The ``dbapi`` module of an ADBC driver.
 
     Raises:
         RecipeError: if it is not installed.
@@ -78,7 +78,7 @@ def import_driver(name: str) -> Any:
 
 
 def quoted(name: str) -> str:
-    """A column's name in SQL."""
+    """A column name, quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -86,7 +86,7 @@ def check_key(key: str, columns: Sequence[str]) -> None:
     """Checks that the key is a column.
 
     Raises:
-        RecipeError: if it is none.
+        RecipeError: if it is not.
     """
     if key not in columns:
         raise RecipeError(
@@ -96,10 +96,10 @@ def check_key(key: str, columns: Sequence[str]) -> None:
 
 
 def check_num_keys(key: str, *, num_rows: int, num_keys: int) -> None:
-    """Checks that each row has a key.
+    """Checks that every row has a key.
 
     Raises:
-        DataError: if one has none.
+        DataError: if keys are missing.
     """
     if num_keys < num_rows:
         raise DataError(
@@ -110,9 +110,9 @@ def check_num_keys(key: str, *, num_rows: int, num_keys: int) -> None:
 
 
 def range_step(num_rows: int, low: int, high: int) -> int:
-    """The width of key ranges: a power of two, which depends on how densely keys lie.
+    """The width of key ranges: a power of two that depends on the density of keys.
 
-    So the ranges stay the same when rows are added behind the others.
+    This keeps the ranges unchanged when rows are appended.
 
     >>> range_step(1_000_000, 1, 1_000_000)
     131072
@@ -126,18 +126,19 @@ def range_step(num_rows: int, low: int, high: int) -> int:
 
 
 def keyed(batches: Iterable[pa.RecordBatch], key: str) -> Iterator[pa.RecordBatch]:
-    """Batches, in the order of the key, with it as positions.
+    """Batches in the order of the key, with the keys as positions.
 
     Raises:
-        RecipeError: if it is no column of 64-bit integers.
-        DataError: if two rows have one key.
+        RecipeError: if the key is not a column of 64-bit integers.
+        DataError: if two rows have the same key.
     """
     last: int | None = None
     for batch in batches:
         found = batch.column(key)
         if not pa.types.is_integer(found.type) or pa.types.is_uint64(found.type):
             raise RecipeError(
-                f"Sql: the key {key!r} is {found.type}, expected integers. Name a column of such."
+                f"Sql: the key {key!r} is {found.type}, expected integers. Name a column of "
+                "integers."
             )
         keys = found.cast(pa.int64())
         if not len(keys):
@@ -148,9 +149,8 @@ def keyed(batches: Iterable[pa.RecordBatch], key: str) -> Iterator[pa.RecordBatc
         twice = np.flatnonzero(values[1:] == values[:-1])
         if len(twice):
             raise DataError(
-                f"Sql: the key {key!r} is {values[twice[0]]} in several rows, expected one. Name "
-                "a column of unique integers, or leave key= out and let the query end with "
-                "ORDER BY."
+                f"Sql: the key {key!r} is {values[twice[0]]} in several rows, expected one. Name a "
+                "column of unique integers, or leave out key= and end the query with ORDER BY."
             )
         last = int(values[-1])
         yield with_positions(batch, keys)
@@ -159,9 +159,9 @@ def keyed(batches: Iterable[pa.RecordBatch], key: str) -> Iterator[pa.RecordBatc
 def write_ranges(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, step: int, folder: str
 ) -> tuple[str, ...]:
-    """Writes batches with positions in ascending order, each range of them to files of its own.
+    """Writes batches with ascending positions, each range of positions to separate files.
 
-    Gives the files' names.
+    Returns the names of the files.
     """
     names: list[str] = []
     for _, parts in itertools.groupby(_cut(batches, step), key=operator.itemgetter(0)):

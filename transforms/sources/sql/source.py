@@ -1,7 +1,7 @@
-"""Queries of SQL databases as a source: SQLite and PostgreSQL, through ADBC.
+"""The SQL source: queries of SQLite and PostgreSQL databases, through ADBC.
 
-Results come as Arrow columns and go to files of the workspace batch by batch: no result is ever in
-memory as a whole. One transaction reads everything, so the records are of one moment.
+Results arrive as Arrow columns and are written to workspace files batch by batch, so no result is
+ever entirely in memory. A single transaction reads everything, so the records are consistent.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ _CHUNK_BYTES = 4 << 20
 class Sql:
     r"""Rows of a query.
 
-    With a ``key``, a record's id is ``query#<key>`` and rows lie in files by ranges of the key:
-    where rows are added, only their ranges are prepared anew, and no other record moves. Without
-    one it is ``query#<row>``, and the query must say the order of its rows.
+    With a ``key``, a record's id is ``query#<key>``, and rows are grouped into files by key range:
+    if rows are added, only their ranges are prepared again, and no other record moves. Without a
+    key, the id is ``query#<row>``, and the query must specify the order of its rows.
 
-    SQLite: a column has the type of most of its values, numbers or texts; a text among numbers is
-    a reject, a number among texts becomes text. Numbers are int64 where all are whole, else
-    float64. PostgreSQL: ``numeric`` comes as a string, which keeps all digits.
+    SQLite: a column has the type of most of its values, numbers or texts. A text among numbers is
+    a reject, a number among texts becomes text. Numbers are int64 if all are integers, else
+    float64. PostgreSQL: ``numeric`` becomes a string, which keeps all digits.
 
     Attributes:
-        uri: ``sqlite:///data.db`` (from the recipe's folder; ``sqlite:////data.db`` from the
-            root), ``postgresql://user@host:port/database``, or an SQLite database at any fsspec
-            URL, which is copied to a scratch folder for the query. ``$NAME`` stands for a
-            variable of the environment where the build starts, which is where a password belongs
-            (or in PGPASSWORD or a .pgpass file); it goes nowhere else.
-        query: One SELECT.
-        key: A column of integers, unique, none missing.
-        label: The column to predict. Strings and bools become a ClassLabel; numbers stay.
-        types: Types in place of inferred ones: ``{"age": "float32"}``, or a feature such as
+        uri: ``sqlite:///data.db`` (relative to the recipe's folder; ``sqlite:////data.db`` is
+            absolute), ``postgresql://user@host:port/database``, or an SQLite database at any
+            fsspec URL, which is copied to a scratch folder for the query. ``$NAME`` is replaced by
+            an environment variable where the build starts. Put passwords there, in PGPASSWORD or
+            in a .pgpass file. They are not stored or passed on.
+        query: A single SELECT.
+        key: A column of unique integers without missing values.
+        label: The column to predict. Strings and bools become a ClassLabel; numbers are kept.
+        types: Overrides inferred types: ``{"age": "float32"}``, or a feature such as
             ``ss.ClassLabel(("no", "yes"))``.
     """
 
@@ -75,36 +75,36 @@ class Sql:
         check_types(self.types)
         scheme = _SCHEME.match(self.uri)
         if scheme and scheme[1] not in ("sqlite", *_POSTGRES, *known_implementations):
-            raise RecipeError(f"Sql: uri= is of {scheme[1]}://, {_EXPECTED}.")
+            raise RecipeError(f"Sql: uri= has the scheme {scheme[1]}://, {_EXPECTED}.")
         if not self.uri or self.uri.rstrip("/") == "sqlite:":
             raise RecipeError(f"Sql: uri= names no database, {_EXPECTED}.")
         if not self.query.strip().rstrip(";"):
             raise RecipeError("Sql: query= is empty, expected a SELECT.")
         if self.key is None and not _ORDERED.search(self.query):
             raise RecipeError(
-                "Sql: the query gives its rows in no certain order. Name a column of unique "
-                "integers with key=, or let the query end with ORDER BY over columns that tell "
-                "all rows apart."
+                "Sql: the query returns its rows in no defined order. Name a column of unique "
+                "integers with key=, or end the query with ORDER BY over columns that identify "
+                "each row."
             )
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Passwords that the uri holds as it is written."""
+        """Passwords that are written literally in the uri."""
         return tuple(s for s in passwords_in(self.uri) if not _VARIABLE.fullmatch(s))
 
     def extract(self, folder: str, *, base: str) -> Source:
-        """Runs the query, and copies its rows into files of the folder.
+        """Runs the query, and copies its rows to files in the folder.
 
         Raises:
-            RecipeError: if the query cannot be run, or there is no such column or database.
-            DataError: if there are no rows, or keys are missing or not unique.
+            RecipeError: if the query fails, or a column or the database does not exist.
+            DataError: if there are no rows, or keys are missing or duplicated.
             StorageError: if the database cannot be reached, or the files cannot be written.
         """
         uri = os.path.expandvars(self.uri)
         unset = _VARIABLE.search(uri)
         if unset:
             raise RecipeError(
-                f"Sql: uri= takes {unset[0]} from the environment, where it is not set. Export it."
+                f"Sql: uri= refers to {unset[0]}, which is not set in the environment. Export it."
             )
         learn(uri)
         query = self.query.strip().rstrip(";").rstrip()
@@ -130,14 +130,14 @@ class Sql:
 
 @contextlib.contextmanager
 def _database(uri: str, *, base: str, near: str) -> Iterator[tuple[str, str]]:
-    """The path of an SQLite database, and what messages call it.
+    """The path of an SQLite database, and its name for messages.
 
-    One that lies in an archive or a store is copied to a scratch folder first.
+    A database in an archive or a store is first copied to a scratch folder.
 
     Raises:
-        RecipeError: if there is no such file, or it is no single one.
+        RecipeError: if it does not exist or is not a single file.
         DataError: if an archive is damaged.
-        SourceChangedError: if it, or what stands beside it, changed while it was copied.
+        SourceChangedError: if it, or its journal, changed while it was copied.
         StorageError: if it cannot be copied.
     """
     written = re.sub(r"^sqlite:/{2,3}", "", uri)
@@ -167,7 +167,7 @@ def _database(uri: str, *, base: str, near: str) -> Iterator[tuple[str, str]]:
             ):
                 for chunk in opened.chunks(opened.single + suffix, chunk_bytes=_CHUNK_BYTES):
                     file.write(chunk)
-        # All files are of one moment only if none changed, and none came.
+        # The files are consistent only if none changed or appeared.
         proof.check()
         for suffix in absent:
             if opened.look(opened.single + suffix) is not None:

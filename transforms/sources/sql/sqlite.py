@@ -1,7 +1,7 @@
-"""Reading SQLite through ADBC: a column's type is what most of its cells are.
+"""Reads SQLite through ADBC. The type of a column is the most frequent type of its cells.
 
-SQLite lets every cell be of a type of its own. So all cells are counted by type first; then the
-query runs once more, with each column converted to its type, and what does not fit told beside it.
+In SQLite, each cell has its own type. So cells are first counted by type. Then the query runs again
+with each column converted to its type, plus a column that describes cells that do not fit.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from .rows import (
 _CLASSES = ("integer", "real", "text", "blob")
 _COLUMNS_AT_ONCE = 50
 _SHOWN_CHARS = 32 << 10
-"""Of a misfit: all that a reject keeps of it."""
+"""Maximum length of a misfit kept in a reject."""
 BESIDE = ("-wal", "-journal")
-"""How the names of files end where SQLite keeps what it has not moved into the database yet."""
+"""Suffixes of the files that may hold changes that are not in the database yet."""
 _HEAD = struct.Struct(">16sH6xII60xI4x")
 _MAX_PAGE_BYTES = 1 << 16
 
@@ -52,20 +52,20 @@ def extract_sqlite(
     types: Mapping[str, Any] | None,
     shown: str,
 ) -> ExtractedRows:
-    """Runs a query, and copies its rows into files.
+    """Runs a query, and copies its rows to files.
 
     Args:
-        path: Of the database.
-        query: One SELECT.
-        key: The column of keys; None for rows as the query orders them.
-        folder: Where the files go.
-        types: What is declared of columns.
-        shown: What messages call the database.
+        path: The path of the database.
+        query: A single SELECT.
+        key: The key column; None for rows in the order of the query.
+        folder: The folder of the files.
+        types: The declared types of columns.
+        shown: The name of the database, for messages.
 
     Raises:
-        RecipeError: if there is no database, or the query cannot be run.
-        DataError: if there are no rows, keys are missing or not unique, or the database is cut
-            off.
+        RecipeError: if the database does not exist, or the query fails.
+        DataError: if there are no rows, keys are missing or duplicated, or the database is
+            truncated.
         StorageError: if the database cannot be read.
     """
     if os.path.exists(path) and not os.path.isfile(path):
@@ -80,11 +80,11 @@ def extract_sqlite(
     driver = import_driver("sqlite")
     with failing(f"{shown} cannot be opened"):
         opened = driver.connect(f"file:{urllib.parse.quote(path)}?mode=ro")
-    # All in one transaction, so of one moment.
+    # A single transaction, so the result is consistent.
     with failing(f"the query cannot be run on {shown}"), contextlib.closing(opened) as database:
         counts = _count(database, query)
         if not counts:
-            raise DataError(f"Sql: the query gives no rows of {shown}.")
+            raise DataError(f"Sql: the query returned no rows of {shown}.")
         columns = [_column(found, (types or {}).get(name)) for name, found in counts.items()]
         names = tuple(counts)
         if key is None:
@@ -94,7 +94,7 @@ def extract_sqlite(
         check_key(key, names)
         if counts[key].kind != "integer" or counts[key].num_misfits:
             raise RecipeError(
-                f"Sql: the key {key!r} holds {counts[key].described()}, expected integers. Name "
+                f"Sql: the key {key!r} must be integers, found {counts[key].described()}. Name "
                 "another column."
             )
         check_num_keys(key, num_rows=counts[key].num_rows, num_keys=counts[key].num_values)
@@ -108,9 +108,9 @@ def extract_sqlite(
 
 
 def _refuse_cut_off(path: str, shown: str) -> None:
-    """Refuses a database that lacks its end: SQLite takes what lacks of its last page as zeros.
+    """Refuses a truncated database: SQLite reads the missing part of its last page as zeros.
 
-    What a header says stands in https://www.sqlite.org/fileformat2.html.
+    The header is documented at https://www.sqlite.org/fileformat2.html.
     """
     with failing(f"{shown} cannot be opened"):
         num_bytes = os.path.getsize(path)
@@ -119,7 +119,7 @@ def _refuse_cut_off(path: str, shown: str) -> None:
         unmoved = any(
             os.path.exists(f"{path}{s}") and os.path.getsize(f"{path}{s}") for s in BESIDE
         )
-    # Until SQLite has moved what stands beside it, its own size need not be right.
+    # With pending changes in other files, the size may differ from the header.
     if unmoved or len(head) < _HEAD.size or not head.startswith(b"SQLite format 3\0"):
         return
     _, page_bytes, changed, num_pages, changed_when_counted = _HEAD.unpack(head)
@@ -134,7 +134,7 @@ def _refuse_cut_off(path: str, shown: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Counts:
-    """How many cells of a column are of each type."""
+    """The number of cells of each type in a column."""
 
     name: str
     num_rows: int
@@ -150,14 +150,14 @@ class _Counts:
 
     @property
     def kind(self) -> str:
-        """The type that the column becomes."""
+        """The type of the column."""
         if self.num_numbers and 2 * self.num_numbers >= self.num_values:
             return "real" if self.of["real"] else "integer"
         return "blob" if self.of["blob"] else "text"
 
     @property
     def num_misfits(self) -> int:
-        """Cells that are not of that type and cannot become it; large integers apart."""
+        """Cells that cannot be converted to the type, not counting large integers."""
         numeric = self.kind in ("integer", "real")
         return self.num_values - self.num_numbers if numeric else 0
 
@@ -168,15 +168,15 @@ class _Counts:
 
 @dataclasses.dataclass(frozen=True)
 class _Column:
-    """A column as the second query gives it."""
+    """A column of the second query."""
 
     name: str
     expression: str
     sample: str
-    """A value of the type, which the first row holds: ADBC tells the type from the first rows."""
+    """A value for an extra first row, because ADBC infers types from the first rows."""
     type: pa.DataType
     problem: str = ""
-    """An expression of text: why a cell does not fit, or null; empty where all do."""
+    """A text expression: why a cell does not fit, or null; empty if all cells fit."""
 
 
 def _column(found: _Counts, declared: object) -> _Column:
@@ -204,7 +204,7 @@ def _column(found: _Counts, declared: object) -> _Column:
         elif found.of["integer"]:
             problem = _misfit(found, f"a number that {dtype} holds", dtype)
         return _Column(name, value, "0.0", pa.float64(), problem)
-    # CAST writes a real with 15 digits, which would not bring it back.
+    # CAST formats a real with 15 digits, which loses precision.
     text = (
         f"CASE typeof({cell}) WHEN 'real' THEN printf('%!.17g', {cell}) ELSE {cell} END"
         if found.of["real"]
@@ -216,14 +216,14 @@ def _column(found: _Counts, declared: object) -> _Column:
 
 
 def _misfit(found: _Counts, expected: str, dtype: str = "") -> str:
-    """An expression of text: what a cell is, where it does not become a number of a dtype."""
+    """A text expression that describes a cell that cannot become a number of the dtype."""
     cell, name = quoted(found.name), found.name.replace("'", "''")
     bad = f"typeof({cell}) IN ('text', 'blob')"
     if found.of["integer"] and dtype:
-        # As holds_exactly: without the zeros at its end, it has too many binary digits.
+        # Like holds_exactly: too many binary digits without trailing zeros.
         digits = f"abs({cell} / ({cell} & -{cell}))"
         bad += f" OR typeof({cell}) = 'integer' AND {digits} >= {1 << PRECISION[dtype]}"
-    # A blob's text ends at its first zero byte: quote() shows all of it.
+    # As text, a blob ends at its first zero byte; quote() shows all of it.
     shown = f"substr(quote({cell}), 1, {_SHOWN_CHARS})"
     return f"CASE WHEN {bad} THEN 'column ''{name}'' is ' || {shown} || ', expected {expected}' END"
 
@@ -238,7 +238,7 @@ def _schema(columns: Sequence[_Column]) -> pa.Schema:
 def _rows(
     database: Any, query: str, columns: Sequence[_Column], *, order: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows, in the order of the query or of ``order``, as the columns say."""
+    """The converted rows, in the order of the query or of ``order``."""
     schema = _schema(columns)
     firsts = [f"{column.sample} AS {quoted(column.name)}" for column in columns]
     values = [f"{column.expression} AS {quoted(column.name)}" for column in columns]
@@ -258,7 +258,7 @@ def _rows(
 
 
 def _count(database: Any, query: str) -> dict[str, _Counts]:
-    """The cells of each column by type; {} where there are no rows."""
+    """The number of cells of each column by type; {} if there are no rows."""
     with contextlib.closing(database.cursor()) as cursor:
         cursor.execute(f"SELECT * FROM ({query}\n) LIMIT 0")
         names = list(cursor.fetch_record_batch().schema.names)

@@ -1,6 +1,6 @@
-"""TFRecord files that others wrote, as a source.
+"""Reads TFRecord files written by other programs.
 
-In: files of Examples, SequenceExamples or serialized tensors. Out: the features of what they hold;
-batches of wire columns, with a reject for each record that is damaged or does not fit. Read in
-order: ``frames``, ``columns``, ``source``.
+In: files of Examples, SequenceExamples or serialized tensors. Out: the features of their records,
+and batches of wire columns with a reject for each damaged or invalid record. Reading order:
+``frames``, ``columns``, ``source``.
 """

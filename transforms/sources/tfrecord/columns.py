@@ -1,9 +1,9 @@
-"""Records of a TFRecord file as Arrow columns: Examples, SequenceExamples, serialized tensors.
+"""Decodes records of a TFRecord file to Arrow columns: Examples, SequenceExamples, tensors.
 
-tfx_bsl decodes Examples, many at a time, into a list for each feature. What the lists are (one
-value each, a fixed number, frames of a sequence, a tensor of its own in the bytes) the file does
-not say: :func:`shapes_of` gathers it from the records. An encoded image gets the columns of
-what its header states.
+tfx_bsl decodes batches of Examples into lists for each feature. The file does not say what the
+lists mean (a single value, a fixed number, frames of a sequence, or a serialized tensor in the
+bytes), so :func:`shapes_of` infers it from the records. An encoded image gets columns for the facts
+in its header.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ...examples.varint import packed_varints, varint_sizes
 from ...media.image_header import UnreadableImageError, read_header
 
 TENSOR = "tensor"
-"""What a record that is one serialized tensor is called as a feature."""
+"""The feature name of a record that is a serialized tensor."""
 
 _STRINGS = "\x08\x07\x12"
-"""What serialized tensors of strings begin with: their dtype, and the tag of their shape."""
+"""The first bytes of serialized string tensors: their dtype, and the tag of their shape."""
 _DTYPES = {"int64": "int64", "float": "float32", "large_binary": "string", "binary": "string"}
 
 _VALUES = {"int64": pa.int64(), "float32": pa.float32(), "string": pa.large_binary()}
@@ -39,33 +39,34 @@ _SIDES = ("height", "width", "orientation")
 
 @dataclasses.dataclass
 class ColumnShape:
-    """What the lists of one feature have in common."""
+    """The common shape of the lists of one feature."""
 
     kind: str = ""
-    """int64, float32 or string; empty while none had a value."""
+    """int64, float32 or string; empty if no list had a value."""
     num_present: int = 0
     lengths: tuple[int, int] | None = None
-    """Fewest and most values; of a sequence's frames, in each frame."""
+    """Minimum and maximum number of values; for sequences, in each frame."""
     framed: bool = False
     tensors: tuple[str, tuple[int | None, ...]] | None = None
-    """Dtype and shape, where every value is a serialized tensor."""
+    """Dtype and shape, if every value is a serialized tensor."""
     may_be_tensors: bool = True
 
     def merge(self, other: ColumnShape, *, name: str, paths: tuple[str, str]) -> ColumnShape:
-        """What both have in common; ``paths`` are the files of the two, for errors.
+        """The common shape of both; ``paths`` are their files, for errors.
 
         Raises:
-            SchemaError: if they hold values of different kinds.
+            SchemaError: if they have values of different kinds.
         """
         if self.kind and other.kind and self.kind != other.kind:
             raise SchemaError(
-                f"feature {name!r} holds {self.kind} in records of {paths[0]} and {other.kind} in "
-                f"records of {paths[1]}. Read them as two sources, or write them again."
+                f"feature {name!r} has {self.kind} values in records of {paths[0]} and "
+                f"{other.kind} values in records of {paths[1]}. Read the files as separate "
+                "sources, or write them again."
             )
         if self.framed != other.framed and self.num_present and other.num_present:
             raise SchemaError(
-                f"feature {name!r} stands in the context of some records and among the sequences "
-                f"of others ({paths[0]}, {paths[1]}). Write them again."
+                f"feature {name!r} is in the context of some records and in the sequences of "
+                f"others ({paths[0]}, {paths[1]}). Write the files again."
             )
         pairs = [lengths for lengths in (self.lengths, other.lengths) if lengths is not None]
         found = [tensors for tensors in (self.tensors, other.tensors) if tensors is not None]
@@ -79,7 +80,7 @@ class ColumnShape:
         )
 
     def feature(self, num_records: int) -> Feature:
-        """The feature that holds such lists."""
+        """The feature that stores such lists."""
         optional = self.num_present < num_records
         if (
             self.may_be_tensors
@@ -104,12 +105,12 @@ class ColumnShape:
         return Tensor(kind, (None,), optional=optional)
 
     def to_json(self) -> list[Any]:
-        """As plain JSON; :meth:`from_json` is its dual."""
+        """Plain JSON, which :meth:`from_json` reads."""
         return [*dataclasses.astuple(self)]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> ColumnShape:
-        """Reads what :meth:`to_json` wrote."""
+        """Reads the output of :meth:`to_json`."""
         kind, present, lengths, framed, tensors, may_be = value
         return cls(
             kind=kind,
@@ -124,14 +125,14 @@ class ColumnShape:
 def decode(
     records: Sequence[bytes], names: Mapping[str, Sequence[str]] | None = None
 ) -> pa.RecordBatch:
-    """Records as one column for each feature: lists, or lists of lists for the frames of sequences.
+    """Decodes records to a column per feature: lists, or lists of lists for sequence frames.
 
     Args:
         records: Serialized Examples, SequenceExamples or tensors, all of one kind.
-        names: The features to decode and the kinds of values they may have; None for all.
+        names: The features to decode, each with its possible kinds of values; None for all.
 
     Raises:
-        RuntimeError: if at least one is no such record, or they hold several kinds of values.
+        RuntimeError: if a record is invalid, or a feature has several kinds of values.
     """
     tensors = [record[:1] == b"\x08" for record in records]
     if any(tensors):
@@ -144,13 +145,13 @@ def decode(
     columns = _decode_examples(records)
     for name in sorted({name for record in frames for name in record}, key=str.encode):
         if name in columns and columns[name].null_count < len(records):
-            raise RuntimeError(f"{name!r} stands in the context and among the sequences")
+            raise RuntimeError(f"{name!r} is both in the context and in the sequences")
         columns[name] = _frames_column([record.get(name) for record in frames])
     return _chosen(columns, len(records), names)
 
 
 def _decode_examples(records: Sequence[bytes]) -> dict[str, pa.Array]:
-    """The features of Examples by name, each a column of lists."""
+    """The features of Examples, name -> column of lists."""
     from tfx_bsl.coders import example_coder
 
     batch = example_coder.ExamplesToRecordBatchDecoder().DecodeBatch(list(records))
@@ -158,10 +159,10 @@ def _decode_examples(records: Sequence[bytes]) -> dict[str, pa.Array]:
 
 
 def _frames_column(rows: Sequence[list[bytes] | None]) -> pa.Array:
-    """Frames of one name, each a serialized Feature, as a column of lists of lists.
+    """Decodes the frames of one name, each a serialized Feature, to a column of lists of lists.
 
-    Every frame is decoded as an Example of one feature: tfx_bsl's own decoder of SequenceExamples
-    keeps only the low 32 bits of an int64 (docs/decisions/0011-sources.md).
+    Each frame is decoded as an Example with one feature, because tfx_bsl's decoder of
+    SequenceExamples keeps only the low 32 bits of an int64 (docs/decisions/0011-sources.md).
     """
     flat = [frame for frames in rows if frames for frame in frames]
     heads = {size: _head(size) for size in set(map(len, flat))}
@@ -174,7 +175,7 @@ def _frames_column(rows: Sequence[list[bytes] | None]) -> pa.Array:
 
 
 def _head(size: int) -> bytes:
-    """What stands before a Feature of so many bytes in an Example of it alone, without a name."""
+    """The bytes before a Feature of this size in an Example of a single unnamed feature."""
     value = b"\x12" + _varint(size)
     entry = b"\x0a" + _varint(len(value) + size) + value
     return b"\x0a" + _varint(len(entry) + size) + entry
@@ -186,7 +187,7 @@ def _varint(value: int) -> bytes:
 
 
 def shapes_of(batch: pa.RecordBatch) -> dict[str, ColumnShape]:
-    """What the lists of each column have in common."""
+    """The common shape of the lists of each column."""
     return {
         name: _shape_of(column)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -194,13 +195,13 @@ def shapes_of(batch: pa.RecordBatch) -> dict[str, ColumnShape]:
 
 
 def read_tensor(content: bytes) -> np.ndarray[Any, Any]:
-    """The tensor that ``tf.io.serialize_tensor`` wrote; strings as objects of bytes.
+    """Reads a tensor written by ``tf.io.serialize_tensor``; strings as objects of bytes.
 
-    Other messages may parse as a tensor by chance, as one of zeros where they hold no values: the
-    tensor must be what gives these bytes.
+    Other messages may parse as a tensor by chance, or as zeros if they have no values, so the
+    tensor must serialize to the same bytes.
 
     Raises:
-        ValueError: if the bytes are none.
+        ValueError: if the bytes are not a serialized tensor.
     """
     import tensorflow as tf
     from google.protobuf.message import DecodeError
@@ -214,9 +215,9 @@ def read_tensor(content: bytes) -> np.ndarray[Any, Any]:
             tf.make_tensor_proto(values, proto.dtype).SerializeToString() == content
         )
     except (DecodeError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
-        raise ValueError(f"no serialized tensor ({type(error).__name__})") from None
+        raise ValueError(f"not a serialized tensor ({type(error).__name__})") from None
     if not same:
-        raise ValueError("no serialized tensor (written anew, its bytes differ)")
+        raise ValueError("not a serialized tensor (it serializes to different bytes)")
     return values
 
 
@@ -238,7 +239,7 @@ def _has_frames(record: bytes) -> bool:
 
 
 def kinds_of(feature: Feature) -> tuple[str, ...]:
-    """The kinds of values that a feature can be read from, the first where there are none.
+    """The kinds of values that a feature accepts, first the default for missing columns.
 
     Strings may be serialized tensors, or the name of a class.
     """
@@ -279,7 +280,7 @@ def _shape_of(column: pa.Array) -> ColumnShape:
     counts = pc.list_value_length(inner).drop_null()
     lengths = (pc.min(counts).as_py(), pc.max(counts).as_py()) if len(counts) else None
     if lengths is None or not lengths[1]:
-        kind = ""  # a list without values says nothing
+        kind = ""  # the kind of empty lists is unknown
     shape = ColumnShape(kind=kind, num_present=present, lengths=lengths, framed=framed)
     if kind != "string" or framed or lengths != (1, 1):
         return dataclasses.replace(shape, may_be_tensors=not present or lengths is None)
@@ -300,7 +301,7 @@ def _shape_of(column: pa.Array) -> ColumnShape:
 def _common(
     found: Sequence[tuple[str, tuple[int | None, ...]]],
 ) -> tuple[str, tuple[int | None, ...]] | None:
-    """The dtype and shape of all, None where a dimension differs; None where they do not fit."""
+    """The common dtype and shape, with None for dimensions that vary; None if there is none."""
     if not found:
         return None
     dtype, shape = found[0]
@@ -318,18 +319,18 @@ def _is_list(type_: pa.DataType) -> bool:
 def adapted(
     column: pa.Array, feature: Feature, *, kinds: Sequence[str]
 ) -> tuple[pa.Array, np.ndarray[Any, Any]]:
-    """A decoded column as a row reader takes it for a feature, and the rows that do not fit.
+    """Converts a decoded column to the form that a row reader accepts for a feature.
 
-    One value each is no list, frames of one value each are one list, serialized tensors become
-    lists of their values.
+    Single values become scalars, frames of single values one list, and serialized tensors lists of
+    their values.
 
     Returns:
-        The column, and bool[n].
+        The column, and bool[n]: the rows that do not fit.
     """
     form = tensor_form(feature) or TensorForm(dtype="string")
     counts = _lengths(column)
     if _kind_of(column.type) not in kinds:
-        # A list without values says nothing of its kind.
+        # The kind of an empty list is unknown.
         return _emptied(column, form, kinds[0]), counts > 0
     if _kind_of(column.type) == "string" and not isinstance(feature, ClassLabel):
         if form.dtype != "string":
@@ -346,7 +347,7 @@ def adapted(
         sizes = _lengths(inner)
         bad[np.repeat(np.arange(len(column)), counts)[sizes != 1]] = True
         if bad.any():
-            # What is bad is emptied: its rows are rejected for its length.
+            # Bad rows are emptied here, and rejected for their length.
             return adapted(_without(column, bad), feature, kinds=kinds)[0], bad
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]))
         missing = column.is_null() if column.null_count else None
@@ -357,7 +358,7 @@ def adapted(
 
 
 def _emptied(column: pa.Array, form: TensorForm, kind: str) -> pa.Array:
-    """A column of as many lists as before, without values and nested as a feature's."""
+    """A column with the same number of lists, all empty, and the nesting of the feature."""
     if not form.shape:
         return pa.nulls(len(column), _VALUES[kind])
     values = pa.array([], _VALUES[kind])
@@ -369,19 +370,19 @@ def _emptied(column: pa.Array, form: TensorForm, kind: str) -> pa.Array:
 
 
 def _may_hold_tensors(column: pa.Array) -> bool:
-    """Whether one value begins as a serialized tensor of strings."""
+    """Whether a value begins like a serialized string tensor."""
     values = column.flatten()
     return len(values) > 0 and bool(pc.any(pc.starts_with(values, pattern=_STRINGS)).as_py())
 
 
 def shown(value: Any) -> str:
-    """What a feature of a record holds, for a message."""
+    """The value of a feature, for a message."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _single(column: pa.Array) -> tuple[pa.Array, np.ndarray[Any, Any]]:
-    """Lists of one value as that value; and the rows of more."""
+    """Lists of one value as scalars, and which rows have more values."""
     counts = _lengths(column)
     ends = np.cumsum(counts)
     first = pa.array(np.where(counts > 0, ends - counts, 0), mask=counts == 0)
@@ -389,14 +390,14 @@ def _single(column: pa.Array) -> tuple[pa.Array, np.ndarray[Any, Any]]:
 
 
 def _unpacked(column: pa.Array, form: TensorForm) -> tuple[pa.Array, np.ndarray[Any, Any]]:
-    """Serialized tensors as lists of their values; strings may also lie there by themselves."""
+    """Serialized tensors as lists of their values. Strings may also be unserialized."""
     rows: list[Any] = []
     bad = np.zeros(len(column), bool)
     is_flat = form.shape.count(None) <= 1
     for row, values in enumerate(column.to_pylist()):
         found = None
         if values is not None and len(values) == 1:
-            with contextlib.suppress(ValueError, TypeError):  # TypeError: frames are no bytes
+            with contextlib.suppress(ValueError, TypeError):  # TypeError: frames are not bytes
                 found = read_tensor(values[0])
         if found is not None and not _has_shape(found, form):
             found = None
@@ -439,20 +440,20 @@ def _lengths(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _without(column: pa.Array, rows: np.ndarray[Any, Any]) -> pa.Array:
-    """A column with null in some rows."""
+    """A column with nulls in these rows."""
     indices = pa.array(np.arange(len(column)), mask=rows)
     return column.take(indices)
 
 
 def image_columns(name: str, contents: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
-    """The wire columns of an encoded image, and what is wrong with rows that hold none.
+    """The wire columns of an encoded image, and the problems of rows without a valid one.
 
     Args:
         name: The feature.
-        contents: large_binary[n], the bytes of image files; null where there is none.
+        contents: large_binary[n], the bytes of image files, or null.
 
     Returns:
-        By name the columns, of n rows, with zeros where a row is wrong; and row -> problem.
+        Name -> column of n rows, with zeros for bad rows; and row -> problem.
     """
     sides = np.zeros((len(_SIDES), len(contents)), np.int64)
     problems: dict[int, str] = {}

@@ -1,7 +1,6 @@
-"""The frames of a TFRecord file that others wrote: every good record, and what is damaged.
+"""Reads the frames of an untrusted TFRecord file: intact records, and the location of damage.
 
-The content decides how the file is compressed: GZIP, ZLIB, or not at all. Offsets count
-uncompressed bytes.
+The compression is detected from the content: GZIP, ZLIB or none. Offsets count uncompressed bytes.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ _MASK_DELTA = 0xA282EAD8
 
 
 class Frame(NamedTuple):
-    """One record, or what is wrong at its place."""
+    """A record, or the problem at its offset."""
 
     offset: int
     content: bytes
-    """Of a damaged record what there is of it, if it is known where it begins."""
+    """The record; if damaged, the available part, or empty if its start is unknown."""
     problem: str = ""
     last: bool = False
-    """Whether nothing that follows can be read."""
+    """Whether nothing after it can be read."""
 
 
 def compression(head: bytes) -> str:
-    """How a TFRecord file that begins so is compressed: ``gzip``, ``zlib``, ``none``.
+    """The compression of a TFRecord file with this head: ``gzip``, ``zlib`` or ``none``.
 
     Raises:
-        ValueError: if it is no TFRecord file at all.
+        ValueError: if it is not a TFRecord file.
     """
     if compression_of(head) == "gzip":
         return "gzip"
@@ -46,17 +45,17 @@ def compression(head: bytes) -> str:
         return "none"
     if len(head) >= 2 and head[0] & 15 == 8 and int.from_bytes(head[:2], "big") % 31 == 0:
         return "zlib"
-    raise ValueError("it does not begin with the head of a TFRecord frame")
+    raise ValueError("it does not begin with a TFRecord frame header")
 
 
 def read_frames(opened: OpenSource, path: str, start: int, stop: int) -> Iterator[Frame]:
-    """The frames that begin in [start, stop); of a compressed file, all.
+    """The frames that begin in [start, stop), or all frames of a compressed file.
 
-    A record whose checksum does not hold is told, and the next is read; where the length of one
-    cannot be trusted, or the file ends inside one, that is the last.
+    After a record with a wrong checksum, reading continues. A record whose length is unreliable, or
+    that is cut off by the end of the file, is the last frame.
 
     Raises:
-        ValueError: if it is no TFRecord file.
+        ValueError: if it is not a TFRecord file.
     """
     kind = compression(opened.read(path, 0, _HEAD.size))
     if kind == "none":
@@ -74,10 +73,10 @@ def read_frames(opened: OpenSource, path: str, start: int, stop: int) -> Iterato
 
 
 def frame_offsets(opened: OpenSource, path: str, *, num_bytes: int, every: int) -> list[int]:
-    """Offsets of frames, about one every so many bytes; up to the first that is damaged.
+    """Offsets of frames, about ``every`` bytes apart, up to the first damaged one.
 
     Raises:
-        ValueError: if it is no TFRecord file.
+        ValueError: if it is not a TFRecord file.
     """
     if compression(opened.read(path, 0, _HEAD.size)) != "none":
         return []
@@ -101,7 +100,7 @@ def _frames(
     held, at, offset = b"", 0, start
 
     def fill(num_bytes: int) -> bool:
-        """Takes pieces until so many bytes are held."""
+        """Reads pieces until ``num_bytes`` are held."""
         nonlocal held, at
         parts, size = [held[at:]], len(held) - at
         while size < num_bytes:
@@ -117,7 +116,7 @@ def _frames(
         while stop is None or offset < stop:
             if len(held) - at < _HEAD.size and not fill(_HEAD.size):
                 if held:
-                    problem = f"truncated: the file holds {len(held)} of {_HEAD.size} header bytes"
+                    problem = f"truncated: the file has {len(held)} of {_HEAD.size} header bytes"
                     yield Frame(offset, b"", problem, True)
                 return
             problem = _head_problem(held[at : at + _HEAD.size], limits.max_record_bytes)
@@ -127,7 +126,7 @@ def _frames(
             length = _HEAD.unpack_from(held, at)[0]
             size = length + _FRAME_BYTES
             if len(held) - at < size and not fill(size):
-                problem = f"truncated: the file holds {len(held):,} of its {size:,} bytes"
+                problem = f"truncated: the file has {len(held):,} of its {size:,} bytes"
                 yield Frame(offset, held[_HEAD.size :], problem, True)
                 return
             content = held[at + _HEAD.size : at + _HEAD.size + length]
@@ -135,7 +134,7 @@ def _frames(
             if _masked(content) == stored:
                 yield Frame(offset, content)
             else:
-                yield Frame(offset, content, "the checksum of the record does not hold")
+                yield Frame(offset, content, "the checksum of the record does not match")
             at += size
             offset += size
     except DamagedError as error:
@@ -145,9 +144,9 @@ def _frames(
 def _head_problem(head: bytes, max_bytes: int | None = None) -> str:
     length, checksum = _HEAD.unpack(head[: _HEAD.size])
     if _masked(head[:8]) != checksum:
-        return "the checksum of a record's length does not hold"
+        return "the checksum of a record's length does not match"
     if max_bytes is not None and length > max_bytes:
-        return f"a record states {length:,} bytes, more than {max_bytes:,}"
+        return f"a record claims {length:,} bytes, more than {max_bytes:,}"
     return ""
 
 
@@ -163,7 +162,7 @@ def _ranged(opened: OpenSource, path: str, start: int) -> Iterator[bytes]:
 
 
 def _inflated(pieces: Iterator[bytes], max_expansion: int) -> Iterator[bytes]:
-    """The content of a ZLIB stream."""
+    """The decompressed content of a ZLIB stream."""
     stream, num_read, num_given = zlib.decompressobj(), 0, 0
     for piece in pieces:
         rest = piece

@@ -1,8 +1,8 @@
-"""TFRecord files as a source: Examples, SequenceExamples, and serialized tensors.
+"""The TFRecord source: Examples, SequenceExamples and serialized tensors.
 
-The file says neither which of them it holds nor what is in them: features are inferred from the
-records. A record's id is ``path#offset``, in uncompressed bytes. Of a damaged file all records that
-can be trusted are kept; what cannot be is a reject that says where.
+The file has no schema: features are inferred from the records. A record's id is ``path#offset``, in
+uncompressed bytes. All intact records of a damaged file are kept; the damage becomes rejects that
+give its location.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from .columns import ColumnShape, adapted, decode, image_columns, kinds_of, shap
 from .frames import Frame, frame_offsets, read_frames
 
 CUT_BYTES = 32 << 20
-"""A large file that is not compressed may be cut about every so many bytes."""
+"""A large uncompressed file may be cut about every ``CUT_BYTES`` bytes."""
 SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz")
-"""What TFRecord files' names end with, or hold before ``-00000-of-00010``."""
+"""Suffixes of TFRecord files, possibly followed by ``-00000-of-00010``."""
 
 _SHARD = re.compile(r"\.tfrec(?:ord)?s?-\d+-of-\d+(?:\.gz)?$")
 _BATCH_BYTES = 4 << 20
@@ -52,20 +52,20 @@ _SAMPLE_RECORDS = 10_000
 
 @config_class
 class TFRecords:
-    """Records of TFRecord files, compressed with GZIP or ZLIB, or not.
+    """Records of TFRecord files, uncompressed or compressed with GZIP or ZLIB.
 
-    Each feature of an Example becomes a feature: one value a record a scalar, as many in each a
-    tensor, else a sequence. Frames of a SequenceExample become sequences of vectors. Bytes that
-    ``tf.io.serialize_tensor`` wrote become the tensor, whether they are a feature or the record
-    itself (which is then called ``tensor``).
+    Each feature of an Example becomes a feature: a scalar if every record has one value, a tensor
+    if all have the same number of values, else a sequence. Frames of a SequenceExample become
+    sequences of vectors. Bytes written by ``tf.io.serialize_tensor`` become the tensor, whether
+    they are a feature or the entire record (which becomes the feature ``tensor``).
 
     Attributes:
-        url: A file, a folder (its ``.tfrecord``, ``.tfrecords`` and ``.tfrec`` files and shards of
-            such, at any depth), a glob, or any fsspec URL.
-        label: The feature to predict. Strings become a ClassLabel; numbers stay.
-        types: Types in place of inferred ones: ``{"age": "int32"}``, or a feature such as
+        url: A file, a folder (its ``.tfrecord``, ``.tfrecords`` and ``.tfrec`` files and their
+            shards, at any depth), a glob, or any fsspec URL.
+        label: The feature to predict. Strings become a ClassLabel; numbers are kept.
+        types: Overrides inferred types: ``{"age": "int32"}``, or a feature such as
             ``ss.Image(storage="encoded")`` for the bytes of image files, ``ss.ClassLabel(…)`` for
-            a class's index, ``ss.Tensor("float32", (28, 28))`` for a flat list.
+            the index of a class, ``ss.Tensor("float32", (28, 28))`` for a flat list.
     """
 
     url: str
@@ -81,15 +81,15 @@ class TFRecords:
 
     @property
     def media(self) -> bool:
-        """Whether records hold images: then 1 % may be rejected by default."""
+        """Whether records contain images, in which case 1 % may be rejected by default."""
         return any(map(_is_image, (self.types or {}).values()))
 
     def settings(self) -> dict[str, object]:
-        """What shapes the records, as plain JSON, for the fingerprint."""
+        """The settings that determine the records, as plain JSON, for the fingerprint."""
         return {"label": self.label, "types": types_to_json(self.types)}
 
     def select(self, files: Sequence[SourceFile]) -> Selection:
-        """Takes TFRecord files, those of a glob's own suffix, and a single file as it is."""
+        """Selects TFRecord files, files with a glob's suffix, or a single file of any name."""
         shards = tuple(
             found[0] for file in files if (found := _SHARD.search(file.path.lower())) is not None
         )
@@ -98,7 +98,7 @@ class TFRecords:
         )
 
     def cuts(self, file: SourceFile, opened: OpenSource) -> tuple[int, ...]:
-        """Where records begin, about every 32 MiB of a file that is not compressed."""
+        """Offsets of records, about every 32 MiB of an uncompressed file."""
         if file.problem or file.num_bytes <= CUT_BYTES + CUT_BYTES // 2:
             return ()
         try:
@@ -108,16 +108,16 @@ class TFRecords:
         return tuple(found)
 
     def head_bytes(self, file: SourceFile, opened: OpenSource) -> int:
-        """None: nothing stands before the records."""
+        """0: nothing precedes the records."""
         del file, opened
         return 0
 
     def infer(self, files: Sequence[SourceFile], opened: OpenSource) -> Mapping[str, Any]:
-        """The features of the records, from all of them up to 256 MiB, else the first of each file.
+        """The features of all records up to 256 MiB, else of the first records of each file.
 
         Raises:
-            SchemaError: if no record can be read, or a feature holds values of several kinds.
-            RecipeError: if ``label`` or ``types`` name no feature.
+            SchemaError: if no record can be read, or a feature has values of several kinds.
+            RecipeError: if ``label`` or ``types`` name a feature that does not exist.
         """
         readable = [file for file in files if not file.problem and file.num_bytes]
         everything = sum(file.num_bytes for file in readable) <= INFER_ALL_BYTES
@@ -136,8 +136,8 @@ class TFRecords:
                 shapes.add(name, ColumnShape.from_json(value), path=file.path)
         if not num_records:
             raise SchemaError(
-                f"TFRecords: none of the {len(files):,} files of {self.url} holds a whole record, "
-                "so its features cannot be inferred. Is it the right source?"
+                f"TFRecords: none of the {len(files):,} files of {self.url} has an intact record, "
+                "so features cannot be inferred. Is it the right source?"
             )
         check_columns("TFRecords", shapes.found, label=self.label, types=self.types)
         inferred = {name: s.feature(num_records) for name, s in sorted(shapes.found.items())}
@@ -161,7 +161,7 @@ class TFRecords:
         )
 
     def _look(self, file: SourceFile, opened: OpenSource, limit: int | None) -> dict[str, Any]:
-        """What a file's records hold."""
+        """The shapes of a file's features, as JSON."""
         shapes = _Shapes()
         num_records = 0
         for num, batch in _decoded(opened, file, limit):
@@ -173,18 +173,18 @@ class TFRecords:
 
 
 class _Shapes:
-    """What the lists of each feature have in common, over all files so far."""
+    """The common shape of each feature over all files so far."""
 
     def __init__(self) -> None:
         self.found: dict[str, ColumnShape] = {}
         self._paths: dict[str, str] = {}
 
     def add(self, name: str, shape: ColumnShape, *, path: str) -> None:
-        """Adds what one file, or a part of it, holds of a feature."""
+        """Adds the shape of a feature in a file, or in a part of it."""
         if not name or name.startswith(RESERVED_PREFIX):
             raise SchemaError(
-                f"{path}: a record holds a feature {name!r}; a name must not be empty nor begin "
-                f"with {RESERVED_PREFIX!r}. Write the file again."
+                f"{path}: a record has a feature {name!r}; a name must not be empty or begin with "
+                f"{RESERVED_PREFIX!r}. Write the file again."
             )
         known = self.found.get(name)
         if known is None or not known.kind:
@@ -206,7 +206,7 @@ def _read_part(part: FileRange, features: Features, opened: OpenSource) -> Itera
                 record_id=part.path,
                 stage="read",
                 reason="not a TFRecord file",
-                message=f"{part.path}: {error}, expected TFRecord. Copy or make it again, or "
+                message=f"{part.path}: {error}, expected TFRecord. Copy or create it again, or "
                 "remove it from the source.",
                 source=part.path,
                 exception=type(error).__name__,
@@ -215,7 +215,7 @@ def _read_part(part: FileRange, features: Features, opened: OpenSource) -> Itera
 
 
 class _ExampleReader:
-    """Turns records of one file into batches of wire columns."""
+    """Converts records of one file to batches of wire columns."""
 
     def __init__(self, features: Features, *, path: str) -> None:
         self._features, self._path = features, path
@@ -225,7 +225,7 @@ class _ExampleReader:
         self._kinds = {name: kinds_of(feature) for name, feature in features.items()}
 
     def read(self, frames: Sequence[Frame]) -> RawBatch:
-        """The records of some frames; damaged ones, and what does not fit, are rejects."""
+        """The records of some frames. Damaged and invalid ones become rejects."""
         rejects = [self._damaged(frame) for frame in frames if frame.problem]
         good = [frame for frame in frames if not frame.problem]
         empty = pa.RecordBatch.from_pylist([], schema=self._wire)
@@ -242,14 +242,14 @@ class _ExampleReader:
     def _decoded(
         self, frames: Sequence[Frame], rejects: list[Reject]
     ) -> Iterator[tuple[Sequence[Frame], pa.RecordBatch]]:
-        """Decodes records many at a time; where that fails, finds the culprits by halves."""
+        """Decodes records in batches. If that fails, finds the culprits by bisection."""
         if not frames:
             return
         try:
             yield frames, decode([frame.content for frame in frames], self._kinds)
         except (RuntimeError, pa.ArrowException) as error:
             if len(frames) == 1:
-                why = f"no tf.train.Example, SequenceExample or tensor ({error})"
+                why = f"not a tf.train.Example, SequenceExample or tensor ({error})"
                 rejects.append(self._unfit(frames[0], why, exception=type(error).__name__))
                 return
             middle = len(frames) // 2
@@ -303,8 +303,8 @@ class _ExampleReader:
             record_id=f"{self._path}#{frame.offset}",
             stage="read",
             reason="damaged file" if frame.last else "damaged record",
-            message=f"{self._path} byte {frame.offset}: {frame.problem}.{lost} Copy or make the "
-            "file again, or raise max_rejects to do without what is lost.",
+            message=f"{self._path} byte {frame.offset}: {frame.problem}.{lost} Copy or create "
+            "the file again, or raise max_rejects to do without what is lost.",
             source=self._path,
             position=frame.offset,
             exception="DamagedError",
@@ -330,7 +330,7 @@ def _is_image(wanted: object) -> bool:
 
 
 def _batches(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
-    """Frames, about 4 MiB at a time."""
+    """Frames in batches of about 4 MiB."""
     held: list[Frame] = []
     size = 0
     for frame in frames:
@@ -346,7 +346,7 @@ def _batches(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
 def _decoded(
     opened: OpenSource, file: SourceFile, limit: int | None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of a file, decoded, and how many; what is damaged is found when they are read."""
+    """The number of records and the decoded records of a file, except damaged ones."""
     num_records = 0
     try:
         for frames in _batches(read_frames(opened, file.path, 0, file.num_bytes)):
@@ -361,7 +361,7 @@ def _decoded(
 
 
 def _whole(records: Sequence[bytes]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Records decoded, and how many: without columns a batch has no length. Others are left out."""
+    """The number of decodable records, since a batch without columns has no length, and these."""
     if not records:
         return
     try:
@@ -374,7 +374,7 @@ def _whole(records: Sequence[bytes]) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def _texts_of(opened: OpenSource, file: SourceFile, label: str) -> list[str] | None:
-    """The texts of a label; None where they are more than a class may have."""
+    """The distinct texts of a label; None if too many for a class."""
     found: set[bytes] = set()
     for _, batch in _decoded(opened, file, None):
         if label in batch.schema.names:
