@@ -188,7 +188,7 @@ def test_an_image_of_another_size_is_refused() -> None:
 
 
 def test_what_is_no_example_is_refused() -> None:
-    with pytest.raises(SchemaError, match=r"5 bytes are no serialized tf\.train\.Example"):
+    with pytest.raises(SchemaError, match=r"5 bytes are not a serialized tf\.train\.Example"):
         ss.parse_example(b"\x0a\x99abc", {})
 
 
