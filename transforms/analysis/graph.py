@@ -198,7 +198,7 @@ def read_graph_file(url: str, info: GraphInfo, name: str) -> bytes:
         content = b""
     if hashlib.sha256(content).hexdigest() != info.files[name]:
         raise DamagedWorkError(
-            f"{storage.redact(join(url, name))} is missing or damaged. Run the build again to "
+            f"{storage.redact(join(url, name))} is missing or damaged. Start the build again to "
             "recreate it."
         )
     return content

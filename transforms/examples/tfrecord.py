@@ -504,7 +504,7 @@ def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> 
 def _rest_of_frame(stream: _Stream, length: int, num_read: int) -> tuple[int, str | None]:
     """Reads the rest of a frame after its head: the bytes read in total, and what is wrong.
 
-    The checksum is computed piece by piece: a damaged length could be huge.
+    Reads the record in pieces and checksums them: a record may be of any size.
     """
     crc = 0
     while num_read < length - _FOOT.size:

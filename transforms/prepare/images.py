@@ -63,12 +63,12 @@ class Decode:
     channels: Literal[1, 3, 4] = 3
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         channels = "" if self.channels == 3 else f", channels={self.channels}"
         return f"ss.images.decode({quoted(self.name)}{channels})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "images.decode", "name": self.name, "channels": self.channels}
 
     def features(self, features: Features) -> Features:
@@ -103,11 +103,11 @@ class Convert:
     to: Literal["grayscale", "rgb"]
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return f"ss.images.convert({quoted(self.name)}, {quoted(self.to)})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "images.convert", "name": self.name, "to": self.to}
 
     def features(self, features: Features) -> Features:
@@ -154,12 +154,12 @@ class Encode:
             object.__setattr__(self, "quality", 90)
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         quality = "" if self.quality in (None, 90) else f", quality={self.quality}"
         return f"ss.images.encode({quoted(self.name)}, format={quoted(self.format)}{quality})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "images.encode",
             "name": self.name,
@@ -212,11 +212,11 @@ class Check:
     name: str
 
     def __repr__(self) -> str:
-        """As an error names it."""
+        """As shown in errors."""
         return f"check of the encoded image {self.name!r}"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "images.check", "name": self.name}
 
     def features(self, features: Features) -> Features:
@@ -271,7 +271,7 @@ def decode(name: str, channels: Literal[1, 3, 4] = 3) -> Decode:
             rejected).
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Decode(name=name, channels=channels)
 
@@ -296,7 +296,7 @@ def resize(
             it is faster, and fine patterns turn into others.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Resize(name=name, size=size, keep_ratio=keep_ratio, antialias=antialias)
 
@@ -311,7 +311,7 @@ def center_crop(name: str, size: tuple[int, int]) -> CenterCrop:
         size: (height, width) in pixels.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return CenterCrop(name=name, size=size)
 
@@ -327,7 +327,7 @@ def convert(name: str, to: Literal["grayscale", "rgb"]) -> Convert:
         to: ``"grayscale"`` or ``"rgb"``.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Convert(name=name, to=to)
 
@@ -347,7 +347,7 @@ def encode(name: str, format: Format = "jpeg", *, quality: int | None = None) ->
         quality: Of a JPEG: 1 to 100, 90 where none is given.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Encode(name=name, format=format, quality=quality)
 
@@ -385,13 +385,13 @@ class Resize:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         ratio = "" if not self.keep_ratio else f", keep_ratio={quoted(self.keep_ratio)}"
         antialias = "" if self.antialias else ", antialias=False"
         return f"ss.images.resize({quoted(self.name)}, {self.size}{ratio}{antialias})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         found: dict[str, object] = {
             "step": "images.resize",
             "name": self.name,
@@ -465,11 +465,11 @@ class CenterCrop:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return f"ss.images.center_crop({quoted(self.name)}, {self.size})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "images.center_crop", "name": self.name, "size": list(self.size)}
 
     def features(self, features: Features) -> Features:

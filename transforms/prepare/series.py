@@ -73,7 +73,7 @@ class Windows:
             raise ValueError("target= and horizon= go together: what to predict, and how far")
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.series.windows", *self.names, **changed(self))
 
     @property
@@ -87,7 +87,7 @@ class Windows:
         return (self.size + self.horizon - 1) * self.stride + 1
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "series.windows", **dataclasses.asdict(self), "names": list(self.names)}
 
     def features(self, features: Features) -> Features:
@@ -366,7 +366,7 @@ def windows(
             takes rows as they follow each other.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Windows(
         names=names,

@@ -83,11 +83,11 @@ class Fill:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.tables.fill", self.name, self.value, nan=self.nan or None)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "tables.fill",
             "name": self.name,
@@ -135,11 +135,11 @@ class Missing:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.tables.missing", self.name, self.to)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "tables.missing", "name": self.name, "to": self.to}
 
     def features(self, features: Features) -> Features:
@@ -182,11 +182,11 @@ class Cast:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.tables.cast", self.name, self.dtype)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "tables.cast", "name": self.name, "dtype": self.dtype}
 
     def features(self, features: Features) -> Features:
@@ -235,11 +235,11 @@ class Clip:
             raise ValueError(f"min={self.min} is above max={self.max}")
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.tables.clip", self.name, min=self.min, max=self.max)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         limits = [_plain(limit) for limit in (self.min, self.max)]
         return {"step": "tables.clip", "name": self.name, "limits": limits}
 
@@ -284,7 +284,7 @@ def fill(name: str, value: Plain, *, nan: bool = False) -> Fill:
         nan: Whether to put it in place of NaN, too.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Fill(name=name, value=value, nan=nan)
 
@@ -293,7 +293,7 @@ def missing(name: str, to: str) -> Missing:
     """Adds a bool feature ``to`` that says where a feature is missing. Put it before :func:`fill`.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Missing(name=name, to=to)
 
@@ -312,7 +312,7 @@ def cast(name: str, dtype: str) -> Cast:
         dtype: Such as ``"float32"``.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Cast(name=name, dtype=dtype)  # type: ignore[arg-type]
 
@@ -326,7 +326,7 @@ def clip(name: str, min: int | float | None = None, max: int | float | None = No
         max: The same.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Clip(name=name, min=min, max=max)
 
@@ -377,11 +377,11 @@ class Hash:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.tables.hash", self.name, self.num_buckets, key=self.key)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "tables.hash",
             "name": self.name,
@@ -423,12 +423,12 @@ class OneHot:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         dtype = None if self.dtype == "float32" else self.dtype
         return call_text("ss.tables.one_hot", self.name, depth=self.depth, dtype=dtype)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "tables.one_hot",
             "name": self.name,
@@ -486,7 +486,7 @@ def hash(name: str, num_buckets: int, *, key: tuple[int, int] | None = None) -> 
         key: Two integers in [0, 2**63).
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Hash(name=name, num_buckets=num_buckets, key=key)
 
@@ -502,7 +502,7 @@ def one_hot(name: str, depth: int | None = None, *, dtype: str = "float32") -> O
         dtype: Of the ones and zeros.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return OneHot(name=name, depth=depth, dtype=dtype)  # type: ignore[arg-type]
 

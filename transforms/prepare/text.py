@@ -64,14 +64,14 @@ class Normalize:
         return "" if self.form is None else "Unicode's normal forms run in Python"
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         settings = [f"form={self.form!r}".replace("'", '"')] if self.form != "NFC" else []
         settings += [] if self.lower else ["lower=False"]
         name = json.dumps(self.name, ensure_ascii=False)
         return f"ss.text.normalize({', '.join([name, *settings])})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "text.normalize",
             "name": self.name,
@@ -155,7 +155,7 @@ class Tokenize:
             )
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         listed = self.vocabulary
         if isinstance(listed, tuple) and len(listed) > 8:
             listed = (*listed[:8], "…")
@@ -219,12 +219,12 @@ class Truncate:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         keep = None if self.keep == "first" else self.keep
         return call_text("ss.text.truncate", self.name, self.length, keep=keep)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "text.truncate",
             "name": self.name,
@@ -278,7 +278,7 @@ def normalize(name: str, form: _Form | None = "NFC", *, lower: bool = True) -> N
         lower: Whether to turn upper case into lower case, of any alphabet.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Normalize(name=name, form=form, lower=lower)
 
@@ -311,7 +311,7 @@ def tokenize(
         special_tokens: Whether the tokenizer adds its special tokens (``[CLS]`` …).
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     if tokenizer is not None:
         if vocabulary is not None or unknown is not None or split is not None:
@@ -334,7 +334,7 @@ def truncate(name: str, length: int, *, keep: Literal["first", "last"] = "first"
         keep: Which end of it.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Truncate(name=name, length=length, keep=keep)
 
@@ -369,11 +369,11 @@ class Pack:
     prefix_bytes = 0
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return f"ss.text.pack({json.dumps(self.name, ensure_ascii=False)}, {self.length})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "text.pack", "name": self.name, "length": self.length}
 
     def features(self, features: Features) -> Features:
@@ -535,7 +535,7 @@ def pack(name: str, length: int) -> Pack:
         length: Of each row.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Pack(name=name, length=length)
 
@@ -569,7 +569,7 @@ class TokenizeWith:
         return step
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         special = None if self.special_tokens else False
         return call_text(
             "ss.text.tokenize", self.name, tokenizer=self.tokenizer, special_tokens=special

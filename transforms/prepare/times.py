@@ -103,13 +103,13 @@ class ParseTime:
         compile_format(self.format)
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         text = None if self.format == ISO_8601 else self.format
         unit = None if self.unit == "us" else self.unit
         return call_text("ss.tables.parse_time", self.name, format=text, unit=unit)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "tables.parse_time",
             "name": self.name,
@@ -157,7 +157,7 @@ def parse_time(name: str, format: str = ISO_8601, *, unit: Unit = "us") -> Parse
         unit: Of the Timestamp.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return ParseTime(name=name, format=format, unit=unit)
 
