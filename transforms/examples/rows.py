@@ -63,8 +63,8 @@ def encode_example(record: Mapping[str, object], features: Mapping[str, Feature 
     """
     flat, _ = flatten(features)
     values = _leaves(record, flat)
-    beside = {side for name, leaf in flat.items() for side in _given_sides(name, leaf)}
-    unknown = sorted(set(values) - set(flat) - beside)
+    sides = {side for name, leaf in flat.items() for side in _given_sides(name, leaf)}
+    unknown = sorted(set(values) - set(flat) - sides)
     if unknown:
         raise SchemaError(
             f"The record has {unknown}, which are not features; expected "

@@ -441,12 +441,12 @@ def frame_trouble(frame: bytes, length: int) -> str | None:
     """Describes the error of a frame that should have this length; None if it is intact."""
     if len(frame) < length:
         return f"the file ends {length - len(frame):,} bytes before the record does"
-    told, checksum = _HEAD.unpack_from(frame)
+    stated, checksum = _HEAD.unpack_from(frame)
     trouble = checksum_trouble(checksum, masked(google_crc32c.value(frame[:8])), "its length")
     if trouble is not None:
         return trouble
-    if told != length - FRAME_BYTES:
-        return f"it has {told:,} bytes, expected {length - FRAME_BYTES:,}"
+    if stated != length - FRAME_BYTES:
+        return f"it has {stated:,} bytes, expected {length - FRAME_BYTES:,}"
     (checksum,) = _FOOT.unpack_from(frame, length - _FOOT.size)
     crc = google_crc32c.value(frame[_HEAD.size : length - _FOOT.size])
     return checksum_trouble(checksum, masked(crc), "the record")
@@ -480,8 +480,8 @@ def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> 
             return scan
         trouble: str | None = None
         if len(head) == _HEAD.size:
-            told, checksum = _HEAD.unpack(head)
-            length = FRAME_BYTES + told
+            stated, checksum = _HEAD.unpack(head)
+            length = FRAME_BYTES + stated
             trouble = checksum_trouble(
                 checksum, masked(google_crc32c.value(head[:8])), "its length"
             )

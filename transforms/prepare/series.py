@@ -108,8 +108,10 @@ class Windows:
                 f"prepare: {self!r}: {TARGET!r} is reserved for the target. Rename the feature."
             )
         kept = self._feature(self.time, features)
-        whole = isinstance(kept, Timestamp) or (isinstance(kept, Scalar) and "int" in kept.dtype)
-        if not whole:
+        is_integer = isinstance(kept, Timestamp) or (
+            isinstance(kept, Scalar) and "int" in kept.dtype
+        )
+        if not is_integer:
             raise RecipeError(
                 f"prepare: {self!r}: time={self.time!r} is {kept}, expected a Timestamp or an "
                 "integer. Parse it first with ss.tables.parse_time."
@@ -219,20 +221,20 @@ class Windows:
             columns=part.columns,
         )
         used = set(self.names) | ({self.target} if self.target else set())
-        whole = np.ones(len(part.ids), bool)
+        complete = np.ones(len(part.ids), bool)
         for name in used:
             column = part.columns.column(name)
-            whole &= column.is_valid().to_numpy(zero_copy_only=False)
+            complete &= column.is_valid().to_numpy(zero_copy_only=False)
             form = self._form(name, features)
             if form.dtype in ("float32", "float64", "float16") and not form.shape:
                 values = dense_values(_filled(column, form), form)
-                whole &= ~np.isnan(values.astype(np.float64))
+                complete &= ~np.isnan(values.astype(np.float64))
         rows = _SeriesRows(
             ids=list(part.ids),
             groups=np.ascontiguousarray(prefixes[:, :_GROUP_BYTES]).view("S16").reshape(-1),
             times=times.fill_null(0).to_numpy(),
             splits=part.splits,
-            whole=whole,
+            complete=complete,
             positions=np.full(len(part.ids), -1, np.int64),
             columns=part.columns,
         )
@@ -271,8 +273,8 @@ class Windows:
         breaks[1:] = (
             (rows.groups[1:] != rows.groups[:-1])
             | (rows.splits[1:] != rows.splits[:-1])
-            | ~rows.whole[1:]
-            | ~rows.whole[:-1]
+            | ~rows.complete[1:]
+            | ~rows.complete[:-1]
         )
         if self.max_gap is not None:
             breaks[1:] |= np.diff(rows.times) > self.max_gap
@@ -284,7 +286,7 @@ class Windows:
             rows.positions[: max(0, num_rows - self.span + 1)] % self.shift == 0
         )
         fits = stretch[starts] == stretch[starts + self.span - 1]
-        fits &= rows.whole[starts]
+        fits &= rows.complete[starts]
         found: npt.NDArray[np.intp] = starts[fits]
         return found
 
@@ -394,7 +396,7 @@ class _SeriesRows:
     groups: npt.NDArray[np.bytes_]
     times: npt.NDArray[np.int64]
     splits: npt.NDArray[np.int16]
-    whole: npt.NDArray[np.bool_]
+    complete: npt.NDArray[np.bool_]
     """Whether no value of the row is missing."""
     positions: npt.NDArray[np.int64]
     """The position of each row in its unbroken stretch; -1 until known."""
@@ -407,7 +409,7 @@ class _SeriesRows:
             groups=self.groups[rows],
             times=self.times[rows],
             splits=self.splits[rows],
-            whole=self.whole[rows],
+            complete=self.complete[rows],
             positions=self.positions[rows],
             columns=self.columns.take(pa.array(rows)),
         )
@@ -419,7 +421,7 @@ class _SeriesRows:
             groups=np.concatenate([self.groups, after.groups]),
             times=np.concatenate([self.times, after.times]),
             splits=np.concatenate([self.splits, after.splits]),
-            whole=np.concatenate([self.whole, after.whole]),
+            complete=np.concatenate([self.complete, after.complete]),
             positions=np.concatenate([self.positions, after.positions]),
             columns=pa.concat_batches([self.columns, after.columns]),
         )

@@ -267,7 +267,7 @@ class Truncate:
 
 
 def normalize(name: str, form: _Form | None = "NFC", *, lower: bool = True) -> Normalize:
-    """Converts text to a Unicode normal form (Unicode Annex #15) and to lower case.
+    """Converts text to a Unicode normal form (Unicode Standard Annex 15) and to lower case.
 
     Text that is not UTF-8 is rejected. Normal forms are computed in Python (``unicodedata``), so
     the step cannot be exported for serving; with ``form=None`` it can.

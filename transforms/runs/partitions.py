@@ -88,8 +88,8 @@ def check_rule(splits: Splits, features: Features) -> None:
             f"Splits.by_{rule.by}: there is no feature {rule.feature!r}, expected one of "
             f"{', '.join(map(repr, features))}."
         )
-    whole = form is not None and form.shape == () and form.dtype not in ("string", "bool")
-    if rule.by == "time" and not (whole and form is not None and "int" in form.dtype):
+    is_integer = form is not None and form.shape == () and form.dtype not in ("string", "bool")
+    if rule.by == "time" and not (is_integer and form is not None and "int" in form.dtype):
         raise RecipeError(
             f"Splits.by_time: {rule.feature!r} is {feature}, expected a Timestamp or an "
             "integer. Parse it with ss.tables.parse_time."

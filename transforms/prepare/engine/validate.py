@@ -145,10 +145,10 @@ def _presence(name: str, feature: Feature, column: WireColumn) -> Check:
 
 def _image_checks(name: str, feature: Image) -> Iterator[Check]:
     """Sizes are as declared, and the number of bytes of pixels matches the size."""
-    beside = {column.name for column in feature.wire_columns(name)}
+    present = {column.name for column in feature.wire_columns(name)}
     for axis in ("height", "width"):
         expected = getattr(feature, axis)
-        if expected is not None and f"{name}/{axis}" in beside:
+        if expected is not None and f"{name}/{axis}" in present:
             yield _size_check(name, axis, expected)
     if feature.storage == "raw":
         yield _pixel_check(name, feature)
