@@ -417,7 +417,7 @@ def test_a_stratum_that_the_plan_does_not_know_is_refused() -> None:
     records = make_records([1, 2, 3], [1, 1, 1], strata=[b"a", b"a", b"b"])
     (split,) = records.plan(Splits(train=1.0, stratify_by="label"))
     c = records.columns
-    with pytest.raises(StorageError, match="knows no stratum b'c'"):
+    with pytest.raises(StorageError, match="has no stratum b'c'"):
         select_rows(
             split,
             split.shards[0],

@@ -60,7 +60,7 @@ def test_what_is_no_example(content: bytes) -> None:
 
 @pytest.mark.parametrize("content", [b"\x0a", b"\x0a\x05a", b"\x0b", b"\x80" * 11, b"\x09\x01"])
 def test_what_breaks_off_is_refused(content: bytes) -> None:
-    with pytest.raises(NotAnExampleError, match=r"cut short|no field begins"):
+    with pytest.raises(NotAnExampleError, match=r"truncated|invalid field header"):
         example_features(content)
 
 

@@ -269,13 +269,13 @@ def test_types_without_a_place_are_refused(array: pa.Array, message: str) -> Non
 @pytest.mark.parametrize("arrow_type", [pa.list_(pa.int64()), pa.list_(pa.int64(), 2)])
 def test_a_null_inside_a_list_is_refused_with_its_row(arrow_type: pa.DataType) -> None:
     lists = pa.array([[9, 9], [1, 2], None, [3, None]], arrow_type).slice(1)
-    with pytest.raises(ValueError, match="'x' row 2: the list holds a null"):
+    with pytest.raises(ValueError, match="'x' row 2: the list contains a null"):
         encode_examples(pa.record_batch({"x": lists}))
 
 
 def test_names_must_be_unique() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
-    with pytest.raises(ValueError, match=r"\['x'\] stand more than once"):
+    with pytest.raises(ValueError, match=r"\['x'\] are not unique"):
         encode_examples(batch)
 
 
@@ -290,7 +290,7 @@ def zeros(lengths: list[int]) -> pa.LargeBinaryArray:
 
 def test_an_example_longer_than_protobuf_reads_is_refused() -> None:
     batch = pa.record_batch({"x": zeros([1, 2**31 - 20])})
-    with pytest.raises(ValueError, match=r"Row 1: its Example would be 2,147,483,6.. bytes"):
+    with pytest.raises(ValueError, match=r"Row 1: its Example would have 2,147,483,6.. bytes"):
         example_sizes(batch)
 
 

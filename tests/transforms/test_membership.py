@@ -45,9 +45,9 @@ def test_a_stratum_has_its_own_range() -> None:
 
 def test_strata_must_be_given_and_known() -> None:
     split = dataclasses.replace(SPLIT, strata={"a": (0, 5)})
-    with pytest.raises(ValueError, match="strata are needed"):
+    with pytest.raises(ValueError, match="strata are required"):
         select_rows(split, SHARD, partitions=PARTITIONS, keys=KEYS)
-    with pytest.raises(StorageError, match="knows no stratum 'b'"):
+    with pytest.raises(StorageError, match="has no stratum 'b'"):
         select_rows(
             split,
             SHARD,

@@ -147,7 +147,7 @@ def test_dimensions_beside_a_length_of_zero_are_kept(
         (ss.Image(2, 2), np.zeros((2, 2, 1), np.uint8), r"uint8\[2, 2, 1\], expected uint8\[2, 2"),
         (ss.Image(2, 2), np.zeros((3, 2, 3), np.uint8), "'x' is an image of 3×2, expected"),
         (ss.Image(2, 2), np.zeros((2, 2, 3)), r"'x' is float64\[2, 2, 3\]"),
-        (ss.Image(storage="encoded"), b"hello", "'x' is no image .begins with 'hello'"),
+        (ss.Image(storage="encoded"), b"hello", "'x' is not a valid image .begins with 'hello'"),
         (ss.Image(storage="encoded"), "a.jpg", "'x' is a str, expected the bytes"),
         (ss.Image(9, 9, storage="encoded"), jpeg(4, 6), "an image of 4×6, expected .* of 9×9"),
     ],
@@ -188,7 +188,7 @@ def test_an_image_of_another_size_is_refused() -> None:
 
 
 def test_what_is_no_example_is_refused() -> None:
-    with pytest.raises(SchemaError, match=r"5 bytes are no serialized tf\.train\.Example"):
+    with pytest.raises(SchemaError, match=r"5 bytes are not a serialized tf\.train\.Example"):
         ss.parse_example(b"\x0a\x99abc", {})
 
 

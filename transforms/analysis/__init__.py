@@ -1,5 +1,5 @@
-"""Full-pass analysis with tensorflow-transform, and the graph that it leads to.
+"""Full-pass analysis with tensorflow-transform, and the transform graph it produces.
 
-In: prepared records of the train split and a ``preprocessing_fn``. Out: a transform graph, equal
-byte for byte for equal input, applied to batches of records.
+In: the prepared records of the train split and a ``preprocessing_fn``. Out: a transform graph,
+byte-identical for identical input, and the code that applies it to batches of records.
 """

@@ -1,13 +1,13 @@
 """Full-pass analysis with tensorflow-transform: the same input gives the same bytes.
 
-What tensorflow-transform computes depends in its last bits on the order of the records, on the
-number of workers and on where record batches end; what it saves, on the temporary folder's path
-and on Python's hash seed. So all of it is fixed here: one worker, batches of so many rows
-whatever the input's were, a temporary folder of a relative path, the order of what is saved. The
-rest (a process of its own, its hash seed, one thread per operation) is up to the caller:
-``pipelines.analyze.process``.
+The last bits of tensorflow-transform's results depend on the order of the records, the number of
+workers and where record batches end. The files it saves depend on the path of the temporary
+folder and on Python's hash seed. This module fixes all of these: one worker, batches of a fixed
+number of rows, a relative temporary folder, and a canonical order in what is saved. The caller,
+``pipelines.analyze.process``, fixes the rest: a separate process, its hash seed, and one thread per
+operation.
 
-A module about Beam and TensorFlow: import it where it is used.
+Imports Beam and TensorFlow: import it only where it is used.
 """
 
 import os
@@ -47,14 +47,14 @@ from .canonical_graph import canonicalize
 from .computed import as_lists
 from .graph import GraphOutputs
 
-# Its path becomes part of the names of the graph's lookup tables.
+# This path becomes part of the names of the graph's lookup tables.
 _TEMP = "temp"
 
 ReadBatches = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
-"""Given wire columns, reads these of all records to analyse, in a fixed order. It is plain data
-for Beam to pickle: a function of a module, or a ``functools.partial`` of one."""
+"""Reads the given wire columns of all records to analyse, in a fixed order. Beam pickles it: it
+must be a module-level function or a ``functools.partial`` of one."""
 
-# What TensorFlow and tensorflow-transform put around the words of the operation that failed.
+# What TensorFlow and tensorflow-transform add around the message of the operation that failed.
 _NOISE = re.compile(
     r"An error occurred while trying to apply the transformation: |Graph execution error:"
     r"|Detected at node .*\n|<stack traces unavailable>|\[\[.*?\]\]|\[Op:.*?\]"
@@ -62,9 +62,9 @@ _NOISE = re.compile(
 )
 
 MAX_TOKENS = 1 << 18
-"""About so many distinct tokens are held at once."""
+"""Approximate limit on the distinct tokens held in memory at once."""
 
-_Token = Union[bytes, int]  # noqa: UP007 - Beam's coders know this form
+_Token = Union[bytes, int]  # noqa: UP007 - Beam's coders need this form
 
 
 def analyze(
@@ -77,27 +77,28 @@ def analyze(
 ) -> GraphOutputs:
     """Runs the analyzers of a ``preprocessing_fn`` and saves the transform graph.
 
-    Must run in a working directory of its own, where temporary files lie meanwhile.
+    Must run in its own working directory, which holds temporary files during the analysis.
 
     Args:
         preprocessing_fn: From dict of tensors to dict of tensors.
-        prepared: The features that it is given.
-        read_batches: Gives the records to analyse, in wire form. It may wait for them: what can
-            be done without them is done before.
-        batch_rows: Rows in each record batch that is analysed, the last one apart. Means and
-            variances depend on it in their last bits.
-        folder: Where to: a local folder, which must not exist. ``tft.TFTransformOutput`` reads
-            it: ``transform_fn/``, ``transformed_metadata/``, ``metadata/``.
+        prepared: Its input features.
+        read_batches: Reads the records to analyse, in wire form. It may block until they exist:
+            everything that does not need them is done first.
+        batch_rows: Rows in each analysed record batch, except the last. The last bits of means
+            and variances depend on it.
+        folder: The destination: a local folder that must not exist. It gets the layout that
+            ``tft.TFTransformOutput`` reads: ``transform_fn/``, ``transformed_metadata/``,
+            ``metadata/``.
 
     Returns:
-        The features of what the function returns, and which of them are inputs.
+        The features that the function returns, and which of them are inputs.
 
     Raises:
-        RecipeError: if the function fails, or returns what cannot be stored.
+        RecipeError: if the function fails, or returns something that cannot be stored.
         DataError: if there are no records to analyse.
     """
     traced = trace(preprocessing_fn, prepared)
-    # An analysis that needs no column still needs an input: any column, and no records.
+    # An analysis that reads no column still needs an input: any column, with no records.
     columns = traced.analyzed or [wire_columns(prepared)[0].name]
     config = tensor_adapter_config(prepared, columns=columns)
     reading = _ReadFn(
@@ -134,13 +135,13 @@ def analyze(
 def finish_graph(
     folder: str, prepared: Features, traced: "Traced", *, temp: str | None = None
 ) -> GraphOutputs:
-    """Completes what ``WriteTransformFn`` wrote into a local folder, in canonical bytes.
+    """Completes the output of ``WriteTransformFn`` and rewrites it in canonical bytes.
 
     Args:
-        folder: Local.
-        prepared: The features that the graph is given.
-        traced: What its function tells.
-        temp: Where temporary files lay, if the path was a different one each time.
+        folder: A local folder.
+        prepared: The graph's input features.
+        traced: The trace of its function.
+        temp: The folder of temporary files, if its path differs from run to run.
     """
     canonicalize(Path(folder), temp=temp)
     raw = Path(folder) / "metadata" / "schema.pbtxt"
@@ -156,30 +157,30 @@ def finish_graph(
 
 
 def analysis_error(error: Exception) -> Exception:
-    """What to tell of an error that an analysis ended with."""
-    # Beam makes a RuntimeError of what TensorFlow raises while it writes.
+    """The error to report for an exception that ended an analysis."""
+    # Beam turns TensorFlow's write errors into a RuntimeError.
     if "tensorflow." in str(error) and (full := os_error_in(str(error))) is not None:
         return full
     return RecipeError(_explain(error, "failed on the data"))
 
 
 class Traced:
-    """What one call of a ``preprocessing_fn`` tells, without any data."""
+    """What one symbolic call of a ``preprocessing_fn`` reveals, without any data."""
 
     def __init__(self, prepared: Features) -> None:
-        """Nothing is known yet."""
+        """Starts empty; ``note`` fills it."""
         self._prepared = prepared
         self.analyzed: list[str] = []
-        """Wire columns that its analyzers read, by name."""
+        """Names of the wire columns that its analyzers read."""
         self.kept: dict[str, str] = {}
-        """Outputs that are an input, unchanged, all columns of its feature present -> its name."""
+        """Outputs that are an unchanged input with all columns of its feature -> input's name."""
         self.like_input: set[str] = set()
-        """Sparse outputs with the indices of an optional single value."""
+        """Sparse outputs that share the indices of an optional single value."""
         self.read: set[str] = set()
-        """Inputs that it computes with, and does not merely return."""
+        """Inputs that it computes with, rather than just returns."""
 
     def note(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-        """Takes in the tensors of one call."""
+        """Records the input and output tensors of one call."""
         given = {id(tensor): name for name, tensor in inputs.items()}
         same = {name: given.get(id(tensor)) for name, tensor in outputs.items()}
         self.kept = {}
@@ -201,7 +202,7 @@ class Traced:
 
 
 def trace(preprocessing_fn: PreprocessingFn, prepared: Features) -> Traced:
-    """Calls a ``preprocessing_fn`` on symbolic tensors, to see what it needs and gives.
+    """Calls a ``preprocessing_fn`` on symbolic tensors to find what it reads and returns.
 
     Raises:
         RecipeError: if it fails, or does not return a dict of tensors.
@@ -235,7 +236,7 @@ def _num_consumers(tensor: Any) -> int:
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:
-    """Cuts a stream of record batches anew: all of ``num_rows`` rows but the last."""
+    """Rebatches a stream of record batches to ``num_rows`` rows each; the last may be smaller."""
     held: list[pa.RecordBatch] = []
     num_held = 0
     for batch in batches:
@@ -253,10 +254,10 @@ def rebatch(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.Rec
 
 
 class _Options(PipelineOptions):
-    """Options that are parsed once for each view: Beam asks for one at every step of a job."""
+    """Options that parse each view once: Beam requests a view at every step of a job."""
 
     def view_as(self, cls: type[PipelineOptions]) -> Any:
-        """The view of that class."""
+        """Returns the view of this class, parsed at most once."""
         views = self.__dict__.setdefault("_views", {})
         if cls not in views:
             views[cls] = super().view_as(cls)
@@ -264,11 +265,11 @@ class _Options(PipelineOptions):
 
 
 class _NoRecordsError(Exception):
-    """There is nothing to analyse."""
+    """There are no records to analyse."""
 
 
 class _ReadFn(beam.DoFn):
-    """Reads all records, in batches of equal length, as tfx_bsl wants them."""
+    """Reads all records in batches of equal length, in the form that tfx_bsl expects."""
 
     def __init__(
         self,
@@ -290,7 +291,7 @@ class _ReadFn(beam.DoFn):
             num_rows += batch.num_rows
             yield as_lists(batch.select(self._columns), self._features)
         if self._read_batches is not _no_batches and not num_rows:
-            # What analyzers make of no records would be a riddle; the caller tells what is wrong.
+            # Analyzers fail on no records with an obscure error; the caller raises a clear one.
             raise _NoRecordsError
 
 
@@ -300,14 +301,14 @@ def _check_any(batches: Iterable[pa.RecordBatch]) -> None:
 
 
 def refuse_no_records() -> NoReturn:
-    """Says that there is nothing to analyse.
+    """Raises the error for an analysis without records.
 
     Raises:
         DataError: always.
     """
     raise DataError(
-        "No record fell into the split 'train', and preprocessing_fn is analysed on it. Give "
-        "it a larger fraction, or more data."
+        "No record fell into the split 'train', on which preprocessing_fn is analysed. Give "
+        "the split a larger fraction, or add more data."
     )
 
 
@@ -317,7 +318,7 @@ def _no_batches(columns: Sequence[str]) -> Iterable[pa.RecordBatch]:
 
 
 def _check_outputs(outputs: Any) -> None:
-    """Checks that each output can be stored, and says what to do where not."""
+    """Checks that each output can be stored."""
     if not isinstance(outputs, dict) or not outputs:
         found = "an empty dict" if isinstance(outputs, dict) else f"a {type(outputs).__name__}"
         raise RecipeError(
@@ -337,7 +338,7 @@ def _check_outputs(outputs: Any) -> None:
             )
         rank, sizes = tensor.shape.rank, list(tensor.shape or ())
         if isinstance(tensor, tf.Tensor):
-            # The number of records is never known: a first size that is, is of something else.
+            # The number of records is unknown while tracing: a known first size is not a batch.
             fits = bool(rank) and sizes[0] is None and None not in sizes[1:]
             expected = "[records, …] with all other sizes known: give each record a value or row"
         elif isinstance(tensor, tf.RaggedTensor):
@@ -353,12 +354,12 @@ def _check_outputs(outputs: Any) -> None:
 
 
 def _explain(error: BaseException, what: str) -> str:
-    """One sentence: where in the user's code, the exception's class and its own words."""
+    """One sentence: the place in the user's code, the exception's class and its message."""
     place = ""
     frame = error.__traceback__
     while frame is not None:
         path = frame.tb_frame.f_code.co_filename
-        # Compiled modules name their sources by relative paths.
+        # Compiled modules give relative paths for their sources.
         if (os.path.isabs(path) or path.startswith("<")) and is_user_file(path):
             place = f" in {os.path.basename(path)} line {frame.tb_lineno}"
         frame = frame.tb_next
@@ -370,17 +371,17 @@ def _explain(error: BaseException, what: str) -> str:
 @beam.typehints.with_input_types(Tuple[np.ndarray, ...])
 @beam.typehints.with_output_types(KV[_Token, Any])
 class CountTokens(analyzer_impls._VocabularyAccumulateImpl):
-    """Counts tokens by batches, where they are ordered by frequency; else as its base does.
+    """Counts tokens batch by batch if they are ordered by frequency; otherwise as its base does.
 
-    It is registered in place of tensorflow-transform's own count, which sends every token through
-    the engine by itself: most of the time of an analysis of words. Counts are whole numbers, so
-    their sums are the same however they are grouped.
+    Replaces tensorflow-transform's own count, which sends every single token through the engine
+    and takes most of the time of a vocabulary analysis. Counts are integers, so their sums do not
+    depend on how they are grouped.
 
-    Input: tuples of one array of tokens. Output: (token, count), a token several times.
+    Input: tuples of one array of tokens. Output: (token, count); a token may occur several times.
     """
 
     def expand(self, inputs: Any) -> Any:
-        """Wires the steps."""
+        """Builds the transform."""
         if self._vocab_ordering_type != analyzer_impls._VocabOrderingType.FREQUENCY:
             return super().expand(inputs)
         (batches,) = inputs
@@ -389,7 +390,7 @@ class CountTokens(analyzer_impls._VocabularyAccumulateImpl):
 
 
 class _CountTokensFn(beam.DoFn):
-    """Counts tokens in batches of arrays; a count is given when a bundle ends."""
+    """Counts tokens in arrays; emits counts when a bundle ends or too many tokens are held."""
 
     def start_bundle(self) -> None:
         self._counts: Counter[Any] = Counter()

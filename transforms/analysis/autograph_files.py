@@ -1,4 +1,4 @@
-"""Files that TensorFlow's autograph writes: in the build's folder, which goes with the build."""
+"""Puts files that TensorFlow's autograph writes in the build's folder, removed with the build."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...schemas.progress import build_folder
 
 
 class _InBuildFolder:
-    """The module ``tempfile`` as autograph sees it, with a folder of the build's.
+    """The module ``tempfile`` as autograph sees it, with the build's folder as the default.
 
-    ``tempfile.tempdir`` would do so for all threads of the process, whose files may have to
+    Setting ``tempfile.tempdir`` would affect all threads of the process, whose files may have to
     outlive the build.
     """
 
@@ -21,7 +21,7 @@ class _InBuildFolder:
         return getattr(tempfile, name)
 
     def NamedTemporaryFile(self, *args: Any, **settings: Any) -> Any:
-        """The same in the folder of the build under way; elsewhere where there is none."""
+        """As ``tempfile`` does, but in the folder of the current build, if there is one."""
         folder = build_folder()
         if folder is not None and os.path.isdir(folder):
             settings.setdefault("dir", folder)
@@ -29,12 +29,13 @@ class _InBuildFolder:
 
 
 def keep_autograph_files() -> None:
-    """Has autograph put its modules and their byte code where a build that is killed is cleared.
+    """Makes autograph write modules and bytecode where the cleanup of a killed build finds them.
 
-    It names no folder of its own, and removes its modules only where Python ends in order, their
-    byte code never. Call it before functions are converted; a second call does nothing.
+    Autograph has no setting for the folder, removes its modules only on a regular exit of Python,
+    and never removes their bytecode. Call this before functions are converted; a second call does
+    nothing.
     """
-    # Where another version has it otherwise, the files lie among the temporary ones as before.
+    # In versions of TensorFlow that differ, the files stay in the default temporary folder.
     with contextlib.suppress(ImportError, AttributeError):
         from tensorflow.python.autograph.pyct import loader
 

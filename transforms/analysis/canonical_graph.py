@@ -1,10 +1,10 @@
-"""One byte string for each saved graph, whatever order its parts were written in.
+"""Canonical bytes for saved graphs, independent of the order in which their parts were written.
 
-TensorFlow walks Python sets when it writes the nodes of a function, so their order depends on
-addresses in memory; protobuf maps have no order at all. Nodes name their inputs, so any order
-that puts inputs first means the same.
+TensorFlow iterates over Python sets when it writes the nodes of a function, so their order depends
+on memory addresses; protobuf maps have no order at all. Nodes name their inputs, so every order
+that puts inputs first is equivalent.
 
-A module about TensorFlow: import it where it is used.
+Imports TensorFlow: import it only where it is used.
 """
 
 import heapq
@@ -18,10 +18,10 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 
 def canonicalize(folder: Path, *, temp: str | None = None) -> None:
-    """Rewrites what ``WriteTransformFn`` wrote: the same graph, in canonical bytes.
+    """Rewrites the output of ``WriteTransformFn``: the same graph, in canonical bytes.
 
-    ``fingerprint.pb``, which holds a random identifier, is removed; and so is the path of the
-    folder ``temp``, which stands in the names of tables.
+    Removes ``fingerprint.pb``, which holds a random identifier, and the path of the folder
+    ``temp`` from the names of tables.
     """
     model = folder / "transform_fn" / "saved_model.pb"
     model.write_bytes(canonical_saved_model(model.read_bytes(), temp=temp))
@@ -32,7 +32,7 @@ def canonicalize(folder: Path, *, temp: str | None = None) -> None:
 
 
 def canonical_saved_model(content: bytes, *, temp: str | None = None) -> bytes:
-    """A ``saved_model.pb`` with the nodes of its functions in canonical order."""
+    """The bytes of a ``saved_model.pb`` with the nodes of its functions in canonical order."""
     model = saved_model_pb2.SavedModel.FromString(content)
     for graph in model.meta_graphs:
         library = graph.graph_def.library
@@ -50,7 +50,8 @@ def canonical_saved_model(content: bytes, *, temp: str | None = None) -> bytes:
 def canonicalize_serving(path: str) -> None:
     """Rewrites a SavedModel of traced functions: the same graph, in canonical bytes.
 
-    Functions are called by what this process had traced before, tables by random numbers.
+    Function names depend on what this process has traced before, table names on random numbers;
+    both are replaced.
     """
     model = saved_model_pb2.SavedModel.FromString(Path(path).read_bytes())
     names: dict[str, str] = {}
@@ -68,7 +69,7 @@ def canonicalize_serving(path: str) -> None:
         return text
 
     _rename(model, noted)
-    # Each kind by itself: what is numbered apart may have a number in common by chance.
+    # Rank each kind separately: they are numbered independently, so numbers may coincide.
     ranks = {
         kind: {number: rank for rank, number in enumerate(sorted(numbers))}
         for kind, numbers in seen.items()
@@ -78,7 +79,7 @@ def canonicalize_serving(path: str) -> None:
         if text not in names and _captures(text):
             of_kind = ranks[_is_table(text)]
             return _NUMBER.sub(lambda found: f"_{of_kind[int(found[1])]}", text)
-        # What a loop or branch does not use is called by the function it stands in.
+        # Unused inputs of a loop or branch are named after the enclosing function.
         return names.get(text) or _UNUSED.sub(
             lambda found: f"_{counters.get(int(found[1]), int(found[1]))}{found[2]}", text
         )
@@ -86,13 +87,13 @@ def canonicalize_serving(path: str) -> None:
     _rename(model, renamed)
     content = canonical_saved_model(model.SerializeToString())
     for index, table in enumerate(dict.fromkeys(_TABLE.findall(content))):
-        # Of one length: the lengths around it stay what they are.
+        # Same length, so the length prefixes around it stay valid.
         content = content.replace(table, f"{index:036d}".encode())
     Path(path).write_bytes(content)
 
 
-# What the transform graph's function captures is called by numbers of the process, too: its
-# arguments, their nodes, and the tables that were loaded.
+# Captures of the transform graph's function also have per-process numbers in their names: its
+# arguments, their nodes, and the loaded tables.
 _CAPTURE = re.compile(
     r"(?:transform_\w*|captured|unknown)_(\d+)|hash_table_.*_load_(\d+)_(\d+)", re.DOTALL
 )
@@ -113,13 +114,13 @@ def _is_table(text: str) -> bool:
 
 
 def _captures(text: str) -> list[str]:
-    """The numbers in the name of something captured, if it is one."""
+    """The numbers in the name of a capture; empty for any other name."""
     found = _CAPTURE.fullmatch(text)
     return [number for number in found.groups() if number] if found else []
 
 
 def _rename(message: Any, renamed: Callable[[str], str]) -> None:
-    """Replaces names wherever they stand in a message."""
+    """Replaces names everywhere in a message."""
     for field, value in message.ListFields():
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             _rename_map(field, value, renamed)
@@ -140,7 +141,7 @@ def _rename_map(field: Any, value: Any, renamed: Callable[[str], str]) -> None:
             _rename(value[key], renamed)
             if key in _CAPTURE_KEYS and value[key].s:
                 text = value[key].s.decode("latin-1")
-                # Only here is a mere number the name of something captured, and nothing reads it.
+                # Only here may a capture's name be just a number, and nothing reads it.
                 text = "captured" if text.isdigit() else renamed(text)
                 value[key].s = text.encode("latin-1")
         elif isinstance(value[key], str):
@@ -154,16 +155,16 @@ def _rename_map(field: Any, value: Any, renamed: Callable[[str], str]) -> None:
 
 
 def _leave_out(nodes: Any, path: bytes) -> None:
-    """Takes a path out of the names of tables."""
+    """Removes a path from the names of tables."""
     for node in nodes:
-        # To look up what is not there would put it there.
+        # Looking up a missing key would insert it.
         if "shared_name" in node.attr:
             name = node.attr["shared_name"]
             name.s = name.s.replace(path, b"")
 
 
 def _put_in_order(nodes: Any) -> None:
-    """Sorts nodes by name, as far as each comes after its inputs."""
+    """Sorts nodes topologically, inputs first; ties are broken by name."""
     by_name = {node.name: node for node in nodes}
     waiting = {name: 0 for name in by_name}
     readers: dict[str, list[str]] = {name: [] for name in by_name}
@@ -182,12 +183,12 @@ def _put_in_order(nodes: Any) -> None:
             if waiting[reader] == 0:
                 heapq.heappush(ready, reader)
     if len(ordered) < len(nodes):
-        raise ValueError("a function of the saved graph has nodes that wait for each other")
+        raise ValueError("a function of the saved graph has a cycle of nodes")
     _replace(nodes, ordered)
 
 
 def _node_of(text: str) -> str:
-    """The node that an input names: ``^name``, ``name:output:0``."""
+    """The name of the node that an input (``^name``, ``name:output:0``) refers to."""
     return text.removeprefix("^").partition(":")[0]
 
 

@@ -1,8 +1,8 @@
-"""What tensorflow-transform is given of a batch in wire form: lists of int64, float32 and bytes.
+"""Converts batches in wire form to the input of tensorflow-transform: int64, float32 and bytes.
 
-It computes in these types alone. So packed columns are unpacked on the way in: integers as int64
-(a uint64 keeps its bits), floats as float32 (a float64 is rounded), the samples of sounds as
-float32 in [-1, 1].
+tensorflow-transform computes only in these types, so packed columns are unpacked: integers to
+int64 (a uint64 keeps its bits), floats to float32 (a float64 is rounded), audio samples to float32
+in [-1, 1].
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ARROW_VALUES = {"bytes": pa.large_binary(), "int64": pa.int64(), "float32": pa.f
 
 
 def computed_column(column: WireColumn, feature: Feature) -> WireColumn:
-    """The column that tensorflow-transform sees in place of a stored one of a feature."""
+    """The column that tensorflow-transform sees in place of a feature's stored column."""
     form = tensor_form(feature)
     if column.packed is None or form is None:
         return column
@@ -34,9 +34,9 @@ def computed_column(column: WireColumn, feature: Feature) -> WireColumn:
 
 
 def as_lists(batch: pa.RecordBatch, features: Features) -> pa.RecordBatch:
-    """A batch in wire form as tfx_bsl wants it: each column a ``large_list``.
+    """Converts a batch in wire form for tfx_bsl: every column becomes a ``large_list``.
 
-    A missing value is an empty list.
+    A missing value becomes an empty list.
 
     Args:
         batch: Some wire columns of the features.
@@ -69,7 +69,7 @@ def _unpacked(array: pa.Array, dtype: Dtype, feature: Feature) -> pa.Array:
 def _as_list(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_large_list(kind):
-        # Copied: tfx_bsl takes no slice of a longer column here.
+        # Copied: tfx_bsl does not accept a slice of a longer column here.
         values = array.flatten()
         if values.offset:
             values = pa.concat_arrays([values, values.slice(0, 0)])

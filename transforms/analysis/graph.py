@@ -1,8 +1,8 @@
-"""Applying a transform graph to record batches, and where its files lie.
+"""Stores transform graphs and applies them to record batches.
 
 A graph's folder is what ``tft.TFTransformOutput`` reads (``transform_fn/``,
-``transformed_metadata/``, ``metadata/``) with ``graph.json`` beside: its features before and
-after, and the list of its files. It is put in place last: without it there is no graph.
+``transformed_metadata/``, ``metadata/``) plus ``graph.json``: its features before and after, and
+the list of its files. ``graph.json`` is written last: without it there is no graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .computed import ARROW_VALUES, as_lists
 
 DESCRIPTION = "graph.json"
 PUBLISHED = "metadata/graph.json"
-"""Where a snapshot has it."""
+"""Its path inside a snapshot."""
 _WHAT = "graph-3"
 
 _NUMPY = {"int64": np.int64, "float32": np.float32, "bytes": np.object_}
@@ -46,16 +46,16 @@ _NUMPY = {"int64": np.int64, "float32": np.float32, "bytes": np.object_}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GraphOutputs:
-    """What a transform graph makes."""
+    """The outputs of a transform graph."""
 
     features: Mapping[str, Feature]
-    """What the examples hold."""
+    """The features of the examples."""
     kept: Mapping[str, str]
-    """Those that are an input, unchanged: its name. They are copied as they are stored, past the
-    graph, whose types are fewer."""
+    """Outputs that are an unchanged input -> the input's name. They are copied as stored and
+    bypass the graph, which supports fewer types."""
 
     def to_json(self) -> dict[str, object]:
-        """As plain JSON; :meth:`from_json` is its dual."""
+        """As plain JSON; :meth:`from_json` is the inverse."""
         return {
             "features": features_to_json(self.features),
             "kept": dict(sorted(self.kept.items())),
@@ -69,22 +69,22 @@ class GraphOutputs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GraphInfo:
-    """A transform graph that lies in place."""
+    """Describes a stored transform graph."""
 
     inputs: Mapping[str, Feature]
-    """The features that it is given."""
+    """Its input features."""
     outputs: Mapping[str, Feature]
-    """The features that it makes: what the examples hold."""
+    """Its output features: those of the examples."""
     kept: Mapping[str, str]
-    """Outputs that are an input, unchanged: its name."""
+    """Outputs that are an unchanged input -> the input's name."""
     files: Mapping[str, str]
-    """Relative path -> sha256 of each file, ``graph.json`` apart."""
+    """Relative path -> sha256 of each file except ``graph.json``."""
     code: str = ""
-    """Digest of the ``preprocessing_fn`` that it is of; empty where that is not known."""
+    """Digest of its ``preprocessing_fn``; empty if unknown."""
 
     @property
     def digest(self) -> str:
-        """Digest of all that the graph is."""
+        """Digest of the graph: its files, features and code."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def to_bytes(self) -> bytes:
@@ -114,13 +114,13 @@ class GraphInfo:
 def put_graph(
     local: str, url: str, *, inputs: Features, outputs: GraphOutputs, code: str = ""
 ) -> GraphInfo:
-    """Moves a finished graph from a local folder to its place.
+    """Stores a finished graph from a local folder; ``graph.json`` is written last.
 
     Args:
         local: The folder.
-        url: The place.
-        inputs: The features that it is given.
-        outputs: What it makes.
+        url: The destination.
+        inputs: Its input features.
+        outputs: Its outputs.
         code: Digest of its ``preprocessing_fn``.
 
     Raises:
@@ -140,7 +140,7 @@ def put_graph(
 
 
 def copy_graph(source: str, info: GraphInfo, url: str) -> None:
-    """Makes sure that a graph lies in another place, too.
+    """Copies a graph to another place, unless an intact one is there.
 
     Raises:
         DamagedWorkError: if a file of the source is missing or damaged.
@@ -154,16 +154,16 @@ def copy_graph(source: str, info: GraphInfo, url: str) -> None:
 
 
 def read_graph_info(url: str) -> GraphInfo | None:
-    """What is known of a graph in place; None where there is none, or that is damaged."""
+    """Describes a stored graph; None if there is none, or its ``graph.json`` is damaged."""
     content = read_sealed(join(url, DESCRIPTION), what=_WHAT)
     return None if content is None else GraphInfo.from_bytes(content)
 
 
 def graph_info(url: str) -> GraphInfo:
-    """What is known of a graph in place.
+    """Describes a stored graph.
 
     Raises:
-        DamagedWorkError: if there is none, or only a damaged one.
+        DamagedWorkError: if it is missing or damaged.
     """
     info = read_graph_info(url)
     if info is None:
@@ -172,7 +172,7 @@ def graph_info(url: str) -> GraphInfo:
 
 
 def checked_graph(url: str) -> GraphInfo | None:
-    """What is known of a graph in place, of which each file was read; None if it is not whole."""
+    """Describes a stored graph after checking every file; None if it is incomplete or damaged."""
     info = read_graph_info(url)
     if info is None:
         return None
@@ -198,20 +198,20 @@ def read_graph_file(url: str, info: GraphInfo, name: str) -> bytes:
         content = b""
     if hashlib.sha256(content).hexdigest() != info.files[name]:
         raise DamagedWorkError(
-            f"{storage.redact(join(url, name))} is missing or damaged. Start the build again: it "
-            "is made again."
+            f"{storage.redact(join(url, name))} is missing or damaged. Start the build again to "
+            "recreate it."
         )
     return content
 
 
 class TransformGraph:
-    """A transform graph, loaded; TensorFlow loads it once a process."""
+    """A transform graph, ready to apply; TensorFlow loads it once per process."""
 
     def __init__(self, url: str) -> None:
-        """Looks the graph up; loads it on first use.
+        """Reads the graph's description; the graph itself is loaded on first use.
 
         Raises:
-            DamagedWorkError: if there is none, or only a damaged one.
+            DamagedWorkError: if it is missing or damaged.
         """
         info = graph_info(url)
         self._url = url
@@ -225,11 +225,11 @@ class TransformGraph:
         """Transforms records.
 
         Args:
-            batch: The prepared features in wire form; other columns are left out.
+            batch: The prepared features in wire form; other columns are ignored.
 
         Returns:
-            The transformed features in wire form, record by record. Large batches are fast
-            (4,096 rows and more); what comes out does not depend on how records are batched.
+            The transformed features in wire form, one row per record. Large batches (4,096 rows
+            and more) are fast; the result does not depend on how records are batched.
         """
         if batch.num_rows == 0:
             return pa.RecordBatch.from_pylist([], schema=self._schema)
@@ -246,7 +246,7 @@ class TransformGraph:
 
 
 def _kept_columns(info: GraphInfo) -> dict[str, str]:
-    """Stored columns that are taken over: the output's name -> the input's."""
+    """Stored columns that are copied unchanged: the output's name -> the input's."""
     return {
         made.name: given.name
         for name, source in info.kept.items()
@@ -259,18 +259,18 @@ def _kept_columns(info: GraphInfo) -> dict[str, str]:
 
 
 def load_for_serving(url: str, *, scratch: str) -> tuple[Any, dict[str, str]]:
-    """A graph as a function of tensors to be traced into another, and what it takes over.
+    """Loads a graph as a function of tensors to be traced into a serving model.
 
     Args:
         url: The graph's folder.
         scratch: A local folder for its files, which are read again when the model is saved.
 
     Returns:
-        From the prepared features' tensors to the outputs' tensors; and by its name the prepared
-        feature that each unchanged output is.
+        A function from the tensors of the prepared features to those of the outputs, and for each
+        unchanged output the name of its prepared feature.
 
     Raises:
-        DamagedWorkError: if there is none, or only a damaged one.
+        DamagedWorkError: if it is missing or damaged.
     """
     info = read_graph_info(url)
     if info is None:
@@ -278,21 +278,21 @@ def load_for_serving(url: str, *, scratch: str) -> tuple[Any, dict[str, str]]:
     import tensorflow as tf
 
     _fetch(url, info, scratch)
-    # As TFTransformOutput loads it; its Keras layer would be named by how many came before.
+    # As TFTransformOutput loads it; the name of its Keras layer would depend on earlier layers.
     model = tf.saved_model.load(os.path.join(scratch, "transform_fn"))
 
     def transform(inputs: dict[str, Any]) -> dict[str, Any]:
         made = model.transform_fn(inputs)
         return {name: made[name] for name in info.outputs if name not in info.kept}
 
-    # What a model that calls it must hold.
+    # A model that calls it must keep these alive.
     transform.resources = [model]  # type: ignore[attr-defined]
     return transform, dict(info.kept)
 
 
 @functools.lru_cache(maxsize=4)
 def _loaded(url: str, description: bytes) -> tuple[Any, Any]:
-    """The adapter to tensors and the compiled graph; ``description`` tells its content."""
+    """The adapter to tensors and the compiled graph; ``description`` is part of the cache key."""
     import tensorflow as tf
     import tensorflow_transform as tft
     from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
@@ -311,7 +311,7 @@ def _loaded(url: str, description: bytes) -> tuple[Any, Any]:
             made = output.transform_raw_features(inputs)
             return {name: made[name] for name in made if name not in kept}
 
-        # Tracing reads the graph's files: they are not needed any more after it.
+        # Tracing reads the graph's files; afterwards they are no longer needed.
         transform.get_concrete_function()
     return adapter, transform
 
@@ -325,7 +325,7 @@ def _fetch(url: str, info: GraphInfo, folder: str) -> None:
 
 
 def _to_arrow(tensor: Any, column: WireColumn, *, num_rows: int) -> pa.Array:
-    """One output as a wire column."""
+    """Converts one output to a wire column."""
     if hasattr(tensor, "indices"):
         counts, values = _rows_of_sparse(tensor, num_rows)
     elif hasattr(tensor, "row_splits"):
@@ -348,7 +348,7 @@ def _to_arrow(tensor: Any, column: WireColumn, *, num_rows: int) -> pa.Array:
 
 
 def _rows_of_sparse(tensor: Any, num_rows: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """How many values each row has, and the values row by row."""
+    """The number of values in each row, and the values in row order."""
     indices, values = tensor.indices.numpy(), tensor.values.numpy()
     rows = indices[:, 0]
     if (np.diff(rows) < 0).any():

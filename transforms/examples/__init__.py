@@ -1,5 +1,5 @@
-"""Columns of records to serialized ``tf.train.Example`` in TFRecord files, and back.
+"""Converts Arrow columns to serialized ``tf.train.Example`` in TFRecord files, and back.
 
-In: Arrow columns of features. Out: shards with their index, ``schema.pbtxt``; and from a shard its
-records, or what is damaged in it.
+In: Arrow columns of features. Out: shards with their index files and ``schema.pbtxt``. In the
+other direction: the records of a shard, or a report of what is damaged in it.
 """

@@ -1,8 +1,8 @@
-"""Takes serialized Examples and SequenceExamples apart, without TensorFlow or protobuf.
+"""Parses serialized Examples and SequenceExamples without TensorFlow or protobuf.
 
-As protobuf's own parser does, it takes packed and unpacked numbers, fields in any order, unknown
-fields (skipped), a name that comes twice (the last wins) and a message in several parts (merged).
-For single records; batches are parsed by TensorFlow.
+Like protobuf's own parser, it accepts packed and unpacked numbers, fields in any order, unknown
+fields (skipped), repeated names (the last one wins) and messages in several parts (merged).
+Meant for single records; TensorFlow parses batches.
 
 Wire format: https://protobuf.dev/programming-guides/encoding/
 Messages: tensorflow/core/example/example.proto
@@ -36,61 +36,61 @@ class ExampleList(NamedTuple):
 
 
 class NotAnExampleError(ValueError):
-    """Bytes that are no serialized Example."""
+    """The bytes are not a serialized Example."""
 
 
 def read_lists(serialized: bytes) -> dict[str, ExampleList]:
-    """Reads the lists of an Example, by the names of its features.
+    """Reads the lists of an Example, by feature name.
 
-    A feature that is there without any list is left out, as if it were absent.
+    A feature without any list is treated as absent.
 
     Raises:
-        NotAnExampleError: where the bytes are no Example.
+        NotAnExampleError: if the bytes are not an Example.
     """
     lists: dict[str, ExampleList | None] = {}
     for entry in _entries(serialized, 1):
-        # Protobuf's parser (upb) takes an entry with a field it does not know for unknown.
+        # Protobuf's parser (upb) skips a map entry that has an unknown field.
         if all(field[:2] in _ENTRY for field in _fields(entry)):
             lists[_name(entry)] = _list(b"".join(_parts(entry, 2)))
     return {name: found for name, found in lists.items() if found is not None}
 
 
 def read_frames(serialized: bytes) -> dict[str, list[bytes]]:
-    """Takes the sequences of a SequenceExample apart, by the names of its feature lists.
+    """Reads the feature lists of a SequenceExample, by name.
 
     Returns:
-        The frames of each, every one a serialized ``tf.train.Feature``.
+        The frames of each list, each a serialized ``tf.train.Feature``.
 
     Raises:
-        NotAnExampleError: where the bytes are no SequenceExample.
+        NotAnExampleError: if the bytes are not a SequenceExample.
     """
     entries = _entries(serialized, 2)
     return {_name(entry): _items(b"".join(_parts(entry, 2))) for entry in entries}
 
 
 def top_level_fields(message: bytes) -> set[int]:
-    """The numbers of a message's own fields: 1 in an Example, 1 and 2 in a SequenceExample.
+    """A message's top-level field numbers: 1 in an Example, 1 and 2 in a SequenceExample.
 
     Raises:
-        NotAnExampleError: where the bytes are no message.
+        NotAnExampleError: if the bytes are not a message.
     """
     return {number for number, _, _ in _fields(message)}
 
 
 def example_features(serialized: bytes) -> dict[str, bytes]:
-    """The features of an Example by name, each as it is serialized.
+    """The serialized features of an Example, by name.
 
     Raises:
-        NotAnExampleError: where the bytes are no Example.
+        NotAnExampleError: if the bytes are not an Example.
     """
     return {_name(entry): b"".join(_parts(entry, 2)) for entry in _entries(serialized, 1)}
 
 
 def int64_values(feature: bytes) -> list[int]:
-    """The values of a serialized feature that is a list of integers; none of other lists.
+    """The values of a serialized feature that is a list of integers; empty for other lists.
 
     Raises:
-        NotAnExampleError: where the bytes are no feature.
+        NotAnExampleError: if the bytes are not a feature.
     """
     values: list[int] = []
     for content in _parts(feature, _INT64_LIST):
@@ -103,10 +103,10 @@ def int64_values(feature: bytes) -> list[int]:
 
 
 def first_difference(first: bytes, second: bytes) -> str:
-    """Says in which features two examples differ.
+    """Names the features in which two examples differ.
 
     Raises:
-        NotAnExampleError: where one is no Example.
+        NotAnExampleError: if one is not an Example.
     """
     left, right = example_features(first), example_features(second)
     names = [name for name in sorted({*left, *right}) if left.get(name) != right.get(name)]
@@ -117,7 +117,7 @@ def first_difference(first: bytes, second: bytes) -> str:
 
 
 def _entries(message: bytes, field: int) -> list[bytes]:
-    """The entries of the map, of features or of feature lists, in a field of a message."""
+    """The entries of the map (of features or feature lists) in a field of a message."""
     return _parts(b"".join(_parts(message, field)), 1)
 
 
@@ -129,7 +129,7 @@ def _name(entry: bytes) -> str:
 
 
 def _list(feature: bytes) -> ExampleList | None:
-    """The list that a Feature holds: of one kind, the last that is set."""
+    """The list that a Feature holds: of the kind that was set last."""
     chosen, parts = 0, [b""]
     for number, wire_type, value in _fields(feature):
         if number in _KINDS and wire_type == _BYTES:
@@ -146,7 +146,7 @@ def _list(feature: bytes) -> ExampleList | None:
             value for number, wire, value in _fields(content) if (number, wire) in _FLOATS
         )
         if len(numbers) % 4:
-            raise NotAnExampleError("a list of floats is no whole number of 4 bytes")
+            raise NotAnExampleError("the length of a list of floats is not a multiple of 4 bytes")
         return ExampleList(kind, np.frombuffer(numbers, "<f4"))
     integers = [np.empty(0, np.int64)]
     for number, wire_type, value in _fields(content):
@@ -165,7 +165,7 @@ def _unpacked(packed: bytes) -> npt.NDArray[np.int64]:
 
 
 def _parts(message: bytes, wanted: int) -> list[bytes]:
-    """The contents of a field of bytes or messages, each time it comes."""
+    """The contents of every occurrence of a field of bytes or messages."""
     return [
         value
         for number, wire_type, value in _fields(message)
@@ -174,14 +174,14 @@ def _parts(message: bytes, wanted: int) -> list[bytes]:
 
 
 def _items(message: bytes) -> list[bytes]:
-    """The contents of field 1: what :func:`_parts` gives, faster where there is nothing else."""
+    """The contents of field 1, as :func:`_parts` returns them; faster if it is the only field."""
     found, at, end = [], 0, len(message)
     if end > 2 and message[0] == _ITEM and message[1] < 0x80:
         step = message[1] + 2
         num = -(-end // step)
         heads = message[::step], message[1::step]
         if num * step == end and heads == (message[:1] * num, message[1:2] * num):
-            # All are as long as the first: each begins where the one before it ends.
+            # All items are as long as the first one.
             return [message[start : start + step - 2] for start in range(2, end + 1, step)]
     try:
         while at < end:
@@ -198,7 +198,7 @@ def _items(message: bytes) -> list[bytes]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Number, wire type and value of each field: an int of a varint, else bytes."""
+    """Number, wire type and value of each field: an int for a varint, else bytes."""
     at = 0
     while at < len(message):
         start = at
@@ -214,20 +214,20 @@ def _fields(message: bytes) -> Iterator[tuple[int, int, Any]]:
         else:
             size = {_FIXED64: 8, _FIXED32: 4}.get(wire_type, -1)
         if size < 0 or number == 0:
-            raise NotAnExampleError(f"no field begins with byte {message[start]:#04x}")
+            raise NotAnExampleError(f"invalid field header {message[start]:#04x}")
         if at + size > len(message):
             raise NotAnExampleError(
-                f"a field of {size:,} bytes where {len(message) - at:,} are left; cut short"
+                f"truncated: a field has {size:,} bytes, but only {len(message) - at:,} are left"
             )
         yield number, wire_type, message[at : at + size]
         at += size
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A varint's value, and where it ends."""
+    """A varint's value and its end."""
     value = 0
     for place, byte in enumerate(message[at : at + 10]):
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return value & 0xFFFF_FFFF_FFFF_FFFF, at + place + 1
-    raise NotAnExampleError("a varint without an end; cut short")
+    raise NotAnExampleError("truncated: a varint without an end")

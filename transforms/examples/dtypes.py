@@ -1,6 +1,6 @@
-"""Dtypes as NumPy has them, the bytes of packed values, and wire columns as dense arrays.
+"""Maps feature dtypes to NumPy, values to packed bytes, and wire columns to dense arrays.
 
-NumPy itself has no bfloat16: ``ml_dtypes``, which TensorFlow brings, adds it.
+NumPy itself has no bfloat16; ``ml_dtypes``, a dependency of TensorFlow, adds it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...schemas.wire import FLOATS
 from ..runs.files import arrow_type
 
 PRECISION = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
-"""The binary digits of a dtype of floats: it holds every integer of at most so many."""
+"""Significand bits of each float dtype: it holds every integer of up to that many bits exactly."""
 
 _BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 
@@ -26,24 +26,24 @@ Array = npt.NDArray[Any]
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """NumPy's dtype of a feature's; object for strings, which are bytes."""
+    """The NumPy dtype of a feature's dtype; object for strings, which are bytes."""
     if dtype == "bfloat16":
         return _BFLOAT16
     return np.dtype("object" if dtype == "string" else dtype)
 
 
 def largest_float(dtype: str) -> float:
-    """The largest finite value of a dtype of floats."""
-    # NumPy's own finfo knows no bfloat16, whose largest is float32's cut to 8 bits.
+    """The largest finite value of a float dtype."""
+    # np.finfo does not support bfloat16, whose largest value is float32's cut to 8 bits.
     return 255 * 2.0**120 if dtype == "bfloat16" else float(np.finfo(dtype).max)
 
 
 def holds_exactly(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.bool_]:
-    """Which integers are the same numbers in a dtype of floats, bool[n].
+    """Which integers a float dtype represents exactly, bool[n].
 
     Args:
-        values: Of any dtype of integers, or Python's integers as objects, [n].
-        dtype: One of :data:`PRECISION`.
+        values: Integers of any dtype, or Python integers as objects, [n].
+        dtype: A key of :data:`PRECISION`.
 
     >>> holds_exactly(np.array([2**24, 2**24 + 1, 2**24 + 2]), "float32").tolist()
     [True, False, True]
@@ -56,14 +56,14 @@ def holds_exactly(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.bool_]
     large = np.flatnonzero(wide > limit)
     if len(large):
         sizes = wide[large]
-        # Without the zeros at its end, an integer has as many digits as a float needs for it.
+        # Without its trailing zero bits, an integer needs as many bits as its significand.
         found[large] = sizes // (sizes & (~sizes + np.uint64(1))) < limit
         found[large] &= sizes <= min(int(largest_float(dtype)), 2**64 - 1)
     return found
 
 
 def is_exact(value: int, dtype: str) -> bool:
-    """Whether an integer is the same number in a dtype of floats: :func:`holds_exactly` of one.
+    """Whether a float dtype represents an integer exactly: :func:`holds_exactly` for one.
 
     >>> is_exact(2**53 + 1, "float64"), is_exact(2**60, "float64"), is_exact(2**60, "float16")
     (False, True, False)
@@ -73,20 +73,20 @@ def is_exact(value: int, dtype: str) -> bool:
 
 
 def widened(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Values as the lists of an Example hold them: float32, int64 (a uint64 keeps its bits)."""
+    """Converts values to the types of an Example: float32, int64 (a uint64 keeps its bits)."""
     if values.dtype == np.uint64:
         return values.view(np.int64)
     if values.dtype.name not in FLOATS:
         return values.astype(np.int64)
     if values.dtype == _BFLOAT16:
-        # By hand, as a cast changes which NaN it is.
+        # By hand: a cast would change the bits of NaNs.
         return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         return values.astype(np.float32)
 
 
 def narrowed(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """The dual of :func:`widened`, for values that are in the dtype's range."""
+    """The inverse of :func:`widened`, for values in the dtype's range."""
     if dtype == "uint64":
         return values.view(np.uint64)
     if dtype == "bfloat16" and not (values.view(np.uint32) & 0xFFFF).any():
@@ -96,21 +96,21 @@ def narrowed(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
 
 
 def packed_bytes(values: npt.NDArray[Any]) -> bytes:
-    """Values as little-endian bytes, row-major."""
+    """Converts values to little-endian bytes, row-major."""
     return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def unpacked(content: bytes | pa.Buffer, dtype: str) -> npt.NDArray[Any]:
-    """The dual of :func:`packed_bytes`, flat; shares the bytes.
+    """The inverse of :func:`packed_bytes`, as a flat array that shares the bytes.
 
     Raises:
-        ValueError: if they are no whole number of values.
+        ValueError: if they are not a whole number of values.
     """
     return np.frombuffer(content, numpy_dtype(dtype).newbyteorder("<"))
 
 
 def joined_bytes(array: pa.Array) -> pa.Buffer | bytes:
-    """The bytes of a ``large_binary`` column without nulls, end to end, as they lie."""
+    """The concatenated bytes of a ``large_binary`` column without nulls; nothing is copied."""
     _, offsets, content = array.buffers()
     if content is None:
         return b""
@@ -121,7 +121,7 @@ def joined_bytes(array: pa.Array) -> pa.Buffer | bytes:
 def dense_values(column: pa.Array, form: TensorForm) -> Array:
     """The values of a wire column without nulls: dtype[n, *shape]; objects of bytes for strings.
 
-    Only for forms of fixed shape.
+    For fixed shapes only.
     """
     (wire,) = form.wire_columns("")
     shape = (len(column), *(int(dim or 0) for dim in form.shape))
@@ -137,7 +137,7 @@ def dense_values(column: pa.Array, form: TensorForm) -> Array:
 
 
 def dense_column(values: Array, column: WireColumn) -> pa.Array:
-    """The wire column of a tensor of fixed shape: the dual of :func:`dense_values`."""
+    """The wire column of a tensor of fixed shape: the inverse of :func:`dense_values`."""
     num_records = len(values)
     if column.packed is not None:
         content = packed_bytes(values)
@@ -154,5 +154,5 @@ def dense_column(values: Array, column: WireColumn) -> pa.Array:
 
 
 def num_values(form: TensorForm) -> int:
-    """Values of one record of a tensor of fixed shape."""
+    """The number of values per record of a tensor of fixed shape."""
     return math.prod(int(dim or 0) for dim in form.shape)

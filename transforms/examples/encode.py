@@ -14,16 +14,16 @@ float16, float32                            ``float_list`` of one value
 =========================================== =================================================
 
 A null row is a feature that this Example does not have. An empty list is a feature that is
-there with an empty list of its kind (the Feature is ``0a 00`` for bytes, ``12 00`` for float,
-``1a 00`` for int64). The bytes depend on nothing but the content: features stand in the order
-of their names' UTF-8 bytes, numbers are packed, varints are the shortest. That is what C++
-protobuf writes with deterministic serialization; Python's (upb) differs where one name begins
-with another: it puts ``image/height`` before ``image``.
+present with an empty list of its kind (the Feature is ``0a 00`` for bytes, ``12 00`` for float,
+``1a 00`` for int64). The bytes depend only on the content: features are sorted by the UTF-8 bytes
+of their names, numbers are packed, varints have minimal length. C++ protobuf writes the same with
+deterministic serialization; Python's (upb) differs if one name is a prefix of another: it puts
+``image/height`` before ``image``.
 
-Why it is fast: all sizes are computed first, from lengths. Then each feature's constant bytes
-and numbers are laid side by side for many rows at once, and NumPy stores them at their rows'
-places in one buffer, each as a single opaque item. Long payloads (bytes, lists) stay where they
-are until Arrow joins them with the buffers between them.
+Why it is fast: all sizes are computed first, from lengths alone. Then the constant bytes and
+numbers of a feature are laid out for many rows at once, and NumPy copies them to the rows'
+positions in one buffer, each as a single opaque item. Long payloads (bytes, lists) are not copied
+until Arrow joins them with the buffers between them.
 
 Wire format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -54,36 +54,36 @@ from .varint import (
 )
 
 MAX_EXAMPLE_BYTES = 2**31 - 1
-"""Protobuf parses no longer message."""
+"""Protobuf does not parse longer messages."""
 
 ListKind = Literal["bytes", "float", "int64"]
 
 _LIST_TAGS: dict[ListKind, bytes] = {"bytes": b"\x0a", "float": b"\x12", "int64": b"\x1a"}
 
-# Rows assembled at a time: their part of the buffer stays in the processor's cache while one
-# piece after the other is stored in it.
+# Rows assembled at a time: their part of the buffer stays in the CPU cache while the pieces are
+# copied into it.
 _TILE_ROWS = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class _Feature:
-    """One column, measured."""
+    """One column with its computed sizes."""
 
     sizes: Sizes
     """int64[n], bytes of the feature in each Example, its name and all lengths included."""
     head: Piece
-    """What comes before the payload, or all there is."""
+    """The bytes before the payload, or the complete feature."""
     payload: Callable[[], pa.Array] | None
-    """Gives large_binary[n]: what Arrow appends after the head. A null is nothing."""
+    """Returns large_binary[n], which Arrow appends to the head. A null appends nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Framing:
-    """What stands around the payload of a feature.
+    """The bytes around the payload of a feature.
 
     ``features.feature`` is a map, so each feature is an entry of a key and a Feature:
-    ``0a <entry> 0a <key> 12 <feature> <tag> <list>`` and then the list's content. Each ``<…>``
-    is the length of all that follows in it, as a varint.
+    ``0a <entry> 0a <key> 12 <feature> <tag> <list>``, followed by the list's content. Each
+    ``<…>`` is the length of everything that follows in it, as a varint.
     """
 
     key: bytes
@@ -91,7 +91,7 @@ class _Framing:
     tag: bytes
     packing: Literal["packed", "single", "framed"]
     """Between the list's header and the payload: ``0a <payload>`` unless the payload is empty
-    (numbers), ``0a <payload>`` always (one value of bytes), or nothing (the payload brings the
+    (numbers), ``0a <payload>`` always (one value of bytes), or nothing (the payload contains the
     frames of its values)."""
 
     def _lengths(self, payload: Sizes) -> tuple[Sizes, Sizes, Sizes]:
@@ -105,14 +105,14 @@ class _Framing:
         return entry, feature, content
 
     def sizes(self, payload: Sizes) -> Sizes:
-        """Bytes of the whole feature: int64[n] for payloads of int64[n] bytes."""
+        """Bytes of the complete feature: int64[n] for payloads of int64[n] bytes."""
         return through_table(self._sizes, payload)
 
     def heads(self, payload: Sizes, *, spare: int = 0) -> Matrix:
-        """The bytes before payloads whose heads are equally long: uint8[n, width + spare].
+        """The heads of payloads whose heads have equal length: uint8[n, width + spare].
 
         Every length grows with the payload, so heads of equal width have varints of equal
-        widths, and so have those of all payloads in between.
+        widths, and so do those of all payload sizes in between.
         """
         return through_table(lambda sizes: self._heads(sizes, spare), payload)
 
@@ -139,14 +139,14 @@ def encode_examples(batch: pa.RecordBatch) -> pa.LargeBinaryArray:
     """Encodes each row of a batch in wire form as a ``tf.train.Example``.
 
     Args:
-        batch: n rows; a column per feature, of the types in the module's table.
+        batch: n rows; one column per feature, of the types in the module's table.
 
     Returns:
         n serialized Examples, without nulls.
 
     Raises:
-        TypeError: if a column's type has no place in an Example.
-        ValueError: if names are not unique, a list holds a null, or an Example would be longer
+        TypeError: if an Example cannot hold a column's type.
+        ValueError: if names are not unique, a list contains a null, or an Example would be longer
             than protobuf allows.
     """
     features = _measure(batch)
@@ -164,7 +164,7 @@ def encode_examples(batch: pa.RecordBatch) -> pa.LargeBinaryArray:
 
 
 def example_sizes(batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
-    """Computes how long each encoded Example will be, from lengths and without building it.
+    """Computes the size of each encoded Example without building it.
 
     Args:
         batch: As in :func:`encode_examples`, which raises the same errors.
@@ -177,11 +177,11 @@ def example_sizes(batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
 
 
 def _measure(batch: pa.RecordBatch) -> list[_Feature]:
-    """Computes the sizes of all features, in the order of their names' bytes."""
+    """Computes the sizes of all features, sorted by the bytes of their names."""
     names = batch.schema.names
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"Column names {twice} stand more than once; an Example has one of each.")
+        raise ValueError(f"Column names {twice} are not unique; an Example has one of each.")
     columns = sorted(zip(names, batch.columns, strict=True), key=lambda item: item[0].encode())
     return [_measure_column(name, column) for name, column in columns]
 
@@ -211,7 +211,7 @@ def _measure_column(name: str, column: pa.Array) -> _Feature:
 
 
 def _list_kind(name: str, kind: pa.DataType) -> ListKind:
-    """Says which of the three lists holds values of an Arrow type."""
+    """Which of the three lists holds values of an Arrow type."""
     types = pa.types
     if types.is_integer(kind) or types.is_boolean(kind):
         return "int64"
@@ -227,7 +227,7 @@ def _list_kind(name: str, kind: pa.DataType) -> ListKind:
         return "bytes"
     if types.is_float64(kind):
         raise TypeError(
-            f"Column {name!r} is float64, and an Example holds float32. Cast it to float32 where "
+            f"Column {name!r} is float64, but an Example holds float32. Cast it to float32 if "
             "the lost digits do not matter, or keep the value as bytes."
         )
     raise TypeError(
@@ -239,7 +239,7 @@ def _list_kind(name: str, kind: pa.DataType) -> ListKind:
 def _number_feature(
     framing: _Framing, values: npt.NDArray[Any], present: npt.NDArray[np.bool_] | None
 ) -> _Feature:
-    """One number per row: head and value are stored as one item."""
+    """One number per row: head and value are copied as one item."""
     is_float = values.dtype == np.float32
     widths = np.full(len(values), 4, np.uint8) if is_float else varint_sizes(values)
     if present is not None:
@@ -266,7 +266,7 @@ def _number_feature(
 def _number_heads(framing: _Framing) -> tuple[Sizes, list[Matrix]]:
     """By the width of a number: the feature's size, and its head with room for the number.
 
-    Remembered, since the heads of twenty features take longer than 4,096 rows of them.
+    Cached: computing the heads of twenty features takes longer than encoding 4,096 rows of them.
     """
     sizes = framing.sizes(np.arange(11))
     sizes[0] = 0
@@ -279,7 +279,7 @@ def _payload_feature(
     present: npt.NDArray[np.bool_] | None,
     payload: Callable[[], pa.Array],
 ) -> _Feature:
-    """A payload of any length per row, with a head of its own before it."""
+    """A payload of any length per row, each after its own head."""
     sizes = framing.sizes(payload_sizes)
     head_sizes = sizes - payload_sizes
     if present is not None:
@@ -296,7 +296,7 @@ def _payload_feature(
 
 @dataclasses.dataclass(frozen=True)
 class _List:
-    """A list column: all values in one row, and where each row's begin."""
+    """A list column: all values in one array, and the bounds of each row."""
 
     values: pa.Array
     bounds: Sizes
@@ -304,7 +304,7 @@ class _List:
 
     @classmethod
     def of(cls, name: str, column: pa.Array, present: npt.NDArray[np.bool_] | None) -> _List:
-        """Takes a column apart; a null has no values."""
+        """Splits a column into values and bounds; a null has no values."""
         values = column.flatten()
         if pa.types.is_fixed_size_list(column.type):
             counts = np.full(len(column), column.type.list_size, np.int64)
@@ -317,8 +317,8 @@ class _List:
             place = pc.index(values.is_null(), True).as_py()
             row = int(np.searchsorted(bounds, place, side="right")) - 1
             raise ValueError(
-                f"Column {name!r} row {row}: the list holds a null, which an Example cannot. "
-                "Fill or drop it."
+                f"Column {name!r} row {row}: the list contains a null, which an Example cannot "
+                "hold. Fill or drop it."
             )
         return cls(values, bounds)
 
@@ -326,14 +326,14 @@ class _List:
 def _list_feature(
     framing: _Framing, kind: ListKind, lists: _List, present: npt.NDArray[np.bool_] | None
 ) -> _Feature:
-    """Any number of values per row: their bytes are made as one flat column, then cut."""
+    """Any number of values per row: their bytes are built as one flat column, then cut."""
     starts, flat = _flat_values(kind, lists.values)
     bounds = starts[lists.bounds]
     return _payload_feature(framing, np.diff(bounds), present, lambda: binary_array(bounds, flat()))
 
 
 def _flat_values(kind: ListKind, values: pa.Array) -> tuple[Sizes, Callable[[], pa.Buffer]]:
-    """Where each value begins in the bytes of all (int64[m + 1]), and what builds these bytes."""
+    """The offsets of values in their joined bytes (int64[m + 1]), and what builds the bytes."""
     if kind == "bytes":
         texts = _large_binary(values)
         lengths = np.diff(_offsets(texts))
@@ -347,15 +347,15 @@ def _flat_values(kind: ListKind, values: pa.Array) -> tuple[Sizes, Callable[[], 
 
 
 def _body_sizes(features: list[_Feature], num_rows: int) -> Sizes:
-    """Bytes of each Example without the header that names their number: int64[n]."""
+    """Bytes of each Example without the header that holds their length: int64[n]."""
     body = np.zeros(num_rows, np.int64)
     for feature in features:
         body += feature.sizes
     too_long = np.flatnonzero(body > MAX_EXAMPLE_BYTES - 6)
     if too_long.size:
         raise ValueError(
-            f"Row {too_long[0]}: its Example would be {body[too_long[0]]:,} bytes; protobuf reads "
-            f"at most {MAX_EXAMPLE_BYTES:,}. Split the record."
+            f"Row {too_long[0]}: its Example would have {body[too_long[0]]:,} bytes; protobuf "
+            f"reads at most {MAX_EXAMPLE_BYTES:,}. Split the record."
         )
     return body
 
@@ -366,7 +366,7 @@ def _large_binary(column: pa.Array) -> pa.LargeBinaryArray:
 
 
 def _offsets(column: pa.LargeBinaryArray) -> Sizes:
-    """Where each value lies in the column's bytes: int64[n + 1]."""
+    """The offset of each value in the column's bytes: int64[n + 1]."""
     if not len(column):
         return np.zeros(1, np.int64)
     offsets = np.frombuffer(column.buffers()[1], np.int64)
@@ -374,7 +374,7 @@ def _offsets(column: pa.LargeBinaryArray) -> Sizes:
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[Any]:
-    """The values as uint64[n] (two's complement) or float32[n]; anything under a null."""
+    """The values as uint64[n] (two's complement) or float32[n]; undefined under a null."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     if pa.types.is_floating(column.type):
@@ -389,16 +389,16 @@ def _numbers(column: pa.Array) -> npt.NDArray[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Some bytes of each row, before they are built."""
+    """Part of the bytes of each row, not yet built."""
 
     sizes: Sizes
-    """int64[n], bytes of each row; 0 where the row has none."""
+    """int64[n], bytes of each row; 0 if the row has none."""
     build: Callable[[slice], Iterator[tuple[Rows, Matrix]]]
-    """For a range of rows: groups of rows (counted from the range's start) and their bytes."""
+    """Builds a range of rows: groups of rows (relative to the range's start) and their bytes."""
 
 
 def length_head(lengths: Sizes) -> Piece:
-    """``0a <length>``: before a value of a list of bytes, and before all of an Example."""
+    """``0a <length>``: precedes each value of a list of bytes, and the body of an Example."""
     sizes = 1 + varint_sizes(lengths).astype(np.int64)
 
     def head(chosen: Sizes) -> Matrix:
@@ -413,7 +413,7 @@ def length_head(lengths: Sizes) -> Piece:
 
 
 def assemble(pieces: list[Piece]) -> pa.LargeBinaryArray:
-    """Builds pieces one after the other within each row: large_binary[n]."""
+    """Builds pieces and concatenates them within each row: large_binary[n]."""
     sizes = pieces[0].sizes.copy()
     for piece in pieces[1:]:
         sizes += piece.sizes
@@ -430,7 +430,7 @@ def assemble(pieces: list[Piece]) -> pa.LargeBinaryArray:
 
 
 def join(parts: list[pa.Array]) -> pa.Array:
-    """Appends columns of large_binary[n] to each other, row by row; a null adds nothing."""
+    """Concatenates columns of large_binary[n] row by row; a null adds nothing."""
     if len(parts) == 1:
         return parts[0]
     separator = pa.scalar(b"", pa.large_binary())
@@ -440,13 +440,13 @@ def join(parts: list[pa.Array]) -> pa.Array:
 
 
 def running(sizes: npt.NDArray[Any]) -> Sizes:
-    """Offsets of n neighbours from their sizes: int64[n + 1]."""
+    """Offsets of n consecutive items from their sizes: int64[n + 1]."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, dtype=np.int64, out=offsets[1:])
     return offsets
 
 
 def binary_array(offsets: Sizes, data: pa.Buffer) -> pa.LargeBinaryArray:
-    """Cuts bytes at n + 1 offsets: large_binary[n]; nothing is copied."""
+    """Splits bytes at n + 1 offsets: large_binary[n]; nothing is copied."""
     buffers = [None, pa.py_buffer(offsets), data]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)

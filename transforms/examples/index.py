@@ -1,23 +1,23 @@
-"""A shard's index files: where each record lies, where it came from, and its class.
+"""A shard's index files: each record's offset, origin and class.
 
 ``<shard>.idx`` holds a pair of little-endian uint64 for each record, in the shard's order: the
-offset of its frame and the length of its frame, in uncompressed bytes. A frame is 12 bytes of
-head, the serialized Example, 4 bytes of checksum; so one read gives all that is needed to check
-a record, and neighbours are one range (each offset is the offset plus the length before it).
-The pairs are those of NVIDIA DALI's ``tfrecord2idx``, in binary. With the standard library::
+offset and the length of its frame, in uncompressed bytes. A frame is 12 bytes of head, the
+serialized Example, and 4 bytes of checksum. One read gives everything needed to check a record,
+and consecutive records are one range (each offset is the previous offset plus its length). The
+pairs are those of NVIDIA DALI's ``tfrecord2idx``, in binary. With the standard library::
 
     pairs = array.array("Q", open("index/<shard>.idx", "rb").read())  # on a little-endian machine
     offset, length = pairs[2 * n], pairs[2 * n + 1]
     shard.seek(offset)
     serialized = shard.read(length)[12:-4]
 
-``<shard>.parquet`` has the columns ``id`` (the record's), ``source`` (relative path of the file
-it came from) and ``position`` (byte offset or row in it; null where the file is the record). The
-same ids give the same bytes under one version of Arrow.
+``<shard>.parquet`` has the columns ``id`` (of the record), ``source`` (relative path of the file
+it came from) and ``position`` (byte offset or row in it; null if the file is the record). The
+same ids give the same bytes with the same version of Arrow.
 
-``<shard>.labels`` is there where the label is a class: a little-endian int32 for each record, in
-the shard's order, its index in the class names, or -1 where the label is missing. Samplers learn
-from it which records to read without reading any.
+``<shard>.labels`` exists if the label is a class: a little-endian int32 for each record, in the
+shard's order: its index in the class names, or -1 if the label is missing. Samplers use it to
+choose records without reading any.
 """
 
 from collections.abc import Iterable, Iterator
@@ -47,8 +47,8 @@ def index_bytes(offsets: npt.NDArray[np.uint64], lengths: npt.NDArray[np.uint64]
     """The content of ``<shard>.idx``.
 
     Args:
-        offsets: uint64[n], where each frame begins in the uncompressed bytes.
-        lengths: uint64[n], bytes of each whole frame.
+        offsets: uint64[n], the start of each frame in the uncompressed bytes.
+        lengths: uint64[n], bytes of each complete frame.
     """
     return np.stack([offsets, lengths], axis=1).astype(_PAIR).tobytes()
 
@@ -57,7 +57,7 @@ def index_from_bytes(content: bytes) -> tuple[npt.NDArray[np.uint64], npt.NDArra
     """Reads what :func:`index_bytes` wrote: offsets and lengths, uint64[n] each.
 
     Raises:
-        ValueError: if it is no whole number of pairs.
+        ValueError: if it is not a whole number of pairs.
     """
     if len(content) % (2 * _PAIR.itemsize):
         raise ValueError(
@@ -68,13 +68,13 @@ def index_from_bytes(content: bytes) -> tuple[npt.NDArray[np.uint64], npt.NDArra
 
 
 def class_codes(column: pa.Array) -> npt.NDArray[np.int32]:
-    """The classes of a wire column of int64, as ``<shard>.labels`` has them: int32[n]."""
+    """The classes of a wire column of int64, as ``<shard>.labels`` stores them: int32[n]."""
     codes: npt.NDArray[np.int64] = pc.fill_null(column, _NO_CLASS).to_numpy(zero_copy_only=False)
     return codes.astype(_CLASS)
 
 
 def labels_bytes(codes: Iterable[npt.NDArray[np.int32]]) -> bytes:
-    """The content of ``<shard>.labels``, from what :func:`class_codes` gave, batch by batch."""
+    """The content of ``<shard>.labels``, from the batches returned by :func:`class_codes`."""
     return b"".join(part.astype(_CLASS, copy=False).tobytes() for part in codes)
 
 
@@ -82,7 +82,7 @@ def class_codes_from_bytes(content: bytes) -> npt.NDArray[np.int32]:
     """Reads what :func:`labels_bytes` wrote: int32[n].
 
     Raises:
-        ValueError: if it is no whole number of classes.
+        ValueError: if it is not a whole number of classes.
     """
     if len(content) % _CLASS.itemsize:
         raise ValueError(
@@ -92,7 +92,7 @@ def class_codes_from_bytes(content: bytes) -> npt.NDArray[np.int32]:
 
 
 def index_sizes(name: ShardName, num_examples: int) -> dict[str, int]:
-    """Lengths that follow from the number of records, in bytes, by file: offsets, and classes."""
+    """The sizes in bytes of the offsets and labels files, by file name."""
     offsets_file, _ = name.index_files
     return {
         offsets_file: 2 * _PAIR.itemsize * num_examples,
@@ -101,7 +101,7 @@ def index_sizes(name: ShardName, num_examples: int) -> dict[str, int]:
 
 
 def write_index_table(path: str, ids: Iterable[pa.Array], *, numbered: bool) -> None:
-    """Writes ``<shard>.parquet``; how the ids are cut into arrays changes no byte.
+    """Writes ``<shard>.parquet``; its bytes do not depend on how the ids are batched.
 
     Args:
         path: A local path; an existing file is overwritten.
@@ -111,7 +111,7 @@ def write_index_table(path: str, ids: Iterable[pa.Array], *, numbered: bool) -> 
     Raises:
         ValueError: if an id should have a position and has none.
     """
-    # All that shapes bytes is named, so that a new default of Arrow's changes none.
+    # Every option that affects the bytes is explicit: new defaults of Arrow change nothing.
     with pq.ParquetWriter(
         path,
         _SCHEMA,
@@ -128,7 +128,7 @@ def write_index_table(path: str, ids: Iterable[pa.Array], *, numbered: bool) -> 
 
 
 def _groups(ids: Iterable[pa.Array]) -> Iterator[pa.Array]:
-    """The same ids in arrays of _ROW_GROUP_ROWS."""
+    """Rebatches the ids to arrays of _ROW_GROUP_ROWS."""
     held: list[pa.Array] = []
     num_held = 0
     for array in ids:

@@ -1,30 +1,30 @@
-"""Features as TensorFlow Metadata: the snapshot's ``schema.pbtxt``, and what tf.transform reads.
+"""Features as TensorFlow Metadata: the snapshot's ``schema.pbtxt``, and the input of tf.transform.
 
-How a feature becomes a tensor, in a ``preprocessing_fn``, and (but for packed columns, which are
-one string there) in ``schema.pbtxt``:
+How a feature becomes a tensor in a ``preprocessing_fn`` and in ``schema.pbtxt`` (where packed
+columns are one string):
 
 ================================== ================ =======================================
 feature                            dtype            tensor
 ================================== ================ =======================================
 Scalar, ClassLabel, Text,          int64, float32,  dense, ``[batch]``
 Timestamp                          string
-the same, optional                 the same         sparse, ``[batch, 1]`` at most
+the same, optional                 the same         sparse, at most ``[batch, 1]``
 Tensor of fixed shape              the same         dense, ``[batch, *shape]``
 Tensor ``(None, *fixed)``,         the same         ragged, ``[batch, None, *fixed]``; a
 Sequence, BoundingBoxes                             missing one is an empty row
 Tensor where a later dimension     the same         ragged, ``[batch, None]``: all values,
 varies                                              row-major; ``<name>/shape``, dense, where
-                                                    two and more dimensions vary
+                                                    two or more dimensions vary
 Audio                              float32          as the Tensor of its shape; ``<name>/rate``,
                                                     dense int64, where rates vary
 Image                              string           dense, ``[batch]``: pixels or file; its
                                                     columns of sizes are dense int64
 ================================== ================ =======================================
 
-All integers and bools are int64 there (a uint64 by its bits), all floats float32: these are the
-types that tensorflow-transform computes in.
+There, all integers and bools are int64 (a uint64 keeps its bits), all floats float32: the types
+that tensorflow-transform computes in.
 
-A domain speaks of the lists that an Example has. What it has no word for becomes a tag: ``dtype=``,
+A domain describes the lists of an Example. What it cannot express becomes a tag: ``dtype=``,
 ``shape=``, ``max_length=``, ``values=``, and the limits of packed values.
 """
 
@@ -61,7 +61,7 @@ from ...schemas.features import (
 from ..analysis.computed import ARROW_VALUES, computed_column
 
 _TENSORS = ""
-"""Name of the group of tensor representations that TFX libraries look at."""
+"""Name of the group of tensor representations that TFX libraries read."""
 
 _PLAIN = ("bool", "int64", "float32", "string")
 _TIMES = {"s": "SECONDS", "ms": "MILLISECONDS", "us": "MICROSECONDS", "ns": "NANOSECONDS"}
@@ -72,7 +72,7 @@ def schema_of(features: Features, *, computed: bool = False) -> Any:
 
     Args:
         features: The features.
-        computed: Describe what tensorflow-transform is given instead of what is stored.
+        computed: Describe the input of tensorflow-transform instead of what is stored.
     """
     from tensorflow_metadata.proto.v0 import schema_pb2
 
@@ -104,20 +104,20 @@ def schema_of(features: Features, *, computed: bool = False) -> Any:
 
 
 def schema_text(features: Features, *, computed: bool = False) -> bytes:
-    """The text of ``schema.pbtxt``: the same bytes for the same features; see ``schema_of``."""
+    """The content of ``schema.pbtxt``: the same bytes for the same features; see ``schema_of``."""
     from google.protobuf import text_format
 
-    # The text format sorts the keys of maps, and repeated fields are in the order of names.
+    # The text format sorts map keys; repeated fields are sorted by name.
     text: str = text_format.MessageToString(schema_of(features, computed=computed), as_utf8=True)
     return text.encode()
 
 
 def tensor_adapter_config(features: Features, *, columns: Iterable[str] | None = None) -> Any:
-    """How tfx_bsl turns what ``computed.as_lists`` gives into tensors: a TensorAdapterConfig.
+    """The TensorAdapterConfig by which tfx_bsl turns output of ``computed.as_lists`` into tensors.
 
     Args:
-        features: All features that a ``preprocessing_fn`` may ask for.
-        columns: The wire columns that are there; all by default.
+        features: All features that a ``preprocessing_fn`` may use.
+        columns: The available wire columns; all by default.
     """
     from tfx_bsl.tfxio import tensor_adapter
 
@@ -148,12 +148,12 @@ def tensor_adapter_config(features: Features, *, columns: Iterable[str] | None =
 def features_of_outputs(
     schema: Any, *, kept: Mapping[str, Feature], like_input: Iterable[str]
 ) -> dict[str, Feature]:
-    """The features that the outputs of a ``preprocessing_fn`` are stored as.
+    """The features as which the outputs of a ``preprocessing_fn`` are stored.
 
     Args:
-        schema: Its transformed metadata's Schema.
-        kept: Inputs that it returns unchanged under some name: those keep their type.
-        like_input: Outputs that are missing exactly where an optional scalar is missing: those
+        schema: The Schema of its transformed metadata.
+        kept: Inputs that it returns unchanged under some name: they keep their type.
+        like_input: Outputs that are missing exactly where an optional scalar is missing: they
             are optional scalars too. Other sparse outputs are lists.
 
     Raises:
@@ -199,7 +199,7 @@ def _dtype(name: str) -> Dtype:
 
 
 def _shape(column: WireColumn, feature: Feature, *, is_main: bool) -> tuple[int | None, ...]:
-    """The shape of a column's values in one record; ``(None,)`` where a list is all one can say."""
+    """The shape of a column's values in one record; ``(None,)`` if only a list is known."""
     form = tensor_form(feature)
     if column.packed is not None or form is None or not is_main:
         return () if column.length == 1 else (column.length,)
@@ -242,11 +242,11 @@ def _list_schema(columns: Iterable[WireColumn]) -> pa.Schema:
 
 
 def describe_values(added: Any, column: WireColumn, feature: Feature) -> None:
-    """Says in a ``schema_pb2.Feature`` what is known of the values of a feature.
+    """Describes the values of a feature in a ``schema_pb2.Feature``.
 
     Args:
         added: The Schema's entry for the feature's main column.
-        column: That column, as it is described: stored, or as tensorflow-transform sees it.
+        column: That column: as stored, or as tensorflow-transform sees it.
         feature: The feature.
     """
     if isinstance(feature, Image):
@@ -297,7 +297,7 @@ def _describe_image(added: Any, image: Image) -> None:
 
 
 def _describe_integers(added: Any, form: TensorForm, domain: Domain) -> None:
-    """A range, where there is one; that of a uint64 only where it keeps out of the upper half."""
+    """Adds the range, if there is one; a uint64's only if it is below 2**63."""
     info = np.iinfo(form.dtype)
     allowed = [int(value) for value in domain.values or ()]
     low, high = int(info.min), int(info.max)

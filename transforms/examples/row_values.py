@@ -1,4 +1,4 @@
-"""Values of single features: checked, as arrays of their dtype and shape, and as stored lists."""
+"""Checks values of single features and converts them to arrays and stored lists, and back."""
 
 import contextlib
 import datetime
@@ -28,10 +28,10 @@ from .dtypes import PRECISION, holds_exactly, narrowed, numpy_dtype, packed_byte
 
 Array = npt.NDArray[Any]
 Flat = Any
-"""The values of one stored list: list[bytes], int64[n] or float32[n]; None where it is absent."""
+"""The values of one stored list: list[bytes], int64[n] or float32[n]; None if it is absent."""
 
 PCM = 32_768
-"""16-bit samples of a sound in [-1, 1]."""
+"""Scale from samples in [-1, 1] to 16-bit samples."""
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _NANOSECONDS = {
@@ -45,18 +45,18 @@ _NANOSECONDS = {
     "ns": 1,
 }
 _QUIET = np.errstate(over="ignore", invalid="ignore")
-"""Overflow is looked for, and some NaN warn wherever they are looked at."""
+"""Overflow is checked explicitly, and some NaNs warn in any operation."""
 _OTHERS = "The Example is of other features."
 
 
 @_QUIET
 def to_array(name: str, feature: Feature, value: object) -> Array:
-    """A value as an array of the dtype and shape that its feature is stored in.
+    """Converts a value to an array of the dtype and shape in which its feature is stored.
 
-    Strings are an array of bytes objects.
+    Strings become an array of bytes objects.
 
     Raises:
-        SchemaError: if the value is not of the feature's type, shape and range.
+        SchemaError: if the value does not have the feature's type, shape and range.
     """
     form = tensor_form(feature)
     assert form is not None
@@ -75,7 +75,7 @@ def to_array(name: str, feature: Feature, value: object) -> Array:
 
 
 def to_lists(name: str, form: TensorForm, array: Array) -> dict[str, Flat]:
-    """The stored lists of a feature's array, by the names of their columns."""
+    """The stored lists of a feature's array, by column name."""
     column, *sides = form.wire_columns(name)
     lists: dict[str, Flat] = {side.name: np.array(array.shape, np.int64) for side in sides}
     if column.packed is not None:
@@ -110,19 +110,19 @@ def from_lists(name: str, feature: Feature, lists: Mapping[str, Flat]) -> Any:
 
 
 def holds_bool(value: Any) -> bool:
-    """Whether a bool is in lists; NumPy takes it for 0 or 1 where numbers are, too."""
+    """Whether nested lists contain a bool, which NumPy would convert to 0 or 1 among numbers."""
     if isinstance(value, list | tuple):
         return any(map(holds_bool, value))
     return isinstance(value, bool | np.bool_) or getattr(value, "dtype", None) == np.bool_
 
 
 def unfit(name: str, feature: Feature, found: str, fix: str) -> SchemaError:
-    """The error of a value that is not what its feature says."""
+    """The error for a value that does not match its feature."""
     return SchemaError(f"Feature {name!r} is {found}, expected {describe(feature)}. {fix}")
 
 
 def describe(feature: Feature) -> str:
-    """What a value of a feature should be, in words."""
+    """Describes the values that a feature accepts."""
     if isinstance(feature, Image) and feature.storage == "raw":
         sides = f"{feature.height or 'height'}, {feature.width or 'width'}, {feature.channels}"
         return f"uint8[{sides}]"
@@ -177,7 +177,7 @@ def _fits(shape: tuple[int, ...], declared: tuple[int | None, ...]) -> bool:
 
 
 def _each(value: Any, convert: Callable[[Any], int]) -> Any:
-    """Converts a value, or each of a list of them; integers of NumPy pass as they are."""
+    """Converts a value, or each item of a list; NumPy integer arrays pass unchanged."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
         return value
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
@@ -205,7 +205,7 @@ def _time(name: str, feature: Feature, stamp: Timestamp, value: Any) -> int:
     elif isinstance(value, datetime.datetime) and value.tzinfo is not None and value == value:
         since = value - _EPOCH
         nanoseconds = (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
-        # pandas' own times know them.
+        # pandas timestamps have nanoseconds.
         nanoseconds += getattr(value, "nanosecond", 0)
     else:
         nanoseconds = None
@@ -218,7 +218,7 @@ def _time(name: str, feature: Feature, stamp: Timestamp, value: Any) -> int:
 
 
 def _nanoseconds(value: np.datetime64) -> int | None:
-    """Since 1970; None for NaT and for what is finer."""
+    """Nanoseconds since 1970; None for NaT and for units finer than that."""
     if np.isnat(value):
         return None
     unit, count = np.datetime_data(value.dtype)
@@ -229,7 +229,7 @@ def _nanoseconds(value: np.datetime64) -> int | None:
 
 
 def _pcm(name: str, feature: Feature, value: Any) -> Any:
-    """Samples as 16-bit integers; those of NumPy's int16 pass as they are."""
+    """Converts samples to 16-bit integers; NumPy int16 arrays pass unchanged."""
     if isinstance(value, np.ndarray) and value.dtype == np.int16:
         return value
     try:
@@ -250,7 +250,7 @@ def _array(name: str, feature: Feature, value: Any, form: TensorForm) -> Array:
             fix = "Give values of one type."
             raise unfit(name, feature, f"{reprlib.repr(value)}, a bool among numbers", fix)
         if array.dtype == np.float64 and form.dtype not in FLOATS and array.size:
-            # NumPy takes small and huge integers together for floats.
+            # NumPy converts a mix of small and huge integers to floats.
             exact: Array = np.asarray(value, object)
             return exact if all(type(one) is int for one in exact.ravel()) else array
         if array.dtype == np.float64 and form.dtype in FLOATS and not isinstance(value, np.ndarray):
@@ -296,10 +296,10 @@ def _cast(name: str, feature: Feature, array: Array, dtype: str) -> Array:
 
 
 def _check_exact(name: str, feature: Feature, given: Array, dtype: str) -> None:
-    """Checks that a dtype of floats holds the integers among some numbers.
+    """Checks that a float dtype represents the integers among some numbers exactly.
 
     Raises:
-        SchemaError: naming the first that it does not.
+        SchemaError: naming the first integer that it does not.
     """
     values = given.ravel()
     if values.dtype == object:
@@ -312,7 +312,7 @@ def _check_exact(name: str, feature: Feature, given: Array, dtype: str) -> None:
 
 
 def _in_range(values: Array, cast: Array, dtype: str) -> bool:
-    """Whether numbers are in a dtype's range; ``cast`` has them as floats of it."""
+    """Whether numbers are in a dtype's range; ``cast`` holds them in the float dtype."""
     if dtype in FLOATS:
         return bool(np.array_equal(np.isinf(values), np.isinf(cast)))
     if dtype == "uint64" and values.dtype == np.int64 and cast.dtype == np.uint64:

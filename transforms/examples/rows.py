@@ -1,7 +1,7 @@
-"""Single records to serialized Examples and back, for people with a script of their own.
+"""Converts single records to serialized Examples and back, for use in scripts.
 
-Both go by a snapshot's features, and neither needs TensorFlow. For many records at once, encode a
-record batch (``encode``) and parse with TensorFlow: that is a hundred times as fast.
+Both functions follow a snapshot's features, and neither needs TensorFlow. For many records, encode
+a record batch (``encode``) and parse with TensorFlow: that is a hundred times as fast.
 """
 
 import math
@@ -37,22 +37,22 @@ def encode_example(record: Mapping[str, object], features: Mapping[str, Feature 
     """Encodes one record as a serialized ``tf.train.Example``, as a build would.
 
     Args:
-        record: A value per feature. An ``Image`` is ``uint8[height, width, channels]`` where it
-            is stored raw, else the file's bytes (JPEG, PNG, GIF, BMP), whose size and
-            orientation are read from them. An ``Audio`` is samples in [-1, 1], or int16 where
-            it is stored so; where rates vary, ``<name>/rate`` stands beside it. A ``ClassLabel``
-            is its name or its index, a ``Timestamp`` a datetime with its zone, a
-            ``np.datetime64`` or an int, a string is str or bytes. All else is whatever NumPy
-            makes an array of its shape of. A ``Struct`` is a dict, or its fields by their
-            dotted names. An optional feature may be None or missing.
+        record: A value per feature. A raw ``Image`` is ``uint8[height, width, channels]``; an
+            encoded one the file's bytes (JPEG, PNG, GIF, BMP), from which its size and
+            orientation are read. An ``Audio`` is samples in [-1, 1], or int16 if it is stored
+            so; if rates vary, ``<name>/rate`` gives the samples per second. A ``ClassLabel`` is
+            its name or its index, a ``Timestamp`` a datetime with a time zone, a
+            ``np.datetime64`` or an int, a string is str or bytes. Anything else is a value that
+            NumPy converts to an array of its shape. A ``Struct`` is a dict, or its fields by
+            their dotted names. An optional feature may be None or missing.
         features: The features of the snapshot.
 
     Returns:
-        The same bytes for the same record.
+        The serialized Example: the same bytes for the same record.
 
     Raises:
-        SchemaError: if the record has not the features, each of its type, shape, range and
-            limits.
+        SchemaError: if a feature is missing or unknown, or a value does not have the type,
+            shape, range and limits of its feature.
         RecipeError: if features and their names contradict each other.
 
     >>> import snapshard as ss
@@ -63,12 +63,12 @@ def encode_example(record: Mapping[str, object], features: Mapping[str, Feature 
     """
     flat, _ = flatten(features)
     values = _leaves(record, flat)
-    beside = {side for name, leaf in flat.items() for side in _given_sides(name, leaf)}
-    unknown = sorted(set(values) - set(flat) - beside)
+    sides = {side for name, leaf in flat.items() for side in _given_sides(name, leaf)}
+    unknown = sorted(set(values) - set(flat) - sides)
     if unknown:
         raise SchemaError(
-            f"The record has {unknown}, which no feature describes; expected "
-            f"{sorted(flat)}. Leave it out, or declare it."
+            f"The record has {unknown}, which are not features; expected "
+            f"{sorted(flat)}. Leave them out, or declare them."
         )
     lists: dict[str, Flat] = {}
     for name, feature in flat.items():
@@ -76,35 +76,35 @@ def encode_example(record: Mapping[str, object], features: Mapping[str, Feature 
     arrays = {column.name: _array(column, lists[column.name]) for column in wire_columns(flat)}
     columns = pa.record_batch(arrays)
     for problem in Validator(flat).problems(columns):
-        raise SchemaError(f"The record does not fit: {problem.message}")
+        raise SchemaError(f"The record is invalid: {problem.message}")
     return bytes(encode_examples(columns)[0].as_py())
 
 
 def parse_example(serialized: bytes, features: Mapping[str, Feature | Struct]) -> dict[str, Any]:
-    """Parses one serialized ``tf.train.Example``: the dual of :func:`encode_example`.
+    """Parses one serialized ``tf.train.Example``: the inverse of :func:`encode_example`.
 
     Args:
-        serialized: An Example; what it holds beside the features is ignored.
+        serialized: An Example; anything it holds in addition to the features is ignored.
         features: The features of the snapshot.
 
     Returns:
-        A value per feature: an ``Image`` as ``uint8[height, width, channels]`` where it is
-        stored raw, else the file's bytes; an ``Audio`` as float32 samples in [-1, 1], with its
-        ``<name>/rate`` where rates vary; a ``ClassLabel`` as its index; a ``Timestamp`` as an
-        int of its unit; a ``Text`` as str; a ``Scalar`` as bool, int, float, or bytes; a
-        ``Struct`` as a dict; all else as an array of its dtype and shape (objects of bytes for
-        strings). None where an optional feature is absent: what to put there is for the caller
-        to choose (the emitted reader puts the feature's default).
+        A value per feature: a raw ``Image`` as ``uint8[height, width, channels]``, an encoded
+        one as the file's bytes; an ``Audio`` as float32 samples in [-1, 1], with its
+        ``<name>/rate`` if rates vary; a ``ClassLabel`` as its index; a ``Timestamp`` as an
+        int in its unit; a ``Text`` as str; a ``Scalar`` as bool, int, float or bytes; a
+        ``Struct`` as a dict; anything else as an array of its dtype and shape (objects of bytes
+        for strings). None if an optional feature is absent: the caller chooses what to put
+        there (the emitted reader puts the feature's default).
 
     Raises:
-        SchemaError: if the bytes are no Example, or one of other features.
+        SchemaError: if the bytes are not an Example, or an Example of other features.
     """
     try:
         stored = read_lists(serialized)
     except NotAnExampleError as error:
         raise SchemaError(
-            f"{len(serialized):,} bytes are no serialized tf.train.Example: {error}. Give one "
-            "record of a TFRecord file, without its framing."
+            f"These {len(serialized):,} bytes are not a serialized tf.train.Example: {error}. "
+            "Give one record of a TFRecord file, without its framing."
         ) from None
     flat, _ = flatten(features)
     lists = {column.name: _stored(column, stored) for column in wire_columns(flat)}
@@ -115,7 +115,7 @@ def parse_example(serialized: bytes, features: Mapping[str, Feature | Struct]) -
 
 
 def _leaves(record: Mapping[str, Any], features: Features, prefix: str = "") -> dict[str, Any]:
-    """The record with the fields of dicts by their dotted names."""
+    """The record with the fields of nested dicts under their dotted names."""
     leaves: dict[str, Any] = {}
     for key, value in record.items():
         name = f"{prefix}{key}"
@@ -143,7 +143,7 @@ def _nested(
 
 
 def _given_sides(name: str, feature: Feature) -> tuple[str, ...]:
-    """What a record has beside a feature; an image's own come from its file."""
+    """Side columns that a record must give for a feature; an image's come from its file."""
     return () if isinstance(feature, Image) else side_columns(name, feature)
 
 
@@ -169,7 +169,7 @@ def _to_wire(name: str, feature: Feature, record: Mapping[str, Any]) -> dict[str
 def _rate(name: str, value: Any) -> int:
     if isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 < value < 2**63:
         return int(value)
-    raise SchemaError(f"{name!r} is {value!r}, expected the sound's samples a second, an int.")
+    raise SchemaError(f"{name!r} is {value!r}, expected the samples per second, a positive int.")
 
 
 def _image_to_wire(name: str, feature: Image, value: object) -> dict[str, Flat]:
@@ -179,7 +179,7 @@ def _image_to_wire(name: str, feature: Image, value: object) -> dict[str, Flat]:
         try:
             header = read_header(value)
         except UnreadableImageError as error:
-            raise unfit(name, feature, f"no image ({error})", "Fix it.") from None
+            raise unfit(name, feature, f"not a valid image ({error})", "Fix it.") from None
         height, width = header.height, header.width
         content = {name: [value], f"{name}/orientation": np.array([header.orientation])}
     else:
@@ -208,7 +208,7 @@ def _array(column: WireColumn, flat: Flat) -> pa.Array:
 
 
 def _stored(column: WireColumn, lists: Mapping[str, ExampleList]) -> Flat:
-    """The values of a stored column, of the kind and number that it should have."""
+    """The values of a stored column, checked for their kind and number."""
     found = lists.get(column.name)
     if found is None:
         if column.optional:
@@ -227,7 +227,7 @@ def _stored(column: WireColumn, lists: Mapping[str, ExampleList]) -> Flat:
 
 
 def _from_wire(name: str, feature: Feature, lists: Mapping[str, Flat]) -> dict[str, Any]:
-    """The value of one feature and of what stands beside it, from its stored lists."""
+    """The value of one feature and of its side columns, from its stored lists."""
     if lists[name] is None:
         return {name: None}
     if isinstance(feature, Image):

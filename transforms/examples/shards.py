@@ -1,4 +1,4 @@
-"""Writing one shard: merge its key range from all runs, encode, write, verify, put in place."""
+"""Writes single shards: merges a key range of all runs, encodes, writes, verifies, publishes."""
 
 from __future__ import annotations
 
@@ -55,26 +55,26 @@ if TYPE_CHECKING:
 
 
 ReadRecords = Callable[[str], Iterator[pa.RecordBatch]]
-"""Given a local folder to work in, yields a shard's records in their final order."""
+"""Given a local scratch folder, yields a shard's records in their final order."""
 
 _REQUESTS = 32
-"""Shards that are looked at on a store at once."""
+"""Concurrent requests when checking shards on an object store."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardSettings:
-    """What all shards of a snapshot have in common, as plain data that reaches every worker."""
+    """Settings shared by all shards of a snapshot, as plain data sent to every worker."""
 
     workspace: Workspace
     snapshot: str
-    """The snapshot's folder, in which finished shards are put."""
+    """The snapshot's folder, where finished shards go."""
     fingerprint: str
     made_of: str
-    """Digest of the contents of the runs and of the graph: a shard of others is not this one."""
+    """Digest of the contents of the runs and the graph; shards made of others are not reused."""
     prepared: Features
-    """What the runs hold."""
+    """Features of the runs."""
     final: Features
-    """What the examples hold."""
+    """Features of the examples."""
     label: str | None
     compression: Compression
     numbered: bool
@@ -90,7 +90,7 @@ class ShardSettings:
 
 
 def load_graph(folder: str | None) -> TransformGraph | None:
-    """Loads a transform graph, and TensorFlow with it; None where there is none."""
+    """Loads a transform graph, and TensorFlow with it; None for ``folder=None``."""
     if folder is None:
         return None
     from ..analysis.graph import TransformGraph
@@ -101,7 +101,7 @@ def load_graph(folder: str | None) -> TransformGraph | None:
 def run_readers(
     entries: Sequence[RunEntry], workspace: Workspace, prepared: Features
 ) -> list[RunReader]:
-    """Readers of the runs of a summary."""
+    """Returns a reader for each run of a summary."""
     schema = run_schema(prepared)
     return [RunReader(workspace.run(e.run.run_id), e.run.batches, schema) for e in entries]
 
@@ -131,7 +131,7 @@ def rows_of_shard(
     prepared: Features,
     stratify_by: str | None,
 ) -> pa.RecordBatch:
-    """Those of some records that belong to a shard, in their order."""
+    """Selects the records that belong to a shard; keeps their order."""
     strata = None
     if split.strata is not None and stratify_by is not None:
         texts = label_texts(records.column(stratify_by), prepared[stratify_by])
@@ -148,16 +148,16 @@ def rows_of_shard(
 
 @dataclasses.dataclass
 class _Noted:
-    """What is noted of a shard's records while they are written, in their order."""
+    """Facts collected about a shard's records while they are written, in their order."""
 
     labels: Counter[str] = dataclasses.field(default_factory=Counter)
     ids: list[pa.Array] = dataclasses.field(default_factory=list)
     classes: list[npt.NDArray[np.int32]] = dataclasses.field(default_factory=list)
-    """Batch by batch; none where the label is no class."""
+    """One array per batch; empty if the label is not a class."""
     lengths: dict[str, list[int]] = dataclasses.field(default_factory=dict)
-    """Of the lists in the first records, by feature."""
+    """Lengths of the lists in the first records, by feature."""
     num_missing: Counter[str] = dataclasses.field(default_factory=Counter)
-    """Records that lack a value, by feature."""
+    """Number of records without a value, by feature."""
 
     def count_missing(self, columns: pa.RecordBatch, features: Features) -> None:
         """Counts the records without a value of each feature that may be missing."""
@@ -166,7 +166,7 @@ class _Noted:
                 self.num_missing[name] += columns.column(name).null_count
 
     def measure(self, columns: pa.RecordBatch, features: Features, *, up_to: int) -> None:
-        """Notes the lengths of lists until those of ``up_to`` records are known."""
+        """Collects the lengths of lists until ``up_to`` records are measured."""
         for name in varying_lists(features):
             known = self.lengths.setdefault(name, [])
             rows = columns.slice(0, up_to - len(known))
@@ -175,10 +175,10 @@ class _Noted:
 
 
 class ShardWriter:
-    """Writes shards of one snapshot, one after the other; holds what is costly to set up."""
+    """Writes shards of one snapshot, one at a time; reuses what is expensive to set up."""
 
     def __init__(self, settings: ShardSettings, entries: Sequence[RunEntry]) -> None:
-        """Loads the transform graph."""
+        """Opens readers for the runs and loads the transform graph."""
         self._settings = settings
         self._readers = run_readers(entries, settings.workspace, settings.prepared)
         self._graph = load_graph(settings.graph)
@@ -187,18 +187,20 @@ class ShardWriter:
     def write(
         self, split: SplitPlan, shard: ShardPlan, *, records: ReadRecords | None = None
     ) -> ShardInfo:
-        """Makes sure that a shard and its index lie in the snapshot's folder.
+        """Writes a shard and its index files into the snapshot's folder, unless they exist.
 
-        Idempotent: a shard that is in place with the length it was written with is reported.
+        Idempotent: if the shard's files exist with the lengths they were written with, returns
+        what is stored about them.
 
         Args:
-            split: The split that the shard is of.
-            shard: What to write.
-            records: Its records; by default they are read from the runs, range by range. How they
-                are cut into batches changes no byte.
+            split: The shard's split.
+            shard: The shard to write.
+            records: Its records; by default they are read from the runs, range by range. The
+                bytes do not depend on how they are batched.
 
         Raises:
-            StorageError: if what was written does not read back as planned.
+            DamagedWorkError: if the file does not read back with the planned examples.
+            StorageError: if a file cannot be written.
         """
         settings = self._settings
         name = shard_name(shard, settings)
@@ -253,7 +255,7 @@ class ShardWriter:
             num_examples=written.num_examples,
             num_bytes=os.path.getsize(path),
             sha256=hasher.hexdigest(),
-            # The manifest keeps fewer; all of them are known here where there is a list of them.
+            # The manifest keeps at most MAX_LABELS of them; class names are a bounded list.
             label_counts=(
                 dict(sorted(noted.labels.items()))
                 if settings.has_classes
@@ -276,7 +278,7 @@ class ShardWriter:
             storage.put_bytes(join(settings.snapshot, file), content)
         storage.put_file(table_path, join(settings.snapshot, table_file))
         storage.put_file(path, join(settings.snapshot, str(name)))
-        # The shard exists from here on.
+        # This commits the shard.
         url = settings.workspace.shard_info(settings.fingerprint, str(name))
         content = json.dumps(info.to_json(), sort_keys=True).encode()
         put_sealed(url, content, what=_what(settings, name))
@@ -285,7 +287,7 @@ class ShardWriter:
     def _examples(
         self, batches: Iterator[pa.RecordBatch], shard: ShardPlan, *, noted: _Noted
     ) -> Iterator[pa.LargeBinaryArray]:
-        """The shard's serialized examples; notes what the index is to say of them on the way."""
+        """Yields the shard's serialized examples; collects what the index needs on the way."""
         settings = self._settings
         label = settings.final.get(settings.label) if settings.label else None
         for records in batches:
@@ -306,12 +308,12 @@ class ShardWriter:
 
 
 def number_shards(splits: Sequence[SplitPlan]) -> list[tuple[SplitPlan, ShardPlan]]:
-    """All shards, each with its split, in the order of the plan: their numbers in jobs."""
+    """All shards, each with its split, in the plan's order: the index is its number in jobs."""
     return [(split, shard) for split in splits for shard in split.shards]
 
 
 def shard_name(shard: ShardPlan, settings: ShardSettings) -> ShardName:
-    """The name of a planned shard's file."""
+    """The file name of a planned shard."""
     return ShardName(
         split=shard.split,
         index=shard.index,
@@ -321,7 +323,7 @@ def shard_name(shard: ShardPlan, settings: ShardSettings) -> ShardName:
 
 
 def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
-    """What is known of a shard in place; None if it has yet to be written."""
+    """Describes a finished shard; None if it has not been written yet."""
     url = settings.workspace.shard_info(settings.fingerprint, str(name))
     content = read_sealed(url, what=_what(settings, name))
     if content is None:
@@ -335,15 +337,16 @@ def read_shard_info(settings: ShardSettings, name: ShardName) -> ShardInfo | Non
 
 
 def read_shard_infos(settings: ShardSettings, names: Sequence[ShardName]) -> list[ShardInfo | None]:
-    """The same of many shards, in their order; a store answers slowly, and many at once."""
+    """:func:`read_shard_info` for many shards, in order; concurrent on object stores."""
     with ThreadPoolExecutor(1 if storage.is_local(settings.snapshot) else _REQUESTS) as pool:
         return list(pool.map(functools.partial(read_shard_info, settings), names))
 
 
 def checked_shard(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
-    """What is known of a shard that an earlier build left, each byte of it held against its hash.
+    """Describes a shard that an earlier build left, after checking its files against their hashes.
 
-    None if it has yet to be written; where it or its index is damaged, it is forgotten.
+    None if it has not been written yet. If it or its index is damaged, removes its description
+    and returns None.
     """
     info = read_shard_info(settings, name)
     if info is None:
@@ -357,9 +360,9 @@ def checked_shard(settings: ShardSettings, name: ShardName) -> ShardInfo | None:
 
 
 def missing_shards(settings: ShardSettings, names: Sequence[ShardName]) -> list[ShardName]:
-    """The shards that have yet to be written; those that earlier builds left are read and checked.
+    """The shards that have not been written yet; reads and checks those that earlier builds left.
 
-    A thread per core, since hashing leaves Python's lock to others; more where a store is asked.
+    Uses a thread per core, since hashing releases the GIL; more threads on object stores.
     """
     local = storage.is_local(settings.snapshot)
     with ThreadPoolExecutor(os.cpu_count() if local else _REQUESTS) as pool:
@@ -372,7 +375,7 @@ def _what(settings: ShardSettings, name: ShardName) -> str:
 
 
 def _sha256_of(url: str) -> str | None:
-    """Hash of a file in place, hex; None where it is gone, or cannot be read any more."""
+    """Hash of a stored file, hex; None if it is missing or can no longer be read."""
     hasher = hashlib.sha256()
     try:
         for chunk in stored_chunks(url):

@@ -1,11 +1,12 @@
-"""What is measured on a sample of records: how large examples are on disk, how long lists are.
+"""Measures samples of records: the size of examples on disk and the lengths of lists.
 
 Sizes are measured on the records with the lowest keys. Keys are hashes, so these are a uniform
-sample that needs no random number and no order: the same inputs give the same ratios everywhere.
+sample without random numbers and without a defined order: the same inputs always give the same
+ratios.
 
-Lengths are those of each record's tensor along its first dimension, where that varies: batches of
-similar length waste little on padding. Where to cut them is measured on a sample while shards are
-written, when the columns are at hand.
+Lengths are the first dimensions of tensors where these vary: batches of similar length waste
+little on padding. The boundaries between them come from a sample that is measured while shards
+are written, when the columns are available.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 SAMPLE_RECORDS = 2_048
 SAMPLE_BYTES = 4 << 20
 SAMPLE_RUNS = 64
-"""Of more runs, those whose first keys are the lowest are looked at: a sample of a million runs
-would otherwise ask two thousand of them for a batch each, over and over."""
+"""At most this many runs are sampled, those with the lowest first keys: a sample of a million runs
+would otherwise read a batch from two thousand of them, again and again."""
 _GZIP_LEVEL = 6
-"""What TensorFlow's writer uses."""
+"""The level of TensorFlow's writer."""
 
 LENGTH_RECORDS = 4096
-"""So many records of a split are measured, or one of each shard where there are more shards."""
+"""Records per split whose lists are measured; at least one in each shard."""
 
 _NUM_PARTS = 8
 
@@ -49,20 +50,20 @@ class SampleSizes:
     """Bytes of the sampled records at three stages."""
 
     prepared: int
-    """Encoded as they lie in the runs: what the key histogram counts."""
+    """Prepared records, encoded: what the key histogram counts."""
     stored: int
-    """Encoded as they will be stored, after the transform graph."""
+    """Records as they will be stored, after the transform graph, encoded."""
     gzipped: int
     """The same, compressed."""
 
     @property
     def graph_ratio(self) -> float:
-        """Stored by prepared bytes."""
+        """Stored bytes divided by prepared bytes."""
         return round(self.stored / self.prepared, 3) if self.prepared else 1.0
 
     @property
     def gzip_ratio(self) -> float:
-        """Compressed by stored bytes."""
+        """Compressed bytes divided by stored bytes."""
         return round(self.gzipped / self.stored, 3) if self.stored else 1.0
 
 
@@ -73,7 +74,7 @@ def measure_sample(
     prepared: Features,
     graph: TransformGraph | None,
 ) -> SampleSizes:
-    """Encodes and compresses the records with the lowest keys of the first partition with any."""
+    """Encodes and compresses the records with the lowest keys, partition by partition."""
     records = _lowest(readers, partitions)
     if records is None:
         return SampleSizes(0, 0, 0)
@@ -106,19 +107,19 @@ def _lowest(readers: Sequence[RunReader], partitions: Sequence[int]) -> pa.Recor
 
 
 def varying_lists(features: Features) -> list[str]:
-    """Names of the features whose first dimension varies, in the order of their bytes."""
+    """Names of the features whose first dimension varies, sorted by their bytes."""
     forms = {name: tensor_form(feature) for name, feature in features.items()}
     varying = [name for name, form in forms.items() if form and form.shape[:1] == (None,)]
     return sorted(varying, key=str.encode)
 
 
 def list_lengths(columns: pa.RecordBatch, name: str, feature: Feature) -> npt.NDArray[np.int64]:
-    """The first dimension of a feature in each record: int64[n], 0 where it is missing.
+    """The first dimension of a feature in each record: int64[n], 0 if it is missing.
 
     Args:
         columns: Wire columns.
-        name: A feature of which :func:`varying_lists` tells.
-        feature: Itself.
+        name: A name from :func:`varying_lists`.
+        feature: The feature of that name.
     """
     form = tensor_form(feature)
     assert form is not None
@@ -137,7 +138,7 @@ def list_lengths(columns: pa.RecordBatch, name: str, feature: Feature) -> npt.ND
 
 
 def length_boundaries(lengths: Iterable[int]) -> list[int]:
-    """Lengths that part a sample into eighths: distinct, rising, the last one its longest.
+    """Boundaries between eighths of a sample: distinct, ascending, the last one its longest.
 
     Each is a length that occurs, so lists padded to the next boundary fit.
 
@@ -147,7 +148,7 @@ def length_boundaries(lengths: Iterable[int]) -> list[int]:
     ordered = np.sort(np.fromiter(lengths, np.int64))
     if not len(ordered):
         return []
-    # The smallest length that so many eighths of the records do not exceed.
+    # For each number of eighths, the smallest length that so many records do not exceed.
     places = -(-np.arange(1, _NUM_PARTS + 1) * len(ordered) // _NUM_PARTS) - 1
     boundaries: list[int] = np.unique(ordered[places]).tolist()
     return boundaries

@@ -1,8 +1,8 @@
-"""The records of a published shard: ids, keys, and a hash of what each holds, batch by batch.
+"""Reads the records of a published shard batch by batch: ids, keys and content hashes.
 
-What two snapshots are compared by. A record's content is the bytes of its example: 128 bits of
-BLAKE2b of them, whatever the shard's compression. Nothing is parsed, so neither TensorFlow nor
-the features matter.
+Used to compare two snapshots. The content hash is 128 bits of BLAKE2b of the record's serialized
+example, independent of the shard's compression. Nothing is parsed, so neither TensorFlow nor
+the features are needed.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ BATCH_ROWS = 1 << 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredRecords:
-    """Some records of a snapshot, in the order in which they lie there."""
+    """Some records of a snapshot, in stored order."""
 
     keys: Keys
     """uint64[n]."""
     ids: pa.Array
     """large_binary[n]."""
     contents: npt.NDArray[np.uint64]
-    """uint64[n, 2]: a hash of what each holds; all zero where contents were not wanted."""
+    """uint64[n, 2]: the content hash of each; all zero if contents were not requested."""
     splits: npt.NDArray[np.int16]
     """int16[n]: the number of each record's split."""
 
     def __len__(self) -> int:
-        """How many records."""
+        """The number of records."""
         return len(self.keys)
 
     def take(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> StoredRecords:
-        """Some of them."""
+        """Selects rows by slice, mask or indices."""
         if isinstance(rows, slice):
             ids = self.ids[rows]
         else:
@@ -59,7 +59,7 @@ class StoredRecords:
 
     @classmethod
     def concat(cls, parts: list[StoredRecords]) -> StoredRecords:
-        """The records of all parts, one after the other."""
+        """Concatenates the records of all parts."""
         ids = [part.ids for part in parts]
         return cls(
             keys=np.concatenate([np.empty(0, np.uint64), *(part.keys for part in parts)]),
@@ -74,22 +74,22 @@ class StoredRecords:
 def read_shard(
     folder: str, shard: ShardEntry, *, split: int, seed: int, contents: bool = True
 ) -> Iterator[StoredRecords]:
-    """Reads a shard's records in batches of bounded size: of BATCH_ROWS, and a chunk of bytes.
+    """Reads a shard's records in batches of at most BATCH_ROWS.
 
     Args:
-        folder: The snapshot's.
-        shard: What the manifest says of it.
+        folder: The snapshot's folder.
+        shard: The shard's entry in the manifest.
         split: The number to give to its split.
-        seed: What the keys are made with.
-        contents: Whether to read what the records hold, too, and not their ids alone.
+        seed: The seed of the keys.
+        contents: Whether to read and hash the records' contents, not just their ids.
 
     Raises:
-        DamagedSnapshotError: if index and shard do not agree.
+        DamagedSnapshotError: if index and shard disagree.
         StorageError: if a file cannot be read.
     """
     name = ShardName.parse(shard.file)
     if name is None:
-        raise DamagedSnapshotError(f"{join(folder, shard.file)}: its name is not that of a shard.")
+        raise DamagedSnapshotError(f"{join(folder, shard.file)}: not a valid name of a shard.")
     offsets_file, table_file = name.index_files
     hashes = _content_hashes(folder, name, offsets_file) if contents else None
     num_read = 0
@@ -118,14 +118,13 @@ def _ids(url: str) -> Iterator[pa.Array]:
             yield batch.column(0).cast(pa.large_string()).cast(pa.large_binary())
     except (pa.ArrowException, OSError, ValueError, LookupError) as error:
         raise DamagedSnapshotError(
-            f"{storage.redact(url)} is not a valid index: {error}. `snapshard "
-            f"verify` says what else is "
-            "damaged."
+            f"{storage.redact(url)} is not a valid index: {error}. Run `snapshard verify` to find "
+            f"all damage."
         ) from None
 
 
 def _content_hashes(folder: str, name: ShardName, offsets_file: str) -> Iterator[bytes]:
-    """The hash of each record's example, in their order."""
+    """The hash of each record's example, in order."""
     try:
         _, lengths = index_from_bytes(storage.read_bytes(join(folder, offsets_file)))
     except ValueError as error:
@@ -144,6 +143,6 @@ def _content_hashes(folder: str, name: ShardName, offsets_file: str) -> Iterator
 
 def _disagreeing(folder: str, name: ShardName) -> DamagedSnapshotError:
     return DamagedSnapshotError(
-        f"{join(folder, str(name))} does not hold the records that its index tells of. "
-        "`snapshard verify` says what is damaged."
+        f"{join(folder, str(name))} does not contain the records that its index lists. "
+        "Run `snapshard verify` to find all damage."
     )

@@ -1,16 +1,16 @@
-"""TFRecord files: written, verified and searched for damage; only GZIP is written by TensorFlow.
+"""Writes and verifies TFRecord files and scans them for damage; TensorFlow writes only GZIP.
 
-A TFRecord file is a row of frames, each ``uint64 length | uint32 checksum of the length | the
+A TFRecord file is a sequence of frames, each ``uint64 length | uint32 checksum of the length |
 record | uint32 checksum of the record``, little-endian; the checksums are CRC32C, rotated and
-shifted ("masked"). With GZIP the whole row is one GZIP member. Offsets and lengths are those of
-whole frames in the uncompressed row.
+shifted ("masked"). With GZIP the complete sequence is one GZIP member. Offsets and lengths refer
+to complete frames in the uncompressed sequence.
 
-A frame states its length under a checksum of its own. Where that is damaged, the index, if it is
-known, says where the next frame begins; without it, nothing after the damage can be recognised.
+A frame's length has its own checksum. If the length is damaged, only the index tells where the
+next frame begins; without an index, nothing after the damage can be recognised.
 
-TensorFlow's own writer makes the same bytes, a record at a time: in twice the processor time for
-records of 12 kB, in two and a half times for those of 200 B. GZIP's bytes depend on the library
-that compresses: they are TensorFlow's, as they were.
+TensorFlow's own writer makes the same bytes, one record at a time, in twice the CPU time for
+records of 12 kB and two and a half times for those of 200 B. GZIP's bytes depend on the
+compression library, so TensorFlow writes them.
 
 Source: tensorflow/core/lib/io/record_writer.h.
 """
@@ -51,39 +51,39 @@ _LENGTH = struct.Struct("<Q")
 _CHECKSUM = np.dtype("<u4")
 _MASK_DELTA = 0xA282EAD8
 _GZIP_FOOT_BYTES = 8
-"""The CRC32 of the content and its length, with which a GZIP file ends."""
+"""The end of a GZIP file: the CRC32 of the content, and its length."""
 _WRITE_BYTES = 2 << 20
 _READ_BYTES = 4 << 20
 
 MAX_BROKEN = 1000
-"""So many broken records of a file are listed; the others are counted."""
+"""At most this many broken records of a file are listed; the others are counted."""
 MAX_BEYOND_BYTES = 64 << 20
-"""So far is read beyond the end that the index tells, of uncompressed bytes."""
+"""At most this many uncompressed bytes are read beyond the end given by the index."""
 
 _FOOT = struct.Struct("<I")
 _PIECE_BYTES = 16 << 10
 _RECORD_PIECE_BYTES = 4 << 20
 
 Frames = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
-"""Offsets and lengths of a shard's frames, as its index has them."""
+"""Offsets and lengths of a shard's frames, as in its index."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TFRecordFile:
-    """A TFRecord file that was written."""
+    """Describes a written TFRecord file."""
 
     num_examples: int
     num_bytes: int
-    """Length of the file as it lies there, compressed or not."""
+    """Length of the file as stored, compressed or not."""
     offsets: npt.NDArray[np.uint64]
-    """uint64[num_examples]: where each record's frame begins in the uncompressed bytes."""
+    """uint64[num_examples]: the start of each record's frame in the uncompressed bytes."""
     lengths: npt.NDArray[np.uint64]
-    """uint64[num_examples]: bytes of each frame, its 16 bytes of framing included."""
+    """uint64[num_examples]: bytes of each frame, including its 16 bytes of framing."""
     checksum: int | None
-    """What cheaply distinguishes the file from others of its size; None if it has no record.
+    """Cheaply distinguishes the file from others of the same size; None if it has no records.
 
-    The masked CRC32C of the first record, as its frame holds it; with GZIP the CRC32 of the whole
-    content, with which the file ends.
+    The masked CRC32C of the first record, as stored in its frame; with GZIP the CRC32 of the
+    complete content, at the end of the file.
     """
 
 
@@ -94,12 +94,12 @@ def write_tfrecord(
 
     Args:
         path: A local path; an existing file is overwritten.
-        chunks_of_serialized: Examples in order, as from ``encode_examples``; one chunk is held
-            at a time.
+        chunks_of_serialized: Examples in order, as from ``encode_examples``; only one chunk is
+            held at a time.
         compression: ``"none"`` or ``"gzip"``.
 
     Returns:
-        What was written, and where each record lies.
+        A description of the file, with the offset of each record.
 
     Raises:
         StorageError: if the file cannot be written.
@@ -125,7 +125,7 @@ def write_tfrecord(
 
 
 def _number_at(path: str, offset: int) -> int:
-    """The little-endian uint32 at a byte of a file."""
+    """Reads the little-endian uint32 at an offset of a file."""
     with telling_os_errors("read", path), open(path, "rb") as file:
         file.seek(offset)
         return int.from_bytes(file.read(4), "little")
@@ -134,7 +134,7 @@ def _number_at(path: str, offset: int) -> int:
 def _slices(
     chunks: Iterable[pa.LargeBinaryArray], sizes: list[npt.NDArray[np.int64]]
 ) -> Iterator[pa.LargeBinaryArray]:
-    """Examples in slices of about _WRITE_BYTES; collects the lengths of all."""
+    """Slices examples to about _WRITE_BYTES; collects the lengths of all."""
     for chunk in chunks:
         sizes.append(pc.binary_length(chunk).to_numpy())
         rows = 1 + _WRITE_BYTES * len(chunk) // max(1, int(sizes[-1].sum()))
@@ -158,7 +158,7 @@ def _write_gzip(path: str, slices: Iterator[pa.LargeBinaryArray]) -> None:
 
 
 def _framed(examples: pa.LargeBinaryArray) -> pa.Buffer:
-    """The frames of serialized examples, end to end."""
+    """The concatenated frames of serialized examples."""
     lengths = pc.binary_length(examples).to_numpy()
     heads = np.empty(len(examples), _HEADS)
     heads["length"] = lengths
@@ -170,7 +170,7 @@ def _framed(examples: pa.LargeBinaryArray) -> pa.Buffer:
 
 
 def _length_checksums(lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.uint32]:
-    """The masked checksum of each length, as it stands in a frame's head."""
+    """The masked checksum of each length, as in a frame's head."""
     known, where = np.unique(lengths, return_inverse=True)
     return _masked([_LENGTH.pack(length) for length in known.tolist()])[where]
 
@@ -182,7 +182,7 @@ def _masked(contents: list[bytes]) -> npt.NDArray[np.uint32]:
 
 
 def _fixed(values: npt.NDArray[Any]) -> pa.LargeBinaryArray:
-    """The bytes of each value."""
+    """The bytes of each value, as a binary array."""
     ends = np.arange(len(values) + 1, dtype=np.int64) * values.itemsize
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(values.tobytes())]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(values), buffers)
@@ -196,13 +196,13 @@ def scan_tfrecord(
     Args:
         url: A local path or any fsspec URL.
         compression: ``"none"`` or ``"gzip"``.
-        hasher: Updated with the bytes of the file as they are read; at the end, with all.
+        hasher: Updated with the bytes of the file as they are read; by the end, with all of them.
 
     Yields:
         Offset and length of each frame, in uncompressed bytes.
 
     Raises:
-        DamagedSnapshotError: at the first record that is damaged; says which, at which byte.
+        DamagedSnapshotError: at the first damaged record, naming its number and byte.
         StorageError: if the file cannot be read.
     """
     stored = stored_chunks(url) if hasher is None else _hashed(stored_chunks(url), hasher)
@@ -214,11 +214,11 @@ def scan_tfrecord(
         except (BrokenFrameError, zlib.error) as error:
             where = f"record {number:,}, byte {offset:,}"
             if compression == "gzip":
-                # A broken stream may show before the records that it still gave are taken.
+                # A broken stream may fail before the records decompressed so far are yielded.
                 where = f"or after {where} of the uncompressed bytes"
             raise DamagedSnapshotError(
-                f"{storage.redact(url)} is damaged at {where}: {error}. Restore the file, or build "
-                "again."
+                f"{storage.redact(url)} is damaged at {where}: {error}. Restore the file, or run "
+                "the build again."
             ) from None
         if length is None:
             return
@@ -227,7 +227,7 @@ def scan_tfrecord(
 
 
 def uncompressed_chunks(url: str, compression: Compression) -> Iterator[bytes]:
-    """The bytes of a TFRecord file, uncompressed, in chunks of bounded size; no checksum is held.
+    """The uncompressed bytes of a TFRecord file, in bounded chunks; checks no checksums.
 
     Raises:
         DamagedSnapshotError: if its compression is broken.
@@ -241,15 +241,15 @@ def uncompressed_chunks(url: str, compression: Compression) -> Iterator[bytes]:
         yield from inflated(stored)
     except (BrokenFrameError, zlib.error) as error:
         raise DamagedSnapshotError(
-            f"{storage.redact(url)} is damaged: {error}. Restore the file, or build again."
+            f"{storage.redact(url)} is damaged: {error}. Restore the file, or run the build again."
         ) from None
 
 
 def stored_examples(url: str, compression: Compression) -> Iterator[bytes]:
-    """The serialized examples of a file, in order; no checksum is held.
+    """The serialized examples of a file, in order; checks no checksums.
 
     Raises:
-        DamagedSnapshotError: if it ends in the middle of one, or its compression is broken.
+        DamagedSnapshotError: if it ends in the middle of a record, or its compression is broken.
         StorageError: if it cannot be read.
     """
     chunks = uncompressed_chunks(url, compression)
@@ -270,11 +270,11 @@ def stored_examples(url: str, compression: Compression) -> Iterator[bytes]:
 
 
 class BrokenFrameError(Exception):
-    """What is wrong with a frame; the scan adds where it is."""
+    """A frame is broken; the message says how, and the scan adds its place."""
 
 
 def _frames(chunks: Iterator[bytes]) -> Iterator[int]:
-    """Checks the frames of a chunk together, and gives their lengths."""
+    """Checks the frames of each chunk together, and yields their lengths."""
     held = b""
     while True:
         edges, at = [], 0
@@ -304,7 +304,7 @@ def _frames(chunks: Iterator[bytes]) -> Iterator[int]:
 
 
 def _checked(held: bytes, edges: list[int]) -> Iterator[int]:
-    """The lengths of frames that lie end to end between these edges, up to one that is broken."""
+    """The lengths of the consecutive frames between these edges, up to the first broken one."""
     content, ends = np.frombuffer(held, np.uint8), np.array(edges)
     starts, stops = ends[:-1, None], ends[1:, None]
     heads = content[starts + np.arange(_HEAD.size)].view(_HEADS)[:, 0]
@@ -326,10 +326,10 @@ def _compare(stored: int, expected: int, what: str) -> None:
 
 
 def checksum_trouble(stored: int, expected: int, what: str) -> str | None:
-    """What is wrong with a masked checksum; None if it is the one that is expected."""
+    """Describes the error of a masked checksum; None if it is as expected."""
     if stored == expected:
         return None
-    return f"the checksum of {what} is {stored:#010x}, expected {expected:#010x} for what is there"
+    return f"the checksum of {what} is {stored:#010x}, expected {expected:#010x} for its bytes"
 
 
 def masked(crc: int) -> int:
@@ -338,7 +338,7 @@ def masked(crc: int) -> int:
 
 
 def filled(held: bytes, num_bytes: int, chunks: Iterator[bytes]) -> bytes:
-    """Takes chunks until so many bytes are held; fewer only where the file ends."""
+    """Reads chunks until ``num_bytes`` are held; returns fewer only at the end of the file."""
     parts = [held]
     missing = num_bytes - len(held)
     while missing > 0 and (chunk := next(chunks, b"")):
@@ -348,7 +348,7 @@ def filled(held: bytes, num_bytes: int, chunks: Iterator[bytes]) -> bytes:
 
 
 def stored_chunks(url: str) -> Iterator[bytes]:
-    """The bytes of a file as it lies there, compressed or not, in chunks of bounded size."""
+    """The bytes of a file as stored, compressed or not, in chunks of bounded size."""
     num_bytes = storage.num_bytes(url)
     for start in range(0, num_bytes, _READ_BYTES):
         yield storage.read_bytes(url, start, min(num_bytes, start + _READ_BYTES))
@@ -365,7 +365,7 @@ def inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """The content of one GZIP member, in chunks of bounded size.
 
     Raises:
-        BrokenFrameError: if it breaks off, or more follows it.
+        BrokenFrameError: if it is truncated, or more bytes follow it.
         zlib.error: if it is damaged.
     """
     stream = zlib.decompressobj(wbits=31)
@@ -381,50 +381,50 @@ def inflated(chunks: Iterator[bytes]) -> Iterator[bytes]:
         else:
             rest = stream.unused_data or rest
             if rest:
-                raise BrokenFrameError("bytes follow after the end of the GZIP stream")
+                raise BrokenFrameError("bytes follow the end of the GZIP stream")
     if not stream.eof:
-        raise BrokenFrameError("the GZIP stream breaks off")
+        raise BrokenFrameError("the GZIP stream is truncated")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BrokenRecord:
-    """One record that is not whole."""
+    """One broken record."""
 
     number: int
     offset: int
-    """Where its frame begins, in uncompressed bytes."""
+    """The start of its frame, in uncompressed bytes."""
     what: str
 
 
 @dataclasses.dataclass(kw_only=True)
 class Scan:
-    """What a TFRecord file holds."""
+    """The result of scanning a TFRecord file for damage."""
 
     num_whole: int = 0
     num_broken: int = 0
     broken: list[BrokenRecord] = dataclasses.field(default_factory=list)
-    """In their order; the first :data:`MAX_BROKEN`."""
+    """The first :data:`MAX_BROKEN` broken records, in order."""
     complete: bool = True
     """Whether the file was read to its end, frame by frame."""
     num_bytes: int = 0
-    """Uncompressed, as far as was read."""
+    """Uncompressed bytes read."""
     ending: str | None = None
-    """What is wrong after the last record, if anything is."""
+    """The error after the last record, if there is one."""
     _offsets: array.array[int] = dataclasses.field(default_factory=lambda: array.array("Q"))
     _lengths: array.array[int] = dataclasses.field(default_factory=lambda: array.array("Q"))
 
     @property
     def frames(self) -> Frames:
-        """Offsets and lengths of the frames that were found, broken ones included: uint64[n]."""
+        """Offsets and lengths of the frames found, including broken ones: uint64[n]."""
         return np.array(self._offsets, np.uint64), np.array(self._lengths, np.uint64)
 
     @property
     def num_records(self) -> int:
-        """Frames that were found, broken ones included."""
+        """The number of frames found, including broken ones."""
         return self.num_whole + self.num_broken
 
     def note(self, offset: int, length: int, what: str | None) -> None:
-        """Notes a frame, and what is wrong with it."""
+        """Records a frame, and what is wrong with it, if anything."""
         if what is not None:
             if self.num_broken < MAX_BROKEN:
                 broken = BrokenRecord(number=self.num_records, offset=offset, what=what)
@@ -438,27 +438,27 @@ class Scan:
 
 
 def frame_trouble(frame: bytes, length: int) -> str | None:
-    """What is wrong with the bytes of one frame that should have this length; None if nothing."""
+    """Describes the error of a frame that should have this length; None if it is intact."""
     if len(frame) < length:
         return f"the file ends {length - len(frame):,} bytes before the record does"
-    told, checksum = _HEAD.unpack_from(frame)
+    stated, checksum = _HEAD.unpack_from(frame)
     trouble = checksum_trouble(checksum, masked(google_crc32c.value(frame[:8])), "its length")
     if trouble is not None:
         return trouble
-    if told != length - FRAME_BYTES:
-        return f"it has {told:,} bytes, expected {length - FRAME_BYTES:,}"
+    if stated != length - FRAME_BYTES:
+        return f"it has {stated:,} bytes, expected {length - FRAME_BYTES:,}"
     (checksum,) = _FOOT.unpack_from(frame, length - _FOOT.size)
     crc = google_crc32c.value(frame[_HEAD.size : length - _FOOT.size])
     return checksum_trouble(checksum, masked(crc), "the record")
 
 
 def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> Scan:
-    """Reads a TFRecord file to its end, past what is damaged.
+    """Reads a TFRecord file to its end, skipping over damage.
 
     Args:
         url: A local path or any fsspec URL.
         compression: ``"none"`` or ``"gzip"``.
-        known: Where the frames lie, from an index that is known to be right; None without one.
+        known: Offsets and lengths of the frames, from an intact index; None without one.
 
     Raises:
         StorageError: if the file cannot be read.
@@ -480,13 +480,13 @@ def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> 
             return scan
         trouble: str | None = None
         if len(head) == _HEAD.size:
-            told, checksum = _HEAD.unpack(head)
-            length = FRAME_BYTES + told
+            stated, checksum = _HEAD.unpack(head)
+            length = FRAME_BYTES + stated
             trouble = checksum_trouble(
                 checksum, masked(google_crc32c.value(head[:8])), "its length"
             )
         if len(head) < _HEAD.size or trouble is not None:
-            # Only the index can say where the next one begins.
+            # Only the index can tell where the next frame begins.
             if number >= len(starts) or int(starts[number]) != offset:
                 trouble = trouble or f"the file ends {len(head)} bytes into the head of a frame"
                 scan.note(offset, len(head), _with(trouble, stream.trouble))
@@ -502,9 +502,9 @@ def scan_damage(url: str, compression: Compression, *, known: Frames | None) -> 
 
 
 def _rest_of_frame(stream: _Stream, length: int, num_read: int) -> tuple[int, str | None]:
-    """Reads what follows a frame's head: the bytes of it that are there, and what is wrong.
+    """Reads the rest of a frame after its head: the bytes read in total, and what is wrong.
 
-    A record is held against its checksum as it is read: it is as long as it says to be.
+    Reads the record in pieces and checksums them: a record may be of any size.
     """
     crc = 0
     while num_read < length - _FOOT.size:
@@ -525,7 +525,7 @@ def _with(what: str | None, cause: str | None) -> str | None:
 
 
 class _Stream:
-    """The uncompressed bytes of a file; ends where they cannot be had."""
+    """The uncompressed bytes of a file, as far as they can be read."""
 
     def __init__(self, url: str, compression: Compression) -> None:
         chunks = stored_chunks(url)
@@ -533,10 +533,10 @@ class _Stream:
         self._held = b""
         self._at = 0
         self.trouble: str | None = None
-        """Why the bytes end before the file does."""
+        """Why the bytes end before the file does; None while nothing is wrong."""
 
     def take(self, num_bytes: int) -> bytes:
-        """The next bytes; fewer only where there are no more."""
+        """The next bytes; fewer only at the end."""
         if self._at + num_bytes > len(self._held):
             self._held = filled(self._held[self._at :], num_bytes, self._chunks)
             self._at = 0
@@ -545,29 +545,29 @@ class _Stream:
         return taken
 
     def _inflated(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """The content of a GZIP member, up to the last byte that can be had of a damaged one."""
+        """The content of a GZIP member, if damaged up to the last byte that can be recovered."""
         stream = zlib.decompressobj(wbits=31)
         for chunk in chunks:
             for start in range(0, len(chunk), _PIECE_BYTES):
                 piece = chunk[start : start + _PIECE_BYTES]
                 if stream.eof:
-                    self.trouble = "bytes follow after the end of the GZIP stream"
+                    self.trouble = "bytes follow the end of the GZIP stream"
                     return
                 before = stream.copy()
                 try:
                     plain = stream.decompress(piece)
                 except zlib.error as error:
-                    # What it gave before it met the damage is lost with the error.
+                    # The error discards what was decompressed before the damage.
                     self.trouble = f"the GZIP stream is damaged: {error}"
                     yield from _byte_by_byte(before, piece)
                     return
                 if plain:
                     yield plain
                 if stream.unused_data:
-                    self.trouble = "bytes follow after the end of the GZIP stream"
+                    self.trouble = "bytes follow the end of the GZIP stream"
                     return
         if not stream.eof:
-            self.trouble = "the GZIP stream breaks off"
+            self.trouble = "the GZIP stream is truncated"
 
 
 def _byte_by_byte(stream: zlib._Decompress, piece: bytes) -> Iterator[bytes]:

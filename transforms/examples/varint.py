@@ -1,7 +1,7 @@
-"""Varints and fixed layouts in columns: the NumPy ground of the encoder.
+"""Vectorised varints and byte layouts: the NumPy basis of the encoder.
 
-A varint is protobuf's integer: seven bits a byte, the lowest first, the top bit set on all
-bytes but the last. Rows that take equally many bytes are handled as one matrix.
+A varint is protobuf's integer: seven bits per byte, the lowest first, the top bit set on all
+bytes but the last. Rows of the same number of bytes are processed as one matrix.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ _TILE_VALUES = 1 << 15
 
 
 def varint_sizes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Says how many bytes each integer takes as a varint.
+    """Computes the number of bytes of each integer as a varint.
 
     Args:
         values: int64[n] or uint64[n]; negative ones take ten bytes.
@@ -39,7 +39,7 @@ def varint_sizes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def store_varints(values: npt.NDArray[Any], out: Matrix) -> None:
-    """Writes varints that all take as many bytes as ``out`` has columns.
+    """Writes varints of equal width: as many bytes as ``out`` has columns.
 
     Args:
         values: int64[n] or uint64[n].
@@ -56,11 +56,11 @@ def store_varints(values: npt.NDArray[Any], out: Matrix) -> None:
 
 
 def packed_varints(values: npt.NDArray[Any], offsets: Sizes) -> npt.NDArray[np.uint8]:
-    """Writes varints of any widths one after the other.
+    """Writes varints of any widths, concatenated.
 
     Args:
         values: int64[n] or uint64[n].
-        offsets: int64[n + 1], where each begins: the running sum of their sizes.
+        offsets: int64[n + 1], the start of each: the running sum of their sizes.
 
     Returns:
         uint8[offsets[n]].
@@ -71,7 +71,7 @@ def packed_varints(values: npt.NDArray[Any], offsets: Sizes) -> npt.NDArray[np.u
         bounds = offsets[first : first + len(rest) + 1]
         sizes = np.diff(bounds).astype(np.uint8)
         longest = int(sizes.max())
-        # Every value gets room for the longest; then what is not needed is left out.
+        # Every value gets room for the longest one; unused bytes are then dropped.
         spread = np.empty((len(rest), longest), np.uint8)
         needed = np.empty((len(rest), longest), np.bool_)
         for place in range(longest):
@@ -87,10 +87,10 @@ def packed_varints(values: npt.NDArray[Any], offsets: Sizes) -> npt.NDArray[np.u
 
 
 def unpack_varints(packed: bytes) -> npt.NDArray[np.int64]:
-    """Reads varints that lie one after the other; the dual of :func:`packed_varints`.
+    """Reads concatenated varints; the inverse of :func:`packed_varints`.
 
     Raises:
-        ValueError: if the last one has no end, or one is longer than ten bytes.
+        ValueError: if the last one is truncated, or one is longer than ten bytes.
     """
     octets = np.frombuffer(packed, np.uint8)
     if not octets.size:
@@ -105,13 +105,13 @@ def unpack_varints(packed: bytes) -> npt.NDArray[np.int64]:
 
 
 def equal_widths(widths: npt.NDArray[Any]) -> Iterator[tuple[int, Rows]]:
-    """Groups rows by width, leaving out those of width 0.
+    """Groups rows by width; rows of width 0 are left out.
 
     Args:
         widths: integers[n], not negative.
 
     Yields:
-        A width and the rows that have it (all of them as a slice, which copies nothing).
+        A width and its rows (a slice if all rows have it, so that nothing is copied).
     """
     if not widths.size:
         return
@@ -127,13 +127,13 @@ def equal_widths(widths: npt.NDArray[Any]) -> Iterator[tuple[int, Rows]]:
 
 
 def lay_beside(fields: Sequence[bytes | npt.NDArray[Any]], num_rows: int, spare: int = 0) -> Matrix:
-    """Lays constants and varints side by side.
+    """Concatenates constants and varints in each row.
 
     Args:
-        fields: Constant bytes, or int64[num_rows] to be written as varints, all of one column
-            in equally many bytes.
+        fields: Constant bytes, or int64[num_rows] to write as varints, which must have the same
+            width in all rows.
         num_rows: Rows of the matrix.
-        spare: Bytes left open at the end of each row.
+        spare: Uninitialised bytes at the end of each row.
 
     Returns:
         uint8[num_rows, width], contiguous.
@@ -157,10 +157,10 @@ def lay_beside(fields: Sequence[bytes | npt.NDArray[Any]], num_rows: int, spare:
 def through_table(
     function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], values: Sizes
 ) -> npt.NDArray[Any]:
-    """Applies a function of single integers to many, once per value where these are close.
+    """Applies an elementwise function, through a lookup table if the values are close together.
 
     Args:
-        function: Takes int64[m], gives m rows that depend on one value each.
+        function: From int64[m] to m rows, each of which depends on one value.
         values: int64[n].
 
     Returns:
@@ -174,15 +174,15 @@ def through_table(
 
 
 def scatter(out: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], rows: Matrix) -> None:
-    """Stores each row of a matrix at its place in a buffer.
+    """Copies each row of a matrix to its place in a buffer.
 
     Args:
         out: uint8[size], overwritten; the places must not overlap.
-        starts: int64[n], where each row goes.
+        starts: int64[n], the start of each row's place.
         rows: uint8[n, width], contiguous, width at least 1.
     """
     width = rows.shape[1]
-    # Every window of that width as one opaque item: NumPy then moves a row in one step (5 ns
-    # against 1.6 ns per byte).
+    # Views each window of that width as one opaque item, so NumPy copies a row in one step (5 ns
+    # per row instead of 1.6 ns per byte).
     windows = np.ndarray((out.size - width + 1,), f"V{width}", out, strides=(1,))
     windows[starts] = rows.view(f"V{width}")[:, 0]

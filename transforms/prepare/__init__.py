@@ -1,5 +1,6 @@
-"""Deterministic steps on the records of a block, batch-wise: decode, resize and the like.
+"""Deterministic preparation steps such as decode and resize; one module for each kind of data.
 
-A step fulfils the `PrepareStep` protocol of `schemas.recipe`; one module for each kind of data. May
-import `schemas` and the modules of `transforms` beside it; loads TensorFlow only where it runs.
+A step implements the `PrepareStep` protocol of `schemas.recipe`: it declares the features after it
+and transforms records or batches in TensorFlow. Imports only `schemas` and its siblings in
+`transforms`; loads TensorFlow only when steps run.
 """

@@ -1,8 +1,8 @@
-"""Steps on sounds: decode, resample, mono, trim or pad; and, from ``spectra``, what models hear.
+"""Steps on audio: decode, resample, mono, trim or pad; and those of ``spectra``.
 
-They run in TensorFlow on one record. A decoded sound is ``float32[samples]``, or ``[samples,
-channels]`` where there are several; where the rate differs from record to record, ``<name>/rate``
-stands beside it.
+They run in TensorFlow on single records. Decoded audio is ``float32[samples]``, or ``[samples,
+channels]`` if there are several channels. If the rate differs from record to record,
+``<name>/rate`` holds it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Decode:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text(
             "ss.audio.decode",
             self.name,
@@ -70,7 +70,7 @@ class Decode:
 
     @property
     def export_obstacle(self) -> str:
-        """Why it cannot be exported; empty where it can."""
+        """Why the step cannot be exported; empty if it can."""
         if self.plain_wav:
             return ""
         return (
@@ -79,7 +79,7 @@ class Decode:
         )
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "audio.decode",
             "name": self.name,
@@ -94,7 +94,7 @@ class Decode:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no encoded sound of this name, or nothing to decode it with.
+            RecipeError: if there is no encoded audio of this name, or no decoder installed.
         """
         sound = sound_of(self, self.name, features, storage="encoded")
         if not self.plain_wav:
@@ -116,7 +116,7 @@ class Decode:
         samples, rate, failure = decode(record[self.name])
         misfits = misfit(samples, rate, given, mono=self.mono)
         failure = tf.where(failure == b"", misfits, failure)
-        # An exception that went through TensorFlow would be logged with all its frames.
+        # TensorFlow would log an exception with its complete traceback.
         verdict = tf.debugging.Assert(failure == b"", [failure])
         with tf.control_dependencies([verdict]):
             samples, rate = tf.identity(samples), tf.identity(rate)
@@ -136,24 +136,24 @@ class Resample:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.audio.resample", self.name, self.rate)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "audio.resample", "name": self.name, "rate": self.rate}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no decoded sound of this name.
+            RecipeError: if there is no decoded audio of this name.
         """
         sound = sound_of(self, self.name, features)
         return {**features, self.name: at_rate(sound, self.rate)}
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Replaces the samples by those at the other rate."""
+        """Replaces the samples by those at the new rate."""
         sound = sound_of(self, self.name, features)
         if sound.rate == self.rate:
             return record
@@ -170,18 +170,18 @@ class Mono:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.audio.mono", self.name)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "audio.mono", "name": self.name}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no decoded sound of this name.
+            RecipeError: if there is no decoded audio of this name.
         """
         sound = sound_of(self, self.name, features)
         return {**features, self.name: dataclasses.replace(sound, channels=1)}
@@ -202,24 +202,24 @@ class TrimOrPad:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.audio.trim_or_pad", self.name, self.samples)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "audio.trim_or_pad", "name": self.name, "samples": self.samples}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no decoded sound of this name.
+            RecipeError: if there is no decoded audio of this name.
         """
         sound = sound_of(self, self.name, features)
         return {**features, self.name: dataclasses.replace(sound, samples=self.samples)}
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Replaces the samples by the first ``samples`` of them, silence behind."""
+        """Keeps the first ``samples`` samples, and appends silence to shorter audio."""
         import tensorflow as tf
 
         samples = by_channel(record[self.name])[: self.samples]
@@ -236,63 +236,65 @@ def decode(
     dtype: Literal["int16", "float32"] | None = None,
     plain_wav: bool = False,
 ) -> Decode:
-    """Decodes a sound file to ``float32[samples]``, or ``[samples, channels]`` where not mono.
+    """Decodes an audio file to ``float32[samples]``, or ``[samples, channels]`` if not mono.
 
-    WAV (PCM, floats, A-law, µ-law), FLAC, Ogg with Vorbis or Opus, MP3, whatever the file is
-    called: the content decides. Samples are exactly those of the file, -1 to 1. A file that is cut
-    off, does not match the checksums in it, holds NaN or no samples, or has another number of
-    channels than most, is rejected. Sounds that no step decodes are decoded so at the end.
+    Supports WAV (PCM, float, A-law, µ-law), FLAC, Ogg with Vorbis or Opus, and MP3; the format is
+    detected by content, not by file name. Samples are exactly those of the file, in [-1, 1]. Files
+    that are truncated, fail their own checksums, contain NaN or no samples, or have a different
+    number of channels than most are rejected. Audio that no step decodes is decoded like this after
+    the last step.
 
     Args:
         name: The audio feature.
-        rate: Resample to so many Hz, as :func:`resample` does.
-        mono: Mix the channels to one, as :func:`mono` does, however many a file has.
+        rate: Rate in Hz to resample to, as :func:`resample` does; None keeps each file's own.
+        mono: Whether to mix all channels to one, as :func:`mono` does.
         dtype: How samples are stored: ``int16`` rounds them to 16 bits, ``float32`` keeps them.
-            None is ``int16`` where every file has at most 16 bits, else ``float32``.
-        plain_wav: Take only 16-bit WAV files whose samples follow a header of 44 bytes, and
-            reject others. That is done by TensorFlow alone, so the step can be exported for
-            serving, and the package soundfile is not needed.
+            None means ``int16`` if every file has at most 16 bits, else ``float32``.
+        plain_wav: Accept only 16-bit WAV files whose samples follow a header of 44 bytes, and
+            reject others. This uses TensorFlow only, so the step can be exported for serving,
+            and the package soundfile is not needed.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Decode(name=name, rate=rate, mono=mono, dtype=dtype, plain_wav=plain_wav)
 
 
 def resample(name: str, rate: int) -> Resample:
-    """Brings a decoded sound to another rate, by windowed-sinc interpolation (``sounds``).
+    """Resamples decoded audio to another rate by windowed-sinc interpolation.
 
-    What the lower of both rates can hold up to 0.9 of its band stays to 0.1 %; what it cannot is
-    left out. At its own rate a sound stays exactly as it is. Stored as 16 bits, samples are
-    rounded to them, and cut at full scale.
+    Source: J. O. Smith, "Digital Audio Resampling", https://ccrma.stanford.edu/~jos/resample/.
+    Frequencies up to 0.9 of the lower rate's band are preserved to 0.1 %; those above the band are
+    removed. Audio that already has this rate is unchanged. If samples are stored as 16 bits, they
+    are rounded and clipped at full scale.
 
     Args:
-        name: The audio feature.
-        rate: Samples a second, 100 to 1,000,000.
+        name: The audio feature, ``float32[samples]`` or ``[samples, channels]``.
+        rate: Samples per second, 100 to 1,000,000.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Resample(name=name, rate=rate)
 
 
 def mono(name: str) -> Mono:
-    """Mixes the channels of a decoded sound to one, their mean: ``float32[samples]``.
+    """Mixes the channels of decoded audio to one, their mean: ``float32[samples]``.
 
     Raises:
-        RecipeError: if the argument is unfit.
+        RecipeError: if the argument is invalid.
     """
     return Mono(name=name)
 
 
 def trim_or_pad(name: str, samples: int) -> TrimOrPad:
-    """Gives each decoded sound the same length: cuts off its end, or puts silence behind it.
+    """Gives all decoded audio the same length: cuts off the end, or appends silence.
 
     Args:
         name: The audio feature.
-        samples: Of each channel.
+        samples: The number of samples of each channel.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return TrimOrPad(name=name, samples=samples)

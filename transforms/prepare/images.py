@@ -1,14 +1,14 @@
-"""Steps on images: decode, resize, crop, convert, encode, and the check of those left encoded.
+"""Steps on images: decode, resize, crop, convert, encode, and the check of encoded images.
 
-They run in TensorFlow, compiled over a whole batch. An encoded image comes with the columns
-``<name>/height``, ``<name>/width`` (of the picture as shown) and ``<name>/orientation``, which
-its source reads from the file's header (``image_header``). Pixels that are stored raw train
-fastest: leave :func:`encode` out for them.
+They run in TensorFlow, compiled for batches. An encoded image has the side columns
+``<name>/height``, ``<name>/width`` (of the upright picture) and ``<name>/orientation``, which its
+source reads from the file's header (``image_header``). Training is fastest with raw pixels, that
+is, without :func:`encode`.
 
-A feature ``BoundingBoxes(image=name)`` belongs to the image. Its boxes are shares of the picture
-as it is shown, so stretching and turning leave them as they are. Padding and cropping move them;
-what lies beyond the border is cut off, and a box of which nothing is left is dropped, together with
-its value in the sequence that ``BoundingBoxes(labels=…)`` names.
+A feature ``BoundingBoxes(image=name)`` belongs to the image. Boxes are fractions of the upright
+picture, so stretching and rotating do not change them. Padding and cropping do: boxes are clipped
+at the border, and a box that becomes empty is dropped, together with its value in the sequence
+named by ``BoundingBoxes(labels=…)``.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Decode:
     channels: Literal[1, 3, 4] = 3
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         channels = "" if self.channels == 3 else f", channels={self.channels}"
         return f"ss.images.decode({quoted(self.name)}{channels})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "images.decode", "name": self.name, "channels": self.channels}
 
     def features(self, features: Features) -> Features:
@@ -79,7 +79,9 @@ class Decode:
         """
         image = image_feature(self, self.name, features)
         if image.storage != "encoded":
-            raise RecipeError(f"prepare: {self!r}: {self.name!r} is decoded already. Leave it out.")
+            raise RecipeError(
+                f"prepare: {self!r}: {self.name!r} is already decoded. Remove this step."
+            )
         decoded = Image(height=image.height, width=image.width, channels=self.channels)
         return {**features, self.name: decoded}
 
@@ -103,11 +105,11 @@ class Convert:
     to: Literal["grayscale", "rgb"]
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return f"ss.images.convert({quoted(self.name)}, {quoted(self.to)})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "images.convert", "name": self.name, "to": self.to}
 
     def features(self, features: Features) -> Features:
@@ -134,7 +136,7 @@ class Convert:
             converted = luma(image[..., :3])
         else:
             converted = tf.repeat(image, 3, axis=2) if given == 1 else image[..., :3]
-        # Grey made of colours is grey still when it is spread over three channels again.
+        # Grayscale computed from colours stays so when it is expanded to three channels.
         return with_image(record, self.name, converted, is_same=wanted < given)
 
 
@@ -147,19 +149,19 @@ class Encode:
     quality: Annotated[int, pydantic.Field(ge=1, le=100)] | None = None
 
     def __post_init__(self) -> None:
-        """Checks that only a JPEG has a quality; 90 where none is given."""
+        """Checks that only a JPEG has a quality; the default is 90."""
         if self.format == "png" and self.quality is not None:
-            raise ValueError("quality is for JPEG: a PNG loses nothing")
+            raise ValueError("quality is only for JPEG: PNG is lossless")
         if self.format == "jpeg" and self.quality is None:
             object.__setattr__(self, "quality", 90)
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         quality = "" if self.quality in (None, 90) else f", quality={self.quality}"
         return f"ss.images.encode({quoted(self.name)}, format={quoted(self.format)}{quality})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "images.encode",
             "name": self.name,
@@ -171,12 +173,12 @@ class Encode:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no decoded image of this name, or no such file can hold it.
+            RecipeError: if there is no decoded image of this name, or the format cannot hold it.
         """
         image = decoded_feature(self, self.name, features)
         if self.format == "jpeg" and image.channels == 4:
             raise RecipeError(
-                f"prepare: {self!r}: a JPEG has no transparency. Decode {self.name!r} with "
+                f"prepare: {self!r}: JPEG does not support transparency. Decode {self.name!r} with "
                 'channels=3, or encode it with format="png".'
             )
         return {**features, self.name: dataclasses.replace(image, storage="encoded")}
@@ -212,11 +214,11 @@ class Check:
     name: str
 
     def __repr__(self) -> str:
-        """As an error names it."""
+        """As shown in errors."""
         return f"check of the encoded image {self.name!r}"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "images.check", "name": self.name}
 
     def features(self, features: Features) -> Features:
@@ -227,13 +229,13 @@ class Check:
         """
         if image_feature(self, self.name, features).storage != "encoded":
             raise RecipeError(
-                f"prepare: {self!r}: {self.name!r} is decoded already, which checks it. Leave the "
-                "step out."
+                f"prepare: {self!r}: {self.name!r} is already decoded, which checks it. Remove "
+                "this step."
             )
         return features
 
     def apply(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Fails where the image does not decode, or not to the size that its header states."""
+        """Fails if the image does not decode, or not to the size stated in its header."""
         import tensorflow as tf
 
         data = record[self.name]
@@ -257,21 +259,20 @@ class Check:
 def decode(name: str, channels: Literal[1, 3, 4] = 3) -> Decode:
     """Decodes an image to ``uint8[height, width, channels]``, upright.
 
-    JPEG (with libjpeg's accurate DCT, so that bytes are the same everywhere), PNG, GIF (its first
-    frame; black where it is transparent), BMP and WebP, whatever the file is called: the content
-    decides. Greyscale, CMYK,
-    palettes and 16 bits become 8-bit channels; the EXIF orientation is applied. An image that does
-    not decode to its end is rejected. Without a :func:`resize`, pixels are stored with each image's
-    own size.
+    Supports JPEG (with libjpeg's accurate DCT, for the same bytes everywhere), PNG, GIF (the first
+    frame; transparency becomes black), BMP and WebP; the format is detected by content, not by file
+    name. Grayscale, CMYK, palettes and 16 bits become 8-bit channels; the EXIF orientation is
+    applied. Truncated images are rejected. Without a :func:`resize`, pixels are stored in each
+    image's own size.
 
     Args:
         name: The image feature.
         channels: 1 for luma (ITU-R BT.601), 3 for RGB (transparency is dropped), 4 for RGBA
-            (opaque where the image has no transparency; a GIF with a transparent colour is
+            (opaque if the image has no transparency; a GIF with a transparent colour is
             rejected).
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Decode(name=name, channels=channels)
 
@@ -291,86 +292,86 @@ def resize(
         name: The image feature.
         size: (height, width) in pixels.
         keep_ratio: True fits the image into ``size`` and centres it on black; ``"crop"`` fills
-            ``size`` and leaves out what is too much at both ends. False stretches it.
-        antialias: Whether the filter is as wide as the scale when it shrinks the image. Without,
-            it is faster, and fine patterns turn into others.
+            ``size`` and crops the excess equally at both ends; False stretches the image.
+        antialias: Whether to widen the filter when shrinking the image. Without it, resizing is
+            faster, but fine patterns are aliased.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Resize(name=name, size=size, keep_ratio=keep_ratio, antialias=antialias)
 
 
 def center_crop(name: str, size: tuple[int, int]) -> CenterCrop:
-    """Cuts ``uint8[height, width, channels]`` out of a decoded image's middle; boxes follow.
+    """Crops a decoded image to its centre, ``uint8[height, width, channels]``; boxes follow.
 
-    Of an odd rest, the larger half is cut off below and on the right. A smaller image is rejected.
+    If the excess is odd, one pixel more is removed at the bottom and on the right. Smaller images
+    are rejected.
 
     Args:
         name: The image feature.
         size: (height, width) in pixels.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return CenterCrop(name=name, size=size)
 
 
 def convert(name: str, to: Literal["grayscale", "rgb"]) -> Convert:
-    """Turns the colours of a decoded image into 1 channel of grey, or into 3.
+    """Converts a decoded image to grayscale (1 channel) or RGB (3 channels), ``uint8``.
 
-    Grey is luma (ITU-R BT.601), spread over three channels where it becomes RGB. Transparency is
-    dropped.
+    Grayscale is luma (ITU-R BT.601), repeated in three channels when it becomes RGB. Transparency
+    is dropped.
 
     Args:
         name: The image feature.
         to: ``"grayscale"`` or ``"rgb"``.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Convert(name=name, to=to)
 
 
 def encode(name: str, format: Format = "jpeg", *, quality: int | None = None) -> Encode:
-    """Encodes a decoded image as the bytes of a file, which take less room and train slower.
+    """Encodes a decoded image as the bytes of a file: smaller, but slower to train from.
 
-    An image that no step has changed, and whose file is of this format and holds as many
-    channels, keeps the file's bytes: nothing is lost by encoding it twice. (A step of your own,
-    or a filter, between decoding and encoding counts as a change.) Without this step, an image
-    is stored as raw pixels.
+    If no step has changed the image, and its file has this format and number of channels, the
+    file's bytes are kept, so encoding twice loses nothing. (Your own functions and filters between
+    decoding and encoding count as changes.) Without this step, images are stored as raw pixels.
 
     Args:
         name: The image feature.
         format: ``"jpeg"`` (1 or 3 channels, colours at half the resolution) or ``"png"``
             (lossless).
-        quality: Of a JPEG: 1 to 100, 90 where none is given.
+        quality: JPEG quality, 1 to 100; the default is 90.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Encode(name=name, format=format, quality=quality)
 
 
 def check(name: str) -> Check:
-    """Checks an image that stays encoded by decoding it, at 1/8 of its size where it is a JPEG.
+    """Checks an image that stays encoded by decoding it, JPEGs at 1/8 of their size.
 
-    Every image that no step decodes is checked so, without being asked: a truncated image must
-    not wait for the trainer.
+    Every image that no step decodes is checked automatically, so the build rather than the trainer
+    finds truncated images.
     """
     return Check(name=name)
 
 
 class Window(NamedTuple):
-    """What part of the picture before a step makes the picture after it, in the old one's pixels.
+    """The part of the old picture that becomes the new one, in pixels of the old one.
 
-    float32[2] each, (y, x). A window larger than the old picture has padding around it.
+    float32[2] each, (y, x). A window larger than the old picture includes padding around it.
     """
 
     start: Any
     length: Any
     given: Any
-    """The old picture's own height and width."""
+    """Height and width of the old picture."""
 
 
 @config_class
@@ -385,13 +386,13 @@ class Resize:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         ratio = "" if not self.keep_ratio else f", keep_ratio={quoted(self.keep_ratio)}"
         antialias = "" if self.antialias else ", antialias=False"
         return f"ss.images.resize({quoted(self.name)}, {self.size}{ratio}{antialias})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         found: dict[str, object] = {
             "step": "images.resize",
             "name": self.name,
@@ -419,8 +420,7 @@ class Resize:
         shares = tf.cast(wanted, tf.float64) / tf.cast(given, tf.float64)
         window = None
         if self.keep_ratio == "crop":
-            # Cropped before it is scaled: the other way about, a long strip would grow without
-            # bounds.
+            # Crop before scaling: otherwise a long, thin image would grow without bounds.
             part = tf.cast(wanted, tf.float64) / tf.reduce_max(shares)
             cropped = tf.clip_by_value(tf.cast(tf.round(part), tf.int32), 1, given)
             before = (given - cropped) // 2
@@ -450,7 +450,7 @@ class Resize:
             scaled = tf.image.resize(image, size, method="bilinear", antialias=self.antialias)
             return tf.cast(tf.round(scaled), tf.uint8)
 
-        # At its own size the filter gives back each pixel, at the price of a decoding.
+        # At the same size the filter would return the same pixels, at the cost of a decoding.
         same = tf.reduce_all(tf.shape(image)[:2] == size)
         return tf.cond(same, lambda: image, scale)
 
@@ -465,18 +465,18 @@ class CenterCrop:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return f"ss.images.center_crop({quoted(self.name)}, {self.size})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "images.center_crop", "name": self.name, "size": list(self.size)}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no decoded image of this name, or it is known to be smaller.
+            RecipeError: if there is no decoded image of this name, or it is smaller than the crop.
         """
         cropped = _sized(self, self.name, self.size, features)
         image = image_feature(self, self.name, features)
@@ -484,7 +484,7 @@ class CenterCrop:
         if given[0] < self.size[0] or given[1] < self.size[1]:
             raise RecipeError(
                 f"prepare: {self!r}: the images are {given[0]}×{given[1]} (height × width), "
-                "smaller than the crop. Resize them before it, or crop less."
+                "smaller than the crop. Resize them first, or use a smaller crop."
             )
         return {**features, self.name: cropped}
 
@@ -510,7 +510,7 @@ class CenterCrop:
 def _follow(
     record: dict[str, Any], name: str, *, window: Window, features: Features
 ) -> dict[str, Any]:
-    """The record with the boxes of an image cut to what the picture shows now."""
+    """The record with the boxes of an image adjusted to the new picture."""
     for boxes, feature in features.items():
         if isinstance(feature, BoundingBoxes) and feature.image == name:
             labels = feature.labels if feature.labels in features else None
@@ -521,13 +521,13 @@ def _follow(
 def move_boxes(
     record: dict[str, Any], name: str, *, labels: str | None, window: Window
 ) -> dict[str, Any]:
-    """Boxes ``float32[num_boxes, 4]`` as shares of a window; those outside it are left out.
+    """Converts boxes ``float32[num_boxes, 4]`` to fractions of a window; drops those outside.
 
     Args:
-        record: Of tensors.
-        name: The boxes.
-        labels: A sequence of one value a box, if there is one.
-        window: What has become of the picture.
+        record: A record of tensors.
+        name: The boxes feature.
+        labels: The sequence with one value per box, if there is one.
+        window: The part of the old picture that becomes the new one.
 
     Returns:
         The boxes and the labels, by name.
@@ -554,7 +554,7 @@ def image_feature(step: object, name: str, features: Features) -> Image:
     """The image of this name.
 
     Raises:
-        RecipeError: if there is none.
+        RecipeError: if it does not exist.
     """
     return find_media(step, name, features, Image, what="Images")
 
@@ -563,13 +563,13 @@ def decoded_feature(step: object, name: str, features: Features) -> Image:
     """The decoded image of this name.
 
     Raises:
-        RecipeError: if there is none, or it is encoded.
+        RecipeError: if it does not exist, or is encoded.
     """
     image = image_feature(step, name, features)
     if image.storage != "raw":
         raise RecipeError(
             f"prepare: {step!r}: {name!r} is still encoded. Put ss.images.decode({quoted(name)}) "
-            "before it."
+            "before this step."
         )
     return image
 
@@ -580,5 +580,5 @@ def _sized(step: object, name: str, size: tuple[int, int], features: Features) -
 
 
 def quoted(value: object) -> str:
-    """A value as it is written in a recipe, strings in double quotes."""
+    """A value as written in a recipe, with strings in double quotes."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -1,4 +1,4 @@
-"""Vocabularies: tokens and their numbers, and the tables that look them up inside a graph."""
+"""Vocabularies: tokens and their indices, and the tables that look them up inside a graph."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from ...schemas.errors import RecipeError
 
 Tables = dict[tuple[tuple[str, ...], int], Any]
-"""Tables by their tokens, and the number of what is none of these."""
+"""(tokens, index of unknown tokens) -> lookup table."""
 
 _HELD: ContextVar[Tables | None] = ContextVar("tables", default=None)
 
 
 @contextmanager
 def holding_tables(tables: Tables) -> Iterator[None]:
-    """Keeps the tables that steps make while they are traced inside, and gives them again.
+    """Caches in ``tables`` the lookup tables of steps that are traced inside.
 
-    A traced function lives no longer than its tables: who keeps it keeps them, and who exports it
-    makes them trackable. TensorFlow may trace a function once more while it exports it.
+    A traced function only works as long as its tables exist: its owner must keep them, and must
+    make them trackable to export it. TensorFlow may trace a function again while exporting it.
     """
     token = _HELD.set(tables)
     try:
@@ -30,7 +30,7 @@ def holding_tables(tables: Tables) -> Iterator[None]:
 
 
 def token_table(tokens: Sequence[str], *, unknown: int) -> Any:
-    """A table from tokens to their indices; ``unknown`` for what is none of them."""
+    """A table from tokens to their indices, with ``unknown`` for all other strings."""
     import tensorflow as tf
 
     held, key = _HELD.get(), (tuple(tokens), unknown)
@@ -48,10 +48,10 @@ def token_table(tokens: Sequence[str], *, unknown: int) -> Any:
 
 
 def read_vocabulary(content: bytes, *, where: str) -> tuple[str, ...]:
-    """The tokens of a vocabulary file, one a line; a token's number is its line's, from 0.
+    """The tokens of a vocabulary file, one per line; a token's index is its line, from 0.
 
     Raises:
-        RecipeError: if it is no such file; ``where`` names it.
+        RecipeError: if it is not a valid vocabulary; ``where`` names it.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -62,19 +62,19 @@ def read_vocabulary(content: bytes, *, where: str) -> tuple[str, ...]:
 
 
 def check_vocabulary(tokens: Sequence[str], *, where: str) -> tuple[str, ...]:
-    """The tokens, if no two are the same.
+    """Checks that tokens are distinct, and returns them as a tuple.
 
     Raises:
-        RecipeError: if there is none, or one stands there twice.
+        RecipeError: if there are none, or one occurs twice.
     """
     places: dict[str, int] = {}
     for number, token in enumerate(tokens):
         if token in places:
             raise RecipeError(
-                f"{where}: the token {token!r} has two numbers, {places[token]:,} and "
-                f"{number:,}. Leave one out."
+                f"{where}: the token {token!r} occurs twice, at {places[token]:,} and "
+                f"{number:,}. Remove one."
             )
         places[token] = number
     if not any(tokens):
-        raise RecipeError(f"{where} holds no tokens.")
+        raise RecipeError(f"{where} contains no tokens.")
     return tuple(tokens)

@@ -1,4 +1,4 @@
-"""Steps on whole records: filter, map, map_python, select, rename, drop, drop_duplicates."""
+"""Steps on records: filter, map, map_python, select, rename, drop, drop_duplicates."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Filter:
         return (self.function,)
 
     def __repr__(self) -> str:
-        """As an error names it."""
+        """As shown in errors."""
         return f"ss.records.filter({describe(self.function)})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output beside the function, as plain JSON, for the fingerprint."""
+        """Everything but the function that affects the output, as JSON, for the fingerprint."""
         return {"step": "records.filter", "batched": self.batched}
 
     def features(self, features: Features) -> Features:
@@ -63,7 +63,7 @@ class Filter:
         return features
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Adds whether to keep the record."""
+        """Adds a bool that says whether to keep the record."""
         import tensorflow as tf
 
         given = {name: record[name] for name in features}
@@ -74,15 +74,15 @@ class Filter:
             keep = None
         if keep is None or keep.dtype != tf.bool or keep.shape.rank not in (0, 1):
             raise RecipeError(
-                f"prepare: {self!r} returned {keep!r}, expected one bool a record. Compare with "
-                "TensorFlow operations, and join with tf.reduce_all or tf.reduce_any."
+                f"prepare: {self!r} returned {keep!r}, expected one bool per record. Compare with "
+                "TensorFlow operations, and combine with tf.reduce_all or tf.reduce_any."
             )
         return {**record, KEEP: record[KEEP] & keep if KEEP in record else keep}
 
 
 @config_class
 class Map:
-    """See :func:`map`; a function of a record, whose features are found by calling it."""
+    """See :func:`map`; a function of a record, whose features are inferred by tracing it."""
 
     function: _Function
     batched: bool = False
@@ -109,32 +109,32 @@ class Select:
     sees_features = True
 
     def __post_init__(self) -> None:
-        """Checks that there are names."""
+        """Checks that there is at least one name."""
         if not self.names:
             raise ValueError("names: expected at least one")
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text(f"ss.records.{'drop' if self.dropped else 'select'}", list(self.names))
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "records.select", "names": list(self.names), "dropped": self.dropped}
 
     def features(self, features: Features) -> Features:
-        """The features that stay.
+        """The features that are kept.
 
         Raises:
-            RecipeError: if a name is no feature's, or none stays.
+            RecipeError: if a name is not a feature's, or none is kept.
         """
         _check_known(self, self.names, features)
         kept = {n: f for n, f in features.items() if (n in self.names) != self.dropped}
         if not kept:
-            raise RecipeError(f"prepare: {self!r} leaves no feature.")
+            raise RecipeError(f"prepare: {self!r} leaves no features.")
         return kept
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Leaves the others out."""
+        """Removes the other features."""
         return _parts(record, {name: name for name in self.features(features)}, features)
 
 
@@ -148,18 +148,18 @@ class Rename:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.records.rename", dict(self.names))
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "records.rename", "names": dict(self.names)}
 
     def features(self, features: Features) -> Features:
-        """The features by their new names.
+        """The features under their new names.
 
         Raises:
-            RecipeError: if a name is no feature's, or two features would have one name.
+            RecipeError: if a name is not a feature's, or two features would have the same name.
         """
         _check_known(self, self.names, features)
         renamed: dict[str, Feature] = {}
@@ -173,49 +173,49 @@ class Rename:
         return renamed
 
     def _following(self, boxes: BoundingBoxes) -> BoundingBoxes:
-        """Boxes that name their image and labels as these are called now."""
+        """Boxes that refer to their image and labels by the new names."""
         labels = None if boxes.labels is None else self.names.get(boxes.labels, boxes.labels)
         image = self.names.get(boxes.image, boxes.image)
         return dataclasses.replace(boxes, image=image, labels=labels)
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Gives tensors their new names."""
+        """Renames tensors."""
         return _parts(record, {name: self.names.get(name, name) for name in features}, features)
 
 
 def filter(function: _Function, *, batched: bool = False) -> Filter:
-    """Keeps the records of which a function says True; the others are counted as filtered.
+    """Keeps the records for which a function returns True; the others are counted as filtered.
 
-    They are no rejects, and no later step sees them.
+    Filtered records are not rejects, and no later step sees them.
 
     Args:
         function: From a dict of tensors, a record's features by name, to a bool scalar, in
-            TensorFlow operations. A missing value is the feature's fill: to tell it, put
+            TensorFlow operations. A missing value is the feature's fill value: to detect it, put
             ``ss.tables.missing`` before.
-        batched: Whether the function works as well on tensors with a leading batch dimension
+        batched: Whether the function also works on tensors with a leading batch dimension
             (``lambda r: r["age"] > 18`` does), which is a hundred times as fast on tables.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Filter(function=function, batched=batched)
 
 
 def map(function: _Function, *, batched: bool = False) -> Map:
-    """Turns each record into another one by a function in TensorFlow operations.
+    """Applies a function in TensorFlow operations to each record.
 
-    The same as the function itself in ``prepare=[…]``, but for ``batched``.
+    The same as the function itself in ``prepare=[…]``, except for ``batched``.
 
     Args:
-        function: From a dict of tensors, a record's features by name, to such a dict: all that
-            the record then holds.
-        batched: Whether the function works as well on tensors with a leading batch dimension
-            (``tf.RaggedTensor`` where lists vary in length), elementwise over records, which is a
-            hundred times as fast on tables. Beware of ``tf.exp`` and its like: in their last bit,
-            vectorised ones may differ from one place in a batch to another.
+        function: From a dict of tensors, a record's features by name, to a dict of the new
+            record's features.
+        batched: Whether the function also works on tensors with a leading batch dimension
+            (``tf.RaggedTensor`` if lists vary in length), elementwise over records, which is a
+            hundred times as fast on tables. Beware of functions like ``tf.exp``: the last bit of
+            a vectorised result may depend on the position in the batch.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Map(function=function, batched=batched)
 
@@ -226,22 +226,22 @@ def map_python(
     *,
     inputs: Iterable[str] | None = None,
 ) -> MapPython:
-    """Adds or replaces features of each record by a function in plain Python.
+    """Adds or replaces features of each record with a plain Python function.
 
     Slower than TensorFlow, and not exported for serving. An exception rejects the record, with
-    its message. What the function refers to is in the fingerprint; it must give the same for
-    the same record every time.
+    its message. The fingerprint covers everything that the function refers to; the function must
+    be deterministic.
 
     Args:
         function: From a dict of NumPy values by name (``str`` for Text, ``bytes`` for other
-            strings and files, None where a value is missing) to a dict with what ``features``
-            declares, None where an optional one is missing. Other features stay as they are.
-        features: What the function gives.
-        inputs: Names of the features that it looks at; None for all of them, which is slow where
-            there are images.
+            strings and files, None for a missing value) to a dict of the values that ``features``
+            declares, None for a missing optional one. Other features are unchanged.
+        features: The features that the function returns.
+        inputs: Names of the features that it reads; None for all of them, which is slow if there
+            are images.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     if not isinstance(features, Mapping) or not all(isinstance(name, str) for name in features):
         raise RecipeError(
@@ -254,28 +254,28 @@ def map_python(
 
 
 def select(names: Iterable[str]) -> Select:
-    """Keeps these features and no others.
+    """Keeps only these features.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Select(names=_names(names))
 
 
 def drop(names: Iterable[str]) -> Select:
-    """Leaves these features out.
+    """Removes these features.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Select(names=_names(names), dropped=True)
 
 
 def rename(names: Mapping[str, str]) -> Rename:
-    """Gives features other names: old name -> new one.
+    """Renames features: old name -> new name.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Rename(names=names)
 
@@ -289,8 +289,8 @@ def _check_known(step: object, names: Iterable[str], features: Features) -> None
     unknown = sorted(set(names) - set(features))
     if unknown:
         raise RecipeError(
-            f"prepare: {step!r}: there is no feature {', '.join(_quoted(unknown))}; there are "
-            f"{', '.join(_quoted(sorted(features)))}."
+            f"prepare: {step!r}: there is no feature {', '.join(_quoted(unknown))}, expected some "
+            f"of {', '.join(_quoted(sorted(features)))}."
         )
 
 
@@ -299,7 +299,7 @@ def _quoted(names: Iterable[str]) -> list[str]:
 
 
 def _parts(record: dict[str, Any], names: Mapping[str, str], features: Features) -> dict[str, Any]:
-    """The tensors of features, and what goes with each, by new names."""
+    """The tensors of features, with their side tensors, under new names."""
     kept = {part: value for part, value in record.items() if part == KEEP}
     for old, new in names.items():
         kept[new] = record[old]
@@ -318,35 +318,35 @@ class DropDuplicates:
     prefix_bytes = DIGEST_BYTES
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         names = (json.dumps(name, ensure_ascii=False) for name in self.names)
         return f"ss.records.drop_duplicates({', '.join(names)})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "records.drop_duplicates", "names": sorted(self.names)}
 
     def features(self, features: Features) -> Features:
         """The features, unchanged.
 
         Raises:
-            RecipeError: if one to compare is not there.
+            RecipeError: if a feature to compare does not exist.
         """
         missing = sorted(set(self.names) - set(features))
         if missing:
             raise RecipeError(
                 f"prepare: {self!r}: there is no feature {', '.join(repr(n) for n in missing)}, "
-                f"only {', '.join(repr(n) for n in features)}."
+                f"expected some of {', '.join(repr(n) for n in features)}."
             )
         return features
 
     def check(self, splits: Splits) -> None:
-        """Any splits do."""
+        """Accepts any splits."""
 
     def order(
         self, ids: Sequence[str], columns: Any, *, features: Features, seed: int
     ) -> tuple[Any, Any]:
-        """By a 128-bit hash of the content; records that share one are taken for equal."""
+        """Sorts by a 128-bit hash of the content; records with equal hashes count as equal."""
         del ids, seed
         digests = content_digests(columns, features, names=self.names or tuple(features))
         keys = digests[:, :8].copy().view(">u8").reshape(-1).astype(np.uint64)
@@ -355,7 +355,7 @@ class DropDuplicates:
         return keys, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(digests), buffers)
 
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
-        """The first record, by its id, of each content."""
+        """Keeps the first record, by id, of each content."""
         del features
         last = b""
         for part in records:
@@ -371,15 +371,15 @@ class DropDuplicates:
 
 
 def drop_duplicates(*names: str) -> DropDuplicates:
-    """Keeps one of all records with equal content, wherever they lie: that of the lowest id.
+    """Keeps one of all records with equal content: the one with the lowest id.
 
-    Content is compared by a 128-bit hash, the whole source over; what is dropped is counted.
+    Compares a 128-bit content hash across the complete source; dropped records are counted.
 
     Args:
-        names: The features to compare; none given means all. Leave the label out to find inputs
-            that stand under two labels, too.
+        names: The features to compare; all by default. Leave the label out to also find inputs
+            that occur with two labels.
 
     Raises:
-        RecipeError: if a name is no feature.
+        RecipeError: if a name is not a feature.
     """
     return DropDuplicates(names=names)

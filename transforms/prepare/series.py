@@ -1,9 +1,9 @@
-"""Steps on time series: windows of rows that follow each other in time.
+"""Steps on time series: windows of rows that are consecutive in time.
 
-Rows are sorted by group and time on disk, whatever file or block they came from. The key they are
-sorted by holds 24 bits of the group's hash and 40 bits that keep the order of the time, so the
-rows of one group are neighbours, and even a single long series is merged piece by piece; exact
-group and time stand in the prefix of the id.
+Rows are sorted by group and time on disk, regardless of their file or block. The sort key holds 24
+bits of the group's hash and 40 bits that preserve the order of times, so the rows of a group are
+adjacent, and even a single long series is merged piece by piece. The prefix of the id holds the
+complete group hash and the exact time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ..runs.partitions import is_countable, label_texts
 from .values import call_text, changed
 
 TARGET = "target"
-"""Name of the feature to predict."""
+"""Name of the feature that holds the target."""
 
 _GROUP_BYTES = 16
 _BATCH_BYTES = 8 << 20
@@ -64,16 +64,16 @@ class Windows:
     prefix_bytes = _GROUP_BYTES + 8
 
     def __post_init__(self) -> None:
-        """Checks that target and horizon go together."""
+        """Checks names, sizes, and that target and horizon are given together."""
         if not self.names or len(set(self.names)) != len(self.names):
-            raise ValueError("name at least one feature, each once")
+            raise ValueError("expected at least one feature, each only once")
         if self.size + self.horizon < 2:
             raise ValueError("size=1 without a target: a window of one row is the row itself")
         if (self.target is None) != (self.horizon == 0):
-            raise ValueError("target= and horizon= go together: what to predict, and how far")
+            raise ValueError("target= and horizon= require each other: what to predict, how far")
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.series.windows", *self.names, **changed(self))
 
     @property
@@ -83,18 +83,18 @@ class Windows:
 
     @property
     def span(self) -> int:
-        """Rows from the first to the last of a window, target included."""
+        """Rows from the first to the last of a window, including the target."""
         return (self.size + self.horizon - 1) * self.stride + 1
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "series.windows", **dataclasses.asdict(self), "names": list(self.names)}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
 
         Raises:
-            RecipeError: if one that is named is missing, or cannot be windowed.
+            RecipeError: if a named feature does not exist, or cannot be windowed.
         """
         after: dict[str, Feature] = {}
         for name in dict.fromkeys((*self.names, *((self.target,) if self.target else ()))):
@@ -104,42 +104,46 @@ class Windows:
             if name == self.target:
                 after[TARGET] = Tensor(form.dtype, (self.horizon, *form.shape))
         if self.target is not None and TARGET in self.names:
-            raise RecipeError(f"prepare: {self!r}: {TARGET!r} is the name of what to predict.")
-        kept = self._feature(self.time, features)
-        whole = isinstance(kept, Timestamp) or (isinstance(kept, Scalar) and "int" in kept.dtype)
-        if not whole:
             raise RecipeError(
-                f"prepare: {self!r}: time={self.time!r} is {kept}; expected a Timestamp or a whole "
-                "number. Parse it first: ss.tables.parse_time."
+                f"prepare: {self!r}: {TARGET!r} is reserved for the target. Rename the feature."
+            )
+        kept = self._feature(self.time, features)
+        is_integer = isinstance(kept, Timestamp) or (
+            isinstance(kept, Scalar) and "int" in kept.dtype
+        )
+        if not is_integer:
+            raise RecipeError(
+                f"prepare: {self!r}: time={self.time!r} is {kept}, expected a Timestamp or an "
+                "integer. Parse it first with ss.tables.parse_time."
             )
         after.setdefault(self.time, _required(kept))
         if self.group is not None:
             group = self._feature(self.group, features)
             if not is_countable(group):
                 raise RecipeError(
-                    f"prepare: {self!r}: group={self.group!r} is {group}; expected a class, a "
-                    "string or a whole number."
+                    f"prepare: {self!r}: group={self.group!r} is {group}, expected a class, a "
+                    "string or an integer."
                 )
             after.setdefault(self.group, group)
         return after
 
     def check(self, splits: Splits) -> None:
-        """Refuses splits by a hash of each row: overlapping windows would lie in several.
+        """Refuses splits by a hash of each row: overlapping windows would share rows across splits.
 
         Raises:
-            RecipeError: saying which splits to take.
+            RecipeError: naming the splits that can be used.
         """
         if not splits.partitioned and len(splits.names) > 1:
             raise RecipeError(
-                "series.windows: windows overlap, so drawing a split for each would put the same "
-                "rows into several. Split by time (ss.Splits.by_time), or by group "
+                "series.windows: windows overlap, so drawing a split for each window would put the "
+                "same rows into several splits. Split by time (ss.Splits.by_time), or by group "
                 "(ss.Splits(…, group_by=…))."
             )
 
     def order(
         self, ids: Sequence[str], columns: Any, *, features: Features, seed: int
     ) -> tuple[Any, Any]:
-        """By group, then time."""
+        """Sorts by group, then time."""
         del seed
         groups = self._group_hashes(columns, features)
         times = columns.column(self.time).fill_null(0).to_numpy()
@@ -152,7 +156,7 @@ class Windows:
         return keys, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ids), buffers)
 
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
-        """The windows of sorted rows, in batches of about 8 MiB."""
+        """Cuts windows from sorted rows, in batches of about 8 MiB."""
         after = self.features(features)
         held: _SeriesRows | None = None
         for part in records:
@@ -180,7 +184,7 @@ class Windows:
         features: Features,
         after: Features,
     ) -> pa.RecordBatch:
-        """The wire columns of the windows that begin at some rows."""
+        """The wire columns of the windows that start at some rows."""
         arrays: dict[str, pa.Array] = {}
         inputs = starts[:, None] + np.arange(self.size) * self.stride
         ahead = starts[:, None] + np.arange(self.size, self.size + self.horizon) * self.stride
@@ -217,28 +221,28 @@ class Windows:
             columns=part.columns,
         )
         used = set(self.names) | ({self.target} if self.target else set())
-        whole = np.ones(len(part.ids), bool)
+        complete = np.ones(len(part.ids), bool)
         for name in used:
             column = part.columns.column(name)
-            whole &= column.is_valid().to_numpy(zero_copy_only=False)
+            complete &= column.is_valid().to_numpy(zero_copy_only=False)
             form = self._form(name, features)
             if form.dtype in ("float32", "float64", "float16") and not form.shape:
                 values = dense_values(_filled(column, form), form)
-                whole &= ~np.isnan(values.astype(np.float64))
+                complete &= ~np.isnan(values.astype(np.float64))
         rows = _SeriesRows(
             ids=list(part.ids),
             groups=np.ascontiguousarray(prefixes[:, :_GROUP_BYTES]).view("S16").reshape(-1),
             times=times.fill_null(0).to_numpy(),
             splits=part.splits,
-            whole=whole,
+            complete=complete,
             positions=np.full(len(part.ids), -1, np.int64),
             columns=part.columns,
         )
         return rows if not missing.any() else rows.take(np.flatnonzero(~missing))
 
     def _in_order(self, rows: _SeriesRows, rejects: list[Reject], *, numbered: bool) -> _SeriesRows:
-        """The rows by group and time; a second row of one time is rejected."""
-        # Two groups may share the 24 bits of the key: then their rows come mixed.
+        """Sorts the rows by group and time; a second row of the same time is rejected."""
+        # Groups may share the 24 bits of the key: then their rows are interleaved.
         order = np.argsort(_ranks(rows.groups), kind="stable")
         if not np.array_equal(order, np.arange(len(order))):
             rows = rows.take(order)
@@ -261,7 +265,7 @@ class Windows:
         return rows.take(np.flatnonzero(kept))
 
     def _starts(self, rows: _SeriesRows) -> npt.NDArray[np.intp]:
-        """The rows at which windows begin; sets each row's position in its unbroken stretch."""
+        """The rows at which windows start; sets each row's position in its unbroken stretch."""
         num_rows = len(rows.ids)
         if not num_rows:
             return np.zeros(0, np.intp)
@@ -269,8 +273,8 @@ class Windows:
         breaks[1:] = (
             (rows.groups[1:] != rows.groups[:-1])
             | (rows.splits[1:] != rows.splits[:-1])
-            | ~rows.whole[1:]
-            | ~rows.whole[:-1]
+            | ~rows.complete[1:]
+            | ~rows.complete[:-1]
         )
         if self.max_gap is not None:
             breaks[1:] |= np.diff(rows.times) > self.max_gap
@@ -282,15 +286,15 @@ class Windows:
             rows.positions[: max(0, num_rows - self.span + 1)] % self.shift == 0
         )
         fits = stretch[starts] == stretch[starts + self.span - 1]
-        fits &= rows.whole[starts]
+        fits &= rows.complete[starts]
         found: npt.NDArray[np.intp] = starts[fits]
         return found
 
     def _tail(self, rows: _SeriesRows) -> _SeriesRows | None:
-        """The rows with which windows of the next part may begin."""
+        """The rows at which windows that reach into the next part may start."""
         if not len(rows.ids):
             return None
-        # Groups come in the order of their hash: only those that share the last one's may go on.
+        # Sorted by hash: only groups that share the last one's 24 bits may continue.
         heads = rows.groups.astype("S3")
         last = max(heads.tolist())
         _, sizes = np.unique(_ranks(rows.groups), return_counts=True)
@@ -299,7 +303,7 @@ class Windows:
         return rows.take(np.flatnonzero(kept))
 
     def _group_hashes(self, columns: Any, features: Features) -> npt.NDArray[np.uint8]:
-        """uint8[n, 16]: a hash of each record's group; of nothing where it is missing."""
+        """uint8[n, 16]: a hash of each record's group, of the empty string if it is missing."""
         num_records = columns.num_rows
         if self.group is None:
             digest = np.frombuffer(blake2b(b"", digest_size=_GROUP_BYTES).digest(), np.uint8)
@@ -317,7 +321,7 @@ class Windows:
         feature = features.get(name)
         if feature is None:
             raise RecipeError(
-                f"prepare: {self!r}: there is no feature {name!r}, only "
+                f"prepare: {self!r}: there is no feature {name!r}, expected one of "
                 f"{', '.join(map(repr, features))}."
             )
         return feature
@@ -327,8 +331,7 @@ class Windows:
         form = tensor_form(feature)
         if form is None or None in form.shape:
             raise RecipeError(
-                f"prepare: {self!r}: {name!r} is {feature}; a window is made of values of one "
-                "shape."
+                f"prepare: {self!r}: {name!r} is {feature}, expected values of a fixed shape."
             )
         return form
 
@@ -344,29 +347,29 @@ def windows(
     stride: int = 1,
     max_gap: int | None = None,
 ) -> Windows:
-    """Windows of rows in the order of time, from one group and one split each.
+    """Cuts windows of rows that are consecutive in time, each within one group and one split.
 
-    Whatever file or block rows lie in, each group's are put in the order of their time; every
-    unbroken stretch of ``size`` (and ``horizon`` more) rows gives a window. A row in which one of
-    the features is missing or NaN ends a stretch, as does a gap. A window's record id is that of
-    its first row.
+    The rows of each group are sorted by time, across all files and blocks. Windows of ``size``
+    rows (and ``horizon`` more for the target) are cut from unbroken stretches. A stretch ends at a
+    gap, and at a row in which a used feature is missing or NaN. A window's record id is that of its
+    first row.
 
     Args:
-        names: Features of the window, of one number, string or tensor of fixed shape a row: each
-            becomes ``dtype[size, …]``.
-        size: Rows of the window.
-        time: A Timestamp or a whole number that orders the rows; the window keeps that of its
-            last row. Two rows of one group and time: the second is rejected.
-        group: A feature that tells series apart; the window keeps it.
-        target: The feature to predict: becomes ``target``, ``dtype[horizon, …]``.
-        horizon: How many rows after the window the target holds.
-        shift: From the start of one window to that of the next, in rows.
-        stride: From row to row inside a window and its target.
-        max_gap: More time than this between two rows is a gap, in the unit of ``time``; None
-            takes rows as they follow each other.
+        names: Features of the window, each with one number, string or tensor of fixed shape per
+            row: each becomes ``dtype[size, …]``.
+        size: Rows per window.
+        time: A Timestamp or an integer that orders the rows; the window keeps that of its last
+            row. If two rows of a group have the same time, the second is rejected.
+        group: The feature that identifies the series; the window keeps it.
+        target: The feature to predict; it becomes ``target``, ``dtype[horizon, …]``.
+        horizon: Rows of the target, directly after the window.
+        shift: Rows from the start of one window to the start of the next.
+        stride: Rows from one element to the next, within a window and its target.
+        max_gap: A longer time than this between two rows is a gap, in the unit of ``time``; None
+            means that there are no gaps.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Windows(
         names=names,
@@ -393,48 +396,48 @@ class _SeriesRows:
     groups: npt.NDArray[np.bytes_]
     times: npt.NDArray[np.int64]
     splits: npt.NDArray[np.int16]
-    whole: npt.NDArray[np.bool_]
-    """Whether no value is missing."""
+    complete: npt.NDArray[np.bool_]
+    """Whether no value of the row is missing."""
     positions: npt.NDArray[np.int64]
-    """Of each row in its unbroken stretch; -1 until known."""
+    """The position of each row in its unbroken stretch; -1 until known."""
     columns: pa.RecordBatch
 
     def take(self, rows: npt.NDArray[np.intp]) -> _SeriesRows:
-        """Some of the rows."""
+        """Selects rows by their indices."""
         return _SeriesRows(
             ids=[self.ids[row] for row in rows],
             groups=self.groups[rows],
             times=self.times[rows],
             splits=self.splits[rows],
-            whole=self.whole[rows],
+            complete=self.complete[rows],
             positions=self.positions[rows],
             columns=self.columns.take(pa.array(rows)),
         )
 
     def __add__(self, after: _SeriesRows) -> _SeriesRows:
-        """These rows, and others after them."""
+        """These rows, followed by others."""
         return _SeriesRows(
             ids=[*self.ids, *after.ids],
             groups=np.concatenate([self.groups, after.groups]),
             times=np.concatenate([self.times, after.times]),
             splits=np.concatenate([self.splits, after.splits]),
-            whole=np.concatenate([self.whole, after.whole]),
+            complete=np.concatenate([self.complete, after.complete]),
             positions=np.concatenate([self.positions, after.positions]),
             columns=pa.concat_batches([self.columns, after.columns]),
         )
 
 
 def _ranks(groups: npt.NDArray[np.bytes_]) -> npt.NDArray[np.intp]:
-    """A number for each row's group, in the order of their hashes."""
-    # NumPy's byte strings end at their last byte that is not zero, which the hashes survive:
-    # two that differ in trailing zeros alone are one in 2**128.
+    """The rank of each row's group, in the order of the hashes."""
+    # NumPy's byte strings drop trailing zeros, which is harmless for hashes: padded to 16 bytes,
+    # they compare as before.
     _, ranks = np.unique(groups, return_inverse=True)
     found: npt.NDArray[np.intp] = ranks.reshape(-1)
     return found
 
 
 def _ordered_bits(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """40 bits that never fall where times rise: of the float64 that is nearest."""
+    """40 bits that never decrease with time: the top bits of the nearest float64."""
     bits = times.astype(np.float64).view(np.uint64)
     negative = (bits >> np.uint64(63)).astype(bool)
     ordered = np.where(negative, ~bits, bits | np.uint64(1 << 63))
@@ -443,7 +446,7 @@ def _ordered_bits(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 
 
 def _filled(column: pa.Array, form: TensorForm) -> pa.Array:
-    """A column of one number a row, zero where it is missing."""
+    """A column of one number per row, with zero for missing values."""
     if not column.null_count:
         return column
     (wire,) = form.wire_columns("")

@@ -1,10 +1,10 @@
-"""What steps on sounds share: finding the feature, the layout of its samples, its rate, resampling.
+"""Helpers for steps on audio: find the feature, lay out its samples, resample.
 
 Resampling is windowed-sinc interpolation: see J. O. Smith, "Digital Audio Resampling",
 https://ccrma.stanford.edu/~jos/resample/. A sample at time t is the sum of the samples around it,
-weighted by a sinc of the lower rate's band, under a Kaiser window 64 zero crossings wide on each
-side. Times are fractions of whole numbers, so nothing drifts. Sums are made by many small products
-of matrices, each by one thread, so bytes do not depend on how many there are.
+weighted by a sinc of the lower rate's band under a Kaiser window with 64 zero crossings on each
+side. Times are fractions of integers, so nothing drifts. Sums are computed as many small matrix
+products, each by one thread, so the bytes do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .values import find_media
 NUM_ZEROS = 64
 """Zero crossings of the sinc on each side of a sample."""
 _BETA = 10.0
-"""Of the Kaiser window: what lies beyond the band comes out at -100 dB and less."""
+"""Shape of the Kaiser window: frequencies beyond the band are attenuated by 100 dB or more."""
 _ROLLOFF = 0.9475
-"""Where the band ends, as a share of half the lower rate: so far it is halved, there it is gone."""
+"""Cutoff as a fraction of half the lower rate: the gain is 1/2 there, and 0 at half the rate."""
 
 _MAX_DENSE = 1024
-"""Common rates are to each other as whole numbers of at most 640."""
+"""Largest term of a ratio of rates that uses matrices; for common rates it is at most 640."""
 _MAX_PRODUCT = 1 << 21
-"""Multiplications in one product of matrices: far below what TensorFlow splits up."""
+"""Multiplications per matrix product: far below what TensorFlow splits among threads."""
 
 
 def sound_of(
@@ -38,36 +38,36 @@ def sound_of(
     storage: Literal["raw", "encoded"] = "raw",
     mono: bool = False,
 ) -> Audio:
-    """The sound that a step works on.
+    """The audio feature that a step works on.
 
     Args:
-        step: Names itself in the error.
+        step: The step, for the error.
         name: The feature's name.
-        features: Those there are.
-        storage: What it has to be: decoded, or a file's bytes.
-        mono: Whether it has to have one channel.
+        features: All features.
+        storage: The required storage: decoded (raw), or a file's bytes (encoded).
+        mono: Whether it must have one channel.
 
     Raises:
-        RecipeError: if there is none of this name, or it is another one.
+        RecipeError: if it does not exist, or does not meet these requirements.
     """
     sound = find_media(step, name, features, Audio, what="Sounds")
     if sound.storage != storage:
         raise RecipeError(
             f"prepare: {step!r}: {name!r} is still encoded. Put ss.audio.decode({name!r}) before "
-            "it."
+            "this step."
             if storage == "raw"
-            else f"prepare: {step!r}: {name!r} is decoded already. Leave it out."
+            else f"prepare: {step!r}: {name!r} is already decoded. Remove this step."
         )
     if mono and sound.channels != 1:
         raise RecipeError(
             f"prepare: {step!r}: {name!r} has {sound.channels} channels, expected one. Put "
-            f"ss.audio.mono({name!r}) before it."
+            f"ss.audio.mono({name!r}) before this step."
         )
     return sound
 
 
 def at_rate(sound: Audio, rate: int | None) -> Audio:
-    """The sound resampled, its number of samples with it."""
+    """The feature at another rate, with the number of samples adjusted."""
     if sound.rate is None or rate is None:
         samples = None
     else:
@@ -76,12 +76,12 @@ def at_rate(sound: Audio, rate: int | None) -> Audio:
 
 
 def by_channel(samples: Any) -> Any:
-    """``float32[samples, channels]`` of what a record holds."""
+    """The samples of a record as ``float32[samples, channels]``."""
     return samples[:, None] if samples.shape.rank == 1 else samples
 
 
 def mixed(samples: Any) -> Any:
-    """``float32[samples, 1]``: the mean of the channels."""
+    """The mean of the channels, ``float32[samples, 1]``."""
     import tensorflow as tf
 
     return tf.reduce_mean(samples, axis=1, keepdims=True)
@@ -90,15 +90,15 @@ def mixed(samples: Any) -> Any:
 def with_sound(
     record: dict[str, Any], name: str, samples: Any, after: Features, *, rate: Any = None
 ) -> dict[str, Any]:
-    """The record with other samples.
+    """The record with new samples.
 
     Args:
-        record: Before the step.
+        record: The record before the step.
         name: The audio feature.
         samples: float32[samples, channels].
         after: The features after the step.
-        rate: int64 scalar, where the rate differs from record to record; None leaves what stands
-            in the record.
+        rate: int64 scalar, the record's rate if rates differ from record to record; None keeps
+            the rate in the record.
     """
     import tensorflow as tf
 
@@ -112,7 +112,7 @@ def with_sound(
 
 
 def resampled_length(samples: int, rate_in: int, rate_out: int) -> int:
-    """How many samples there are at another rate.
+    """The number of samples at another rate.
 
     >>> resampled_length(16_000, 16_000, 8_000), resampled_length(3, 2, 3)
     (8000, 5)
@@ -121,17 +121,17 @@ def resampled_length(samples: int, rate_in: int, rate_out: int) -> int:
 
 
 def resample_samples(sound: Any, rate_in: Any, rate_out: int) -> Any:
-    """Resamples ``float32[samples, channels]``; at the same rate, gives the very samples.
+    """Resamples ``float32[samples, channels]``; returns it unchanged if the rates are equal.
 
     Args:
         sound: float32[samples, channels].
-        rate_in: An int, or an int64 scalar where it is known with the record only: then weights
-            are computed for each record, which takes most of the time where sounds are short.
-        rate_out: Samples a second to come out.
+        rate_in: An int, or an int64 scalar if it differs from record to record: then weights are
+            computed for each record, which takes most of the time for short audio.
+        rate_out: Samples per second of the result.
 
     Returns:
-        float32[ceil(samples · rate_out / rate_in), channels]; its first sample is of the time of
-        the first one of ``sound``, beside which is silence.
+        float32[ceil(samples · rate_out / rate_in), channels]; its first sample has the same time
+        as the first one of ``sound``, which is surrounded by silence.
     """
     import tensorflow as tf
 
@@ -142,7 +142,7 @@ def resample_samples(sound: Any, rate_in: Any, rate_out: int) -> Any:
         up, down = rate_out // divisor, rate_in // divisor
         if max(up, down) > _MAX_DENSE:
             return _by_taps(sound, tf.constant(up, tf.int64), tf.constant(down, tf.int64))
-        # At once, and by the same operations as in a graph.
+        # Computed eagerly, once, with the same operations as in a graph.
         with tf.init_scope():
             scale = _scale_of(tf.constant(up, tf.int64), tf.constant(down, tf.int64))
             known = _Blocks(*(value.numpy() for value in _blocks(scale)))
@@ -163,17 +163,17 @@ def resample_samples(sound: Any, rate_in: Any, rate_out: int) -> Any:
 
 
 class _Scale(NamedTuple):
-    """``up`` samples come out for ``down`` that go in: int64 scalars."""
+    """The ratio of rates: ``up`` output samples for ``down`` input samples, int64 scalars."""
 
     up: Any
     down: Any
     shrink: Any
-    """The lower rate as a share of the rate that goes in, float64."""
+    """The lower rate divided by the input rate, float64."""
     reach: Any
-    """So many samples at and before a time count, and so many after it."""
+    """The number of samples at or before a time that contribute, and of those after it."""
 
     def fixed(self) -> _Scale:
-        """The same as constants of a graph."""
+        """The same values as constants of a graph."""
         import tensorflow as tf
 
         return _Scale(*(tf.constant(value.numpy()) for value in self))
@@ -187,7 +187,10 @@ def _scale_of(up: Any, down: Any) -> _Scale:
 
 
 def _kernel(distance: Any, scale: _Scale) -> Any:
-    """What samples so far from a time count, not scaled: float64, of the shape of ``distance``."""
+    """Unscaled weights of samples by their distance from a time: float64, shaped as ``distance``.
+
+    Distances are in input samples.
+    """
     import tensorflow as tf
 
     inside = tf.maximum(1.0 - tf.square(distance * (scale.shrink / NUM_ZEROS)), 0.0)
@@ -203,9 +206,9 @@ class _Blocks(NamedTuple):
     """Resampling as products with one matrix."""
 
     block_in: Any
-    """Samples of a block, as many as the weights reach at least …"""
+    """Input samples of a block, int64 scalar: at least as many as the weights reach."""
     block_out: Any
-    """… and what comes of it and the one after: int64 scalars."""
+    """Output samples computed from a block and the next one, int64 scalar."""
     matrix: Any
     """float64[2 · block_in, block_out]."""
 
@@ -219,7 +222,7 @@ def _blocks(scale: _Scale) -> _Blocks:
     whole, fraction = time // scale.up, (time % scale.up) / scale.up
     place = tf.range(2 * block_in, dtype=tf.int64)[:, tf.newaxis] - whole - (scale.reach - 1)
     weights = _kernel(tf.cast(place, tf.float64) - fraction, scale)
-    # A constant stays what it is.
+    # Normalised: constant input gives constant output.
     return _Blocks(block_in, block_out, weights / tf.reduce_sum(weights, axis=0, keepdims=True))
 
 
@@ -230,7 +233,7 @@ def _by_blocks(sound: Any, scale: _Scale, blocks: _Blocks) -> Any:
     num_out = -(-num_in * scale.up // scale.down)
     block_in, block_out, matrix = blocks
     num_rows = tf.maximum(_MAX_PRODUCT // (2 * block_in * block_out), 1)
-    # One product alone would be shared out among threads.
+    # A single product would be split among threads.
     num_products = tf.maximum(-(-num_out // (block_out * num_rows)), 2)
     num_blocks = num_products * num_rows
     length = (num_blocks + 1) * block_in
@@ -247,7 +250,7 @@ def _by_blocks(sound: Any, scale: _Scale, blocks: _Blocks) -> Any:
 
 
 def _by_taps(sound: Any, up: Any, down: Any) -> Any:
-    """One weight after another, where rates have so little in common that the matrix is large."""
+    """Adds one weight after another, for rates whose ratio would need a large matrix."""
     import tensorflow as tf
 
     scale = _scale_of(up, down)

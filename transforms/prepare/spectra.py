@@ -1,9 +1,9 @@
-"""Steps from a sound to what models hear: frames, log-mel spectrograms, MFCCs.
+"""Steps from audio to features for models: frames, log-mel spectrograms, MFCCs.
 
-A decoded sound of one channel becomes a tensor ``float32[frames, …]`` of the same name, with the
-same bytes on any number of threads. A matrix product adds in an order that depends on how it is
-shared out; a mel band is a few neighbouring bins of the spectrum, so they are gathered and added
-along the last axis instead.
+Decoded audio of one channel becomes a tensor ``float32[frames, …]`` of the same name, with the same
+bytes on any number of threads. The order of additions in a matrix product depends on how it is
+split among threads. A mel band is a few adjacent bins of the spectrum, so these are gathered and
+summed along the last axis instead.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Frame:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.audio.frame", self.name, self.length, self.step)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "audio.frame",
             "name": self.name,
@@ -57,7 +57,7 @@ class Frame:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no decoded sound of one channel of this name.
+            RecipeError: if there is no decoded audio of one channel of this name.
         """
         sound = sound_of(self, self.name, features, mono=True)
         frames = num_frames(sound.samples, self.length, self.step)
@@ -83,19 +83,19 @@ class LogMel:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.audio.log_mel", self.name, **changed(self))
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "audio.log_mel", **_all(self)}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no decoded sound of one channel and a known rate of this
-                name, or the parameters do not go with its rate.
+            RecipeError: if there is no decoded audio of one channel and a fixed rate of this
+                name, or the parameters do not match its rate.
         """
         return _spectral_features(self, features, self.num_mels)
 
@@ -122,18 +122,18 @@ class Mfcc:
     sees_features = True
 
     def __post_init__(self) -> None:
-        """Checks that there are so many coefficients."""
+        """Checks the number of coefficients."""
         if self.num_coefficients > self.num_mels:
             raise ValueError(
                 f"num_coefficients={self.num_coefficients} is more than num_mels={self.num_mels}"
             )
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.audio.mfcc", self.name, **changed(self))
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "audio.mfcc", **_all(self)}
 
     def features(self, features: Features) -> Features:
@@ -157,18 +157,18 @@ class Mfcc:
 
 
 def frame(name: str, length: int, step: int) -> Frame:
-    """Cuts a decoded sound into frames that may overlap: ``float32[frames, length]``.
+    """Cuts decoded audio into frames that may overlap: ``float32[frames, length]``.
 
-    What is left behind the last whole frame is dropped; a sound shorter than one frame becomes
-    one, with silence behind it.
+    Samples after the last complete frame are dropped. Audio shorter than one frame becomes one
+    frame, padded with silence.
 
     Args:
-        name: The audio feature, of one channel.
-        length: Samples of a frame.
-        step: Samples from one frame's begin to the next one's.
+        name: The audio feature, with one channel.
+        length: Samples per frame.
+        step: Samples from the start of one frame to the start of the next.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Frame(name=name, length=length, step=step)
 
@@ -183,25 +183,26 @@ def log_mel(
     high: float | None = None,
     offset: float = 1e-6,
 ) -> LogMel:
-    """Makes a log-mel spectrogram of a decoded sound: ``float32[frames, num_mels]``.
+    """Computes a log-mel spectrogram of decoded audio: ``float32[frames, num_mels]``.
 
-    The natural logarithm of ``offset`` + the energy in mel bands: of each frame under a periodic
-    Hann window, the squared magnitudes of the Fourier transform (``tf.signal.stft``, the next
-    power of two long), weighted by triangles that are even on HTK's mel scale (``mel = 1127 ln(1 +
-    f/700)``; the weights of ``tf.signal.linear_to_mel_weight_matrix``). Frames begin at the first
-    sample and are whole, as in :func:`frame`.
+    The natural logarithm of ``offset`` + the energy in mel bands. The energy is the squared
+    magnitude of the Fourier transform of each frame under a periodic Hann window
+    (``tf.signal.stft``, padded to the next power of two), weighted by triangles of equal width on
+    HTK's mel scale (``mel = 1127 ln(1 + f/700)``; the weights of
+    ``tf.signal.linear_to_mel_weight_matrix``). Frames start at the first sample and are complete,
+    as in :func:`frame`.
 
     Args:
-        name: The audio feature: one channel, one rate, for speech most often 16 kHz.
+        name: The audio feature, with one channel and a fixed rate, for speech usually 16 kHz.
         num_mels: Number of bands, usually 64 or 80.
         window: Length of a frame in seconds.
-        hop: From one frame to the next, in seconds.
+        hop: Distance between the starts of frames in seconds.
         low: Lower end of the first band in Hz.
-        high: Upper end of the last band in Hz; None is half the rate.
-        offset: What silence is taken for, as energy.
+        high: Upper end of the last band in Hz; None means half the rate.
+        offset: Energy added before the logarithm: the value of silence.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return LogMel(
         name=name, num_mels=num_mels, window=window, hop=hop, low=low, high=high, offset=offset
@@ -219,13 +220,14 @@ def mfcc(
     high: float | None = None,
     offset: float = 1e-6,
 ) -> Mfcc:
-    """Makes mel-frequency cepstral coefficients: ``float32[frames, num_coefficients]``.
+    """Computes mel-frequency cepstral coefficients: ``float32[frames, num_coefficients]``.
 
-    The first coefficients of the cosine transform of :func:`log_mel`, scaled as HTK does
-    (``tf.signal.mfccs_from_log_mel_spectrograms``); the very first is the frame's loudness.
+    The first coefficients of the cosine transform of :func:`log_mel`, scaled as in HTK
+    (``tf.signal.mfccs_from_log_mel_spectrograms``); the first one is the frame's loudness. The
+    other arguments are those of :func:`log_mel`.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Mfcc(
         name=name,
@@ -253,7 +255,7 @@ def _spectral_features(step: LogMel | Mfcc, features: Features, width: int) -> F
 def _with_tensor(
     record: dict[str, Any], name: str, value: Any, after: Features, before: Features
 ) -> dict[str, Any]:
-    """The record with a tensor in place of a sound, whose rate goes."""
+    """The record with a tensor in place of audio, without its rate."""
     import tensorflow as tf
 
     sides = side_columns(name, before[name])
@@ -280,11 +282,11 @@ class _MelStep(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class MelBands:
-    """What a mel spectrogram of a known rate is made with."""
+    """The parameters of a mel spectrogram at a fixed rate."""
 
     rate: int
     length: int
-    """Samples of a frame."""
+    """Samples per frame."""
     hop: int
     low: float
     high: float
@@ -292,55 +294,55 @@ class MelBands:
 
     @classmethod
     def of(cls, step: _MelStep, features: Features) -> MelBands:
-        """The bands that a step asks for.
+        """The bands of a step.
 
         Raises:
-            RecipeError: if there is no sound of one channel and a known rate, or one of the
-                step's parameters does not go with the rate.
+            RecipeError: if there is no audio with one channel and a fixed rate, or one of the
+                step's parameters does not match the rate.
         """
         sound = sound_of(step, step.name, features, mono=True)
         if sound.rate is None:
             raise RecipeError(
                 f"prepare: {step!r}: the rate of {step.name!r} differs from record to record. Put "
-                f"ss.audio.resample({step.name!r}, 16000) before it."
+                f"ss.audio.resample({step.name!r}, 16000) before this step."
             )
         high = sound.rate / 2 if step.high is None else step.high
         length, hop = (round(seconds * sound.rate) for seconds in (step.window, step.hop))
         bands = cls(sound.rate, length, hop, step.low, high, step.num_mels)
         if not step.low < high <= sound.rate / 2:
             raise RecipeError(
-                f"prepare: {step!r}: bands from low={step.low:g} to high={high:g} Hz; expected low "
-                f"< high, and high at most {sound.rate / 2:g}, half the rate."
+                f"prepare: {step!r}: invalid range of bands, low={step.low:g} to high={high:g} Hz: "
+                f"expected low < high, and high at most {sound.rate / 2:g}, half the rate."
             )
         if length < 2 or hop < 1:
             raise RecipeError(
                 f"prepare: {step!r}: at {sound.rate:,} Hz a window has {length} samples and a hop "
-                f"{hop}; expected 2 and 1 at least."
+                f"{hop}, expected at least 2 and 1."
             )
         empty = np.flatnonzero(bands.weights().sum(axis=0) == 0)
         if len(empty):
             raise RecipeError(
                 f"prepare: {step!r}: at {sound.rate:,} Hz, {len(empty)} of {step.num_mels} bands "
                 f"are narrower than the {sound.rate / bands.fft_length:g} Hz between two bins of a "
-                f"spectrum of {bands.fft_length}, and would hold nothing (the first: {empty[0]}). "
-                "Take fewer bands, or a longer window."
+                f"spectrum of {bands.fft_length}, and would be empty (the first: {empty[0]}). "
+                "Use fewer bands, or a longer window."
             )
         return bands
 
     @property
     def fft_length(self) -> int:
-        """The next power of two that holds a window."""
+        """The smallest power of two that is at least a window's length."""
         return 1 << (self.length - 1).bit_length()
 
     def weights(self) -> npt.NDArray[np.float64]:
-        """What each bin counts in each band: float64[bins, num_mels]."""
+        """The weight of each bin in each band: float64[bins, num_mels]."""
         bins = np.linspace(0.0, self.rate / 2, self.fft_length // 2 + 1)
         edges = np.linspace(_to_mel(self.low), _to_mel(self.high), self.num_mels + 2)
         low, centre, high = edges[:-2], edges[1:-1], edges[2:]
         mels = _to_mel(bins)[:, np.newaxis]
         rising, falling = (mels - low) / (centre - low), (high - mels) / (high - centre)
         weights: npt.NDArray[np.float64] = np.maximum(0.0, np.minimum(rising, falling))
-        # The mean of the signal is none of its pitches.
+        # The mean of the signal (0 Hz) is not a pitch.
         weights[0] = 0.0
         return weights
 
@@ -350,7 +352,7 @@ def _to_mel(hertz: Any) -> Any:
 
 
 def num_frames(samples: int | None, length: int, hop: int) -> int | None:
-    """How many frames there are; None where the number of samples differs.
+    """The number of frames; None if the number of samples varies.
 
     >>> num_frames(10, 4, 2), num_frames(3, 4, 2), num_frames(None, 4, 2)
     (4, 1, None)
@@ -359,7 +361,7 @@ def num_frames(samples: int | None, length: int, hop: int) -> int | None:
 
 
 def framed(samples: Any, length: int, hop: int) -> Any:
-    """Frames of ``float32[samples]``: ``float32[frames, length]``, one at least."""
+    """Frames of ``float32[samples]``: ``float32[frames, length]``, at least one."""
     import tensorflow as tf
 
     samples = tf.pad(samples, [[0, tf.maximum(length - tf.shape(samples)[0], 0)]])
@@ -381,12 +383,12 @@ def log_mel_spectrogram(samples: Any, bands: MelBands, offset: float) -> Any:
 def _by_band(
     weights: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Of each band the bins that count, and what: int32 and float32[num_mels, widest]."""
+    """The bins of each band, and their weights: int32 and float32[num_mels, widest]."""
     num_bins, num_mels = weights.shape
     first = (weights > 0).argmax(axis=0)
     widest = int((weights > 0).sum(axis=0).max())
     bins = np.minimum(first[:, np.newaxis] + np.arange(widest), num_bins - 1)
     counted = weights[bins, np.arange(num_mels)[:, np.newaxis]]
-    # The last bin stands again where a band at the end has fewer.
+    # Bands at the end repeat the last bin if they have fewer, with a weight of zero.
     again = first[:, np.newaxis] + np.arange(widest) >= num_bins
     return bins.astype(np.int32), np.where(again, 0.0, counted).astype(np.float32)

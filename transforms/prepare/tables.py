@@ -1,9 +1,9 @@
-"""Steps on values of tables: fill, missing, cast, clip, hash, one_hot; and those of ``times``.
+"""Steps on table values: fill, missing, cast, clip, hash, one_hot; and those of ``times``.
 
-Exact and elementwise, so whole batches go through at once. A missing value stays missing, until
-:func:`fill` makes the feature a required one. Casts lose nothing unasked: a value that is out of
-range, or not a whole number, is an error and never another number. What needs all of the data
-(means, vocabularies, buckets) is for a ``preprocessing_fn``.
+All are exact and elementwise, so they run on batches. A missing value stays missing until
+:func:`fill` makes the feature required. Casts never change a value silently: one that is out of
+range, or not an integer, is an error. What needs a pass over all data (means, vocabularies,
+quantiles) belongs in a ``preprocessing_fn``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ INTEGERS = {
     "uint32": (0, 2**32),
     "uint64": (0, 2**64),
 }
-"""dtype -> [start, stop) of its values."""
+"""dtype -> range [start, stop) of its values."""
 
 _NUMBERS = {*INTEGERS, *FLOATS}
 _ALL = {*_NUMBERS, "bool", "string"}
@@ -83,11 +83,11 @@ class Fill:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.tables.fill", self.name, self.value, nan=self.nan or None)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "tables.fill",
             "name": self.name,
@@ -99,18 +99,19 @@ class Fill:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no such feature, or the value is none of its.
+            RecipeError: if there is no such feature, or the value is not valid for it.
         """
         feature = self._found(features)
         _as_stored(self, feature, self.value)
         if self.nan and feature.form.dtype not in FLOATS:
             raise RecipeError(
-                f"prepare: {self!r}: {self.name!r} is {written(feature)}, without NaN."
+                f"prepare: {self!r}: {self.name!r} is {written(feature)}, which cannot be NaN. "
+                "Remove nan=True."
             )
         return {**features, self.name: dataclasses.replace(feature, optional=False, default=None)}
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Puts the value where there is none."""
+        """Replaces missing values."""
         import tensorflow as tf
 
         given, present = record[self.name], record.get(presence_name(self.name))
@@ -122,7 +123,7 @@ class Fill:
         return {**without_presence(record, self.name), self.name: given}
 
     def _found(self, features: Features) -> Value:
-        return find_single(self, self.name, features, dtypes=_ALL, what="one value a record")
+        return find_single(self, self.name, features, dtypes=_ALL, what="one value per record")
 
 
 @config_class
@@ -135,32 +136,34 @@ class Missing:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.tables.missing", self.name, self.to)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "tables.missing", "name": self.name, "to": self.to}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no such feature, or one of the new name.
+            RecipeError: if there is no such feature, or already one of the new name.
         """
         find(self, self.name, features, dtypes=_ALL, what="values")
         if self.to in features:
-            raise RecipeError(f"prepare: {self!r}: there is a feature {self.to!r} already.")
+            raise RecipeError(
+                f"prepare: {self!r}: there is already a feature {self.to!r}. Choose another name."
+            )
         return {**features, self.to: Scalar("bool")}
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Adds whether the feature is missing."""
+        """Adds a bool that says whether the feature is missing."""
         import tensorflow as tf
 
         present = record.get(presence_name(self.name))
         if present is None:
-            # As many as there are records, of which a batch has a dimension more. The identity
-            # makes it a feature that is looked at.
+            # One per record; a batch has one dimension more. The identity marks the feature as
+            # read.
             value, form = each(tf.identity, record[self.name]), tensor_form(features[self.name])
             num_dims = len(form.shape) if form is not None else 0
             shape = (
@@ -182,18 +185,18 @@ class Cast:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.tables.cast", self.name, self.dtype)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "tables.cast", "name": self.name, "dtype": self.dtype}
 
     def features(self, features: Features) -> Features:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no such feature, or no such cast of it.
+            RecipeError: if there is no such feature, or it cannot be cast to this dtype.
         """
         what = "numbers, bools, classes, times or strings"
         feature = find(self, self.name, features, dtypes=_ALL, what=what)
@@ -202,13 +205,13 @@ class Cast:
             self.dtype == "string" and source in FLOATS
         ):
             raise RecipeError(
-                f"prepare: {self!r}: {self.name!r} is {written(feature)}, and {source} has "
-                f"no one way to be {self.dtype}. Write a function that says how."
+                f"prepare: {self!r}: {self.name!r} is {written(feature)}, and there is no "
+                f"canonical conversion from {source} to {self.dtype}. Write a function for it."
             )
         return {**features, self.name: of_dtype(feature, self.dtype)}
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Casts all values; fails where one has no equal."""
+        """Casts all values; fails if one cannot be represented."""
         after = self.features(features)[self.name]
         instead = "0" if record[self.name].dtype.name == "string" else 0
         return compute(
@@ -235,11 +238,11 @@ class Clip:
             raise ValueError(f"min={self.min} is above max={self.max}")
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.tables.clip", self.name, min=self.min, max=self.max)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         limits = [_plain(limit) for limit in (self.min, self.max)]
         return {"step": "tables.clip", "name": self.name, "limits": limits}
 
@@ -247,7 +250,7 @@ class Clip:
         """The features after this step.
 
         Raises:
-            RecipeError: if there are no such numbers, or a limit is none of them.
+            RecipeError: if there are no such numbers, or a limit is not valid for their dtype.
         """
         feature = find(self, self.name, features, dtypes=_NUMBERS, what="numbers")
         dtype = feature.form.dtype
@@ -262,7 +265,7 @@ class Clip:
         return features
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Moves values to the nearest limit; NaN stays."""
+        """Clips values to the limits; NaN stays."""
         import tensorflow as tf
 
         def clip(value: Any) -> Any:
@@ -276,72 +279,76 @@ class Clip:
 
 
 def fill(name: str, value: Plain, *, nan: bool = False) -> Fill:
-    """Puts a value where the feature is missing, which then never is.
+    """Replaces missing values by a constant; the feature becomes required.
 
     Args:
-        name: A feature of one value a record.
-        value: A value of its dtype; of a class, its name or index; of a time, its number.
-        nan: Whether to put it in place of NaN, too.
+        name: A feature with one value per record.
+        value: A value of its dtype; for a class, its name or index; for a time, its integer.
+        nan: Whether to replace NaN, too; only for floats.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Fill(name=name, value=value, nan=nan)
 
 
 def missing(name: str, to: str) -> Missing:
-    """Adds a bool feature ``to`` that says where a feature is missing. Put it before :func:`fill`.
+    """Adds a bool feature ``to``: whether a feature is missing. Put it before :func:`fill`.
+
+    Args:
+        name: The feature.
+        to: The name of the new feature, ``bool[]``.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Missing(name=name, to=to)
 
 
 def cast(name: str, dtype: str) -> Cast:
-    """Turns values into another dtype; a record with one that has no equal there is rejected.
+    """Casts values to another dtype; records with a value that does not fit are rejected.
 
-    Out of range, a fraction for an integer, another number than 0 and 1 for a bool, and text that
-    is no number are rejected. Numbers become floats by rounding to the nearest (``float64`` to
-    ``float32`` loses digits: that is asked for here and happens nowhere else). Integers become
-    strings as decimals; floats and bools have no one way. A missing value stays missing. A class
-    or a time becomes its number.
+    Rejected are values out of range, fractions for integers, numbers other than 0 and 1 for bools,
+    and text that is not a number. Numbers are rounded to the nearest float (``float64`` to
+    ``float32`` loses digits; no other step does that). Integers become decimal strings; floats and
+    bools cannot become strings, as they have no canonical text. Missing values stay missing. A
+    class or a time becomes its integer.
 
     Args:
-        name: A feature of numbers, bools or strings, tensors and sequences of them, too.
-        dtype: Such as ``"float32"``.
+        name: A feature of numbers, bools or strings, including tensors and sequences of them.
+        dtype: The new dtype, such as ``"float32"``.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Cast(name=name, dtype=dtype)  # type: ignore[arg-type]
 
 
 def clip(name: str, min: int | float | None = None, max: int | float | None = None) -> Clip:
-    """Moves values below ``min`` or above ``max`` there; NaN and missing values stay.
+    """Clips values to [``min``, ``max``]; NaN and missing values are unchanged.
 
     Args:
-        name: A feature of numbers, tensors and sequences of them, too.
-        min: Of the feature's dtype: whole for integers.
-        max: The same.
+        name: A feature of numbers, including tensors and sequences of them.
+        min: The lower limit; an integer for integer dtypes. None means no limit.
+        max: The upper limit, likewise.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Clip(name=name, min=min, max=max)
 
 
 def _plain(value: object) -> object:
-    """A value as JSON that tells 1 from 1.0 and True, and knows NaN."""
+    """A value as JSON that distinguishes 1, 1.0 and True, and can hold NaN."""
     shown = value.hex() if isinstance(value, float) else value
     return None if value is None else [type(value).__name__, shown]
 
 
 def _as_stored(step: Fill, feature: Value, value: Plain) -> Plain:
-    """A value to fill in as the feature stores it.
+    """Converts a fill value to the form in which the feature stores it.
 
     Raises:
-        RecipeError: if it is none of the feature's.
+        RecipeError: if it is not valid for the feature.
     """
     if isinstance(feature, ClassLabel) and isinstance(value, str) and value in feature.names:
         return feature.names.index(value)
@@ -360,7 +367,7 @@ def _as_stored(step: Fill, feature: Value, value: Plain) -> Plain:
         fits = number and isinstance(value, int) and start <= value < stop
     if not fits:
         raise RecipeError(
-            f"prepare: {step!r}: {value!r} is not a value of {step.name!r}, which is "
+            f"prepare: {step!r}: {value!r} is not a valid value of {step.name!r}, which is "
             f"{written(feature)}."
         )
     return value
@@ -377,11 +384,11 @@ class Hash:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return call_text("ss.tables.hash", self.name, self.num_buckets, key=self.key)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "tables.hash",
             "name": self.name,
@@ -393,10 +400,10 @@ class Hash:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no such feature, or it is one of floats.
+            RecipeError: if there is no such feature, or its dtype is a float.
         """
         dtypes = {*INTEGERS, "bool", "string"}
-        feature = find(self, self.name, features, dtypes=dtypes, what="strings or whole numbers")
+        feature = find(self, self.name, features, dtypes=dtypes, what="strings or integers")
         return {**features, self.name: of_dtype(feature, "int64")}
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
@@ -423,12 +430,12 @@ class OneHot:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         dtype = None if self.dtype == "float32" else self.dtype
         return call_text("ss.tables.one_hot", self.name, depth=self.depth, dtype=dtype)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "tables.one_hot",
             "name": self.name,
@@ -440,19 +447,21 @@ class OneHot:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no such class or integer, or its number of values is not told.
+            RecipeError: if there is no such class or integer, or its depth is unknown.
         """
         what = "a class or an integer"
         feature = find_single(self, self.name, features, dtypes={*INTEGERS}, what=what)
         if self.dtype == "string":
-            raise RecipeError(f"prepare: {self!r}: ones and zeros are numbers or bools.")
+            raise RecipeError(
+                f"prepare: {self!r}: invalid dtype 'string', expected a number or bool dtype."
+            )
         depth = self.depth
         if depth is None and isinstance(feature, ClassLabel):
             depth = len(feature.names)
         if depth is None:
             raise RecipeError(
-                f"prepare: {self!r}: {self.name!r} is {written(feature)}, which does not say "
-                "how many values it has. Give depth=."
+                f"prepare: {self!r}: {self.name!r} is {written(feature)}, which does not define "
+                "the number of values. Give depth=."
             )
         return {**features, self.name: Tensor(self.dtype, (depth,))}
 
@@ -474,44 +483,44 @@ class OneHot:
 
 
 def hash(name: str, num_buckets: int, *, key: tuple[int, int] | None = None) -> Hash:
-    """Replaces strings or whole numbers by buckets, int64 in [0, num_buckets).
+    """Hashes strings or integers to buckets, int64 in [0, num_buckets).
 
-    The same value has the same bucket on every machine: FarmHash's fingerprint, or SipHash with a
-    ``key``, where somebody might choose values to fall into one bucket. Numbers count as their
-    decimals. A missing value stays missing.
+    A value has the same bucket on every machine. The hash is FarmHash's fingerprint
+    (``tf.strings.to_hash_bucket_fast``), or, with a ``key``, SipHash
+    (``tf.strings.to_hash_bucket_strong``), against inputs chosen to collide. Integers are hashed
+    as decimal text. Missing values stay missing.
 
     Args:
-        name: The feature, tensors and sequences, too.
-        num_buckets: At least 1.
+        name: The feature, which may be a tensor or sequence.
+        num_buckets: The number of buckets, at least 1.
         key: Two integers in [0, 2**63).
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Hash(name=name, num_buckets=num_buckets, key=key)
 
 
 def one_hot(name: str, depth: int | None = None, *, dtype: str = "float32") -> OneHot:
-    """Replaces a class or an integer by a vector with a one at its index.
+    """Replaces a class or an integer by a one-hot vector, ``dtype[depth]``.
 
-    A missing one becomes all zeros; one that is not in [0, depth) is rejected.
+    A missing value becomes all zeros; a value outside [0, depth) is rejected.
 
     Args:
         name: The feature.
-        depth: Length of the vector; None for the number of a class's names.
-        dtype: Of the ones and zeros.
+        depth: Length of the vector; None means the number of class names.
+        dtype: The dtype of the vector.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return OneHot(name=name, depth=depth, dtype=dtype)  # type: ignore[arg-type]
 
 
 def cast_values(value: Any, dtype: str) -> Any:
-    """A tensor as another dtype; fails where a value has no equal there.
+    """Casts a tensor to another dtype; fails if a value cannot be represented.
 
-    Numbers become floats by rounding to the nearest: that is what is asked for. Strings are read
-    as decimal numbers.
+    Numbers are rounded to the nearest float. Strings are parsed as decimal numbers.
     """
     import tensorflow as tf
 
@@ -538,7 +547,7 @@ def cast_values(value: Any, dtype: str) -> Any:
         wide = tf.cast(value, tf.float64)
         start, stop = (tf.constant(float(end), tf.float64) for end in INTEGERS[dtype])
         fits = (wide >= start) & (wide < stop) & (tf.floor(wide) == wide)
-        # What does not fit is undefined behaviour in a cast.
+        # Casting an out-of-range value is undefined behaviour.
         made = tf.cast(tf.where(fits, wide, tf.zeros_like(wide)), target)
         return checked(made, fits, expected=f"a whole number of {dtype}", found=value)
     made = tf.cast(value, target)
@@ -565,5 +574,5 @@ def _from_text(value: Any, dtype: str) -> Any:
         return cast_values(tf.strings.to_number(text, tf.float64), dtype)
     fits = tf.strings.regex_full_match(text, r"[+-]?\d+")
     text = tf.where(fits, checked(text, fits, expected="a whole number", found=value), "0")
-    # Fails by itself beyond an int64.
+    # Fails on its own beyond int64.
     return cast_values(tf.strings.to_number(text, tf.int64), dtype)

@@ -1,8 +1,8 @@
 """Steps on text: normalize, tokenize, truncate, pack.
 
-Vocabularies are looked up inside the graph; tokenizers of Hugging Face's ``tokenizers`` run from
-their JSON files. Packing puts several short sequences in one row of fixed length, so that little of
-it is padding.
+Vocabularies are looked up inside the graph; tokenizers of Hugging Face's ``tokenizers`` are loaded
+from their JSON files. Packing puts several short sequences in one row of fixed length, to reduce
+padding.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SEPARATOR = "\x1f"
 _Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 _OPEN_ROWS = 32
-"""Rows of each split that are still being filled: on lengths that vary, 97 % and more are used."""
+"""Open rows per split: with varying lengths, at least 97 % of the positions are used."""
 _BATCH_BYTES = 8 << 20
 
 
@@ -54,24 +54,24 @@ class Normalize:
     sees_features = True
 
     def __post_init__(self) -> None:
-        """Checks that there is something to do."""
+        """Checks that the step changes anything."""
         if self.form is None and not self.lower:
             raise ValueError("expected a form, lower=True or both")
 
     @property
     def export_obstacle(self) -> str:
-        """Why it cannot be exported, where it cannot."""
+        """Why the step cannot be exported; empty if it can."""
         return "" if self.form is None else "Unicode's normal forms run in Python"
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         settings = [f"form={self.form!r}".replace("'", '"')] if self.form != "NFC" else []
         settings += [] if self.lower else ["lower=False"]
         name = json.dumps(self.name, ensure_ascii=False)
         return f"ss.text.normalize({', '.join([name, *settings])})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "text.normalize",
             "name": self.name,
@@ -84,13 +84,13 @@ class Normalize:
         """The features, unchanged.
 
         Raises:
-            RecipeError: if there are no such strings.
+            RecipeError: if there is no string feature of this name.
         """
         find(self, self.name, features, dtypes=_STRINGS, what="text")
         return features
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Normalises all strings; fails where one is not UTF-8."""
+        """Normalizes all strings; fails if one is not UTF-8."""
         import tensorflow as tf
 
         form = self.form
@@ -119,28 +119,28 @@ class Tokenize:
     unknown: str | None = None
     split: str | None = None
     tokens: tuple[str, ...] | None = dataclasses.field(default=None, repr=False, compare=False)
-    """What a vocabulary file held, in the step that runs."""
+    """The content of the vocabulary file, set in the step that runs."""
     batched = True
     sees_features = True
 
     def __post_init__(self) -> None:
-        """Checks a vocabulary that is given as a list."""
+        """Checks a vocabulary given as a list."""
         if self.unknown is not None and self.vocabulary is None:
-            raise ValueError("unknown: there is no vocabulary that it could be in")
+            raise ValueError("unknown: requires a vocabulary")
         if isinstance(self.vocabulary, tuple):
             check_vocabulary(self.vocabulary, where=repr(self))
             self._check_unknown(self.vocabulary)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The vocabulary file, if it is one."""
+        """The vocabulary file, if there is one."""
         return (self.vocabulary,) if isinstance(self.vocabulary, str) else ()
 
     def with_files(self, contents: Sequence[bytes]) -> Tokenize:
         """The step with the content of its file.
 
         Raises:
-            RecipeError: if that is no vocabulary.
+            RecipeError: if it is not a valid vocabulary.
         """
         (content,) = contents
         tokens = read_vocabulary(content, where=f"prepare: {self!r}: {self.vocabulary}")
@@ -150,12 +150,12 @@ class Tokenize:
     def _check_unknown(self, tokens: Sequence[str]) -> None:
         if self.unknown is not None and self.unknown not in tokens:
             raise RecipeError(
-                f"prepare: {self!r}: unknown={self.unknown!r} is none of the {len(tokens):,} "
+                f"prepare: {self!r}: unknown={self.unknown!r} is not one of the {len(tokens):,} "
                 "tokens."
             )
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         listed = self.vocabulary
         if isinstance(listed, tuple) and len(listed) > 8:
             listed = (*listed[:8], "…")
@@ -168,7 +168,7 @@ class Tokenize:
         )
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint; a file by its content."""
+        """Everything but a file's content that affects the output, as plain JSON."""
         given = self.vocabulary
         return {
             "step": "text.tokenize",
@@ -182,14 +182,14 @@ class Tokenize:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no such text.
+            RecipeError: if there is no text of this name.
         """
         feature = find_single(self, self.name, features, dtypes=_STRINGS, what="text")
         dtype: Any = "string" if self.vocabulary is None else "int64"
         return {**features, self.name: Tensor(dtype, (None,), optional=feature.optional)}
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Replaces text by its tokens or their numbers."""
+        """Replaces text by its tokens or their indices."""
         import tensorflow as tf
 
         text = record[self.name]
@@ -219,12 +219,12 @@ class Truncate:
     sees_features = True
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         keep = None if self.keep == "first" else self.keep
         return call_text("ss.text.truncate", self.name, self.length, keep=keep)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "text.truncate",
             "name": self.name,
@@ -236,7 +236,7 @@ class Truncate:
         """The features, unchanged.
 
         Raises:
-            RecipeError: if there is no text of this name, and no list of varying length.
+            RecipeError: if there is neither text nor a list of varying length of this name.
         """
         feature = features.get(self.name)
         form = tensor_form(feature) if feature is not None else None
@@ -246,7 +246,7 @@ class Truncate:
         return features
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Cuts what is too long."""
+        """Truncates values that are too long."""
         import tensorflow as tf
 
         value, length = record[self.name], self.length
@@ -267,18 +267,18 @@ class Truncate:
 
 
 def normalize(name: str, form: _Form | None = "NFC", *, lower: bool = True) -> Normalize:
-    """Brings text into one of Unicode's normal forms, and to lower case.
+    """Converts text to a Unicode normal form (Unicode Standard Annex 15) and to lower case.
 
-    Text that is not UTF-8 is rejected. Unicode's forms run in Python, so that this step is not
-    exported for serving; with ``form=None`` it is.
+    Text that is not UTF-8 is rejected. Normal forms are computed in Python (``unicodedata``), so
+    the step cannot be exported for serving; with ``form=None`` it can.
 
     Args:
-        name: A feature of text; sequences of it, too.
-        form: NFC, NFD, NFKC or NFKD; None leaves the text as it is.
-        lower: Whether to turn upper case into lower case, of any alphabet.
+        name: A string feature, which may be a tensor or sequence.
+        form: NFC, NFD, NFKC or NFKD; None means no normalization.
+        lower: Whether to convert to lower case, in any alphabet.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Normalize(name=name, form=form, lower=lower)
 
@@ -292,58 +292,58 @@ def tokenize(
     split: str | None = None,
     special_tokens: bool = True,
 ) -> Tokenize | TokenizeWith:
-    """Splits text into tokens, and gives their numbers: ``int64[any]``.
+    """Splits text into tokens, and replaces it by their indices: ``int64[any]``.
 
-    Without a vocabulary and a tokenizer it gives the tokens themselves: ``string[any]``.
+    Without a vocabulary or tokenizer, the result is the tokens themselves: ``string[any]``.
 
     Args:
-        name: The text.
-        vocabulary: A list of tokens, or the path or URL of a file with one a line, in UTF-8: a
-            token's number is its place, from 0. A relative path counts from the recipe's folder;
-            the content counts for the fingerprint, the path does not.
+        name: The text feature.
+        vocabulary: A list of tokens, or the path or URL of a UTF-8 file with one token per line.
+            A token's index is its position, from 0. A relative path starts at the recipe's folder;
+            the file's content enters the fingerprint, its path does not.
         tokenizer: Instead, the path or URL of a ``tokenizer.json`` of Hugging Face's
             ``tokenizers``, which splits by its own rules (``pip install snapshard[text]``). It
-            runs outside of TensorFlow, so that it is not exported for serving. Truncation that
-            the file asks for is done, padding is not.
-        unknown: The token of the vocabulary that stands for all that is not in it; None gives
-            those the number behind the last one.
-        split: A regular expression (RE2) of what lies between tokens; None is white space.
+            runs outside of TensorFlow, so it cannot be exported for serving. The file's truncation
+            is applied, its padding is not.
+        unknown: The vocabulary's token that represents all tokens not in it; None gives them the
+            index after the last one.
+        split: A regular expression (RE2) that matches separators; None means white space.
         special_tokens: Whether the tokenizer adds its special tokens (``[CLS]`` …).
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     if tokenizer is not None:
         if vocabulary is not None or unknown is not None or split is not None:
             raise RecipeError(
-                "ss.text.tokenize: a tokenizer has its own vocabulary and rules. Leave out "
+                "ss.text.tokenize: a tokenizer has its own vocabulary and rules. Remove "
                 "vocabulary=, unknown= and split=."
             )
         return TokenizeWith(name=name, tokenizer=tokenizer, special_tokens=special_tokens)
     if not special_tokens:
-        raise RecipeError("ss.text.tokenize: special_tokens= is for a tokenizer=.")
+        raise RecipeError("ss.text.tokenize: special_tokens= requires tokenizer=.")
     return Tokenize(name=name, vocabulary=as_tuple(vocabulary), unknown=unknown, split=split)
 
 
 def truncate(name: str, length: int, *, keep: Literal["first", "last"] = "first") -> Truncate:
-    """Cuts a list to so many items, or text to so many characters, where it is longer.
+    """Truncates a list to at most ``length`` items, or text to at most ``length`` characters.
 
     Args:
         name: Text, or a feature whose first dimension varies.
-        length: What is left at most.
-        keep: Which end of it.
+        length: The maximum length, at least 0.
+        keep: Which end to keep.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Truncate(name=name, length=length, keep=keep)
 
 
 def decode_text(content: bytes) -> str:
-    """Text of UTF-8.
+    """Decodes UTF-8.
 
     Raises:
-        ValueError: if it is not UTF-8; saying at which byte.
+        ValueError: if it is not UTF-8; names the first invalid byte.
     """
     try:
         return content.decode()
@@ -369,11 +369,11 @@ class Pack:
     prefix_bytes = 0
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         return f"ss.text.pack({json.dumps(self.name, ensure_ascii=False)}, {self.length})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "text.pack", "name": self.name, "length": self.length}
 
     def features(self, features: Features) -> Features:
@@ -390,27 +390,27 @@ class Pack:
         }
 
     def check(self, splits: Splits) -> None:
-        """Refuses strata: which split a record has is known too late.
+        """Refuses strata: with them, a record's split is known too late.
 
         Raises:
-            RecipeError: saying what to do.
+            RecipeError: naming the splits that can be used.
         """
         if splits.stratify_by is not None:
             raise RecipeError(
-                "text.pack: with stratify_by a record's split is known only when all have been "
-                "counted, and a row must not mix splits. Split by a hash, a group, a column or "
-                "time."
+                "text.pack: with stratify_by, a record's split is known only after all records "
+                "have been counted, but a row must not mix splits. Split by a hash, a group, a "
+                "column or time."
             )
 
     def order(
         self, ids: Sequence[str], columns: Any, *, features: Features, seed: int
     ) -> tuple[Any, Any]:
-        """By the records' own keys: a shuffle."""
+        """Sorts by the records' own keys, which shuffles them."""
         del columns, features
         return order_by_key(ids, seed)
 
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
-        """Rows of several sequences each, in batches of about 8 MiB."""
+        """Packs sequences into rows, in batches of about 8 MiB."""
         form = self._form(features)
         open_rows: dict[int, list[_Row]] = {}
         done: list[_Row] = []
@@ -431,7 +431,7 @@ class Pack:
         yield dataclasses.replace(self._batch(done, features), num_filtered=num_empty)
 
     def _place(self, rows: list[_Row], record_id: str, values: npt.NDArray[Any]) -> list[_Row]:
-        """Puts a sequence into the first row with room; gives the rows that are full by then."""
+        """Puts a sequence into the first row with room; returns the rows that are then full."""
         values = values[: self.length]
         for row in rows:
             if row.used + len(values) <= self.length:
@@ -448,7 +448,7 @@ class Pack:
         return closed
 
     def _sequences(self, part: SortedRecords, form: TensorForm) -> Iterator[npt.NDArray[Any]]:
-        """Each record's values; none where they are missing."""
+        """Each record's values; empty if missing."""
         column = part.columns.column(self.name)
         (wire,) = form.wire_columns(self.name)
         if wire.packed is not None:
@@ -500,14 +500,14 @@ class Pack:
         form = tensor_form(feature) if feature is not None else None
         if form is None or form.shape != (None,) or form.dtype == "string":
             raise RecipeError(
-                f"prepare: {self!r}: {self.name!r} is {feature or 'no feature'}; expected a "
-                "sequence of numbers, as ss.text.tokenize gives."
+                f"prepare: {self!r}: {self.name!r} is {feature or 'not a feature'}, expected a "
+                "sequence of numbers, such as ss.text.tokenize returns."
             )
         return form
 
 
 class _Row:
-    """A row that is being filled."""
+    """An open row."""
 
     def __init__(self, record_id: str) -> None:
         self.record_id = record_id
@@ -520,22 +520,22 @@ class _Row:
 
 
 def pack(name: str, length: int) -> Pack:
-    """Packs sequences of numbers into rows of one length; each row holds one split's alone.
+    """Packs sequences of numbers into rows of fixed length; a row never mixes splits.
 
-    Gives ``name`` ``dtype[length]``, zero where nothing is left; ``<name>_segments``
+    The result has ``name`` ``dtype[length]``, padded with zeros; ``<name>_segments``
     ``int32[length]``, 1 for the first sequence of a row, 2 for the next …, 0 for padding; and
-    ``<name>_positions`` ``int32[length]``, counting within each sequence: what attention masks
-    and position embeddings need (as in Raffel et al., "Exploring the limits of transfer
-    learning", 2020). Other features are dropped: a row is of several records. Sequences longer
-    than ``length`` are cut; empty ones are left out and counted. In the order of the records'
-    keys, each goes into the first of 32 open rows that has room.
+    ``<name>_positions`` ``int32[length]``, counting within each sequence, for attention masks
+    and position embeddings (as in Raffel et al., "Exploring the limits of transfer learning",
+    2020). Other features are dropped, since a row contains several records. Sequences longer
+    than ``length`` are truncated; empty ones are dropped and counted. In the order of the records'
+    keys, each sequence goes into the first of 32 open rows that has room.
 
     Args:
         name: The sequence, such as token ids.
-        length: Of each row.
+        length: The length of each row.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return Pack(name=name, length=length)
 
@@ -548,7 +548,7 @@ class TokenizeWith:
     tokenizer: str
     special_tokens: bool = True
     content: bytes | None = dataclasses.field(default=None, repr=False, compare=False)
-    """What the tokenizer's file held, in the step that runs."""
+    """The content of the tokenizer's file, set in the step that runs."""
     batched = True
     sees_features = True
     export_obstacle = "the tokenizer runs outside of TensorFlow"
@@ -562,21 +562,21 @@ class TokenizeWith:
         """The step with the content of its file.
 
         Raises:
-            RecipeError: if that is no tokenizer.
+            RecipeError: if it is not a valid tokenizer.
         """
         step = dataclasses.replace(self, content=contents[0])
         step._load()
         return step
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         special = None if self.special_tokens else False
         return call_text(
             "ss.text.tokenize", self.name, tokenizer=self.tokenizer, special_tokens=special
         )
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output beside the file, as plain JSON, for the fingerprint."""
+        """Everything but the file's content that affects the output, as plain JSON."""
         return {
             "step": "text.tokenize_with",
             "name": self.name,
@@ -588,13 +588,13 @@ class TokenizeWith:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no such text.
+            RecipeError: if there is no text of this name.
         """
         feature = find_single(self, self.name, features, dtypes={"string"}, what="text")
         return {**features, self.name: Tensor("int64", (None,), optional=feature.optional)}
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Replaces text by the numbers of its tokens; fails where it is not UTF-8."""
+        """Replaces text by the indices of its tokens; fails if it is not UTF-8."""
         import tensorflow as tf
 
         tokenizer, special = self._load(), self.special_tokens
@@ -630,8 +630,8 @@ class TokenizeWith:
             ) from None
         if model.get("dropout"):
             raise RecipeError(
-                f"{where} drops merges at random (dropout={model['dropout']}), and a record must "
-                "come out the same each time. Set its dropout to null."
+                f"{where} drops merges at random (dropout={model['dropout']}), but the result for "
+                "a record must always be the same. Set its dropout to null."
             )
         tokenizer.no_padding()
         return tokenizer

@@ -1,7 +1,7 @@
-"""``parse_time``: text to a Timestamp, in TensorFlow operations, exactly.
+"""``parse_time``: parses text to a Timestamp exactly, in TensorFlow operations.
 
-A format becomes one regular expression; its groups become numbers, and those a number of
-seconds by the proleptic Gregorian calendar (days from civil, Howard Hinnant,
+A format becomes one regular expression. Its groups become integers, and these a number of seconds
+in the proleptic Gregorian calendar (days from civil, Howard Hinnant,
 https://howardhinnant.github.io/date_algorithms.html).
 """
 
@@ -48,17 +48,17 @@ _ISO_PARTS = ("year", "month", "day", "hour", "minute", "second", "fraction", "o
 
 @dataclasses.dataclass(frozen=True)
 class _Pattern:
-    """A format: a case-insensitive RE2 pattern, and what its groups are."""
+    """A format: a case-insensitive RE2 pattern, and the meaning of its groups."""
 
     text: str
     parts: tuple[str, ...]
 
 
 def compile_format(text: str) -> _Pattern:
-    """The pattern of a format of ``strptime``'s directives.
+    """Compiles a format of ``strptime`` directives to a pattern.
 
     Raises:
-        ValueError: naming a directive that is not known or stands twice.
+        ValueError: if a directive is unknown, repeated or missing.
 
     >>> compile_format("%d.%m.%Y").parts
     ('day', 'month', 'year')
@@ -75,16 +75,17 @@ def compile_format(text: str) -> _Pattern:
             pattern += f"({digits})"
         else:
             raise ValueError(
-                f"format: %{directive} is none of {', '.join('%' + key for key in _PARTS)}, %%"
+                f"format: invalid directive %{directive}, expected one of "
+                f"{', '.join('%' + key for key in _PARTS)}, %%"
             )
     twice = {part for part in parts if parts.count(part) > 1}
     if twice:
-        raise ValueError(f"format: {', '.join(sorted(twice))} stands twice")
+        raise ValueError(f"format: {', '.join(sorted(twice))} occurs twice")
     dated = {"year", "short_year"} & set(parts) or "epoch" in parts
     if not dated:
         raise ValueError("format: expected a year (%Y, %y) or seconds since 1970 (%s)")
     if ("hour12" in parts) != ("half" in parts):
-        raise ValueError("format: %I and %p stand together")
+        raise ValueError("format: %I and %p require each other")
     return _Pattern(pattern, tuple(parts))
 
 
@@ -103,13 +104,13 @@ class ParseTime:
         compile_format(self.format)
 
     def __repr__(self) -> str:
-        """As it is written in a recipe."""
+        """The step as written in a recipe."""
         text = None if self.format == ISO_8601 else self.format
         unit = None if self.unit == "us" else self.unit
         return call_text("ss.tables.parse_time", self.name, format=text, unit=unit)
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {
             "step": "tables.parse_time",
             "name": self.name,
@@ -121,14 +122,14 @@ class ParseTime:
         """The features after this step.
 
         Raises:
-            RecipeError: if there is no such string.
+            RecipeError: if there is no string feature of this name.
         """
         feature = find_single(self, self.name, features, dtypes={"string"}, what="a string")
         parsed = Timestamp(unit=self.unit, optional=feature.optional)
         return {**features, self.name: parsed}
 
     def apply(self, record: dict[str, Any], features: Features = NO_FEATURES) -> dict[str, Any]:
-        """Replaces the text by its time; fails where it is none."""
+        """Replaces the text by its time; fails if it is not a valid time."""
         import tensorflow as tf
 
         pattern = compile_format(self.format)
@@ -143,27 +144,27 @@ class ParseTime:
 
 
 def parse_time(name: str, format: str = ISO_8601, *, unit: Unit = "us") -> ParseTime:
-    """Reads text as a point in time: a ``Timestamp``. Text that is none is rejected.
+    """Parses text as a point in time: a ``Timestamp``, int64. Invalid text is rejected.
 
-    Without an offset in the text, it is UTC. A fraction that the unit cannot hold is rejected and
-    not rounded. A missing value stays missing.
+    Times without an offset are UTC. A fraction too fine for the unit is rejected, not rounded.
+    Missing values stay missing.
 
     Args:
         name: The string feature.
         format: ``"iso8601"``: ``2026-11-21``, ``2026-11-21T09:30``, ``2026-11-21 09:30:00.5+01:00``
             and the like. Or directives of Python's ``strptime``: %Y %y %m %d %j %b %B %H %I %p
-            %M %S %f (1 to 9 digits) %z (Z, +hh, +hhmm, +hh:mm) %s (seconds since 1970), %%. Names
-            of months are English; case does not matter; %y means 1969 to 2068.
-        unit: Of the Timestamp.
+            %M %S %f (1 to 9 digits) %z (Z, +hh, +hhmm, +hh:mm) %s (seconds since 1970), %%.
+            Month names are English; case does not matter; %y means 1969 to 2068.
+        unit: The unit of the Timestamp.
 
     Raises:
-        RecipeError: if an argument is unfit.
+        RecipeError: if an argument is invalid.
     """
     return ParseTime(name=name, format=format, unit=unit)
 
 
 def _parse(text: Any, pattern: _Pattern, unit: str, present: Any) -> Any:
-    """Text as int64 since 1970-01-01T00:00:00 UTC; fails where it is no time."""
+    """Parses text to int64 since 1970-01-01T00:00:00 UTC; fails if it is not a valid time."""
     import tensorflow as tf
 
     stripped = tf.strings.strip(text)
@@ -246,7 +247,7 @@ def _date(number: Any, group: Any, parts: tuple[str, ...]) -> tuple[Any, Any, An
 
 
 def _days(year: Any, month: Any, day: Any) -> Any:
-    """Days since 1970-01-01, years from March on: the leap day is then the last."""
+    """Days since 1970-01-01. Years start in March, so the leap day is the last day."""
     import tensorflow as tf
 
     year = year - tf.cast(month <= 2, tf.int64)
@@ -257,7 +258,7 @@ def _days(year: Any, month: Any, day: Any) -> Any:
 
 
 def _offset(text: Any) -> tuple[Any, Any]:
-    """Seconds east of UTC, and whether they are an offset."""
+    """Seconds east of UTC, and whether the offset is valid."""
     import tensorflow as tf
 
     digits = tf.strings.regex_replace(text, r"[^\d]", "")

@@ -1,6 +1,6 @@
-"""What steps on values share: finding a feature, working on all its values, checking them.
+"""Helpers for steps on values: find a feature, apply a function to its values, check them.
 
-All of it works on one record and on a whole batch alike.
+They work on single records and on batches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ...schemas.features import (
 from ...schemas.written import written
 
 FAILURE_MARK = "\x1e"
-"""Stands before and after a message from Python in an error of TensorFlow's."""
+"""Encloses a message from Python inside a TensorFlow error."""
 _FLAGS: ContextVar[list[Any] | None] = ContextVar("flags", default=None)
 NO_FEATURES: Features = types.MappingProxyType({})
 _Media = TypeVar("_Media", Audio, Image)
@@ -38,7 +38,7 @@ Value = Scalar | ClassLabel | Text | Timestamp | Tensor | Sequence
 
 
 def call_text(name: str, *arguments: object, **settings: object) -> str:
-    """A step as it is written in a recipe; a setting of None is left out.
+    """The source code of a step in a recipe; settings of None are left out.
 
     >>> call_text("ss.tables.clip", "age", min=0, max=None)
     'ss.tables.clip("age", min=0)'
@@ -49,7 +49,7 @@ def call_text(name: str, *arguments: object, **settings: object) -> str:
 
 
 def changed(step: Any) -> dict[str, Any]:
-    """The settings of a step, but for the first, that are not the defaults: what to show."""
+    """The settings of a step that differ from the defaults, without the first one."""
     return {
         field.name: value
         for field in dataclasses.fields(step)[1:]
@@ -60,10 +60,10 @@ def changed(step: Any) -> dict[str, Any]:
 def find_media(
     step: object, name: str, features: Features, kind: type[_Media], *, what: str
 ) -> _Media:
-    """The image or the sound of this name; ``what`` names its kind in errors: ``Images``.
+    """The image or sound of this name; ``what`` names its kind in errors, such as ``Images``.
 
     Raises:
-        RecipeError: if there is none.
+        RecipeError: if it does not exist.
     """
     feature = features.get(name)
     if not isinstance(feature, kind):
@@ -80,19 +80,19 @@ def find(step: object, name: str, features: Features, *, dtypes: set[str], what:
     """The feature that a step works on.
 
     Args:
-        step: Names itself in the error.
+        step: The step, for the error.
         name: The feature's name.
-        features: Those there are.
-        dtypes: What its values may be.
-        what: The same for a person: ``numbers``.
+        features: All features.
+        dtypes: The allowed dtypes.
+        what: A description of these for the error, such as ``numbers``.
 
     Raises:
-        RecipeError: if there is none of this name, or it is another one.
+        RecipeError: if it does not exist, or has another dtype.
     """
     feature = features.get(name)
     if feature is None:
         raise RecipeError(
-            f"prepare: {step!r}: there is no feature {name!r}; there are "
+            f"prepare: {step!r}: there is no feature {name!r}, expected one of "
             f"{', '.join(map(repr, sorted(features)))}."
         )
     form = tensor_form(feature)
@@ -104,21 +104,21 @@ def find(step: object, name: str, features: Features, *, dtypes: set[str], what:
 def find_single(
     step: object, name: str, features: Features, *, dtypes: set[str], what: str
 ) -> Value:
-    """The feature that a step works on, which has one value a record.
+    """The feature that a step works on, with one value per record.
 
     Raises:
-        RecipeError: as :func:`find` does, and for tensors and sequences.
+        RecipeError: as :func:`find`, and for tensors and sequences.
     """
     feature = find(step, name, features, dtypes=dtypes, what=what)
     if isinstance(feature, Tensor | Sequence):
         raise RecipeError(
-            f"prepare: {step!r}: {name!r} is {written(feature)}, expected one value a record."
+            f"prepare: {step!r}: {name!r} is {written(feature)}, expected one value per record."
         )
     return feature
 
 
 def of_dtype(feature: Value, dtype: Any) -> Feature:
-    """A feature of the same shape, missing where it was, of plain values of a dtype."""
+    """A feature of plain values of a dtype, with the same shape and optionality."""
     if isinstance(feature, Sequence):
         return dataclasses.replace(feature, of=of_dtype(feature.of, dtype))  # type: ignore[arg-type]
     if isinstance(feature, Tensor):
@@ -129,7 +129,7 @@ def of_dtype(feature: Value, dtype: Any) -> Feature:
 
 
 def each(function: Callable[[Any], Any], value: Any) -> Any:
-    """Applies a function of a tensor to all values, ragged ones too."""
+    """Applies an elementwise function to a tensor, which may be ragged."""
     import tensorflow as tf
 
     if not isinstance(value, tf.RaggedTensor):
@@ -139,17 +139,17 @@ def each(function: Callable[[Any], Any], value: Any) -> Any:
         return value.with_flat_values(function(value.flat_values))
     with flagging() as inner:
         made = value.with_flat_values(function(value.flat_values))
-    # A record of which one value is unfit is unfit.
+    # A record with one invalid value is invalid.
     flags += [tf.reduce_all(value.with_flat_values(fits), axis=1) for fits in inner]
     return made
 
 
 @contextmanager
 def flagging() -> Iterator[list[Any]]:
-    """Lets checks of whole batches note which records fit, bool[num_records], and not fail.
+    """Makes checks of batches collect which records pass, bool[num_records], instead of failing.
 
-    One failure would take all records of a batch with it; so only the unfit are run again, alone
-    and outside of this, for the reason.
+    A failure would affect all records of a batch. With flags, only the invalid records are run
+    again, one by one and without flagging, to get the reason.
     """
     flags: list[Any] = []
     token = _FLAGS.set(flags)
@@ -160,9 +160,9 @@ def flagging() -> Iterator[list[Any]]:
 
 
 def checked(value: Any, fits: Any, *, expected: str, found: Any) -> Any:
-    """A tensor, once all of ``fits`` is true; else the record fails with what was found.
+    """Returns ``value`` if all of ``fits`` is true; otherwise the record fails with ``found``.
 
-    In a batch the values of other records are good, and those of unfit ones anything.
+    In a batch, the values of invalid records are undefined; other records are not affected.
     """
     import tensorflow as tf
 
@@ -171,7 +171,7 @@ def checked(value: Any, fits: Any, *, expected: str, found: Any) -> Any:
 
 
 def verdicts(fits: Any, data: list[Any]) -> list[Any]:
-    """The assertion that all of ``fits`` is true; in a batch a note of it, and no assertion."""
+    """Asserts that all of ``fits`` is true; in a batch, records it as a flag instead."""
     import tensorflow as tf
 
     flags = _FLAGS.get()
@@ -189,14 +189,14 @@ def compute(
     after: Feature,
     instead: Any = None,
 ) -> dict[str, Any]:
-    """The record with all values of a feature computed; missing ones stay missing.
+    """Applies a function to all values of a feature; missing ones stay missing.
 
     Args:
         record: One record, or a batch of them.
-        name: The feature.
-        function: From a tensor to one of the same shape, elementwise.
-        after: What the feature becomes.
-        instead: What the function gets where a single value is missing; None for its fill.
+        name: The feature's name.
+        function: Elementwise, from a tensor to one of the same shape.
+        after: The feature after the step.
+        instead: The function's input where a single value is missing; None for its fill value.
     """
     import tensorflow as tf
 
@@ -214,5 +214,5 @@ def compute(
 
 
 def without_presence(record: dict[str, Any], name: str) -> dict[str, Any]:
-    """The record of a feature that is never missing."""
+    """The record without the presence of a feature, which is never missing."""
     return {part: value for part, value in record.items() if part != presence_name(name)}

@@ -1,5 +1,5 @@
-"""Sorted runs: prepared records in Arrow files, by key, with what planning knows of them.
+"""Sorted runs: Arrow files of prepared records, sorted by key, and their summaries.
 
-In: prepared records of a block. Out: a run file that is read by key range, its summary and
-histogram; runs merge into the records of a shard.
+In: the prepared records of a block. Out: a run file that can be read by key range, with its
+summary and key histogram for planning; and runs merged into the records of a shard.
 """

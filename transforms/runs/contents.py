@@ -1,4 +1,4 @@
-"""Hashes of what records hold: 128 bits to tell contents apart, 64 to look for equal ones fast."""
+"""Content hashes of records: 128 bits to identify contents, 64 bits to find equal ones fast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..examples.encode import encode_examples
 DIGEST_BYTES = 16
 
 _LONG_BYTES = 64
-"""Longer strings are hashed one by one; of shorter ones, each distinct one once."""
+"""Longer strings are hashed one by one; shorter ones once per distinct value."""
 _GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
 _MISSING = np.uint64(0xD1B5_4A32_D192_ED03)
 
@@ -28,7 +28,7 @@ Hashes = npt.NDArray[np.uint64]
 def content_digests(
     columns: pa.RecordBatch, features: Features, *, names: Sequence[str]
 ) -> npt.NDArray[np.uint8]:
-    """A 128-bit hash of what each record holds in some of its features: uint8[n, 16]."""
+    """A 128-bit hash of the named features of each record: uint8[n, 16]."""
     wire = sorted(c.name for name in names for c in features[name].wire_columns(name))
     content = b"".join(
         blake2b(memoryview(value.as_buffer()), digest_size=DIGEST_BYTES).digest()
@@ -38,12 +38,12 @@ def content_digests(
 
 
 def content_hashes(columns: pa.RecordBatch) -> Hashes:
-    """A 64-bit hash of each row's wire columns: uint64[n]. Equal rows, equal hashes.
+    """A 64-bit hash of each row's wire columns: uint64[n]. Equal rows have equal hashes.
 
-    Column by column and not row by row: a tenth of the time of hashing encoded records. Numbers go
-    through the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
-    number generators", 2014), strings through MurmurHash3, at 7 GB/s where BLAKE2 makes 0.9: it
-    tells contents apart that nobody has made to be taken for each other.
+    Hashes column by column, in a tenth of the time of hashing encoded records. Numbers go through
+    the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+    generators", 2014), strings through MurmurHash3, at 7 GB/s instead of BLAKE2's 0.9. The hash is
+    not cryptographic: it does not resist deliberate collisions.
     """
     total = np.zeros(columns.num_rows, np.uint64)
     for index, column in enumerate(columns.columns, start=1):

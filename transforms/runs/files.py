@@ -1,10 +1,10 @@
 """Runs: sorted Arrow IPC files of prepared records, written once and read by key range.
 
 A run holds the records of one block, sorted by (partition, key, id), in record batches of about
-1 MiB. Where each batch lies, its first key and its checksum stand in the run's :class:`RunInfo`:
-one ranged request fetches any slice, and what comes is checked. Merging the slices of all runs
-gives the records of a key range in their final order: an external merge sort whose shuffle is
-range reads.
+1 MiB. The run's :class:`RunInfo` has the offset, first key and checksum of each batch, so one
+ranged request fetches any slice, and the result is checked. Merging the slices of all runs gives
+the records of a key range in their final order: an external merge sort whose shuffle is range
+reads.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ STRATUM = RESERVED_PREFIX + "stratum"
 CONTENT = RESERVED_PREFIX + "content"
 
 BATCH_BYTES = 1 << 20
-"""About so many bytes lie in one record batch: the unit of range reads."""
+"""Approximate size of a record batch: the unit of range reads."""
 MERGE_BYTES = 24 << 20
-"""About so many bytes of all runs together are merged at once."""
+"""Approximate number of bytes, from all runs together, that are merged at once."""
 
 _MAGIC_BYTES = 8
-_REDONE = "Start the build again: what is damaged is made again."
+_REDONE = "Start the build again to recreate it."
 _META = (
     pa.field(PARTITION, pa.int16(), nullable=False),
     pa.field(KEY, pa.uint64(), nullable=False),
@@ -59,19 +59,19 @@ def arrow_type(column: WireColumn) -> pa.DataType:
 
 
 def wire_schema(features: Features) -> pa.Schema:
-    """The Arrow schema of records in wire form, columns in the order of their names."""
+    """The Arrow schema of records in wire form, columns sorted by name."""
     return pa.schema(
         [pa.field(c.name, arrow_type(c), nullable=c.optional) for c in wire_columns(features)]
     )
 
 
 def run_schema(features: Features) -> pa.Schema:
-    """The Arrow schema of a run: partition, key, id, encoded bytes, then the features."""
+    """The Arrow schema of a run: partition, key, id, encoded size, then the features."""
     return pa.schema([*_META, *wire_schema(features)])
 
 
 def keys_schema() -> pa.Schema:
-    """The Arrow schema of a run's key file: what planning reads in place of the run."""
+    """The Arrow schema of a run's key file, which planning reads instead of the run."""
     stratum = pa.field(STRATUM, pa.large_string(), nullable=True)
     content = pa.field(CONTENT, pa.uint64(), nullable=False)
     return pa.schema([_META[0], _META[1], _META[3], stratum, content])
@@ -94,7 +94,7 @@ def sort_records(records: pa.RecordBatch) -> pa.RecordBatch:
     keys, partitions = keys[order], partitions[order]
     ties = (keys[1:] == keys[:-1]) & (partitions[1:] == partitions[:-1])
     if ties.any():
-        # Equal 64-bit keys are rare: only then are the ids worth sorting by.
+        # Equal 64-bit keys are rare: only then sort by id, too.
         names = (PARTITION, KEY, *((ID,) if ID in records.schema.names else ()))
         order = pc.sort_indices(records, sort_keys=[(name, "ascending") for name in names])
     elif np.array_equal(order, np.arange(len(order))):
@@ -105,16 +105,16 @@ def sort_records(records: pa.RecordBatch) -> pa.RecordBatch:
 class RunWriter:
     """Writes sorted records into one local Arrow IPC file, batch by batch.
 
-    Use as a context manager; the facts are there once it is closed.
+    Use as a context manager; ``num_bytes`` is valid once it is closed.
     """
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
-        """Starts a new file at ``path``."""
+        """Creates the file at ``path``."""
         self._path = path
         self._sink = pa.OSFile(path, "wb")
         self._fd = os.open(path, os.O_RDONLY)
         self._writer = pa.ipc.new_file(self._sink, schema)
-        # Arrow writes the head, magic bytes and schema, together with the first batch.
+        # Arrow writes the header (magic bytes and schema) together with the first batch.
         self._end = _MAGIC_BYTES + schema.serialize().size
         self._last: tuple[int, int] | None = None
         self.batches: list[BatchInfo] = []
@@ -124,7 +124,7 @@ class RunWriter:
         """Appends sorted records, in record batches of about BATCH_BYTES.
 
         Raises:
-            ValueError: if they do not come in the order of (partition, key).
+            ValueError: if they are not in the order of (partition, key).
         """
         if records.num_rows == 0:
             return
@@ -150,14 +150,14 @@ class RunWriter:
                 num_records=batch.num_rows,
                 partition=first[0],
                 key=first[1],
-                # As it lies there: Arrow writes a batch in many small parts.
+                # Read back from the file: Arrow writes a batch in many small parts.
                 checksum=google_crc32c.value(os.pread(self._fd, self._end - offset, offset)),
             )
         )
         self.num_records += batch.num_rows
 
     def close(self) -> None:
-        """Ends the file."""
+        """Completes and closes the file."""
         self._writer.close()
         self._sink.close()
         os.close(self._fd)
@@ -177,19 +177,19 @@ class RunWriter:
 class RunReader:
     """Reads slices of one run, local or remote, with one ranged read each.
 
-    What is read is held against the checksums: a run that is missing, truncated or altered
-    raises a DamagedWorkError, and nothing of such a batch is given.
+    Every batch is checked against its checksum. A run that is missing, truncated or altered
+    raises a DamagedWorkError, and no record of a damaged batch is returned.
     """
 
     def __init__(self, url: str, batches: Sequence[BatchInfo], schema: pa.Schema) -> None:
-        """Takes what is known of the run; opens nothing."""
+        """Stores the run's description; opens nothing."""
         self._url = url
         self._schema = schema
         self._given = batches
 
     @functools.cached_property
     def _batches(self) -> Sequence[BatchInfo]:
-        # Of a million runs most are never read here.
+        # Lazy: of a million runs, most are never read here.
         return list(self._given)
 
     @functools.cached_property
@@ -225,10 +225,10 @@ class RunReader:
         return [batch for batch in inside if batch.num_rows]
 
     def read_all(self, ranges: Sequence[KeyRange]) -> Iterator[pa.RecordBatch]:
-        """The records of several ranges, each batch read once; neighbouring ones in one request.
+        """The records of several ranges; reads each batch once, consecutive ones in one request.
 
         Args:
-            ranges: In ascending order, none overlapping another.
+            ranges: In ascending order, without overlaps.
         """
         of_batch: dict[int, list[KeyRange]] = {}
         for keys in ranges:
@@ -247,7 +247,7 @@ class RunReader:
             stretch.append(index)
 
     def _fetch(self, wanted: Sequence[BatchInfo]) -> Iterator[pa.RecordBatch]:
-        """Neighbouring batches, in one request, each checked."""
+        """Fetches consecutive batches in one request, and checks each."""
         origin, stop = wanted[0].offset, wanted[-1].offset + wanted[-1].num_bytes
         try:
             content = storage.read_bytes(self._url, start=origin, stop=stop)
@@ -258,18 +258,18 @@ class RunReader:
         buffer = pa.py_buffer(content)
         for info in wanted:
             start = info.offset - origin
-            # Of the buffer: to slice bytes is to copy them. Shorter where the file ends early.
+            # Slices the buffer: slicing bytes would copy. Shorter if the file is truncated.
             message = buffer[start : start + info.num_bytes]
             if message.size != info.num_bytes or google_crc32c.value(message) != info.checksum:
                 raise DamagedWorkError(
-                    f"{storage.redact(self._url)} is damaged: its {info.num_bytes:,} bytes from "
-                    f"{info.offset:,} on are not those that were written. {_REDONE}"
+                    f"{storage.redact(self._url)} is damaged: the checksum of {info.num_bytes:,} "
+                    f"bytes at {info.offset:,} is wrong. {_REDONE}"
                 )
             yield pa.ipc.read_record_batch(pa.ipc.read_message(message), self._schema)
 
 
 def records_within(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:
-    """The rows of a sorted batch that lie in the range."""
+    """The rows of a sorted batch that are in the range."""
     partitions = batch.column(PARTITION).to_numpy()
     low = int(np.searchsorted(partitions, keys.partition, side="left"))
     high = int(np.searchsorted(partitions, keys.partition, side="right"))
@@ -283,7 +283,7 @@ def records_within(batch: pa.RecordBatch, keys: KeyRange) -> pa.RecordBatch:
 def split_range(
     readers: Iterable[RunReader], keys: KeyRange, *, max_bytes: int = MERGE_BYTES
 ) -> list[KeyRange]:
-    """Cuts a key range so that all runs together hold about ``max_bytes`` in each part."""
+    """Cuts a key range into parts of about ``max_bytes``, over all runs together."""
     starts = sorted(pair for reader in readers for pair in reader.batch_starts(keys))
     cuts, size = [keys.start], 0
     for key, num_bytes in starts:
@@ -303,7 +303,7 @@ def merge_range(
 ) -> Iterator[pa.RecordBatch]:
     """Merges the records of a key range from all runs, in order of (key, id).
 
-    Yields record batches of about ``max_bytes``; holds about twice that.
+    Yields record batches of about ``max_bytes``; needs about twice that in memory.
     """
     for part in split_range(readers, keys, max_bytes=max_bytes):
         found = [batch for reader in readers for batch in reader.read(part)]

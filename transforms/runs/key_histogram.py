@@ -1,11 +1,11 @@
-"""How many records, and how many bytes of them, lie where in the space of keys.
+"""Histograms of the number of records and their bytes over the key space.
 
-A histogram over equal bins of the key, kept apart by partition and stratum. Runs make them, they
-add up exactly in any order, and the plan is computed from the sum: it never needs the records,
-and their keys only in the few bins that a cut falls into.
+A histogram has equal bins of the key, separate for each partition and stratum. Each run has one;
+they add up exactly in any order, and the plan is computed from the sum. Planning never reads the
+records, and reads keys only for the few bins that contain a cut.
 
-There are 4,096 bins, unless there are so many runs that no key of theirs can be read to plan:
-then so many more bins that a cut can be put at the edge of one (:class:`KeyBins`).
+There are 4,096 bins, unless there are so many runs that planning cannot read any of their keys:
+then there are so many bins that every cut can be at the edge of one (:class:`KeyBins`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .keys import Keys
 BIN_BITS = 12
 """A bin is the top 12 bits of the key …"""
 FINE_BITS = 24
-"""… or up to so many: 16.8 million bins, of which planning holds some 34 bytes each."""
+"""… or up to this many bits: 16.8 million bins, for which planning holds about 34 bytes each."""
 NUM_KEY_BINS = 1 << BIN_BITS
 BIN_SHIFT = 64 - BIN_BITS
 
@@ -40,7 +40,7 @@ _SCHEMA = pa.schema(
     ]
 )
 _BITS = b"bits"
-# Entries that wait to be added up, at the most, before merging goes on (about 40 B each).
+# Maximum number of entries to collect before they are added up (about 40 B each).
 _PENDING = 1 << 20
 
 Ints = npt.NDArray[np.int64]
@@ -53,16 +53,16 @@ def key_bins(keys: Keys, bits: int = BIN_BITS) -> npt.NDArray[np.int32]:
 
 @dataclasses.dataclass(frozen=True)
 class KeyBins:
-    """The cells that a histogram counts by."""
+    """The cells of a histogram."""
 
     bits: int = BIN_BITS
-    """A bin is so many of the key's top bits."""
+    """A bin is this number of the key's top bits."""
     ends: tuple[int, ...] = ()
-    """Of hash splits where there are more bins than 4,096: the first key behind each split but the
-    last. The number of the split then takes the partition's place, so no end is inside a cell."""
+    """For hash splits and more than 4,096 bins: the first key after each split but the last. The
+    number of the split then replaces the partition, so no end is inside a cell."""
 
     def partitions(self, partitions: npt.NDArray[np.int16], keys: Keys) -> npt.NDArray[np.int16]:
-        """What records count as the partition of: int16[n]."""
+        """The partitions under which records are counted: int16[n]."""
         if not self.ends:
             return partitions
         ends = np.array(self.ends, np.uint64)
@@ -70,9 +70,9 @@ class KeyBins:
 
 
 def stratum_codes(strata: pa.Array, names: Sequence[str]) -> npt.NDArray[np.int32]:
-    """Index into ``names`` of each row's stratum: int32[n], -1 where it is not among them.
+    """Index into ``names`` of each row's stratum: int32[n], -1 if it is not among them.
 
-    A null belongs to the stratum of the empty text.
+    A null belongs to the stratum of the empty string.
     """
     if pa.types.is_dictionary(strata.type):
         of_entry = stratum_codes(strata.dictionary, names)
@@ -92,28 +92,28 @@ def _encoded(name: str) -> bytes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeyColumns:
-    """What decides where records go, a row per record, in any order."""
+    """The columns that decide where records go: one row per record, in any order."""
 
     partitions: npt.NDArray[np.int16]
     """int16[n]."""
     keys: Keys
     """uint64[n]."""
     num_bytes: npt.NDArray[np.int64]
-    """int64[n], encoded bytes."""
+    """int64[n], encoded sizes."""
     strata: pa.Array | None = None
-    """string or binary[n], values of ``stratify_by`` as text; None unless stratified."""
+    """string or binary[n], the values of ``stratify_by`` as text; None unless stratified."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeyHistogram:
-    """Records and encoded bytes by partition, stratum and key bin. Only what is there is kept.
+    """Records and encoded bytes by partition, stratum and key bin; sparse.
 
     The columns hold an entry for each non-empty (partition, stratum, bin), in that order, so
-    equal contents are equal columns. Make one with :meth:`from_arrays` or :meth:`merge`.
+    equal contents have equal columns. Create one with :meth:`from_arrays` or :meth:`merge`.
     """
 
     strata: tuple[str, ...]
-    """Names of the strata, in the order of their UTF-8; ``("",)`` where there are none."""
+    """Names of the strata, sorted by their UTF-8 bytes; ``("",)`` if there are none."""
     partition: npt.NDArray[np.int16]
     stratum: npt.NDArray[np.int32]
     """Indices into ``strata``."""
@@ -148,8 +148,8 @@ class KeyHistogram:
             keys: uint64[n].
             num_bytes: int64[n], encoded size of each record.
             strata: string or binary[n], or a dictionary of them: the stratum of each record. A
-                null counts as the empty text. None puts all into the one stratum ``""``.
-            bits: For 2**bits bins.
+                null counts as the empty string. None puts all records into the stratum ``""``.
+            bits: There are 2**bits bins.
         """
         if strata is None:
             names: tuple[str, ...] = ("",)
@@ -168,7 +168,7 @@ class KeyHistogram:
 
     @classmethod
     def merge(cls, histograms: Iterable[KeyHistogram]) -> KeyHistogram:
-        """Adds histograms up. All is integers, so the order of merging leaves no trace."""
+        """Adds histograms up. The sums are of integers, so the order does not matter."""
         merged = cls.empty()
         pending: list[KeyHistogram] = []
         num_pending = 0
@@ -181,9 +181,9 @@ class KeyHistogram:
 
     @classmethod
     def joined(cls, parts: Iterable[KeyHistogram]) -> KeyHistogram:
-        """Puts together what :meth:`parts` cut, in its order; of no strata.
+        """Joins the result of :meth:`parts`, in its order; only without strata.
 
-        Holds one of the parts at a time, and little more than the whole.
+        Holds one part at a time, in addition to the result.
         """
         held: dict[str, list[Any]] = {name: [] for name in _SCHEMA.names}
         bits = BIN_BITS
@@ -192,17 +192,16 @@ class KeyHistogram:
             for name, columns in held.items():
                 columns.append(getattr(part, name).copy())
         whole = {name: np.concatenate(held.pop(name)) for name in _SCHEMA.names}
-        # Of hash splits the parts follow each other; of others each has some of every partition.
+        # With hash splits the parts are in order; otherwise each has some of every partition.
         if (whole["partition"][1:] < whole["partition"][:-1]).any():
             order = np.argsort(whole["partition"], kind="stable")
             whole = {name: whole.pop(name)[order] for name in _SCHEMA.names}
         return cls(("",), **whole, bits=bits)
 
     def to_bytes(self) -> bytes:
-        """The histogram as an Arrow IPC stream; equal histograms give equal bytes."""
+        """Serializes as Arrow IPC streams; equal histograms give equal bytes."""
         names = pa.array([_encoded(name) for name in self.strata], pa.large_binary())
-        # Names travel as a column of a batch of their own length, and not as metadata, which
-        # must be text.
+        # Names are a column of their own batch: metadata would have to be text.
         name_batch = pa.record_batch([names], schema=pa.schema([("strata", pa.large_binary())]))
         columns = [
             self.partition,
@@ -232,7 +231,7 @@ class KeyHistogram:
         return cls(strata, **columns, bits=int(entries.schema.metadata[_BITS]))
 
     def parts(self, num_parts: int) -> list[KeyHistogram]:
-        """The histogram cut into equal ranges of the key, a power of two up to 4,096 of them."""
+        """Cuts the histogram into equal key ranges; their number is a power of two up to 4,096."""
         part = self.bin >> (self.bits - num_parts.bit_length() + 1)
         order = np.argsort(part, kind="stable")
         edges = np.searchsorted(part[order], np.arange(num_parts + 1))
@@ -242,7 +241,7 @@ class KeyHistogram:
         ]
 
     def take(self, rows: npt.NDArray[np.intp]) -> KeyHistogram:
-        """Some of the entries, by their indices; strata that are left without any are left out."""
+        """Selects entries by their indices; drops strata without any."""
         used, strata = np.unique(self.stratum[rows], return_inverse=True)
         return KeyHistogram(
             tuple(self.strata[index] for index in used),
@@ -259,8 +258,8 @@ class KeyHistogram:
         """The same records in 4,096 bins.
 
         Args:
-            partitioned: Whether the partitions are those of the records, and not the number of
-                a hash split (see :class:`KeyBins`).
+            partitioned: Whether the partitions are those of the records, rather than the number
+                of a hash split (see :class:`KeyBins`).
         """
         return _add_up(
             self.strata,
@@ -276,7 +275,7 @@ class KeyHistogram:
 def _concatenate(histograms: Sequence[KeyHistogram]) -> KeyHistogram:
     bits = {part.bits for part in histograms if len(part.bin)} or {BIN_BITS}
     if len(bits) > 1:
-        raise ValueError(f"histograms of different bins, 2 to the power of {sorted(bits)}")
+        raise ValueError(f"histograms with different numbers of bins: 2 to the {sorted(bits)}")
     names = sorted({name for part in histograms for name in part.strata}, key=_encoded)
     place = {name: index for index, name in enumerate(names)}
     codes = [

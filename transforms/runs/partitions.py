@@ -1,8 +1,9 @@
-"""Where a prepared record belongs: its partition, stratum and shard.
+"""Assigns prepared records to partitions, strata and shards.
 
-A partition is the split, where something else than the record's key decides it, by one of four
-rules: the hash of a group, a folder, a column's value, a time. A record for which none is named is
-rejected and never dropped in silence. A stratum is a label as text; reports count the same labels.
+If something other than the record's key decides its split, the partition is the split. There are
+four such rules: the hash of a group, a folder, a column's value, a time. A record to which no split
+applies is rejected, never dropped silently. A stratum is a label as text; reports count the same
+labels.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Partitions = npt.NDArray[np.int16]
 
 @dataclasses.dataclass(frozen=True)
 class GroupSplits:
-    """The split of each group, where all groups decide it together; small, and sent to workers."""
+    """The split of each group, if it depends on all groups; small, and sent to workers."""
 
     keys: bytes
     """uint64[groups], ascending."""
@@ -41,11 +42,11 @@ class GroupSplits:
 
     @classmethod
     def of(cls, keys: npt.NDArray[np.uint64], splits: Sequence[int]) -> GroupSplits:
-        """Of ascending keys of groups, and the index of each one's split."""
+        """From the groups' keys, ascending, and the index of each group's split."""
         return cls(keys.astype("<u8").tobytes(), np.array(splits, "<i2").tobytes())
 
     def find(self, keys: npt.NDArray[np.uint64]) -> Partitions:
-        """The splits of groups; NO_PARTITION for those that are not known."""
+        """The splits of groups; NO_PARTITION for unknown ones."""
         known = np.frombuffer(self.keys, "<u8")
         at = np.minimum(np.searchsorted(known, keys), max(len(known) - 1, 0))
         if not len(known):
@@ -55,14 +56,14 @@ class GroupSplits:
 
 
 SplitEnds = tuple[int, ...] | GroupSplits
-"""What all records together decide: where splits by time end, or the split of each group."""
+"""Computed from all records together: the ends of splits by time, or the split of each group."""
 
 
 def time_ends(splits: Splits, features: Features) -> tuple[int, ...] | None:
-    """The ends of splits by time, all but the last, in the feature's own unit; None if not given.
+    """The ends of all splits by time but the last, in the feature's unit; None if not given.
 
     Raises:
-        RecipeError: if they do not fit the feature.
+        RecipeError: if they do not match the feature's type.
     """
     rule = splits.rule
     if rule is None or rule.by != "time" or not rule.ends:
@@ -72,7 +73,7 @@ def time_ends(splits: Splits, features: Features) -> tuple[int, ...] | None:
 
 
 def check_rule(splits: Splits, features: Features) -> None:
-    """Checks that the feature which a rule goes by exists and can decide.
+    """Checks that the feature of a split rule exists and has a suitable type.
 
     Raises:
         RecipeError: if not.
@@ -84,14 +85,14 @@ def check_rule(splits: Splits, features: Features) -> None:
     form = tensor_form(feature) if feature is not None else None
     if feature is None:
         raise RecipeError(
-            f"Splits.by_{rule.by}: {rule.feature!r} names no feature; there are "
+            f"Splits.by_{rule.by}: there is no feature {rule.feature!r}, expected one of "
             f"{', '.join(map(repr, features))}."
         )
-    whole = form is not None and form.shape == () and form.dtype not in ("string", "bool")
-    if rule.by == "time" and not (whole and form is not None and "int" in form.dtype):
+    is_integer = form is not None and form.shape == () and form.dtype not in ("string", "bool")
+    if rule.by == "time" and not (is_integer and form is not None and "int" in form.dtype):
         raise RecipeError(
-            f"Splits.by_time: {rule.feature!r} is {feature}; expected a Timestamp or a whole "
-            "number. Parse it: ss.tables.parse_time."
+            f"Splits.by_time: {rule.feature!r} is {feature}, expected a Timestamp or an "
+            "integer. Parse it with ss.tables.parse_time."
         )
     time_ends(splits, features)
 
@@ -105,19 +106,19 @@ def partition_records(
     seed: int,
     ends: SplitEnds | None = None,
 ) -> tuple[Partitions, str]:
-    """Says which partition each record lies in.
+    """Computes the partition of each record.
 
     Args:
-        ids: The records' ids, n.
+        ids: The ids of n records.
         columns: Their wire columns.
         splits: How records are divided.
-        features: Of the columns.
-        seed: The recipe's.
-        ends: Of splits by time, all but the last, or of balanced groups; None, where they are not
-            known yet, leaves all records in partition 0.
+        features: The features of the columns.
+        seed: The recipe's seed.
+        ends: The ends of all splits by time but the last, or the splits of balanced groups. None
+            if they are not known yet: all records are then in partition 0.
 
     Returns:
-        int16[n], NO_PARTITION where none can be told, and why not, in words.
+        int16[n], NO_PARTITION for records without one, and the reason for these as a message.
     """
     rule = splits.rule
     if splits.decided_by_all and ends is None:
@@ -154,7 +155,7 @@ def _named(texts: pa.Array, rule: SplitRule) -> Partitions:
     codes = {text: i for i, (_, values) in enumerate(rule.values) for text in values}
     encoded = texts.dictionary_encode()
     of_text = [codes.get(text, NO_PARTITION) for text in encoded.dictionary.to_pylist()]
-    # The last entry serves the index -1, which stands for null.
+    # The last entry is for the index -1, which represents null.
     table = np.array([*of_text, NO_PARTITION], np.int16)
     found: Partitions = table[encoded.indices.fill_null(-1).to_numpy()]
     return found
@@ -168,7 +169,7 @@ def _in_unit(end: int | str | None, feature: Feature | None, rule: SplitRule) ->
     if isinstance(feature, Timestamp):
         if not isinstance(end, str):
             raise RecipeError(
-                f"Splits.by_time: {rule.feature!r} is a Timestamp, and {end!r} "
+                f"Splits.by_time: {rule.feature!r} is a Timestamp, but {end!r} "
                 f"is not a date. Write "
                 'it as "2020-01-01".'
             )
@@ -179,7 +180,7 @@ def _in_unit(end: int | str | None, feature: Feature | None, rule: SplitRule) ->
         return -(-micros * _PER_SECOND[feature.unit] // 1_000_000)
     if not isinstance(end, int):
         raise RecipeError(
-            f"Splits.by_time: {rule.feature!r} is not a Timestamp, so its ends are whole numbers; "
+            f"Splits.by_time: {rule.feature!r} is not a Timestamp: expected integer ends, "
             f"found {end!r}."
         )
     return end
@@ -193,23 +194,23 @@ def select_rows(
     keys: Keys,
     strata: pa.Array | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Says which rows belong to a shard: bool[n].
+    """Computes which rows belong to a shard: bool[n].
 
-    Those of the shard's partition and key range and, in a stratified split, of the key range
+    These are in the shard's partition and key range and, in a stratified split, in the key range
     of their own stratum.
 
     Args:
-        split: The split that the shard is of.
+        split: The shard's split.
         shard: The shard.
         partitions: int16[n].
         keys: uint64[n].
-        strata: string or binary[n], or a dictionary of them; needed for a stratified split.
+        strata: string or binary[n], or a dictionary of them; required for a stratified split.
 
     Raises:
-        PlaceError: if a row has a stratum that the plan does not know.
+        PlaceError: if a row's stratum is not in the plan.
     """
     if split.strata is not None and strata is None:
-        raise ValueError(f"split {split.name!r} is stratified: strata are needed")
+        raise ValueError(f"split {split.name!r} is stratified: strata are required")
     selected = in_key_range(keys, shard.start_key, shard.stop_key)
     selected &= partitions == shard.partition
     if split.strata is None or strata is None:
@@ -218,11 +219,11 @@ def select_rows(
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
         raise PlaceError(
-            f"The plan of split {split.name!r} knows no stratum {strata[row].as_py()!r}, which a "
-            "run holds: runs and plan are not of one build. Remove the workspace and build again."
+            f"The plan of split {split.name!r} has no stratum {strata[row].as_py()!r}, but a run "
+            "does: they are of different builds. Remove the workspace and build again."
         )
     ranges = split.strata.values()
-    # By the last key and not the stop, which may be 2**64; an empty range becomes [1, 0].
+    # Uses the last key, not the stop, which may be 2**64; an empty range becomes [1, 0].
     starts = np.array([start if start < stop else 1 for start, stop in ranges], np.uint64)
     lasts = np.array([stop - 1 if start < stop else 0 for start, stop in ranges], np.uint64)
     selected &= (starts[codes] <= keys) & (keys <= lasts[codes])
@@ -230,7 +231,7 @@ def select_rows(
 
 
 def in_key_range(keys: Keys, start: int, stop: int) -> npt.NDArray[np.bool_]:
-    """Says which keys lie in [start, stop), stop up to 2**64: bool[n] for uint64[n]."""
+    """Computes which keys are in [start, stop), stop up to 2**64: bool[n] for uint64[n]."""
     if start >= stop:
         return np.zeros(len(keys), np.bool_)
     inside: npt.NDArray[np.bool_] = (np.uint64(start) <= keys) & (keys <= np.uint64(stop - 1))
@@ -238,13 +239,13 @@ def in_key_range(keys: Keys, start: int, stop: int) -> npt.NDArray[np.bool_]:
 
 
 def is_countable(feature: Feature | None) -> bool:
-    """Whether a feature has labels: one class, integer, bool, time or string a record."""
+    """Whether a feature has labels: one class, integer, bool, time or string per record."""
     form = tensor_form(feature) if feature is not None else None
     return form is not None and form.shape == () and form.dtype not in FLOATS
 
 
 def bytes_texts(column: pa.Array) -> pa.Array:
-    r"""Bytes as text; those that are not UTF-8 are written as ``\xNN``."""
+    r"""Converts bytes to text; bytes that are not UTF-8 become ``\xNN``."""
     try:
         return column.cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -254,7 +255,7 @@ def bytes_texts(column: pa.Array) -> pa.Array:
 
 
 def label_texts(column: pa.Array, feature: Feature) -> pa.Array:
-    """The values of a wire column as text: class names, numbers, strings; null where missing."""
+    """The values of a wire column as text: class names, numbers, strings; null if missing."""
     if isinstance(feature, ClassLabel):
         return pa.array(feature.names, pa.large_string()).take(column)
     form = tensor_form(feature)
@@ -267,7 +268,7 @@ def label_texts(column: pa.Array, feature: Feature) -> pa.Array:
 
 
 def count_labels(column: pa.Array, feature: Feature) -> Counter[str]:
-    """Counts the labels of a wire column; missing ones are left out."""
+    """Counts the labels of a wire column; missing ones are ignored."""
     if len(column) == 0:
         return Counter()
     counts = pc.value_counts(column.drop_null())
@@ -276,6 +277,6 @@ def count_labels(column: pa.Array, feature: Feature) -> Counter[str]:
 
 
 def most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
-    """The 1,000 most frequent labels, by name; ties go to the first in the order of names."""
+    """The 1,000 most frequent labels, sorted by name; ties are broken by name."""
     kept = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_LABELS]
     return dict(sorted(kept))

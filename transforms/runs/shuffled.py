@@ -1,7 +1,7 @@
-"""Records on their way through a runner's shuffle: cut by shard, and sorted again behind it. Pure.
+"""Records in a runner's shuffle: cut by shard before it, sorted after it. Does no network I/O.
 
-What travels is a chunk: neighbouring records of one shard as one Arrow IPC message, so that
-Python does nothing record by record. The order of chunks means nothing: records have their keys.
+The unit of the shuffle is a chunk: consecutive records of one shard as one Arrow IPC message, so
+Python never processes single records. Chunks may arrive in any order: records carry their keys.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .files import (
 )
 
 CHUNK_BYTES = 256 << 10
-"""About so many bytes of records lie in one chunk; a single record may be larger."""
+"""Approximate size of a chunk; a single record may be larger."""
 SORT_BYTES = 64 << 20
-"""So many bytes of a shard are sorted in memory; what is more lies in local files meanwhile."""
+"""Bytes of a shard that are sorted in memory; larger shards are spilled to local files."""
 
 
 class ShardCutter:
-    """Cuts sorted records by the shards that they belong to."""
+    """Cuts sorted records by shard."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class ShardCutter:
         prepared: Features,
         stratify_by: str | None,
     ) -> None:
-        """Looks up where shards begin.
+        """Collects the start keys of the wanted shards.
 
         Args:
-            splits: With all their shards.
+            splits: The splits with all their shards.
             wanted: Numbers of the shards to cut out, ascending; others are left out.
             prepared: Features of the records.
-            stratify_by: The splits'.
+            stratify_by: The feature that splits are stratified by, if any.
         """
         self._prepared = prepared
         self._stratify_by = stratify_by
         planned = number_shards(splits)
-        # Neighbours of one split: one search tells which of them a key belongs to.
+        # The shards of one split: one search finds the shard of each key.
         self._groups: dict[str, list[int]] = {}
         for number in wanted:
             self._groups.setdefault(planned[number][0].name, []).append(number)
@@ -67,7 +67,7 @@ class ShardCutter:
         }
 
     def ranges(self) -> list[KeyRange]:
-        """The key ranges, one a partition, in which all wanted shards lie."""
+        """The key ranges, one per partition, that cover all wanted shards."""
         found: dict[int, tuple[int, int]] = {}
         for _, shard in self._planned.values():
             start, stop = found.get(shard.partition, (shard.start_key, shard.stop_key))
@@ -91,7 +91,7 @@ class ShardCutter:
             for start, stop in itertools.pairwise(cuts):
                 number = numbers[int(of_row[start])]
                 split, shard = self._planned[number]
-                # Not all that lie there are its own: beside a missing shard, and in strata.
+                # Not all belong to it: next to a shard that is not wanted, and with strata.
                 kept = rows_of_shard(
                     inside.slice(start, stop - start),
                     split=split,
@@ -104,7 +104,7 @@ class ShardCutter:
 
 
 def chunks_of(records: pa.RecordBatch) -> Iterator[bytes]:
-    """Records as chunks of about CHUNK_BYTES, in order."""
+    """Serializes records as chunks of about CHUNK_BYTES, in order."""
     row_bytes = max(1, records.nbytes // records.num_rows)
     rows = max(1, CHUNK_BYTES // row_bytes)
     for start in range(0, records.num_rows, rows):
@@ -121,15 +121,15 @@ def sort_chunks(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a shard's chunks in their final order, in batches of bounded size.
 
-    Holds about three times ``sort_bytes``: what is more is sorted part by part into local runs,
-    which are merged as any runs are.
+    Needs about three times ``sort_bytes`` of memory: larger shards are sorted part by part into
+    local runs, which are merged like any other runs.
 
     Args:
         chunks: All chunks of the shard, in any order.
-        keys: The shard's range.
+        keys: The shard's key range.
         prepared: Features of the records.
         scratch: A local folder.
-        sort_bytes: What may be sorted at once.
+        sort_bytes: Bytes that may be sorted at once.
     """
     schema = run_schema(prepared)
     runs: list[RunReader] = []

@@ -1,13 +1,13 @@
-"""What planning knows of a set of runs: key histogram, where batches lie, what images share.
+"""Summaries of runs for planning: key histogram, batch offsets, and facts shared by all images.
 
-Summaries of single runs are combined on the runner by :class:`CombineSummaries`; merging is
-exact and order-independent, so the result depends on nothing but the runs. The summary of more
-than :data:`PART_RUNS` runs is combined and kept in parts, so that nothing of each run is ever
-gathered in one place: a part has a range of the keys' bins, and the runs whose ids say so.
+Summaries of single runs are combined on the runner by :class:`CombineSummaries`. Merging is exact
+and order-independent, so the result depends only on the runs. A summary of more than
+:data:`PART_RUNS` runs is combined and stored in parts, so that data of all runs is never gathered
+in one place: a part has a range of the key bins, and the runs chosen by their ids.
 
-Runs are kept as columns (:class:`RunTable`). A million runs have some sixteen million batches,
-which as objects would take gigabytes. As columns a run takes some 150 bytes, and what is known of
-its batches is read where it is needed.
+Runs are stored as columns (:class:`RunTable`). A million runs have about sixteen million batches,
+which would take gigabytes as objects. As columns, a run takes about 150 bytes, and its batches
+are read when they are needed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from ..storage.sealed import put_sealed, read_sealed, stored_digest
 from .key_histogram import BIN_BITS, KeyHistogram
 
 PART_RUNS = 4096
-"""Up to so many runs have a summary of one part. Of more, a part has about so many."""
+"""A summary of up to this many runs has one part. Larger ones have about as many per part."""
 _REQUESTS = 16
-"""Parts that are read from a store at once."""
+"""Concurrent requests when reading parts from an object store."""
 _PLAIN_DIGITS = 32
 _KEYS, _RUNS, _BATCHES = "arrow", "runs", "batches"
 
@@ -49,10 +49,10 @@ _RUN_COLUMNS = pa.schema(
         ("num_rejects", pa.int64()),
         ("num_filtered", pa.int64()),
         ("rejects_sha256", pa.string()),
-        # JSON; few runs differ in these.
+        # JSON; most runs have the same.
         ("rejects_by_stage", _FACTS),
         ("image_facts", _FACTS),
-        # Of the run's first record; of a run of none, whatever.
+        # Of the run's first record; undefined for an empty run.
         ("first_partition", pa.int64()),
         ("first_key", pa.uint64()),
         ("num_batches", pa.int64()),
@@ -68,13 +68,13 @@ _BATCH_COLUMNS = pa.schema(
 
 
 def batches_from_json(value: Iterable[Sequence[Any]]) -> tuple[BatchInfo, ...]:
-    """Reads a list of batches, each a list of its fields in order."""
+    """Reads batches from JSON, each a list of its fields in order."""
     names = [field.name for field in dataclasses.fields(BatchInfo)]
     return tuple(BatchInfo(**dict(zip(names, batch, strict=True))) for batch in value)
 
 
 def name_summary(digest: str, num_runs: int) -> str:
-    """The name of a summary of so many runs: a digest of 32 hex digits, and how many parts it has.
+    """The name of a summary: a digest of 32 hex digits, and, if there are several, its parts.
 
     >>> name_summary("0" * 32, 4096) == "0" * 32
     True
@@ -86,7 +86,7 @@ def name_summary(digest: str, num_runs: int) -> str:
 
 
 def num_parts(name: str) -> int:
-    """How many parts a summary of this name has: a power of two."""
+    """The number of parts of the summary of this name: a power of two."""
     return 1 << int(name[_PLAIN_DIGITS:] or "0", 16)
 
 
@@ -97,22 +97,22 @@ class Summary:
     histogram: KeyHistogram
     entries: Sequence[RunEntry]
     contents: str = ""
-    """Digest of what the runs contain, where the summary was read from the workspace."""
+    """Digest of the runs' contents, if the summary was read from the workspace."""
 
     @property
     def table(self) -> RunTable:
         """The runs of a summary that was read from the workspace."""
         if not isinstance(self.entries, RunTable):
-            raise TypeError("only a summary that lies in the workspace has a table")
+            raise TypeError("only a summary read from the workspace has a table")
         return self.entries
 
     @property
     def num_records(self) -> int:
-        """Records in all runs."""
+        """The number of records in all runs."""
         return int(self.histogram.num_records.sum())
 
     def image_facts(self) -> dict[str, ImageFacts]:
-        """What all images have in common, by feature."""
+        """Facts shared by all images, by feature."""
         merged: dict[str, ImageFacts] = {}
         if isinstance(self.entries, RunTable):
             found = self.entries.image_facts()
@@ -125,7 +125,7 @@ class Summary:
 
     @classmethod
     def merge(cls, summaries: Iterable[Summary]) -> Summary:
-        """Adds up the summaries of disjoint sets of runs."""
+        """Merges the summaries of disjoint sets of runs."""
         parts = list(summaries)
         entries = [entry for part in parts for entry in part.entries]
         return cls(
@@ -134,7 +134,7 @@ class Summary:
         )
 
     def parts(self, number: int) -> Iterator[tuple[int, Summary]]:
-        """Cuts a summary: (part, what belongs to it), without those that hold nothing."""
+        """Cuts a summary into (number of the part, its summary); empty parts are left out."""
         of_run: dict[int, list[RunEntry]] = {}
         for entry in self.entries:
             of_run.setdefault(int(entry.run.run_id[:8], 16) % number, []).append(entry)
@@ -144,7 +144,7 @@ class Summary:
 
 
 def write_summary(summary: Summary, workspace: Workspace, name: str, part: int = 0) -> None:
-    """Puts a summary, or a part of it, into the workspace; the histogram is last and commits it."""
+    """Stores a summary, or a part of it, in the workspace; the histogram, last, commits it."""
     runs, batches = table_to_bytes(summary.entries)
     for kind, content in (
         (_BATCHES, batches),
@@ -155,9 +155,9 @@ def write_summary(summary: Summary, workspace: Workspace, name: str, part: int =
 
 
 def find_summary(workspace: Workspace, name: str) -> Summary | None:
-    """Reads a summary from the workspace; None where it is missing or damaged.
+    """Reads a summary from the workspace; None if it is missing or damaged.
 
-    Where the batches of its runs lie is read when someone asks for them.
+    The batches of its runs are read when they are first accessed.
     """
     try:
         runs = read_runs(workspace, name)
@@ -168,7 +168,7 @@ def find_summary(workspace: Workspace, name: str) -> Summary | None:
 
 
 def _contents(workspace: Workspace, name: str) -> str:
-    """Digest of a summary's files: facts, keys, and the checksum of each batch of each run."""
+    """Digest of a summary's files, which hold the checksum of each batch of each run."""
     files = [(part, kind) for part in range(num_parts(name)) for kind in (_KEYS, _RUNS, _BATCHES)]
 
     def read(file: tuple[int, str]) -> str:
@@ -183,7 +183,7 @@ def _contents(workspace: Workspace, name: str) -> str:
 
 
 def read_runs(workspace: Workspace, name: str) -> RunTable:
-    """Reads the runs of a summary, and not its histogram: what workers need of it.
+    """Reads the runs of a summary without its histogram, for workers.
 
     Raises:
         DamagedWorkError: if they are missing or damaged.
@@ -195,7 +195,7 @@ def read_runs(workspace: Workspace, name: str) -> RunTable:
             raise _damaged(workspace, name)
         return RunPart(table, functools.partial(_batches, workspace, name, part))
 
-    # A store answers slowly, and many at once.
+    # Object stores respond slowly, but to many requests at once.
     with ThreadPoolExecutor(1 if storage.is_local(workspace.root) else _REQUESTS) as pool:
         return RunTable(list(pool.map(read, range(num_parts(name)))))
 
@@ -204,13 +204,13 @@ def _whole(parts: Iterator[KeyHistogram], number: int) -> KeyHistogram:
     first = next(parts)
     if number == 1:
         return first
-    # Of coarse bins there may be strata, which differ from part to part.
+    # With coarse bins there may be strata, which differ from part to part.
     put_together = KeyHistogram.joined if first.bits > BIN_BITS else KeyHistogram.merge
     return put_together(itertools.chain([first], parts))
 
 
 def _histograms(workspace: Workspace, name: str) -> Iterator[KeyHistogram]:
-    """Those of the parts, one at a time."""
+    """The histograms of the parts, one at a time."""
     for part in range(num_parts(name)):
         content = _find(workspace, name, part, _KEYS)
         if content is None:
@@ -231,7 +231,7 @@ def read_summary(workspace: Workspace, name: str) -> Summary:
 
 
 def remove_summary(workspace: Workspace, name: str) -> None:
-    """Removes a summary; its commit goes first."""
+    """Removes a summary; the histogram, which commits it, goes first."""
     for part in range(num_parts(name)):
         for kind in (_KEYS, _RUNS, _BATCHES):
             storage.remove_tree(_url(workspace, name, part, kind))
@@ -252,7 +252,7 @@ def _what(name: str, part: int, kind: str) -> str:
 def _batches(workspace: Workspace, name: str, part: int) -> bytes:
     content = _find(workspace, name, part, _BATCHES)
     if content is None:
-        # Found late, and no summary from here on: the next attempt makes it anew.
+        # Found late: removing the histogram makes the next attempt recreate the summary.
         storage.remove_tree(_url(workspace, name, part, _KEYS))
         raise _damaged(workspace, name)
     return content
@@ -260,8 +260,8 @@ def _batches(workspace: Workspace, name: str, part: int) -> bytes:
 
 def _damaged(workspace: Workspace, name: str) -> DamagedWorkError:
     return DamagedWorkError(
-        f"{storage.redact(_url(workspace, name, 0, _KEYS))}, or a file beside it, is missing or "
-        "damaged. Start the build again: what is damaged is made again."
+        f"{storage.redact(_url(workspace, name, 0, _KEYS))}, or a file next to it, is missing or "
+        "damaged. Start the build again to recreate it."
     )
 
 
@@ -271,11 +271,11 @@ class RunEntry:
 
     run: RunInfo
     keys: Sequence[BatchInfo]
-    """Where the batches of the run's key file lie."""
+    """The batches of the run's key file."""
 
 
 def table_to_bytes(entries: Iterable[RunEntry]) -> tuple[bytes, bytes]:
-    """Writes runs, and their batches (of the run, then of its key file), as Arrow IPC streams."""
+    """Serializes runs, and their batches (the run's, then its key file's), as Arrow IPC streams."""
     runs, batches = [], []
     for entry in entries:
         info = entry.run
@@ -305,21 +305,21 @@ def table_to_bytes(entries: Iterable[RunEntry]) -> tuple[bytes, bytes]:
 
 
 class RunPart:
-    """The runs of one file, in the order of their ids; those of their batches are read later."""
+    """The runs of one file, sorted by id; their batches are read when needed."""
 
     def __init__(self, content: bytes, load: Callable[[], bytes]) -> None:
-        """Takes what :func:`table_to_bytes` wrote.
+        """Reads runs that :func:`table_to_bytes` wrote.
 
         Args:
-            content: Of the runs.
-            load: Reads that of their batches; called once for each pass over the runs.
+            content: The serialized runs.
+            load: Returns their serialized batches; called once for each pass over the runs.
         """
         self.runs = _read(content)
         self._load = load
         sizes = [self.runs.column(f"num_{of}batches").to_numpy() for of in ("", "key_")]
         self._middle = np.cumsum(sizes[0] + sizes[1]) - sizes[1]
         self._stop = self._middle + sizes[1]
-        # Runs that say the same share what is made of it here.
+        # Runs with equal facts share the parsed objects.
         stages, images = (
             [json.loads(text) for text in self.runs.column(name).dictionary.to_pylist()]
             for name in ("rejects_by_stage", "image_facts")
@@ -330,7 +330,7 @@ class RunPart:
         }
 
     def entries(self, rows: Sequence[int]) -> Iterator[RunEntry]:
-        """Some of the runs; their batches are read when the first of them is looked at."""
+        """Some of the runs; their batches are read when the first of them is accessed."""
         held: list[pa.RecordBatch] = []
 
         def batches() -> pa.RecordBatch:
@@ -359,10 +359,10 @@ class RunPart:
 
 
 class Batches(Sequence[BatchInfo]):
-    """Where some batches lie; read when they are looked at."""
+    """A sequence of batches, read when it is accessed."""
 
     def __init__(self, load: Callable[[], pa.RecordBatch], start: int, stop: int) -> None:
-        """Takes how to read those of a file, and which of them these are."""
+        """Stores how to load a file's batches, and which of them these are: [start, stop)."""
         self._load, self._start, self._stop = load, start, stop
 
     def __len__(self) -> int:
@@ -390,13 +390,13 @@ class RunTable(Sequence[RunEntry]):
     """The runs of a summary."""
 
     def __init__(self, parts: Sequence[RunPart]) -> None:
-        """Takes the files' runs."""
+        """Concatenates the runs of several files."""
         self._parts = tuple(parts)
         self._starts = np.cumsum([0, *(part.runs.num_rows for part in parts)])
 
     @classmethod
     def joined(cls, tables: Sequence[RunTable]) -> RunTable:
-        """The runs of several summaries, one behind the other."""
+        """Concatenates the runs of several summaries."""
         return cls([part for table in tables for part in table._parts])
 
     def __len__(self) -> int:
@@ -430,21 +430,21 @@ class RunTable(Sequence[RunEntry]):
         ]
 
     def total(self, name: str) -> int:
-        """The sum of a column of numbers."""
+        """The sum of a numeric column."""
         return sum(int(pc.sum(part.runs.column(name)).as_py() or 0) for part in self._parts)
 
     def run_ids(self) -> list[str]:
-        """The names of all runs."""
+        """The ids of all runs."""
         return [name for part in self._parts for name in part.runs.column("run_id").to_pylist()]
 
     def image_facts(self) -> list[dict[str, ImageFacts]]:
-        """What the images of runs have in common: what all runs say, each once."""
+        """The distinct image facts of all runs."""
         found = (part.runs.column("image_facts").dictionary for part in self._parts)
         texts = {text for names in found for text in names.to_pylist()}
         return [_facts_of(json.loads(text)) for text in sorted(texts)]
 
     def of_lowest_keys(self, number: int) -> list[RunEntry]:
-        """So many of the runs: those whose first records are the first of all."""
+        """The ``number`` runs whose first records come first, by partition and key."""
         held = self._column("num_records") > 0
         keys, partitions = self._column("first_key"), self._column("first_partition")
         rows = np.flatnonzero(held)

@@ -366,13 +366,13 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("make", "feature", "says"),
         [
-            (lambda: ss.audio.decode("audio"), Audio(rate=8000), "decoded already"),
+            (lambda: ss.audio.decode("audio"), Audio(rate=8000), "already decoded"),
             (lambda: ss.audio.decode("sound"), Audio(), "'sound' does not exist. Sounds here"),
             (lambda: ss.audio.mono("audio"), Scalar("int64"), "is a Scalar. Sounds here: none"),
             (lambda: ss.audio.mono("audio"), Audio(storage="encoded"), "still encoded"),
             (lambda: ss.audio.log_mel("audio"), Audio(), "ss.audio.resample('audio', 16000)"),
             (lambda: ss.audio.mfcc("audio"), Audio(rate=16_000, channels=2), "has 2 channels"),
-            (lambda: ss.audio.log_mel("audio", num_mels=300), Audio(rate=8000), "hold nothing"),
+            (lambda: ss.audio.log_mel("audio", num_mels=300), Audio(rate=8000), "be empty"),
             (lambda: ss.audio.log_mel("audio", high=9000), Audio(rate=16_000), "at most 8000"),
             (lambda: ss.audio.log_mel("audio", low=900, high=90), Audio(rate=16_000), "low < high"),
             (lambda: ss.audio.log_mel("audio", hop=1e-9), Audio(rate=16_000), "a hop 0"),

@@ -249,7 +249,7 @@ def test_a_function_before_decoding_sees_the_files_bytes(pictures: Any) -> None:
                 if "words" in record
                 else {"x": tf.reshape(record["age"], tf.zeros(record["visits"], tf.int32))}
             ),
-            "with the shape.*ensure_shape",
+            "with shape.*ensure_shape",
         ),
         (lambda record: {"x": tf.sparse.from_dense([1])}, "SparseTensor"),
         (lambda record: {"x": tf.random.uniform(())}, "random numbers"),

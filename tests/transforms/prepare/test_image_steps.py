@@ -230,7 +230,7 @@ def test_what_does_not_change_keeps_its_bytes(pictures: Any) -> None:
 
 
 def test_no_jpeg_has_transparency_and_no_png_a_quality() -> None:
-    with pytest.raises(RecipeError, match=r"no transparency.*png"):
+    with pytest.raises(RecipeError, match=r"does not support transparency.*png"):
         images.encode("image").features({"image": Image(channels=4)})
     with pytest.raises(RecipeError, match="quality"):
         images.encode("image", "png", quality=50)

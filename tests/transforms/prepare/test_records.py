@@ -93,9 +93,9 @@ def test_what_fails_in_a_filter_is_a_reject(kitchen: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "batched", "message"),
     [
-        (lambda r: 5, False, "expected one bool a record"),
+        (lambda r: 5, False, "expected one bool per record"),
         (lambda r: r["vector"] > 0, False, "expected one bool"),
-        (lambda r: None, False, "expected one bool a record"),
+        (lambda r: None, False, "expected one bool per record"),
         (lambda r: r["nothing"], False, "failed with KeyError"),
         (lambda r: tf.constant(True), True, "one for each record"),
     ],
@@ -129,7 +129,7 @@ def test_map_batched_is_map_at_once(kitchen: Any) -> None:
     ids=["constant", "sum"],
 )
 def test_map_batched_of_what_works_on_single_records_only(kitchen: Any, function: Any) -> None:
-    with pytest.raises(RecipeError, match="Leave batched=True out"):
+    with pytest.raises(RecipeError, match="Remove batched=True"):
         kitchen.cook([ss.records.map(function, batched=True)], ROWS, FEATURES)
 
 
@@ -172,7 +172,7 @@ def test_boxes_whose_image_and_labels_are_renamed_are_cut_as_before(pictures: An
     [
         (ss.records.select("no"), "there is no feature 'no'"),
         (ss.records.drop(["no", "age"]), "there is no feature 'no'"),
-        (ss.records.drop(list(FEATURES)), "leaves no feature"),
+        (ss.records.drop(list(FEATURES)), "leaves no features"),
         (ss.records.rename({"no": "a"}), "there is no feature 'no'"),
         (ss.records.rename({"age": "kind"}), "two features would be called 'kind'"),
     ],

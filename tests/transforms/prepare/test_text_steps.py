@@ -117,10 +117,10 @@ def test_a_vocabulary_file_counts_by_content(kitchen: Any, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "holds no tokens"),
-        (b"a\nb\na\n", "'a' has two numbers, 0 and 2"),
+        (b"", "contains no tokens"),
+        (b"a\nb\na\n", "'a' occurs twice, at 0 and 2"),
         (b"a\n\xff\n", r"not UTF-8 text \(byte 2\)"),
-        (b"a\nb\n", "unknown='c' is none of the 2 tokens"),
+        (b"a\nb\n", "unknown='c' is not one of the 2 tokens"),
     ],
     ids=["empty", "twice", "binary", "unknown"],
 )
@@ -256,7 +256,7 @@ def test_nothing_may_be_left(kitchen: Any) -> None:
     [
         (ss.text.normalize("n"), "expected text"),
         (ss.text.tokenize("n"), "expected text"),
-        (ss.text.tokenize("l"), "expected one value a record"),
+        (ss.text.tokenize("l"), "expected one value per record"),
         (ss.text.truncate("n", 3), "expected text or a varying list"),
         (ss.text.truncate("none", 3), "there is no feature 'none'"),
     ],

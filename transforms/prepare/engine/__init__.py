@@ -1,4 +1,4 @@
-"""Runs prepare steps: traces them, compiles them into graphs, checks what they give.
+"""Runs prepare steps: traces them, compiles them into graphs and validates the results.
 
 In: the steps of a recipe and batches of records as Arrow columns. Out: batches of prepared records,
 rejects, and the same steps as one SavedModel for serving.

@@ -1,7 +1,7 @@
-"""The prepare steps of a recipe as one function of a record, and the features it leads to.
+"""The prepare steps of a recipe as one function of a record, and the features it produces.
 
-Built-in steps say what they do to features. A function of the user's own is called once with
-symbolic tensors: what it gives tells its features.
+Built-in steps declare their effect on features. A user's function is called once with symbolic
+tensors, and its features are inferred from the result.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from .user_functions import note_file_reads, refuse_random, result_of, where_of
 
 Step = PrepareStep | RecordFn
 KEEP = f"{RESERVED_PREFIX}keep"
-"""Where a record says whether it is kept, a bool scalar, after a step that filters."""
+"""Name of the bool scalar in a record that a filter sets: whether to keep the record."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TracedRecord:
-    """What running the steps on one symbolic record gave."""
+    """The result of running the steps on one symbolic record."""
 
     features: dict[str, Feature]
     record: dict[str, Any]
-    """Features' tensors, and what goes with each."""
+    """The features' tensors, with their side tensors."""
     read: frozenset[str]
-    """Names of the input's wire columns that any step looks at."""
+    """Names of the input's wire columns that any step reads."""
     copied: Mapping[str, str]
-    """Features of ``record`` that are the input's own, by the names that they had there."""
+    """Names in ``record`` that are unchanged from the input -> their names in the input."""
     after: tuple[dict[str, Feature], ...]
     """The features after each step."""
     filters: bool
-    """Whether a step says which records to keep: ``record[KEEP]``."""
+    """Whether a step filters records, by setting ``record[KEEP]``."""
 
 
 def is_builtin(step: Step) -> bool:
-    """Whether a step states its own features, so that TensorFlow need not be asked."""
+    """Whether a step declares its own features, so that it need not be traced."""
     return isinstance(step, PrepareStep)
 
 
@@ -62,13 +62,13 @@ def _runs_users_code(step: Step) -> bool:
 
 
 def closing_steps(features: Features, wanted: Features | None = None) -> tuple[Step, ...]:
-    """What follows the steps of a recipe: a look at everything that they leave encoded.
+    """The steps appended to those of a recipe, for media that are still encoded.
 
     An image is checked by decoding it; a sound is decoded, unless it is ``wanted`` encoded.
 
     Args:
-        features: Those after the recipe's own steps.
-        wanted: What is kept of them; None for everything, sounds decoded.
+        features: The features after the recipe's own steps.
+        wanted: The features to keep; None for all, with sounds decoded.
     """
     steps: list[Step] = []
     for name, feature in sorted(features.items()):
@@ -82,10 +82,10 @@ def closing_steps(features: Features, wanted: Features | None = None) -> tuple[S
 
 
 def stored_features(features: Features) -> dict[str, Feature]:
-    """What the features after a recipe's last step are when they are stored: sounds decoded.
+    """The stored form of the features after a recipe's last step: sounds are decoded.
 
     Raises:
-        RecipeError: if a sound is left encoded, and what decodes it is not installed.
+        RecipeError: if a sound is still encoded and the decoder is not installed.
     """
     return output_features(closing_steps(features), features)
 
@@ -93,10 +93,10 @@ def stored_features(features: Features) -> dict[str, Feature]:
 def output_features(steps: Sequence[Step], features: Features) -> dict[str, Feature]:
     """The features of records after the steps.
 
-    Loads TensorFlow only where one of the steps is a function of the user's own.
+    Loads TensorFlow only if one of the steps is a user's function.
 
     Raises:
-        RecipeError: if a step cannot work on what it gets, or gives what cannot be stored.
+        RecipeError: if a step does not accept its input, or returns what cannot be stored.
     """
     if all(is_builtin(step) for step in steps):
         result: Features = features
@@ -107,10 +107,10 @@ def output_features(steps: Sequence[Step], features: Features) -> dict[str, Feat
 
 
 def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> TracedRecord:
-    """Runs the steps on one symbolic record; ``first`` is the first one's number in the recipe.
+    """Runs the steps on one symbolic record; ``first`` is the number of the first step.
 
     Raises:
-        RecipeError: as :func:`output_features` does, and if a step draws random numbers.
+        RecipeError: as :func:`output_features`, and if a step draws random numbers.
     """
     if all(StepTraits.of(step).moves_only for step in steps):
         return _trace_moves(steps, features)
@@ -126,8 +126,8 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
         found = after[-1] if after else dict(features)
         if KEEP in record and record[KEEP].shape.rank != 0:
             raise RecipeError(
-                f"prepare: {describe(steps[-1])} gives bools of the shape {record[KEEP].shape} for "
-                "a record, expected one bool. Join them with tf.reduce_all or tf.reduce_any."
+                f"prepare: {describe(steps[-1])} returned bools of shape {record[KEEP].shape} for "
+                "a record, expected one bool. Combine them with tf.reduce_all or tf.reduce_any."
             )
         read: set[str] = set()
         for name, feature in features.items():
@@ -154,7 +154,7 @@ def trace(steps: Sequence[Step], features: Features, *, first: int = 0) -> Trace
 
 
 def _trace_moves(steps: Sequence[Step], features: Features) -> TracedRecord:
-    """Runs steps that look at no value on a record of stand-ins."""
+    """Runs steps that read no values on a record of placeholder objects."""
     names = (part for name, feature in features.items() for part in record_names(name, feature))
     given: dict[str, Any] = {part: object() for part in names}
     record, after = given, [dict(features)]
@@ -175,9 +175,9 @@ def _trace_moves(steps: Sequence[Step], features: Features) -> TracedRecord:
 def _copied(
     record: dict[str, Any], found: Features, *, given: dict[str, Any], features: Features
 ) -> dict[str, str]:
-    """Which features of a record are those of the given one, whole, and as what they stood there.
+    """Which features of a record are unchanged from the input, and their names there.
 
-    Of an encoded image single columns count: a check of its bytes alone touches one.
+    Columns of an encoded image are listed one by one: checking its bytes changes only one.
     """
     origins = {id(given[name]): name for name in features}
     copied: dict[str, str] = {}
@@ -197,7 +197,7 @@ def _copied(
 
 
 def can_batch(feature: Feature) -> bool:
-    """Whether the values of many records make one tensor, dense or ragged."""
+    """Whether the values of many records fit in one tensor, dense or ragged."""
     form = tensor_form(feature)
     if form is None:
         return is_encoded(feature)
@@ -205,24 +205,27 @@ def can_batch(feature: Feature) -> bool:
 
 
 def record_names(name: str, feature: Feature) -> set[str]:
-    """What stands in a record for a feature: itself and what goes with it."""
+    """The names of a feature's entries in a record: its own and those of its side tensors."""
     return {name, *side_names(name, feature)}
 
 
 def columns_of(name: str, feature: Feature) -> set[str]:
-    """Names of the wire columns of a feature."""
+    """The names of a feature's wire columns."""
     return {column.name for column in feature.wire_columns(name)}
 
 
 def apply_steps(
     steps: Sequence[Step], record: dict[str, Any], features: Features, *, first: int = 0
 ) -> tuple[dict[str, Any], list[dict[str, Feature]]]:
-    """Runs the steps on one record inside a traced function; gives the features after each."""
+    """Runs the steps on one record inside a traced function: the record, the features after each.
+
+    ``first`` is the number of the first step.
+    """
     import tensorflow as tf
 
     after = [dict(features)]
     for number, step in enumerate(steps, first):
-        # Errors at run time name the step by this scope.
+        # Run-time errors contain this scope, which identifies the step.
         with tf.name_scope(f"step{number}"):
             if isinstance(step, PrepareStep):
                 after.append(dict(step.features(after[-1])))
@@ -243,7 +246,7 @@ def apply_batched(
 ) -> dict[str, Any]:
     """Runs batched steps on all records of a batch at once, inside a traced function.
 
-    ``after`` holds the features after each step, as :func:`trace` told them.
+    ``after`` holds the features after each step, from :func:`trace`.
     """
     import tensorflow as tf
 
@@ -267,7 +270,7 @@ def _apply_step(step: PrepareStep, record: dict[str, Any], features: Features) -
 
 
 def _fix_shapes(record: dict[str, Any], features: Features) -> dict[str, Any]:
-    """Lets the next step see the sizes of images where they are known."""
+    """Sets the static shapes of images whose sizes are known, for the next step."""
     import tensorflow as tf
 
     fixed = {
@@ -305,12 +308,12 @@ def _apply_function(
 def _call_function(
     step: RecordFn, records: dict[str, Any], features: Features, found: Features
 ) -> dict[str, Any]:
-    """The records that a function on whole batches gives, with what goes with each feature."""
+    """Calls a function on a batch of records; adds the side tensors of each feature."""
     result = result_of(step, records, features)
     if set(result) != set(found):
         raise RecipeError(
-            f"prepare: {where_of(step)} gives {sorted(result)} for a batch and {sorted(found)} for "
-            "one record. Leave batched=True out."
+            f"prepare: {where_of(step)} returned {sorted(result)} for a batch but {sorted(found)} "
+            "for one record. Remove batched=True."
         )
     values = {name: records[name] for name in records if name == KEEP} | result
     for name, value in result.items():

@@ -1,8 +1,8 @@
-"""Runs the prepare steps on whole batches of records.
+"""Runs the prepare steps on batches of records.
 
-A batch that fails is run again in parts, down to the single record: those that fail become
-rejects, and the others get the same bytes as in a batch, since what becomes of a record depends
-on no other.
+A batch that fails is run again in parts, down to single records: those that fail become rejects,
+and the others get the same bytes as in a batch, since a record's result does not depend on other
+records.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _NODE = re.compile(r"\s*\[\[\{\{node ")
 
 
 class StepRunner:
-    """The prepare steps of a recipe, compiled; thread-safe, and costly enough to keep.
+    """The compiled prepare steps of a recipe; thread-safe, and expensive enough to reuse.
 
-    Images that stay encoded are checked by decoding them, sounds are decoded. Where there are
+    Images that stay encoded are checked by decoding them; sounds are decoded. If there are
     neither steps nor such media, batches pass through and TensorFlow is not loaded.
     """
 
@@ -59,12 +59,12 @@ class StepRunner:
         Args:
             steps: Built-in steps, and functions of a record.
             features: The features of raw batches.
-            prepared: What is kept of the outcome, declared sizes of images held to; None keeps
-                everything as ``output_features`` says.
+            prepared: The features to keep, with declared image sizes enforced; None keeps
+                everything as ``output_features`` declares it.
             numbered: Whether record ids are ``path#position``.
 
         Raises:
-            RecipeError: if a step cannot work on what it gets, or gives what cannot be stored.
+            RecipeError: if a step does not accept its input, or returns what cannot be stored.
         """
         self._features = dict(features)
         self._numbered = numbered
@@ -83,7 +83,7 @@ class StepRunner:
             self._compiled()
 
     def _compiled(self) -> list[Program]:
-        """The steps' programs; where a quick check may do, they are compiled when it does not."""
+        """The steps' programs; if there is a quick check, compiled only when it fails."""
         with self._compiling:
             if self._programs is None:
                 self._programs = (
@@ -94,9 +94,9 @@ class StepRunner:
             return self._programs
 
     def prepare(self, batch: RawBatch) -> RawBatch:
-        """Runs the steps on a batch, in its wire columns; the rows keep their order.
+        """Runs the steps on a batch of wire columns; the rows keep their order.
 
-        Rejects of the batch are passed on, those of this step after them.
+        The batch's rejects are passed on, followed by the new ones.
 
         Raises:
             ValueError: if the batch does not have the wire columns of the raw features.
@@ -140,14 +140,14 @@ class StepRunner:
         )
 
     def _quick_check(self) -> JpegCheck | None:
-        """What may stand in for the graph where the steps are checks, and change nothing."""
+        """A check that can replace the graph if all steps are checks, which change nothing."""
         checked = [step.name for step in self._steps if isinstance(step, Check)]
         if not checked or len(checked) < len(self._steps):
             return None
         if not set(self._schema) <= set(self._input_schema):
             return None
         for name, feature in self.features.items():
-            # What is declared otherwise than it was inferred is for the graph to hold to that.
+            # The graph must enforce a declaration that differs from the inferred feature.
             if not is_encoded(feature) and feature != self._features.get(name):
                 return None
         from ...media.image_codecs import JpegCheck
@@ -161,12 +161,12 @@ class StepRunner:
         trouble = str(getattr(error, "message", error))
         found = _STEP.search(trouble)
         step = self._steps[int(found[1])] if found else None
-        # What comes before is a stack of paths: it would make the rejects differ by place.
+        # The traceback before it has paths, which would make rejects differ between machines.
         text = _NODE.split(trouble)[0].strip().rpartition("\n\n")[2]
         if text.startswith("assertion failed:"):
             text = _unescaped(text)
         if text.count(FAILURE_MARK) > 1:
-            # A function in Python says itself what is wrong.
+            # The message comes from a Python function.
             text = text.split(FAILURE_MARK)[1]
         stage, reason = "prepare", "prepare step failed"
         if isinstance(step, DecodeSound) and "\t" in text:
@@ -191,9 +191,9 @@ class StepRunner:
 
 
 def _with_gaps(prepared: Features, found: Features) -> dict[str, Feature]:
-    """Declared features, optional where the steps leave them so.
+    """Declared features, made optional if they are optional after the steps.
 
-    What is missing stays missing, then, for the validation to reject, and becomes no fill.
+    So missing values stay missing for the validation to reject, instead of becoming fill values.
     """
     return {
         name: dataclasses.replace(feature, optional=True)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ def _with_gaps(prepared: Features, found: Features) -> dict[str, Feature]:
 
 
 def _unescaped(text: str) -> str:
-    """Strings in an assertion's message as they are, not with C's escapes."""
+    """Undoes the C escapes of strings in an assertion's message."""
     content = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
     return content.encode("latin-1", "backslashreplace").decode("utf-8", "replace")
 
@@ -212,14 +212,14 @@ def _unescaped(text: str) -> str:
 def with_record(
     reject: Reject, columns: pa.RecordBatch, row: int, *, features: Features, numbered: bool
 ) -> Reject:
-    """The reject with what a record held: its encoded image or sound, else its values as JSON.
+    """Adds the record's content to a reject: its encoded image or sound, else its values as JSON.
 
     Args:
-        reject: One without a payload.
+        reject: A reject without a payload.
         columns: Raw records, in wire form.
-        row: Index of the rejected one.
-        features: Of the columns.
-        numbered: Whether there are several records in a file.
+        row: Index of the rejected record.
+        features: The features of the columns.
+        numbered: Whether a file holds several records.
     """
     encoded = sorted(name for name, feature in features.items() if is_encoded(feature))
     if encoded:
@@ -230,6 +230,6 @@ def with_record(
 
 
 def _exception(text: str, error: Exception) -> str:
-    """The class of what was raised: in a function of the user's, as its message begins."""
+    """The exception's class; for a user's function, the one named at the start of the message."""
     found = _RAISED.match(text)
     return found[1] if found else type(error).__name__

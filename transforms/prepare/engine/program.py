@@ -1,8 +1,8 @@
-"""Programs: stretches of prepare steps, each compiled into one graph of a whole batch.
+"""Programs: consecutive prepare steps, compiled into one graph that processes a batch.
 
-A chain is cut behind each step that filters, and where batched steps stand at the beginning or
-end of what is left: they take a batch through at once, the others go record by record through a
-loop in the graph, several at a time. Columns that no step touches never enter a graph.
+A chain of steps is cut after each filter, and then into batched steps at the beginning or end of
+each part and the rest. Batched steps process a batch at once; the rest processes records in a loop
+in the graph, several in parallel. Columns that no step reads never enter a graph.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .chain import (
 )
 
 _PARALLEL_RECORDS = 8
-"""Records in flight: of 1 to 16, the fastest on two cores, within 20 %; more need memory."""
+"""Records in flight: the fastest of 1 to 16 on two cores, within 20 %; more need memory."""
 _PARTS = 4
 _FIT = f"{RESERVED_PREFIX}fit"
 
@@ -60,7 +60,7 @@ class _Stretch:
     """Steps that run as one program."""
 
     first: int
-    """The number of the first one in the recipe."""
+    """The number of the first step in the recipe."""
     steps: tuple[Step, ...]
     batched: bool
     features: Features
@@ -70,15 +70,15 @@ class _Stretch:
 def compile_programs(
     steps: Sequence[Step], features: Features, prepared: Features
 ) -> list[Program]:
-    """Compiles the steps into programs, to be run one after the other.
+    """Compiles the steps into programs, which run one after the other.
 
     Args:
-        steps: All steps, their files given to them.
-        features: Of the raw records.
-        prepared: What is kept of the outcome.
+        steps: All steps, with their files loaded.
+        features: The features of the raw records.
+        prepared: The features to keep.
 
     Raises:
-        RecipeError: if a step cannot work on what it gets, or gives what cannot be stored.
+        RecipeError: if a step does not accept its input, or returns what cannot be stored.
     """
     stretches: list[_Stretch] = []
     current = features
@@ -108,7 +108,7 @@ def compile_programs(
 
 
 def _cuts(steps: Sequence[Step]) -> Iterator[tuple[int, int, bool]]:
-    """The stretches of a chain: (first, stop, whether all of its steps are batched)."""
+    """Cuts a chain into stretches: (first, stop, whether all steps are batched)."""
     traits = [StepTraits.of(step) for step in steps]
     batched = [trait.batched for trait in traits]
     start = 0
@@ -125,7 +125,7 @@ def _cuts(steps: Sequence[Step]) -> Iterator[tuple[int, int, bool]]:
 
 
 def _can_batch(traced: TracedRecord, features: Features) -> bool:
-    """Whether all that a stretch reads and makes can have a batch dimension."""
+    """Whether everything a stretch reads and produces can have a batch dimension."""
     read = [f for name, f in features.items() if columns_of(name, f) & traced.read]
     made = [f for name, f in traced.features.items() if name not in traced.copied]
     return all(map(can_batch, [*read, *made]))
@@ -133,29 +133,29 @@ def _can_batch(traced: TracedRecord, features: Features) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of a batch."""
+    """The result of running a program on a batch."""
 
     columns: pa.RecordBatch
     keep: pa.Array | None = None
-    """bool[n]: which rows a filter keeps; None without one."""
+    """bool[n]: which rows a filter keeps; None without a filter."""
     fits: npt.NDArray[np.bool_] | None = None
-    """bool[n]: which rows passed the checks of batched steps; the others hold anything."""
+    """bool[n]: which rows passed the checks of batched steps; the others are undefined."""
 
     def filter(self, rows: npt.NDArray[np.bool_]) -> Outcome:
-        """Some of the rows."""
+        """Selects rows."""
         chosen = pa.array(rows)
         keep = None if self.keep is None else self.keep.filter(chosen)
         return Outcome(self.columns.filter(chosen), keep)
 
 
 class Program:
-    """One compiled stretch: wire columns of a batch in, wire columns out; thread-safe.
+    """One compiled stretch, from wire columns of a batch to wire columns; thread-safe.
 
-    ``needed`` names the columns of the input that it looks at or passes on.
+    ``needed`` names the input columns that it reads or passes on.
     """
 
     def __init__(self, stretch: _Stretch, prepared: Features) -> None:
-        """Compiles it; ``prepared`` is what is wanted of its outcome."""
+        """Compiles the stretch; ``prepared`` are the features to keep."""
         traced, features = stretch.traced, stretch.features
         self._features, self._schema = features, wire_schema(prepared)
         columns = {column.name: column for column in wire_columns(prepared)}
@@ -167,7 +167,7 @@ class Program:
             for name, feature in prepared.items()
             if is_optional(feature) and name in computed
         }
-        # What is computed from a feature that no step reads: its shape is held to the declared.
+        # Includes computed copies of features that no step reads: their shape is enforced.
         self._read = traced.read | {
             column
             for name in prepared
@@ -211,7 +211,7 @@ class Program:
         )
 
     def _traced(self, run: Any) -> Any:
-        """A function of a batch as a graph, which keeps the tables that its steps look up."""
+        """Traces a function of a batch into a graph; keeps the lookup tables of its steps."""
         tf = self._tf
         with tf.device("/CPU:0"), holding_tables(self._tables):
             specs = self._batches.batch_specs(self._features, self._read)
@@ -269,8 +269,8 @@ class Program:
             out: dict[str, Any] = {name: records[name] for name in records if name == KEEP}
             if KEEP in out and out[KEEP].shape.rank != 1:
                 raise RecipeError(
-                    f"prepare: {describe(stretch.steps[-1])} gives one bool for a whole batch, "
-                    "expected one for each record. Leave batched=True out."
+                    f"prepare: {describe(stretch.steps[-1])} returned one bool for a batch, "
+                    "expected one for each record. Remove batched=True."
                 )
             for name, feature in prepared.items():
                 if not self._computed.keys().isdisjoint(columns_of(name, feature)):
@@ -282,11 +282,11 @@ class Program:
         return run_batch
 
     def run(self, columns: pa.RecordBatch) -> Outcome | Exception:
-        """What becomes of a batch; or why at least one record failed."""
+        """Runs a batch; returns the error if a record fails."""
         return self._run(self._function, columns)
 
     def run_alone(self, single: pa.RecordBatch) -> Outcome | Exception:
-        """What becomes of one record that did not fit in its batch: an error, with the reason."""
+        """Runs one record that failed the checks of its batch, to get the error."""
         with self._lock:
             if self._alone is None and self._strict is not None:
                 self._alone = self._traced(self._strict())
@@ -317,8 +317,8 @@ class Program:
         for name, array in zip((*self._schema.names, "of a filter"), (*arrays, keep), strict=True):
             if array is not None and len(array) != columns.num_rows:
                 raise RecipeError(
-                    f"prepare: a step on whole batches gives {len(array):,} values {name!r} for "
-                    f"{columns.num_rows:,} records. Leave batched=True out where a function works "
+                    f"prepare: a batched step returned {len(array):,} values {name!r} for "
+                    f"{columns.num_rows:,} records. Remove batched=True from functions that work "
                     "on single records only."
                 )
         fits = computed[_FIT].numpy() if _FIT in computed else None
@@ -328,9 +328,9 @@ class Program:
 def run_apart(
     program: Program, columns: pa.RecordBatch, start: int = 0
 ) -> Iterator[tuple[npt.NDArray[np.intp], Outcome | Exception]]:
-    """Runs a batch, and again in parts where it fails: (rows, what became of them or an error).
+    """Runs a batch, and again in parts if it fails: (rows, their outcome or an error).
 
-    Records that batched steps found unfit are run again one by one.
+    Records that failed the checks of batched steps are run again one by one.
     """
     if columns.num_rows == 0:
         return
@@ -346,7 +346,7 @@ def run_apart(
     if isinstance(outcome, Outcome) or columns.num_rows == 1:
         yield rows, outcome
         return
-    # Single records cost five times what they cost in a batch; most parts have no culprit.
+    # A record on its own costs five times as much as in a batch, and most parts have no failure.
     size = -(-columns.num_rows // _PARTS)
     for first in range(0, columns.num_rows, size):
         yield from run_apart(program, columns.slice(first, size), start + first)
@@ -355,12 +355,12 @@ def run_apart(
 def _record_batch(arrays: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
     if arrays:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
-    # Columns of nothing have no length of their own.
+    # Without columns, the number of rows needs a struct array.
     return pa.RecordBatch.from_struct_array(pa.array([{}] * num_rows, pa.struct([])))
 
 
 def _computed_columns(name: str, feature: Feature, traced: TracedRecord) -> set[str]:
-    """Which stored columns of a prepared feature are not simply the raw batch's own."""
+    """Which stored columns of a prepared feature are not copied from the raw batch."""
     if is_encoded(feature):
         return columns_of(name, feature) - traced.copied.keys()
     whole = name in traced.copied and _stored_alike(feature, traced.features[name])
@@ -368,9 +368,9 @@ def _computed_columns(name: str, feature: Feature, traced: TracedRecord) -> set[
 
 
 def _stored_alike(feature: Feature, found: Feature) -> bool:
-    """Whether one's columns serve as the other's: limits and gaps are checked behind the steps.
+    """Whether two features have the same columns; limits and gaps are checked after the steps.
 
-    A declared size of pixels has to be held to even where no step touches them.
+    A declared size of pixels must be enforced even if no step reads them.
     """
     forms = [tensor_form(feature), tensor_form(found)]
     if None in forms:
@@ -382,7 +382,7 @@ def _stored_alike(feature: Feature, found: Feature) -> bool:
 def _carried_columns(
     prepared: Features, traced: TracedRecord, features: Features
 ) -> dict[str, str]:
-    """The columns of copied features, by their new names."""
+    """The columns of copied features: new name -> old name."""
     carried: dict[str, str] = {}
     for name, feature in prepared.items():
         if is_encoded(feature):

@@ -1,4 +1,4 @@
-"""The step across records that changes none: records find the splits that all of them decide."""
+"""The step across records that changes none: it starts a stage in which all splits are known."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ...runs.keys import order_by_key
 
 @config_class
 class Repartition:
-    """Passes records on, in the order of their keys."""
+    """Passes records on in key order."""
 
     prefix_bytes = 0
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output, as plain JSON, for the fingerprint."""
+        """Everything that affects the output, as plain JSON, for the fingerprint."""
         return {"step": "repartition"}
 
     def features(self, features: Features) -> Features:
@@ -28,17 +28,17 @@ class Repartition:
         return features
 
     def check(self, splits: Splits) -> None:
-        """Any splits do."""
+        """Accepts any splits."""
 
     def order(
         self, ids: Sequence[str], columns: Any, *, features: Features, seed: int
     ) -> tuple[Any, Any]:
-        """By the records' own keys."""
+        """Sorts by the records' own keys."""
         del columns, features
         return order_by_key(ids, seed)
 
     def merge(self, records: Iterator[SortedRecords], *, features: Features) -> Iterator[RawBatch]:
-        """The records themselves."""
+        """Returns the records unchanged."""
         del features
         for part in records:
             yield RawBatch(ids=list(part.ids), columns=part.columns)

@@ -1,14 +1,15 @@
 """Serving: the steps on single records, and the transform graph after them, as one SavedModel.
 
-What a build does to a record, a server does to a request with the very same graph: raw bytes in,
-what the reader gives out, masks included. The label, which a request has not, is left out.
+A server applies to a request the same graph that a build applies to a record. The inputs are raw
+values, the outputs those of the reader, including masks. The label, which requests do not have, is
+left out.
 
-An input that may be missing may be left out of a request: its tensor then has a length of zero. In
-some rows of it, NaN marks what is missing: whole numbers, bools and classes come in as float64 for
-that. Times have NaT, the smallest int64. No string and no list can mark it; ``<name>_present``,
-which may be left out too, does.
+An optional input may be left out of a request: its tensor then has length zero. Within an input,
+NaN marks missing rows; for this, integers, bools and classes are passed as float64. For times it is
+NaT, the smallest int64. Strings and lists have no such marker: for them, ``<name>_present``, which
+may also be left out, says which rows are present.
 
-A module about TensorFlow: import it where it is used.
+Imports TensorFlow: import it only where it is used.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from ..tables import INTEGERS
 from .chain import Step, apply_steps
 
 _EXACT = 2.0**53
-"""Below this every whole number is a float64, and none that is rounded to one."""
+"""Below this, float64 represents every integer exactly, and no other integer rounds to one."""
 
 Transform = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -57,19 +58,19 @@ def build_model(
     kept: Mapping[str, str],
     transform: Transform | None,
 ) -> tuple[Any, dict[str, bool]]:
-    """The model: ``serve(**inputs)`` of whole batches, which is also its only signature.
+    """Builds the model: ``serve(**inputs)`` on batches, which is also its only signature.
 
     Args:
-        steps: What is done to each record; none that filters.
-        features: Of the records before them.
-        prepared: Of the records after them.
-        label: The feature to predict: no input, and no output.
-        final: What comes out.
-        kept: Outputs of the transform graph that are its input unchanged: name -> input's name.
-        transform: The transform graph, from tensors of the prepared records; None for none.
+        steps: The steps on each record; no filters.
+        features: The features of records before the steps.
+        prepared: The features of records after the steps.
+        label: The feature to predict: neither input nor output.
+        final: The output features.
+        kept: Outputs of the transform graph that are an unchanged input -> the input's name.
+        transform: The transform graph, a function of the tensors of prepared records, or None.
 
     Returns:
-        A ``tf.Module`` for ``tf.saved_model.save``, and its inputs: whether each may be left out.
+        A ``tf.Module`` for ``tf.saved_model.save``, and for each input whether it may be left out.
     """
     inputs = {name: feature for name, feature in features.items() if name != label}
     outputs = {name: feature for name, feature in final.items() if name != label}
@@ -118,7 +119,7 @@ def build_model(
 
 
 def _input_specs(name: str, feature: Feature) -> dict[str, Any]:
-    """What a request gives for a feature: a batch, [None, …]."""
+    """The inputs of a request for a feature: batches, [None, …]."""
     form = tensor_form(feature)
     if isinstance(feature, Image) and not is_encoded(feature):
         shape = (None, feature.height, feature.width, feature.channels)
@@ -137,12 +138,12 @@ def _input_specs(name: str, feature: Feature) -> dict[str, Any]:
 
 
 def _flag(name: str) -> str:
-    """The input that says in which rows a feature is there."""
+    """The name of the input that says in which rows a feature is present."""
     return f"{name}/present"
 
 
 def _comes_as_float(feature: Feature) -> bool:
-    """Whether requests give a single value of another dtype as float64, which has a NaN."""
+    """Whether requests pass the feature's values as float64, which has NaN for missing ones."""
     form = tensor_form(feature)
     if form is None or not form.optional or form.shape or isinstance(feature, Timestamp):
         return False
@@ -150,9 +151,9 @@ def _comes_as_float(feature: Feature) -> bool:
 
 
 def _complete(inputs: Features, given: dict[str, Any]) -> dict[str, Any]:
-    """A request with a row for each record of every input, and which optional ones are there.
+    """Completes a request: a row per record for every input, and the presence of optional ones.
 
-    Fails where inputs differ in their number of rows, and where a number is not whole.
+    Fails if inputs differ in their number of rows, or if a value is not an integer but should be.
     """
     rows = {name: tf.shape(given[name])[0] for name in inputs}
     flags = [tf.size(given[_flag(name)]) for name in inputs if _flag(name) in given]
@@ -173,7 +174,7 @@ def _complete(inputs: Features, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optional(name: str, feature: Feature, value: Any, flag: Any, size: Any) -> tuple[Any, Any]:
-    """An optional input with a row for each record, and in which rows it is there."""
+    """An optional input with a row for each record, and in which rows it is present."""
     form = tensor_form(feature)
     assert form is not None
     is_given = tf.shape(value)[0] > 0
@@ -198,11 +199,11 @@ def _optional(name: str, feature: Feature, value: Any, flag: Any, size: Any) -> 
 
 
 def _as_read(name: str, feature: Feature, value: Any, present: Any) -> dict[str, Any]:
-    """A feature as the reader gives it: where it is missing its fill, and its mask."""
+    """A feature as the reader returns it: the fill value where it is missing, and the mask."""
     form = tensor_form(feature)
     if form is None or not form.optional:
         return {name: value}
-    if isinstance(value, tf.SparseTensor):  # computed by a transform graph: a value a row, at most
+    if isinstance(value, tf.SparseTensor):  # from a transform graph: at most one value per row
         rows, shape = value.indices[:, :1], value.dense_shape[:1]
         place = tf.scatter_nd(rows, tf.range(1, tf.size(rows, tf.int64) + 1), shape)
         present = place > 0
@@ -215,10 +216,10 @@ def _as_read(name: str, feature: Feature, value: Any, present: Any) -> dict[str,
 
 
 def argument_names(names: Iterable[str]) -> dict[str, str]:
-    """What a signature calls its inputs: ASCII letters, digits and '_', each name once.
+    """The names of a signature's inputs: ASCII letters, digits and '_', all distinct.
 
-    They are the names of a Python function's arguments, so no keyword is one of them. SavedModel
-    writes them in lower case, so case alone does not tell two of them apart.
+    They are argument names of a Python function, so keywords are excluded. SavedModel writes them
+    in lower case, so no two may differ only in case.
 
     >>> argument_names(["age", "age/present", "km/h", "km.h"])
     {'age': 'age', 'age/present': 'age_present', 'km/h': 'km_h', 'km.h': 'km_h_'}
@@ -240,7 +241,7 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _record_specs(name: str, feature: Feature) -> dict[str, Any]:
-    """What is known of a feature of one record after the steps."""
+    """The TensorSpecs of a feature of one record after the steps."""
     form = tensor_form(feature)
     if isinstance(feature, Image) and not is_encoded(feature):
         shape: tuple[int | None, ...] = (feature.height, feature.width, feature.channels)
@@ -262,18 +263,18 @@ def _spec(shape: tuple[int | None, ...], dtype: str) -> Any:
 
 
 def _as(value: Any, spec: Any) -> Any:
-    """A value of one record as its spec says: ragged where inner dimensions vary."""
+    """Converts a value of one record to its spec: ragged if inner dimensions vary."""
     ragged_rank = getattr(spec, "ragged_rank", 0)
     return tf.RaggedTensor.from_tensor(value, ragged_rank=ragged_rank) if ragged_rank else value
 
 
 def _last_ragged(shape: tuple[int | None, ...]) -> int:
-    """How many dimensions, counted in a record, are ragged: up to the last that varies."""
+    """The number of ragged dimensions in a record: up to the last that varies."""
     return max(index for index, dim in enumerate(shape) if dim is None)
 
 
 def _given(name: str, feature: Feature, given: dict[str, Any]) -> dict[str, Any]:
-    """A feature as steps see it, from one request."""
+    """Converts a feature of one request to the form that steps expect."""
     if isinstance(feature, Image) and is_encoded(feature):
         content = given[name]
         shape = tf.shape(tf.io.decode_image(content, channels=3, expand_animations=False))
@@ -300,7 +301,7 @@ def _given(name: str, feature: Feature, given: dict[str, Any]) -> dict[str, Any]
 
 
 def _nothing(name: str, feature: Feature) -> dict[str, Any]:
-    """What stands for a label."""
+    """Placeholder values for the label."""
     form = tensor_form(feature) or TensorForm(dtype="string")
     value = tf.zeros([dim or 0 for dim in form.shape], form.dtype)
     presence = {presence_name(name): tf.constant(False)} if is_optional(feature) else {}
@@ -309,7 +310,7 @@ def _nothing(name: str, feature: Feature) -> dict[str, Any]:
 
 
 def _transform_inputs(prepared: Features, records: dict[str, Any]) -> dict[str, Any]:
-    """Prepared records as tensorflow-transform takes them: in its own types."""
+    """Converts prepared records to the types of tensorflow-transform."""
     from tfx_bsl.tfxio.tensor_adapter import TensorAdapter
 
     specs = TensorAdapter(tensor_adapter_config(prepared)).TypeSpecs()
@@ -345,7 +346,7 @@ def _transform_inputs(prepared: Features, records: dict[str, Any]) -> dict[str, 
 
 
 def _as_bytes(pixels: Any) -> Any:
-    """``uint8[batch, …]`` as a string each."""
+    """Converts ``uint8[batch, …]`` to one string per record."""
     alphabet = tf.constant([bytes([value]) for value in range(256)])
     flat = tf.reshape(pixels, [tf.shape(pixels)[0], -1])
     return tf.strings.reduce_join(tf.gather(alphabet, tf.cast(flat, tf.int32)), axis=1)

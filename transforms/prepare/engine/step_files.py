@@ -1,6 +1,7 @@
-"""Files that steps need, vocabularies and tokenizers: read once, hashed, given to the steps.
+"""Reads and hashes files that steps need (vocabularies, tokenizers), and passes them to the steps.
 
-They count by content, wherever they lie; a recipe takes what was read along to its workers.
+Only their content enters the fingerprint, not their path. The recipe carries the contents to its
+workers.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _Step = TypeVar("_Step")
 
 
 def read_step_files(recipe: Recipe) -> dict[str, bytes]:
-    """Reads the files of all steps, and leaves them with the recipe.
+    """Reads the files of all steps and stores them in the recipe.
 
     Raises:
-        RecipeError: if there is no such file.
-        StorageError: if one cannot be read.
+        RecipeError: if a file does not exist.
+        StorageError: if a file cannot be read.
     """
     found: dict[str, bytes] = {}
     for step in recipe.prepare:
@@ -35,16 +36,16 @@ def read_step_files(recipe: Recipe) -> dict[str, bytes]:
 
 
 def give_files(recipe: Recipe, contents: Mapping[str, bytes]) -> None:
-    """Leaves what was read of the steps' files with the recipe."""
+    """Stores the contents of the steps' files in the recipe."""
     object.__setattr__(recipe, "contents", dict(contents))
 
 
 def with_files(steps: Iterable[_Step], recipe: Recipe) -> tuple[_Step, ...]:
-    """The steps to run: those that need files have got them.
+    """The steps to run, with their files loaded.
 
     Raises:
-        RecipeError: if there is no such file, or it is not what the step needs.
-        StorageError: if one cannot be read.
+        RecipeError: if a file does not exist, or is not valid for its step.
+        StorageError: if a file cannot be read.
     """
     made = []
     for step in steps:
@@ -60,10 +61,10 @@ def with_files(steps: Iterable[_Step], recipe: Recipe) -> tuple[_Step, ...]:
 
 
 def digest_with_files(step: object, recipe: Recipe) -> str:
-    """The sha256, in hex, of a step and the contents of its files.
+    """The sha256 (hex) of a step and the contents of its files.
 
     Raises:
-        RecipeError: as ``step_digest`` does.
+        RecipeError: as ``step_digest``.
     """
     code = step_digest(step, folder=recipe.folder, declared=bool(recipe.depends_on))
     files = StepTraits.of(step).files
@@ -78,8 +79,8 @@ def _read(url: str, step: object, *, folder: str) -> bytes:
         opened = open_source(url, folder)
     except RecipeError:
         raise RecipeError(
-            f"prepare: {step!r}: the file {url} does not exist. Correct the path; a relative one "
-            "counts from the recipe's folder."
+            f"prepare: {step!r}: the file {url} does not exist. Correct the path; relative paths "
+            "start at the recipe's folder."
         ) from None
     if not opened.single:
         raise RecipeError(f"prepare: {step!r}: {url} is a folder or a glob, expected one file.")

@@ -1,16 +1,16 @@
-"""Records and batches between Arrow's wire columns and the tensors that steps see.
+"""Converts records and batches between Arrow wire columns and the tensors that steps see.
 
-In a record, a feature is a tensor: ``string[]`` for an encoded image (its side columns stand
-beside it as int64 scalars), ``uint8[height, width, channels]`` for a decoded one, int64 for a
-class, the declared dtype and shape for all else. A missing optional value is the feature's
-``fill``, or a list of length zero; ``presence_name(name)``, a bool, stands beside it.
+In a record, a feature is a tensor: ``string[]`` for an encoded image (with its side columns as
+int64 scalars), ``uint8[height, width, channels]`` for a decoded one, int64 for a class, the
+declared dtype and shape for anything else. A missing optional value is the feature's ``fill``, or
+a list of length zero; the bool ``presence_name(name)`` says whether it is present.
 
-Batches are mapped in a graph in one of two ways. ``map_records`` runs a function of one record in a
-loop. Where steps work on a leading batch dimension as well, ``to_records`` and ``from_records``
-take all records through at once: dense tensors ``[num_records, *shape]``, and ``tf.RaggedTensor``
-where the first dimension of a feature varies.
+A graph maps batches in one of two ways. ``map_records`` runs a function of one record in a loop. If
+steps also work with a leading batch dimension, ``to_records`` and ``from_records`` process all
+records at once: as dense tensors ``[num_records, *shape]``, and as ``tf.RaggedTensor`` if the first
+dimension of a feature varies.
 
-A module about TensorFlow: import it where it is used.
+Imports TensorFlow: import it only where it is used.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from .chain import can_batch
 WIRE_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _DTYPES = frozenset(get_args(Dtype))
 _PCM = 32_768
-"""16-bit samples of a sound in [-1, 1]."""
+"""Scale from samples in [-1, 1] to 16-bit samples."""
 
 
 def value_spec(column: WireColumn, form: TensorForm | None) -> Any:
-    """TensorSpec of one record's wire column: packed values are unpacked."""
+    """The TensorSpec of one record's wire column, with packed values unpacked."""
     if column.packed is None or form is None:
         shape = [] if column.length == 1 else [column.length]
         return tf.TensorSpec(shape, WIRE_DTYPES[column.kind])
@@ -60,12 +60,12 @@ def value_spec(column: WireColumn, form: TensorForm | None) -> Any:
 
 
 def size_of(shape: tuple[int | None, ...]) -> int:
-    """Values of a tensor of fixed shape."""
+    """The number of values of a tensor of fixed shape."""
     return math.prod(dim or 0 for dim in shape)
 
 
 def record_specs(features: Features) -> dict[str, Any]:
-    """TypeSpecs of one record's wire columns, and whether optional features are there."""
+    """The TypeSpecs of one record's wire columns, and of the presence of optional features."""
     specs: dict[str, Any] = {}
     for name, feature in features.items():
         form = tensor_form(feature)
@@ -77,7 +77,7 @@ def record_specs(features: Features) -> dict[str, Any]:
 
 
 def to_record(wire: dict[str, Any], features: Features) -> dict[str, Any]:
-    """One record, as steps see it, from its wire columns."""
+    """Converts one record's wire columns to the form that steps see."""
     record: dict[str, Any] = {}
     for name, feature in features.items():
         record |= {side: wire[side] for side in side_names(name, feature)}
@@ -100,7 +100,7 @@ def to_record(wire: dict[str, Any], features: Features) -> dict[str, Any]:
 
 
 def _tensor(wire: dict[str, Any], columns: tuple[WireColumn, ...], form: TensorForm) -> Any:
-    """A tensor of its dtype and shape from the stored list of one record."""
+    """Converts the stored list of one record to a tensor of the feature's dtype and shape."""
     column, *sides = columns
     value = from_wire_dtype(wire[column.name], form)
     if value.shape.as_list() == list(form.shape):
@@ -110,14 +110,14 @@ def _tensor(wire: dict[str, Any], columns: tuple[WireColumn, ...], form: TensorF
 
 
 def from_wire_dtype(value: Any, form: TensorForm) -> Any:
-    """Values of a wire column as values of the feature's dtype."""
+    """Converts values of a wire column to the feature's dtype."""
     if form.dtype == "uint64":
         return tf.bitcast(value, tf.uint64)
     return value if value.dtype.name == form.dtype else tf.cast(value, form.dtype)
 
 
 def to_wire_dtype(value: Any, column: WireColumn, form: TensorForm) -> Any:
-    """Values of a feature's dtype as values of its wire column."""
+    """Converts values of a feature's dtype to the type of its wire column."""
     if column.packed is not None:
         return tf.cast(value, column.packed)
     if form.dtype == "uint64":
@@ -126,7 +126,7 @@ def to_wire_dtype(value: Any, column: WireColumn, form: TensorForm) -> Any:
 
 
 def sides_of(name: str, feature: Feature, record: dict[str, Any], present: Any) -> dict[str, Any]:
-    """What stands beside a feature's tensor; ``present`` where no step said whether it is there."""
+    """The side tensors of a feature; ``present`` is the default for an unset presence."""
     sides = {side: record[side] for side in side_columns(name, feature)}
     if is_optional(feature):
         sides[presence_name(name)] = record.get(presence_name(name), present)
@@ -134,7 +134,7 @@ def sides_of(name: str, feature: Feature, record: dict[str, Any], present: Any) 
 
 
 def empty_wire(features: Features, names: Set[str]) -> dict[str, Any]:
-    """Constants for one record's wire columns that no step looks at; of ``names``, none."""
+    """Constants for the wire columns of one record that no step reads: all but ``names``."""
     wire = {
         name: tf.zeros([dim or 0 for dim in spec.shape], spec.dtype)
         for name, spec in record_specs(features).items()
@@ -148,25 +148,25 @@ def empty_wire(features: Features, names: Set[str]) -> dict[str, Any]:
 
 
 def infer_feature(name: str, value: Any, *, given: Feature | None, where: str) -> Feature:
-    """The feature that a tensor of a record is.
+    """Infers the feature of a tensor.
 
     Args:
         name: The feature's name.
-        value: The tensor, as a function gave it.
-        given: What the feature was before, if the function gave the very tensor that it got.
-        where: Names the function, for the error.
+        value: The tensor that a function returned.
+        given: The feature before, if the function returned its input tensor unchanged.
+        where: The function's name, for the error.
 
     Raises:
         RecipeError: if such a tensor cannot be stored.
     """
     if given is not None:
         return given
-    found = f"prepare: {where} gives {name!r}"
+    found = f"prepare: {where} returned {name!r}"
     if not isinstance(value, tf.Tensor):
         raise RecipeError(f"{found} as a {type(value).__name__}, expected a dense tensor.")
     dtype, shape = value.dtype.name, value.shape
     if dtype not in _DTYPES:
-        why = "an Example has no complex numbers: give two features" if "complex" in dtype else ""
+        why = "Return the real and imaginary parts as two features." if "complex" in dtype else ""
         raise RecipeError(
             f"{found} as {dtype}, expected one of {', '.join(sorted(_DTYPES))}. "
             + (why or "Cast it with tf.cast.")
@@ -178,15 +178,15 @@ def infer_feature(name: str, value: Any, *, given: Feature | None, where: str) -
     if shape.rank is not None:
         return Tensor(dtype=dtype, shape=tuple(shape.as_list()))
     raise RecipeError(
-        f"{found} with the shape {shape}; expected a known number of dimensions. Fix it with "
+        f"{found} with shape {shape}, expected a known number of dimensions. Set it with "
         "tf.ensure_shape."
     )
 
 
 def to_wire(name: str, feature: Feature, record: dict[str, Any]) -> dict[str, Any]:
-    """The wire columns of one record's feature as tensors of the wire's dtypes; pixels stay uint8.
+    """Converts a feature of one record to its wire columns, in wire dtypes; pixels stay uint8.
 
-    Fails where the tensor has not the feature's shape.
+    Fails if the tensor does not have the feature's shape.
     """
     value = record[name]
     sides = sides_of(name, feature, record, present=True)
@@ -210,7 +210,7 @@ def to_wire(name: str, feature: Feature, record: dict[str, Any]) -> dict[str, An
 
 
 def wire_specs(name: str, feature: Feature) -> dict[str, Any]:
-    """TensorSpecs of what :func:`to_wire` gives, of one record."""
+    """The TensorSpecs of the result of :func:`to_wire`."""
     specs: dict[str, Any] = {}
     form = tensor_form(feature)
     for column in feature.wire_columns(name):
@@ -233,9 +233,9 @@ def wire_specs(name: str, feature: Feature) -> dict[str, Any]:
 
 
 def to_batch(columns: pa.RecordBatch, features: Features, names: Set[str]) -> dict[str, Any]:
-    """The named wire columns of features as tensors of whole batches.
+    """Converts the named wire columns of a batch to tensors.
 
-    With a column, whether it is there comes along, where it may be missing.
+    An optional feature's column comes with its presence.
     """
     batch: dict[str, Any] = {}
     for name, feature in features.items():
@@ -252,7 +252,7 @@ def to_batch(columns: pa.RecordBatch, features: Features, names: Set[str]) -> di
 
 
 def batch_specs(features: Features, names: Set[str]) -> dict[str, Any]:
-    """TypeSpecs of what :func:`to_batch` gives."""
+    """The TypeSpecs of the result of :func:`to_batch`."""
     specs: dict[str, Any] = {}
     for name, feature in features.items():
         form = tensor_form(feature)
@@ -281,18 +281,18 @@ def map_records(
 ) -> dict[str, Any]:
     """Maps a function over the records of a batch, inside a traced function.
 
-    As ``tf.map_fn`` does, but lists of varying length are laid end to end in one copy: its ragged
-    outputs took four times as long for images of different sizes.
+    Like ``tf.map_fn``, but lists of varying length are concatenated in one copy: the ragged
+    outputs of ``tf.map_fn`` took four times as long for images of different sizes.
 
     Args:
-        function: From one record's wire columns to one record's values, 1-D where they vary.
-        wire: The batch, as :func:`to_batch` gives it.
+        function: From one record's wire columns to one record's values, 1-D if lengths vary.
+        wire: The batch, as returned by :func:`to_batch`.
         num_records: int32 scalar.
-        specs: Of the function's values, by name.
-        parallel_records: How many records may be in flight.
+        specs: The TensorSpecs of the function's values, by name.
+        parallel_records: How many records may be processed in parallel.
 
     Returns:
-        By name the values, stacked; where lengths vary, (all values end to end, int64 lengths).
+        The stacked values, by name; if lengths vary, (concatenated values, int64 lengths).
     """
     arrays = {
         name: tf.TensorArray(value.dtype, size=num_records, element_shape=value.shape[1:]).unstack(
@@ -339,9 +339,9 @@ def map_records(
 
 
 def to_records(wire: dict[str, Any], features: Features) -> dict[str, Any]:
-    """All records of a batch, as batched steps see them.
+    """Converts a batch to the form that batched steps see.
 
-    What is not in ``wire``, or cannot be batched, is there as an empty tensor that no step reads.
+    Anything that is not in ``wire``, or cannot be batched, is an empty tensor that no step reads.
     """
     records: dict[str, Any] = {}
     for name, feature in features.items():
@@ -362,16 +362,16 @@ def _tensors(values: Any, form: TensorForm) -> Any:
 
 
 def from_records(name: str, feature: Feature, records: dict[str, Any], like: Any) -> dict[str, Any]:
-    """The wire columns of all records' feature, as :func:`map_records` gives them.
+    """Converts a feature of a batch to its wire columns, in the form of :func:`map_records`.
 
     Args:
         name: The feature's name.
-        feature: One that :func:`can_batch`.
-        records: What the batched steps gave.
-        like: bool[num_records], all True: the presence of what no step said is missing.
+        feature: A feature for which :func:`can_batch` is true.
+        records: The result of the batched steps.
+        like: bool[num_records], all True: the default for an unset presence.
 
     Raises:
-        RecipeError: if a tensor has not the feature's shape behind a batch dimension.
+        RecipeError: if a tensor does not have the feature's shape after the batch dimension.
     """
     value = records[name]
     sides = sides_of(name, feature, records, present=like)
@@ -389,18 +389,18 @@ def from_records(name: str, feature: Feature, records: dict[str, Any], like: Any
         flat = tf.ensure_shape(value.flat_values, form.shape)
     except (ValueError, TypeError, AttributeError) as error:
         raise RecipeError(
-            f"prepare: a step on whole batches gives {name!r} as {value!r}, expected the shape "
-            f"{form.shape} behind a batch dimension: {error}. Leave batched=True out where a "
-            "function works on single records only."
+            f"prepare: a batched step returned {name!r} as {value!r}, expected shape "
+            f"{form.shape} after the batch dimension: {error}. Remove batched=True from "
+            "functions that work on single records only."
         ) from None
     lengths = tf.cast(value.row_lengths(), tf.int64) * size_of(form.shape[1:])
     return {name: (tf.reshape(to_wire_dtype(flat, column, form), [-1]), lengths), **sides}
 
 
 def from_batch(value: Any, column: WireColumn, present: Any = None) -> pa.Array:
-    """One column of a batch, as :func:`map_records` gave it, as an Arrow array.
+    """Converts one column of a batch, from :func:`map_records`, to an Arrow array.
 
-    ``present``: bool[num_records], where the column is not missing; None where it never is.
+    ``present``: bool[num_records], in which rows the column is present; None if in all.
     """
     array = _array(value, column)
     if present is None or present.numpy().all():
@@ -441,7 +441,7 @@ def _column_tensor(array: pa.Array, column: WireColumn, form: TensorForm | None)
 
 
 def _unpacked(array: pa.Array, column: WireColumn, form: TensorForm) -> Any:
-    """Packed values as a tensor of their dtype: no string of bytes is made of any."""
+    """Converts packed values to a tensor of their dtype, without creating a string per value."""
     dtype = np.dtype(tf.as_dtype(column.packed).as_numpy_dtype)
     if not len(array):
         array = pa.array([b""], array.type).slice(1)
@@ -456,7 +456,7 @@ def _unpacked(array: pa.Array, column: WireColumn, form: TensorForm) -> Any:
 
 
 def _stored(fill: Any, column: WireColumn) -> Any:
-    """A value of a wire column that stands for a missing one."""
+    """The value of a wire column that represents a missing one."""
     if column.packed is not None:
         return b"" if fill is None else np.array(fill, column.packed).tobytes()
     if column.kind == "bytes":

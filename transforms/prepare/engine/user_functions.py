@@ -1,7 +1,7 @@
-"""Functions of the user's own among the prepare steps: called, checked, named in errors.
+"""User functions among the prepare steps: calls them, checks their results, names them in errors.
 
-Most are traced into the graph. ``map_python`` calls a function in plain Python on each record, from
-inside the graph.
+Most are traced into the graph. ``map_python`` calls a Python function on each record from inside
+the graph.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ _FILE_OPS = {
     "TFRecordDataset": 0,
     "FixedLengthRecordDatasetV2": 0,
 }
-"""Operations that read files, and which of their inputs holds the path."""
+"""Operations that read files -> the index of the input that holds the path."""
 _RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
 _Row = dict[str, Any]
 
 
 def describe(step: PrepareStep | RecordFn) -> str:
-    """Names a step for a person."""
+    """A readable name of a step."""
     if isinstance(step, PrepareStep):
         return repr(step)
     return f"function {getattr(function_of(step), '__qualname__', None) or repr(step)}"
 
 
 def function_of(step: PrepareStep | RecordFn) -> Any:
-    """The user's function that a step which states no features of its own is or holds."""
+    """The user's function in a step, or the step itself if it is a function."""
     functions = StepTraits.of(step).functions
     return functions[0] if functions else step
 
 
 def where_of(step: RecordFn) -> str:
-    """Names a function and its line."""
+    """A readable name of a function, with its line."""
     code = getattr(function_of(step), "__code__", None)
     return describe(step) + (f" (line {code.co_firstlineno})" if code is not None else "")
 
 
 def result_of(step: RecordFn, record: dict[str, Any], features: Features) -> dict[str, Any]:
-    """What a function of the user's gives for a record's features."""
-    # What goes with a feature belongs to it: what keeps the one keeps the other.
+    """Calls a user's function on a record's features and checks that it returns a dict."""
+    # Side tensors are not passed: they stay with their features.
     given = {name: record[name] for name in features}
     result = call_user(function_of(step), given, where=where_of(step))
     if not isinstance(result, dict) or not all(isinstance(name, str) for name in result):
@@ -89,7 +89,7 @@ def result_of(step: RecordFn, record: dict[str, Any], features: Features) -> dic
 
 
 def names_read(step: PrepareStep | RecordFn, features: Features) -> set[str]:
-    """The features whose values a function of the user's looks at.
+    """The features whose values a user's function reads.
 
     Raises:
         RecipeError: if it fails.
@@ -117,13 +117,13 @@ def names_read(step: PrepareStep | RecordFn, features: Features) -> set[str]:
 def call_user(
     function: Callable[[dict[str, Any]], Any], given: dict[str, Any], *, where: str
 ) -> Any:
-    """Calls a function of the user's on a record of tensors, control flow made graph operations.
+    """Calls a user's function on a record of tensors, with its control flow converted by AutoGraph.
 
     Raises:
         RecipeError: if it fails; ``where`` names it.
     """
     try:
-        # Functions that it calls are converted when they are called.
+        # Functions that it calls are converted when it calls them.
         keep_autograph_files()
         with running(function):
             return _with_autograph(function)(dict(given))
@@ -135,13 +135,13 @@ def call_user(
         )
         raise RecipeError(
             f"prepare: {where} failed with {type(error).__name__}: "
-            f"{redact_repeated(str(error))}. It was given a record "
-            f"of tensors, {shown}; it works in TensorFlow operations and returns such a dict."
+            f"{redact_repeated(str(error))}. It was called with a record "
+            f"of tensors: {shown}. Use TensorFlow operations, and return a dict of tensors."
         ) from error
 
 
 def _with_autograph(function: RecordFn) -> Callable[[dict[str, Any]], Any]:
-    """The function with its ``if`` and ``for`` over tensors made graph operations."""
+    """Converts the function's ``if`` and ``for`` over tensors to graph operations."""
     import tensorflow as tf
 
     if not inspect.isfunction(function):
@@ -149,7 +149,7 @@ def _with_autograph(function: RecordFn) -> Callable[[dict[str, Any]], Any]:
     try:
         converted: Callable[[dict[str, Any]], Any] = tf.autograph.to_graph(function)
     except Exception:
-        # Without its source it runs as it is, and says itself what it cannot do.
+        # Without its source it runs unconverted, and fails on its own if it cannot be traced.
         return function
     return converted
 
@@ -163,14 +163,14 @@ def refuse_random(graph: Any) -> None:
     for operation in _operations(graph):
         if operation.startswith(_RANDOM_OPS):
             raise RecipeError(
-                f"prepare: the steps draw random numbers (operation {operation}), and a record "
-                "must come out the same each time. Augment in the trainer, or take "
+                f"prepare: the steps draw random numbers (operation {operation}), but the result "
+                "for a record must always be the same. Augment in the trainer, or use "
                 "tf.random.stateless_* with a fixed seed."
             )
 
 
 def note_file_reads(graph: Any, steps: Sequence[PrepareStep | RecordFn]) -> None:
-    """Notes the files that operations of a traced graph read, for ``refuse_undeclared``."""
+    """Records the files that operations of a traced graph read, for ``refuse_undeclared``."""
     import tensorflow as tf
 
     named: set[str] = set()
@@ -213,15 +213,15 @@ class MapPython:
     export_obstacle = "it runs Python"
 
     def __post_init__(self) -> None:
-        """Checks what the function is to give."""
+        """Checks the declared outputs."""
         if not self.outputs:
-            raise ValueError("features: expected at least one that the function gives")
+            raise ValueError("features: expected at least one feature that the function returns")
         for name, feature in self.outputs.items():
             pixels = isinstance(feature, Image) and feature.storage == "raw"
             if not pixels and not isinstance(feature, Value):
                 raise ValueError(
-                    f"features: {name!r} is {feature!r}, expected pixels or plain values: write a "
-                    "feature such as ss.Scalar(…), ss.Tensor(…), ss.Text() or ss.Image(…)"
+                    f"features: {name!r} is {feature!r}, expected pixels or plain values: declare "
+                    "a feature such as ss.Scalar(…), ss.Tensor(…), ss.Text() or ss.Image(…)"
                 )
 
     @property
@@ -230,11 +230,11 @@ class MapPython:
         return (self.function,)
 
     def __repr__(self) -> str:
-        """As an error names it."""
+        """As shown in errors."""
         return f"ss.records.map_python({describe(self.function)})"
 
     def settings(self) -> dict[str, object]:
-        """What shapes the output beside the function, as plain JSON, for the fingerprint."""
+        """Everything but the function that affects the output, as JSON, for the fingerprint."""
         return {
             "step": "records.map_python",
             "outputs": features_to_json(self.outputs),
@@ -245,13 +245,13 @@ class MapPython:
         """The features after this step.
 
         Raises:
-            RecipeError: if an input is no feature.
+            RecipeError: if an input is not a feature.
         """
         unknown = sorted(set(self.inputs or ()) - set(features))
         if unknown:
             raise RecipeError(
-                f"prepare: {self!r}: there is no feature {', '.join(repr(n) for n in unknown)}; "
-                f"there are {', '.join(repr(n) for n in sorted(features))}."
+                f"prepare: {self!r}: there is no feature {', '.join(repr(n) for n in unknown)}, "
+                f"expected some of {', '.join(repr(n) for n in sorted(features))}."
             )
         return {**features, **self.outputs}
 
@@ -260,7 +260,7 @@ class MapPython:
         import tensorflow as tf
 
         names = [name for name in features if self.inputs is None or name in self.inputs]
-        # The first one tells whether this is a batch.
+        # Without inputs, one feature is needed to detect a batch.
         shown = names or list(features)[:1]
         is_batch = any(_is_batch(record[name], features[name]) for name in shown)
         parts: list[Any] = []
@@ -276,7 +276,7 @@ class MapPython:
         for feature in self.outputs.values():
             dtypes += [_tf_dtype(feature), tf.int64, tf.bool]
         *results, failures = tf.numpy_function(caller, parts, [*dtypes, tf.string])
-        # An exception that went through TensorFlow would be logged with all its frames.
+        # TensorFlow would log an exception with its complete traceback.
         failures = tf.ensure_shape(failures, [None] if is_batch else [])
         with tf.control_dependencies(verdicts(failures == b"", [failures])):
             made = iter([tf.identity(result) for result in results])
@@ -290,7 +290,7 @@ class MapPython:
 
 
 class _Caller:
-    """Calls the function on NumPy values: what TensorFlow calls."""
+    """The callable that TensorFlow invokes; calls the function on NumPy values."""
 
     def __init__(
         self, step: MapPython, features: Features, names: list[str], *, is_batch: bool
@@ -329,7 +329,7 @@ class _Caller:
             yield record
 
     def _call(self, row: _Row, failures: list[bytes]) -> _Row:
-        """What the function gives for a record; nothing, and a message, where it fails."""
+        """Calls the function on a record; if it fails, returns Nones and adds a message."""
         advance()
         try:
             found = self._checked(self._step.function(row))
@@ -354,14 +354,14 @@ class _Caller:
 def call_on_strings(
     function: Callable[[list[bytes]], list[Any]], value: Any, dtype: Any, *, instead: list[Any]
 ) -> tuple[Any, Any]:
-    """Calls a function on all strings of a tensor: (what it gives end to end, how many for each).
+    """Calls a function on all strings of a tensor: (concatenated values, number for each string).
 
     Args:
-        function: From the strings to a sequence of values for each; a ValueError says what is
-            wrong with one of them.
+        function: From the strings to a sequence of values for each; it raises a ValueError if a
+            string is invalid.
         value: A string tensor of any shape.
-        dtype: TensorFlow's, of the values.
-        instead: What stands for the values of a string that the function fails at.
+        dtype: TensorFlow dtype of the values.
+        instead: Values for a string on which the function fails.
 
     Returns:
         ``dtype[any]`` and ``int64[shape of value]``.
@@ -390,7 +390,7 @@ def call_on_strings(
 def _one(
     function: Callable[[list[bytes]], list[Any]], text: bytes, failures: list[bytes], row: int
 ) -> Any:
-    """What a function gives for one string; None, and its message in ``failures``, if it fails."""
+    """Calls a function on one string; None, with the message in ``failures``, if it fails."""
     try:
         return function([text])[0]
     except ValueError as error:
@@ -427,7 +427,7 @@ def _shape(feature: Feature) -> tuple[int | None, ...]:
 
 
 def _python(value: Any, feature: Feature, is_there: bool) -> Any:
-    """A value as the function gets it."""
+    """Converts a value to the form in which the function receives it."""
     if not is_there:
         return None
     form = tensor_form(feature)
@@ -440,7 +440,7 @@ def _python(value: Any, feature: Feature, is_there: bool) -> Any:
 
 
 def _array(name: str, feature: Feature, value: Any) -> Any:
-    """What the function gave for a feature as an array of its dtype and shape; None if missing."""
+    """Converts a returned value to an array of its feature's dtype and shape; None if missing."""
     if value is None and is_optional(feature):
         return None
     if isinstance(feature, Image):
@@ -478,7 +478,7 @@ def _typed(array: Any, dtype: Any) -> Any:
 
 
 def _shaped(name: str, feature: Feature, made: list[Any], *, is_batch: bool) -> dict[str, Any]:
-    """A feature's tensor from what came back, and whether it is there."""
+    """Builds a feature's tensor, and its presence, from the values that came back."""
     import tensorflow as tf
 
     value, lengths, present = made
@@ -496,7 +496,7 @@ def _shaped(name: str, feature: Feature, made: list[Any], *, is_batch: bool) -> 
 
 
 def _where(error: Exception) -> str:
-    """The line of the user's own code that failed."""
+    """The line of the user's code that failed."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,9 +1,9 @@
-"""Holds prepared records against their features, in wire form; those that do not fit are rejects.
+"""Validates prepared records in wire form against their features; invalid ones become rejects.
 
-Presence, shape, the dtype's range, limits (``min``, ``max``, ``values``, ``finite``,
-``max_length``), UTF-8, class indices, boxes, declared image sizes. What a feature does not limit
-costs nothing: an int64, a float32 or a string without limits has nothing but its presence to
-check. NaN is no value to compare: ``finite`` alone refuses it, and ``values`` that do not list it.
+Checks presence, shape, the dtype's range, limits (``min``, ``max``, ``values``, ``finite``,
+``max_length``), UTF-8, class indices, boxes and declared image sizes. Only what a feature limits
+costs time: an int64, float32 or string without limits is checked just for presence. NaN passes
+``min`` and ``max``; only ``finite`` rejects it, and ``values`` that do not list it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .validate_values import Check, Mask, Violation, byte_lengths, num_values, v
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Why a row does not fit."""
+    """Why a row is invalid."""
 
     row: int
     reason: str
@@ -44,7 +44,7 @@ class Validator:
     """Checks batches of records of the same features."""
 
     def __init__(self, features: Features) -> None:
-        """Collects the checks that these features need."""
+        """Collects the checks for these features."""
         self._checks = [
             check for name, feature in features.items() for check in _checks(name, feature)
         ]
@@ -55,7 +55,7 @@ class Validator:
                 self._checks.append(_label_check(name, feature, labels, form))
 
     def problems(self, columns: pa.RecordBatch) -> list[Problem]:
-        """The rows that do not fit, each with the first thing that is wrong with it.
+        """The invalid rows, each with its first problem.
 
         Args:
             columns: Records in wire form.
@@ -65,7 +65,7 @@ class Validator:
         for check in self._checks:
             if not len(rows):  # all were rejected before
                 break
-            # Some NaN warn where they are compared.
+            # Some NaNs warn when they are compared.
             with np.errstate(invalid="ignore"):
                 violation = check(columns)
             if violation is None:
@@ -79,7 +79,7 @@ class Validator:
         return sorted(found, key=lambda problem: problem.row)
 
     def validate(self, batch: RawBatch, *, numbered: bool) -> RawBatch:
-        """Moves the records that do not fit to the rejects.
+        """Moves invalid records to the rejects.
 
         Args:
             batch: Prepared records in wire form.
@@ -108,7 +108,7 @@ class Validator:
 
 
 def _checks(name: str, feature: Feature) -> Iterator[Check]:
-    """What has to hold for one feature, the cheapest and most basic first."""
+    """The checks of one feature, the cheapest and most basic first."""
     for column in feature.wire_columns(name):
         yield _presence(name, feature, column)
     if isinstance(feature, Image):
@@ -119,7 +119,7 @@ def _checks(name: str, feature: Feature) -> Iterator[Check]:
 
 
 def _presence(name: str, feature: Feature, column: WireColumn) -> Check:
-    """Nothing is missing that may not be, nor anything inside of a list."""
+    """Required values are present, and lists have no gaps."""
 
     def check(columns: pa.RecordBatch) -> Violation | None:
         array = columns.column(column.name)
@@ -144,11 +144,11 @@ def _presence(name: str, feature: Feature, column: WireColumn) -> Check:
 
 
 def _image_checks(name: str, feature: Image) -> Iterator[Check]:
-    """Declared sizes; the pixels' bytes are as many as the size says."""
-    beside = {column.name for column in feature.wire_columns(name)}
+    """Sizes are as declared, and the number of bytes of pixels matches the size."""
+    present = {column.name for column in feature.wire_columns(name)}
     for axis in ("height", "width"):
         expected = getattr(feature, axis)
-        if expected is not None and f"{name}/{axis}" in beside:
+        if expected is not None and f"{name}/{axis}" in present:
             yield _size_check(name, axis, expected)
     if feature.storage == "raw":
         yield _pixel_check(name, feature)
@@ -197,7 +197,7 @@ def _pixel_check(name: str, feature: Image) -> Check:
 
 
 def _label_check(name: str, boxes: BoundingBoxes, labels: str, form: TensorForm) -> Check:
-    """Each box has one label."""
+    """Each box has exactly one label."""
     column, stored = boxes.wire_columns(name)[0], form.wire_columns(labels)[0]
     size = math.prod(dim or 1 for dim in form.shape[1:])
 

@@ -35,18 +35,18 @@ _NARROW = {"bool": (0, 1)} | {
     for kind in ("int", "uint")
     for bits in (8, 16, 32)
 }
-"""The integers of dtypes that an Example's int64 holds more than."""
+"""The ranges of integer dtypes that are narrower than an Example's int64."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Violation:
-    """What a check found in a batch."""
+    """The result of a check that failed on a batch."""
 
     rows: Mask
-    """bool[rows]: where it found it."""
+    """bool[rows]: which rows failed."""
     reason: str
     message: Callable[[int], str]
-    """Of a row where it did: what was found, what is expected, how to mend it."""
+    """The message for a failed row: what was found, what is expected, how to fix it."""
 
 
 Check = Callable[[pa.RecordBatch], Violation | None]
@@ -54,23 +54,23 @@ Check = Callable[[pa.RecordBatch], Violation | None]
 
 @dataclasses.dataclass(frozen=True)
 class _Test:
-    """What has to hold for each single value."""
+    """A test of each single value."""
 
     bad: Callable[[Any], Mask | None]
-    """Of values, end to end, those that do not fit; None where all do."""
+    """Marks invalid values in a flat array; None if all are valid."""
     reason: str
     expected: str
     fix: str
 
 
 def byte_lengths(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Bytes of each value of a ``large_binary`` column; 0 where it is missing."""
+    """Bytes of each value of a ``large_binary`` column; 0 if it is missing."""
     lengths = pc.binary_length(array).fill_null(0)
     return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
 
 
 def value_checks(name: str, feature: Feature, form: TensorForm) -> Iterator[Check]:
-    """What has to hold for the values of one feature; nothing where every value is allowed."""
+    """The checks of one feature's values; none if every value is allowed."""
     column = form.wire_columns(name)[0]
     if column.packed is not None or (None in form.shape and len(form.shape) > 1):
         yield _shape_check(name, feature, form)
@@ -122,7 +122,7 @@ def _tests(item: Feature, form: TensorForm, feature: Feature) -> Iterator[_Test]
 
 
 def _domain_tests(feature: Feature, dtype: str, *, is_text: bool) -> Iterator[_Test]:
-    """The limits that a person has set."""
+    """The tests for limits declared by the user."""
     domain = domain_of(feature)
     fix = "Fix the record, clip or filter in prepare=, or relax the limit."
     if domain.finite:
@@ -159,7 +159,7 @@ def _is_packed(form: TensorForm) -> bool:
 
 
 def _as_stored(limit: Any, dtype: str) -> Any:
-    """A limit in the precision of the values, so that ``max=0.1`` lets 0.1 through."""
+    """A limit in the precision of the values: ``max=0.1`` must accept 0.1."""
     if dtype == "string":
         return limit.encode()
     if limit is None or dtype not in FLOATS:
@@ -169,10 +169,10 @@ def _as_stored(limit: Any, dtype: str) -> Any:
 
 
 def _outside(values: Any, low: Any, high: Any) -> Mask | None:
-    """Numbers below ``low`` or above ``high``; None is no limit."""
+    """Marks numbers below ``low`` or above ``high``; None means no limit."""
     if not values.size:
         return None
-    # Where there is NaN, these are NaN, and so is no limit kept in one look.
+    # With a NaN, min and max are NaN, so this shortcut does not apply.
     above = low is None or values.min() >= low
     if above and (high is None or values.max() <= high):
         return None
@@ -185,7 +185,7 @@ def _outside(values: Any, low: Any, high: Any) -> Mask | None:
 
 
 def _beyond(values: Any, largest: float) -> Mask | None:
-    """Finite numbers that a narrower dtype would round to infinity."""
+    """Marks finite numbers that a narrower dtype would round to infinity."""
     bad = _outside(values, -largest, largest)
     bad = None if bad is None else bad & np.isfinite(values)
     return bad if bad is not None and bad.any() else None
@@ -220,7 +220,7 @@ def _not_utf8(values: pa.Array) -> Mask | None:
 
 
 def is_utf8(value: bytes) -> bool:
-    """Whether bytes are text."""
+    """Whether bytes are valid UTF-8."""
     try:
         value.decode()
     except UnicodeDecodeError:
@@ -255,7 +255,7 @@ def _each_value(name: str, column: WireColumn, form: TensorForm, test: _Test) ->
             return None
         places = np.flatnonzero(bad)
         starts = np.cumsum(num_values(array, column)) - num_values(array, column)
-        # Rows without values begin where the next row does: the last of them owns the value.
+        # Empty rows start where the next row does: the last of these rows owns the value.
         owners = np.searchsorted(starts, places, side="right") - 1
         rows, firsts = np.unique(owners, return_index=True)
         first = dict(zip(rows.tolist(), places[firsts].tolist(), strict=True))
@@ -276,10 +276,10 @@ def _each_value(name: str, column: WireColumn, form: TensorForm, test: _Test) ->
 
 
 def _flat(array: pa.Array, column: WireColumn, dtype: str) -> Any:
-    """All values that are there, end to end: of NumPy, strings of Arrow."""
+    """All present values as a flat array: NumPy, or Arrow for strings."""
     if column.packed is not None:
         values = unpacked(joined_bytes(array.drop_null()), column.packed)
-        # NumPy compares halves slowly, and knows no bfloat16.
+        # NumPy compares float16 slowly, and does not support bfloat16.
         return values.astype(np.float32) if values.itemsize == 2 and dtype in FLOATS else values
     flat = array.drop_null() if column.length == 1 else array.flatten()
     if column.kind == "bytes":
@@ -289,7 +289,7 @@ def _flat(array: pa.Array, column: WireColumn, dtype: str) -> Any:
 
 
 def num_values(array: pa.Array, column: WireColumn) -> npt.NDArray[np.int64]:
-    """How many values each row of a stored column has: int64[rows]."""
+    """The number of values in each row of a stored column: int64[rows]."""
     if column.packed is not None:
         return byte_lengths(array) // ITEM_BYTES[column.packed]
     if column.length == 1:
@@ -305,7 +305,7 @@ def _shown(value: Any) -> str:
 
 
 def _place(index: int, form: TensorForm) -> list[int]:
-    """Where a value stands in its tensor, as far as the shape tells."""
+    """The index of a value in its tensor, as far as the shape is known."""
     if None in form.shape[1:]:
         return [index]
     place: list[int] = []
@@ -316,7 +316,7 @@ def _place(index: int, form: TensorForm) -> list[int]:
 
 
 def _shape_check(name: str, feature: Feature, form: TensorForm) -> Check:
-    """The number of values is one that the shape can have."""
+    """The number of values matches the shape."""
     column, *sides = form.wire_columns(name)
     known = math.prod(dim for dim in form.shape if dim is not None)
 
