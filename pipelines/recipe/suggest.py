@@ -1,4 +1,4 @@
-"""Suggesting a recipe: what raw data looks like, as a Recipe and as the text of its file."""
+"""Suggests a recipe for raw data: as a Recipe, and as the text of a recipe file."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _NUM_PROBED = 64
 _SEPARATORS = ("_", "-", " ")
 _MAX_FIELDS = 6
 _FALLBACK_RATE = 16_000
-"""Where no rate is the rule: what most models of speech take."""
+"""If no rate has a majority: the rate that most speech models expect."""
 _COUNTED_BYTES = 256 << 20
-"""Up to here ``init`` counts the records of each split."""
+"""Up to this size, ``init`` counts the records of each split."""
 _ONE_SPLIT = Splits(train=1.0)
 _USUAL = Splits(train=0.8, validation=0.1, test=0.1)
 _USUAL_IF_EMPTY = Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
@@ -69,29 +69,29 @@ import snapshard as ss
 
 
 def suggest_recipe(url: str) -> Recipe:
-    """Suggests a recipe for raw data: folders of images or of sounds, or tables.
+    """Suggests a recipe for raw data: folders of images or sounds, or tables.
 
-    Tables are CSV, Parquet, Arrow, Feather, JSON Lines, NumPy and TFRecord files, and datasets of
-    Hugging Face: what most files are. Where most are texts, each line is a record.
+    Tables are CSV, Parquet, Arrow, Feather, JSON Lines, NumPy and TFRecord files, and Hugging Face
+    datasets: the format of most files is chosen. If most are texts, each line is a record.
 
-    Images of one size are copied as they are, of several sizes resized to the size that most
-    have, or to 256×256 with the ratio kept where none is the rule. Sounds are treated alike.
+    Images of one size are stored unchanged; images of several sizes are resized to the size that
+    most have, or to 256×256 with the aspect ratio kept if none has a majority. Sounds likewise.
 
     Raises:
-        RecipeError: if nothing lies there, or it is a recipe already.
-        DataError: if it is empty, or neither of these.
+        RecipeError: if nothing is there, or it is already a recipe.
+        DataError: if it is empty or of an unknown kind.
     """
     return _suggest(url)[0]
 
 
 def describe_suggestion(url: str) -> str:
-    """The text of the suggested recipe's file, its features declared as they are found.
+    """The text of the suggested recipe's file, with the features found declared.
 
     The next build then refuses data that no longer has them.
 
     Raises:
-        RecipeError: if nothing lies there, or it is a recipe already.
-        DataError: if it is empty, or neither of these, or its features cannot be told.
+        RecipeError: if nothing is there, or it is already a recipe.
+        DataError: if it is empty or of an unknown kind, or its features cannot be inferred.
     """
     recipe, opened = _suggest(url)
     files = recipe.files.select(opened.list()).files
@@ -102,14 +102,14 @@ def describe_suggestion(url: str) -> str:
 
 
 def _with_splits_that_fill(recipe: Recipe) -> Recipe:
-    """The recipe, with one split alone where a build would refuse the usual ones as empty."""
+    """The recipe, with a single split if a build would refuse the usual ones as empty."""
     if not recipe.splits.fractions:
         return recipe
     counted = _replaced(recipe, _USUAL_IF_EMPTY)
     try:
         found = forecast(counted, progress=Silent())
     except SnapshardError:
-        return recipe  # what is wrong, a build says
+        return recipe  # a build will report the error
     if all(split.num_examples for split in found.splits):
         return recipe
     return _replaced(recipe, _ONE_SPLIT)
@@ -124,12 +124,12 @@ def _replaced(recipe: Recipe, splits: Splits) -> Recipe:
 def recipe_text(
     recipe: Recipe, features: Features | None = None, structs: Sequence[str] = ()
 ) -> str:
-    """The text of a recipe file that makes an equal recipe of built-in parts.
+    """The text of a recipe file that defines an equal recipe of built-in parts.
 
-    With ``features`` they are declared, so that the next build enforces them; the fields of
-    ``structs`` stand inside of these. Credentials in the source's URL are left out.
+    ``features`` are declared, so the next build enforces them; the fields of ``structs`` are
+    nested in these. Credentials in the source's URL are left out.
     """
-    # A built-in step shows itself as it is written.
+    # The repr of a built-in step is the code that makes it.
     steps = [repr(step) for step in recipe.prepare]
     fractions = ", ".join(f"{name}={share}" for name, share in recipe.splits.fractions)
     by_folder = recipe.splits == Splits.by_folder()
@@ -162,7 +162,7 @@ def recipe_text(
 
 
 def _declared(name: str, feature: Feature | Struct) -> str:
-    """One feature's line, or several where it has many classes or fields."""
+    """One feature's line, or several if it has many classes or fields."""
     if isinstance(feature, Struct):
         fields = "\n".join(_declared(*field) for field in feature.fields.items())
         inner = f"{{\n{textwrap.indent(fields, _INDENT)}\n}}"
@@ -184,11 +184,11 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
     if not url:
         raise RecipeError("The source is empty, expected a path or URL.")
     if url.endswith(".py"):
-        raise RecipeError(f"{url} is a recipe already. Build it: snapshard build {url} --out DIR")
+        raise RecipeError(f"{url} is already a recipe. Build it: snapshard build {url} --out DIR")
     opened = open_source(url, ".")
     listed = opened.list()
     if not listed:
-        raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
+        raise DataError(f"{opened.shown} has no files. Put the data there, or correct the path.")
     source: Source
     steps: Sequence[PrepareStep] = ()
     splits = _USUAL
@@ -225,7 +225,7 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
 
 
 def _table_source(url: str, tables: Sequence[SourceFile], opened: OpenedSource) -> Csv:
-    """CSV as its first file is written: delimiter, encoding, with or without a header."""
+    """A CSV source with the first file's delimiter and encoding, with or without a header."""
     first = next((file for file in tables if not file.problem and file.num_bytes), None)
     if first is None:
         return Csv(url)
@@ -247,14 +247,14 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
     flat = [file for file in listed if file.path.lower().endswith(_IMAGES)]
     if flat:
         return (
-            f"{opened.shown} holds {len(flat):,} images beside each other (first: "
+            f"{opened.shown} holds {len(flat):,} images in one folder (first: "
             f"{flat[0].path!r}), expected class folders: <root>/<class>/<image>. Put the images "
-            "into one folder for each class, or give the folder above."
+            "into one folder per class, or give the parent folder."
         )
     first = next((file.path for file in listed if not file.problem and file.num_bytes), None)
     if first is not None and opened.read(first, 0, len(_SQLITE)) == _SQLITE:
         return (
-            f"{opened.shown} holds an SQLite database ({first!r}), of which only a query tells "
+            f"{opened.shown} holds an SQLite database ({first!r}): only a query can say "
             'what a record is. Write a recipe file with source=ss.Sql("path of the database", '
             '"SELECT …", key="id").'
         )
@@ -262,12 +262,12 @@ def _say_unknown(opened: OpenedSource, listed: Sequence[SourceFile]) -> str:
         f"{opened.shown} holds neither tables (CSV, Parquet, Arrow, JSON Lines, NumPy, TFRecord), "
         "nor texts, nor class folders of images or sounds (first of "
         f"{len(listed):,} files: {listed[0].path!r}). Correct the path, or write a recipe file "
-        "that says what it is."
+        "that describes it."
     )
 
 
 def _name_of(url: str) -> str:
-    """A recipe's name: the last part of its place that is no wildcard."""
+    """A recipe's name: the last part of the URL that is not a wildcard."""
     parts = [part for part in re.split(r"[/\\]|::", url.partition("?")[0]) if part]
     plain = [part for part in parts if not re.search(r"[*\[]", part) and part not in (".", "..")]
     last = plain[-1] if plain else ""
@@ -277,21 +277,21 @@ def _name_of(url: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Sounds:
-    """What a folder of sounds looks like."""
+    """What a folder of sounds suggests."""
 
     source: AudioFolder
     steps: tuple[PrepareStep, ...]
     splits: Splits | None
-    """Where folders name splits."""
+    """If folders name splits."""
     num_files: int
 
 
 def _find_sounds(url: str, listed: Sequence[SourceFile], opened: OpenedSource) -> _Sounds | None:
-    """Suggests how to read the sounds among files; None where there are none, or no labels.
+    """Suggests how to read the sounds among files; None if there are none, or no labels.
 
-    Labels come from class folders, else from names that are all made alike. Sounds of several
-    rates are resampled to the one that more than half of them have, or to 16 kHz; where they
-    differ in their number of channels, they are mixed to one.
+    Labels come from class folders, or else from file names of one pattern. Sounds of several
+    rates are resampled to the rate that more than half of them have, or to 16 kHz; if the number
+    of channels differs, they are mixed to mono.
     """
     files = AudioFolder(url).select(listed).files
     sounds = [file for file in files if file.path.lower().endswith(_SOUNDS)]
@@ -326,10 +326,10 @@ def _infer_sound_steps(
 
 
 def name_pattern(names: Sequence[str]) -> str | None:
-    """The pattern of files' names that are all made of as many fields; None if they are not.
+    """The pattern of file names that all have the same number of fields; None if they do not.
 
-    The first field is the label: it has several values, and each again and again. The last one is
-    a number, if it is made of digits.
+    The first field is the label: it has several values, each of them repeated. The last one is a
+    number if it consists of digits.
 
     >>> name_pattern(["yes_ann_1.wav", "no_ann_2.wav", "yes_bob_3.wav", "no_bob_4.wav"])
     '{label}_{field2}_{n}.wav'
@@ -354,7 +354,7 @@ def name_pattern(names: Sequence[str]) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class _TypedTables:
-    """A source of tables, and how many files it would read."""
+    """A source of tables, and the number of files it would read."""
 
     source: Source
     num_files: int
@@ -363,12 +363,12 @@ class _TypedTables:
 def _find_typed_tables(
     url: str, listed: Sequence[SourceFile], opened: OpenedSource
 ) -> _TypedTables | None:
-    """The kind of typed table that most files are, by name and content; None where there is none.
+    """The kind of typed table that most files are, by name and content; None if there is none.
 
-    Of a single file the content alone decides.
+    For a single file, only the content decides.
 
     Args:
-        url: The source's url.
+        url: The source's URL.
         listed: All files of it.
         opened: Its root.
     """
@@ -379,7 +379,7 @@ def _find_typed_tables(
     for make in (Parquet, Arrow, JsonLines, Numpy, TFRecords):
         source = make(url)
         files = [file for file in source.select(listed).files if not file.problem]
-        # The first file speaks for all: another one of its name that is none will be rejected.
+        # The first file decides: another file with such a name but other content is rejected.
         first = next((file for file in files if file.num_bytes), None)
         if first is not None and _table_kind(first, opened) is make:
             found.append(_TypedTables(source, len(files)))
@@ -387,7 +387,7 @@ def _find_typed_tables(
 
 
 def _find_dataset(url: str, listed: Sequence[SourceFile]) -> _TypedTables | None:
-    """A dataset of Hugging Face: Arrow files with a ``state.json`` beside them."""
+    """A Hugging Face dataset: Arrow files next to a ``state.json``."""
     source = HuggingFace(url)
     paths = [file.path.rpartition("/") for file in listed]
     folders = {folder for folder, _, name in paths if name == "state.json"}
@@ -399,7 +399,7 @@ def _table_kind(file: SourceFile, opened: OpenedSource) -> type[Source] | None:
     head = opened.read(file.path, 0, 8)
     if head.startswith((b"PAR1", b"PARE")):
         return Parquet
-    # A stream begins with the mark of a message.
+    # A stream begins with the marker of a message.
     if head.startswith((b"ARROW1", b"FEA1", b"\xff\xff\xff\xff")):
         return Arrow
     if head.startswith(b"\x93NUMPY") or (head.startswith(b"PK") and file.path.endswith(".npz")):
@@ -424,5 +424,5 @@ def _holds_objects(file: SourceFile, opened: OpenedSource) -> bool:
         except UnfitError:
             continue
         return True
-    # A first line longer than what was read.
+    # The first line is longer than what was read.
     return len(lines) == 1 and lines.data.startswith(b'{"') and len(lines.data) == _HEAD_BYTES

@@ -507,7 +507,7 @@ def _wraps_named(function: FunctionType) -> bool:
 
 
 def functions_of(source: Source | ExtractedSource) -> tuple[Any, ...]:
-    """The user's functions that a source calls, and the source itself if its class is the user's."""
+    """The user's functions that a source calls, and the source itself if its class is too."""
     found: tuple[Callable[..., Any], ...] = getattr(source, "functions", ())
     return (*found, source) if is_users_class(type(source)) else found
 

@@ -65,7 +65,6 @@ class OpenedSource:
         sides: The expected sha256 of files next to the source, by URL.
         limits: Limits on what its files may request.
         proof: Checks files against what the inventory found; see :meth:`proving`.
-
     """
 
     url: str = dataclasses.field(repr=False)

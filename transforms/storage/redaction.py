@@ -280,7 +280,8 @@ def _cut_user(rest: str) -> tuple[str, str]:
     """User and password, and what follows their ``@``.
 
     Strictly, a password contains no ``/``, ``?`` or ``#``. People write them anyway, and some
-    libraries accept them: a colon before them that no port follows, or a later ``@``, shows this."""
+    libraries accept them: a colon before them that no port follows, or a later ``@``, shows this.
+    """
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     at = authority.rfind("@")
     _, colon, port = authority.rpartition(":")

@@ -251,7 +251,8 @@ def stamp_of_local(found: os.stat_result) -> str:
     """Changes when a local file is written to or replaced.
 
     The inode's change time reveals a file put in place with its old time; the inode's number
-    distinguishes two files written within one tick of the clock."""
+    distinguishes two files written within one tick of the clock.
+    """
     return f"time:{found.st_mtime_ns},{found.st_ctime_ns} inode:{found.st_ino}"
 
 
