@@ -113,7 +113,7 @@ def stage(recipe: Recipe, workspace: Workspace) -> StagedRecipe:
 
 
 def keep_origin(recipe: Recipe, original: Recipe) -> None:
-    """Records that a recipe differs from another only in its source: workers load that one's file."""
+    """Records that a recipe differs from another only in its source: workers load its file."""
     origin = _ORIGINS.of(original)
     if origin is not None:
         _ORIGINS.remember(recipe, origin)
