@@ -152,12 +152,12 @@ def working_on(what: str, *, kind: int = ELEMENT) -> Iterator[None]:
         _num_begun += 1
         number = _num_begun
     before, kind_before = _here.slot, _here.kind
-    stands_for = slot != _SHARED and kind_before == JOB
+    replaces_job = slot != _SHARED and kind_before == JOB
     _here.slot, _here.kind = slot, kind if slot != _SHARED else 0
     if slot != _SHARED:
         for page in pages:
             page.begin(slot, number, kind, what)
-            if stands_for:
+            if replaces_job:
                 page.end(before)
     try:
         yield
@@ -165,7 +165,7 @@ def working_on(what: str, *, kind: int = ELEMENT) -> Iterator[None]:
         _here.slot, _here.kind = before, kind_before
         if slot != _SHARED:
             for page in pages:
-                if stands_for:
+                if replaces_job:
                     page.resume(before, kind_before)
                 page.end(slot)
             with _lock:

@@ -85,7 +85,7 @@ class _Build:
         self._folder = folder
         self._signals = signals
         self._unread = b""
-        self._said: dict[str, Any] = {}
+        self._state: dict[str, Any] = {}
         self._quiet = self._ending = 0.0
         self._has_warned = False
 
@@ -99,10 +99,10 @@ class _Build:
         read = os.read(0, 1 << 16)
         *lines, self._unread = (self._unread + read).split(b"\n")
         if lines:
-            said = json.loads(lines[-1])
-            if said is None:
+            state = json.loads(lines[-1])
+            if state is None:
                 return False
-            self._said = said
+            self._state = state
             self._quiet, self._has_warned = 0.0, False
         return bool(read)
 
@@ -110,25 +110,25 @@ class _Build:
         """Warns about the build, or kills it, if it has been silent for too long."""
         if is_stopped(self.pid):
             return  # whoever stopped it may resume it
-        told = self._signals >= 0 and bool(select.select([self._signals], [], [], 0)[0])
-        self._ending = self._ending + passed if told else 0.0
-        if self._ending >= self._said.get("ends_within", float("inf")):
+        signalled = self._signals >= 0 and bool(select.select([self._signals], [], [], 0)[0])
+        self._ending = self._ending + passed if signalled else 0.0
+        if self._ending >= self._state.get("ends_within", float("inf")):
             self._kill("error: interrupted, and killed because it did not end. ")
         self._quiet += passed
-        if not self._said.get("timeout"):
+        if not self._state.get("timeout"):
             return
         # Loading a library also holds the lock.
         elements = self._under_way(ELEMENT)
         what = elements or self._under_way(JOB) or "the build"
-        limit = self._said["timeout"] if elements else self._said["job_timeout"]
-        if self._quiet >= min(self._said["warn_after"], limit / 2) and not self._has_warned:
+        limit = self._state["timeout"] if elements else self._state["job_timeout"]
+        if self._quiet >= min(self._state["warn_after"], limit / 2) and not self._has_warned:
             self._has_warned = True
             _say(f"warning: No progress for {duration(self._quiet)} on {what}.")
         if self._quiet >= limit:
             self._kill(
                 f"error: No progress for {duration(self._quiet)} on {what}, in process "
                 f"{self.pid}: C code that holds Python's lock does not return. The build was "
-                f"killed. {self._said['advice']} "
+                f"killed. {self._state['advice']} "
             )
 
     def _under_way(self, kind: int) -> str:

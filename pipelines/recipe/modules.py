@@ -388,7 +388,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         spec = modules.find(fullname) if modules is not None else None
         if spec is None:
             short = fullname.partition(".")[2]
-            raise ModuleNotFoundError(f"No module named {short!r} beside the recipe", name=fullname)
+            raise ModuleNotFoundError(
+                f"No module named {short!r} next to the recipe", name=fullname
+            )
         return spec
 
 

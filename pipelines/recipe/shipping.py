@@ -216,7 +216,7 @@ def unpack(content: bytes) -> dict[str, bytes]:
 def _get(url: str, digest: str) -> bytes:
     content = storage.read_bytes(url)
     if hashlib.sha256(content).hexdigest() != digest:
-        raise DamagedWorkError(f"{storage.redact(url)} is damaged. Run the build again.")
+        raise DamagedWorkError(f"{storage.redact(url)} is damaged. Start the build again.")
     return content
 
 
@@ -308,7 +308,7 @@ class _ArchivedRecipe:
                 f"{shown}: {', '.join(other)} is not the same in a worker process as where the "
                 "build started. It depends on something that changes (a file that was edited "
                 "meanwhile or is missing, the time, random numbers, the environment): let the "
-                "recipe read fixed values only, and run the build again. If an object fills an "
+                "recipe read fixed values only, and start the build again. If an object fills an "
                 "attribute on first use, such as a model that it loads, give its class a "
                 "__getstate__ that leaves the attribute out."
             )

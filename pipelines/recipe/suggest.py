@@ -188,7 +188,7 @@ def _suggest(url: str) -> tuple[Recipe, OpenedSource]:
     opened = open_source(url, ".")
     listed = opened.list()
     if not listed:
-        raise DataError(f"{opened.shown} has no files. Put the data there, or correct the path.")
+        raise DataError(f"{opened.shown} holds no files. Put the data there, or correct the path.")
     source: Source
     steps: Sequence[PrepareStep] = ()
     splits = _USUAL

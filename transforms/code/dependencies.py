@@ -138,7 +138,7 @@ def _read_loaded(recipe: Recipe, opaque: str) -> dict[str, str]:
         if identity_of(path) != identity:
             raise RecipeError(
                 f"{opaque}, which is made while the recipe is loaded, and {path}, which was read "
-                "then, has changed since. Load the recipe again: run the build again."
+                "then, has changed since. Load the recipe again: start the build again."
             )
     return found
 
@@ -230,5 +230,5 @@ def _refuse_changed(name: str) -> NoReturn:
     raise StorageError(
         f"{storage.redact(name)}, which the recipe depends on, changed while the build ran, or is "
         "missing on this machine. Nothing was published. Wait until nothing writes there, then "
-        "run the build again."
+        "start the build again."
     )

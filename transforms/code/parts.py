@@ -59,19 +59,19 @@ class _PartsWalk(CodeWalk):
         self.digest(root)
         name = getattr(root, "__qualname__", None) or type(root).__qualname__
         reference = self._refer(root, name)
-        told: dict[str, list[Json]] = {}
+        parts: dict[str, list[Json]] = {}
         if reference[0] != "record":
             # For example a partial: what it adds to the function inside.
-            told[name] = [self._named(reference)]
+            parts[name] = [self._named(reference)]
         for number, label in self._labels.items():
-            told.setdefault(label, []).append(self._own(self._records[number]))
+            parts.setdefault(label, []).append(self._own(self._records[number]))
         for label, (value, of_object) in self._variables.items():
             # A function or class is a part under its own name, whatever name refers to it.
             if of_object is None:
-                told.setdefault(label, []).append(self._named(value))
+                parts.setdefault(label, []).append(self._named(value))
             elif of_object not in self._labels:
-                told.setdefault(label, []).append(self._own(self._records[of_object]))
-        return {label: digest(values)[:_DIGITS] for label, values in sorted(told.items())}
+                parts.setdefault(label, []).append(self._own(self._records[of_object]))
+        return {label: digest(values)[:_DIGITS] for label, values in sorted(parts.items())}
 
     def _start(self, value: Any) -> int:
         number = super()._start(value)

@@ -44,9 +44,9 @@ def is_user_file(path: str) -> bool:
     if _INSTALLED_PARTS.intersection(real.split(os.sep)):
         return False
     if real.startswith(_PACKAGE_FOLDER + os.sep):
-        # Tests and examples of a checkout are in the package's folder, but in none of its rooms.
-        room = os.path.relpath(real, _PACKAGE_FOLDER).split(os.sep)[0]
-        return not (room.endswith(".py") or room in _ROOMS)
+        # Tests and examples of a checkout are in the package's folder, but in no subpackage.
+        top = os.path.relpath(real, _PACKAGE_FOLDER).split(os.sep)[0]
+        return not (top.endswith(".py") or top in _SUBPACKAGES)
     return not any(real.startswith(root + os.sep) for root in _INSTALLED_ROOTS)
 
 
@@ -56,7 +56,7 @@ def _real_folder(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-_ROOMS = frozenset({"schemas", "transforms", "pipelines", "runners"})
+_SUBPACKAGES = frozenset({"schemas", "transforms", "pipelines", "runners"})
 
 
 def is_user_module(module: object) -> TypeGuard[ModuleType]:

@@ -135,7 +135,7 @@ class failing_as_storage_error:
         put_down(self)
         if not isinstance(error, Exception) or isinstance(error, (SnapshardError, *_DEFECTS)):
             return
-        raise _told(error, action=self._tried, url=self._url) from None
+        raise _storage_error(error, action=self._tried, url=self._url) from None
 
     @property
     def _tried(self) -> str:
@@ -158,14 +158,14 @@ def telling_os_errors(action: str, url: str) -> Iterator[None]:
         # The reader of our output closed the pipe: no file failed.
         raise
     except OSError as error:
-        raise _told(error, action=action, url=str(error.filename or url)) from None
+        raise _storage_error(error, action=action, url=str(error.filename or url)) from None
     except Exception as error:
         if not type(error).__module__.startswith("tensorflow."):
             raise
-        told = os_error_in(str(error))
-        if told is None:
+        found = os_error_in(str(error))
+        if found is None:
             raise
-        raise _told(told, action=action, url=url) from None
+        raise _storage_error(found, action=action, url=url) from None
 
 
 @contextlib.contextmanager
@@ -217,7 +217,7 @@ def os_error_in(text: str) -> OSError | None:
     return None if number is None else OSError(number, os.strerror(number))
 
 
-def _told(error: Exception, *, action: str, url: str) -> StorageError:
+def _storage_error(error: Exception, *, action: str, url: str) -> StorageError:
     what, fix = _explain(error, url)
     kind = StorageError
     if is_missing(error) and not isinstance(error, NotADirectoryError):
@@ -323,9 +323,9 @@ def store_answer(error: BaseException) -> tuple[int, str] | None:
         response = getattr(one, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            told = response.get("Error", {})
+            stated = response.get("Error", {})
             # A response to HEAD has no body: its code is the status.
-            word = told.get("Message" if str(told.get("Code")) == str(status) else "Code")
+            word = stated.get("Message" if str(stated.get("Code")) == str(status) else "Code")
         else:
             status = getattr(one, "status", None) or getattr(one, "code", None)
             status = status or getattr(response, "status_code", None)  # of requests

@@ -358,12 +358,12 @@ def _of_environment(variables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
 def _letter(letter: str) -> str:
     """A pattern for one character: literal, as Python or JSON escapes it, or percent-encoded."""
     encoded = "".join(f"%(?:25)*{byte:02x}" for byte in _bytes(letter))
-    ways: Iterable[str] = [rf"\\*{re.escape(letter)}", f"(?i:{encoded})"]
+    forms: Iterable[str] = [rf"\\*{re.escape(letter)}", f"(?i:{encoded})"]
     if not letter.isascii():
-        ways = [*ways, rf"\\+(?i:u{ord(letter):04x}|x{ord(letter):02x})"]
+        forms = [*forms, rf"\\+(?i:u{ord(letter):04x}|x{ord(letter):02x})"]
     if letter == " ":
-        ways = [*ways, r"\+", r"\s+"]
-    return f"(?:{'|'.join(ways)})"
+        forms = [*forms, r"\+", r"\s+"]
+    return f"(?:{'|'.join(forms)})"
 
 
 def _bytes(letter: str) -> bytes:
