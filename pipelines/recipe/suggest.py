@@ -59,9 +59,9 @@ _USUAL = Splits(train=0.8, validation=0.1, test=0.1)
 _USUAL_IF_EMPTY = Splits(train=0.8, validation=0.1, test=0.1, allow_empty=True)
 _WIDTH = 88
 _INDENT = " " * 4
-_NO_CREDENTIALS = "# Credentials are left out of the URL: name them in the environment."
+_NO_CREDENTIALS = "# Credentials are left out of the URL: set them in the environment."
 _FEW = "# Too few records for train=0.8, validation=0.1, test=0.1: one of them would be empty."
-_HEAD = '''"""Build it with `snapshard build FILE --out DIR`; paths count from the file's folder."""
+_HEAD = '''"""Build it with `snapshard build FILE --out DIR`; paths are relative to its folder."""
 
 import snapshard as ss
 
@@ -147,7 +147,7 @@ def recipe_text(
         "splits=ss.Splits.by_folder()," if by_folder else f"splits=ss.Splits({fractions}),",
     ]
     if recipe.source.label is None:
-        lines.insert(1, '# Add label="COLUMN" to name the one to predict.')
+        lines.insert(1, '# Add label="COLUMN" to name the column to predict.')
     if recipe.splits == _ONE_SPLIT:
         lines.insert(-1, _FEW)
     if bare != source:

@@ -138,7 +138,7 @@ def _read_loaded(recipe: Recipe, opaque: str) -> dict[str, str]:
         if identity_of(path) != identity:
             raise RecipeError(
                 f"{opaque}, which is made while the recipe is loaded, and {path}, which was read "
-                "then, has changed since. Load the recipe again: start the build again."
+                "then, has changed since. Start the build again to reload the recipe."
             )
     return found
 

@@ -234,7 +234,7 @@ def _explain(error: Exception, url: str) -> tuple[str, str]:
     if "redential" in origin or origin.startswith("google.auth"):
         return (
             f"no valid credentials ({redact_repeated(str(error), url)})",
-            "Log in first (gcloud auth application-default login, aws configure), or name the "
+            "Log in first (gcloud auth application-default login, aws configure), or set the "
             "credentials in the environment.",
         )
     if (answer := store_answer(error)) is not None:

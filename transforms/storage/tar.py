@@ -88,7 +88,7 @@ class TarHeaders:
         """Stores what reads the archive, at positions that never go back."""
         self._read = read
         self.offset = 0
-        """Where the next member is expected; at the end, what follows the last one."""
+        """Where the next member is expected; at the end, where the last one ends."""
 
     def __iter__(self) -> Iterator[TarMember]:
         """Yields the members up to the first block that is not a header.
@@ -394,7 +394,7 @@ class TarArchive(AbstractArchiveFileSystem):
             "name": path,
             "size": member.num_bytes,
             "type": "file",
-            # Without a stamp of the archive there is none of its members.
+            # Members have a stamp only if the archive has one.
             "ETag": self._stamp and f"{self._stamp} {member.offset}",
             "problem": member.problem,
             "damage": path == self._name and bool(self._damage),

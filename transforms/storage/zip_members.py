@@ -76,8 +76,8 @@ class ZipArchive(AbstractArchiveFileSystem):
             num_bytes: Its length.
             stamp: Changes with its content; empty if nothing is known that does.
             name: The archive's name, for messages.
-            max_expansion: Maximum ratio of decompressed to compressed size, of each member and of
-                all members together to the archive.
+            max_expansion: Maximum ratio of decompressed to compressed size of each member, and of
+                all members' decompressed size to the archive's size.
             ahead_bytes: How much is read at once: members are stored one after the other.
 
         Raises:
